@@ -160,10 +160,9 @@ impl Answer {
         self.quotas.iter().all(QuotaAnswer::is_admitted)
     }
 
-    /// Marks the answer as one of the fallback store.
-    pub(crate) fn into_fallback(self) -> Self {
-        let source = Source::Fallback;
-        Self { source, ..self }
+    /// Sets the source, if another one decides in place of a store.
+    pub(crate) fn set_source(&mut self, source: Source) {
+        self.source = source;
     }
 
     /// Removes the units of a charge that was refunded.

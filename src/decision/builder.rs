@@ -1,17 +1,15 @@
-//! Builds a decision from the store's answer, in pooled memory.
+//! Builds a decision from the store's answers, in pooled memory.
 
-use super::answer::{Answer, QuotaAnswer};
+use super::answer::{Answer, Source};
+use super::answers::Answers;
 use super::decision::{Decision, DecisionData, DecisionView};
-use super::levels::{GrantUnits, LevelData, LevelName, Levels, reported_index};
+use super::levels::{GrantUnits, LevelData, LevelName, reported_index};
 use super::pool::Pooled;
 use crate::key::Key;
-use crate::quota::{Quota, Quotas};
+use crate::quota::Quotas;
 
-/// Builds one decision. Call [`start`](Self::start), let the store write its answer or
-/// [set](Self::set_answer) it, then [`decide`](Self::decide) and [`finish`](Self::finish).
-///
-/// For a check of several keys, call [`set_level`](Self::set_level) for each, then
-/// [`decide_levels`](Self::decide_levels).
+/// Builds one decision. Call [`set_level`](Self::set_level) for each level and [`begin`](Self::begin), let the
+/// store write its answers, then [`finish`](Self::finish).
 #[derive(Default)]
 pub(crate) struct DecisionBuilder(Pooled<DecisionData>);
 
@@ -22,154 +20,153 @@ impl DecisionBuilder {
         Self(Pooled::take())
     }
 
-    /// Starts the decision on a check, and overwrites an earlier decision. Returns the stored key, and the
-    /// empty answer for the store to write to.
-    ///
-    /// Takes `impl Into<Key>` to convert the key in place: copying it takes a tenth of a check.
+    /// Sets the next level, over that of an earlier decision.
     #[inline(always)]
-    pub(crate) fn start(
-        &mut self,
-        quotas: &Quotas,
-        cost: u32,
-        limiter: LevelName<'_>,
-        key: impl Into<Key>,
-    ) -> (&Key, &mut Answer) {
-        let data = self.0.make_mut();
-        if !data.others.is_empty() {
-            data.forget_levels();
-        }
-        data.first.start(quotas, cost, limiter, key)
-    }
-
-    /// Sets a level of a check of several keys, with its answer. Overwrites that of an earlier decision.
     pub(crate) fn set_level(
         &mut self,
         index: usize,
         quotas: &Quotas,
         cost: u32,
         limiter: LevelName<'_>,
-        key: Key,
-        answer: Answer,
+        key: impl Into<Key>,
     ) {
-        let data = self.0.make_mut();
-        let level = match index.checked_sub(1) {
-            None => &mut data.first,
-            Some(other) => {
-                if data.others.len() <= other {
-                    data.others.resize_with(other + 1, LevelData::default);
-                }
-                match data.others.get_mut(other) {
-                    Some(level) => level,
-                    None => return,
-                }
-            }
-        };
-        level.start(quotas, cost, limiter, key);
-        level.answer = answer;
+        let levels = &mut self.0.make_mut().levels;
+        if levels.len() <= index {
+            levels.resize_with(index + 1, LevelData::default);
+        }
+        if let Some(level) = levels.get_mut(index) {
+            level.set(quotas, cost, limiter, key);
+        }
+    }
+
+    /// Forgets the other levels of an earlier decision, and its answers. Returns the levels, with empty answers.
+    #[inline]
+    pub(crate) fn begin(&mut self, levels: usize) -> (&[LevelData], &mut Answers) {
+        let DecisionData {
+            levels: data,
+            answers,
+            ..
+        } = self.0.make_mut();
+        if data.len() > levels {
+            data.truncate(levels);
+        }
+        answers.reset(levels);
+        (data, answers)
+    }
+
+    /// Replaces the quotas of a level.
+    pub(crate) fn set_quotas(&mut self, level: usize, quotas: &Quotas) {
+        if let Some(level) = self.0.make_mut().levels.get_mut(level) {
+            level.set_quotas(quotas);
+        }
     }
 
     /// Sets the units of a level that came from grants, beyond those of its answer.
     pub(crate) fn set_grants(&mut self, level: usize, grants: Vec<GrantUnits>) {
-        let data = self.0.make_mut();
-        let level = match level.checked_sub(1) {
-            None => Some(&mut data.first),
-            Some(other) => data.others.get_mut(other),
-        };
-        if let Some(level) = level {
+        if let Some(level) = self.0.make_mut().levels.get_mut(level) {
             level.grants = grants;
         }
     }
 
-    /// Sets an answer that the store did not write in place.
-    pub(crate) fn set_answer(&mut self, answer: Answer) {
-        self.0.make_mut().first.answer = answer;
+    /// Returns the levels.
+    #[inline]
+    pub(crate) fn levels(&self) -> &[LevelData] {
+        &self.0.levels
     }
 
-    /// Decides by the answer.
-    ///
-    /// # Errors
-    ///
-    /// Fails with the number of answers if it differs from the number of quotas.
+    /// Returns the levels, and their answers for a store to write to.
     #[inline]
-    pub(crate) fn decide(&mut self) -> Result<(), usize> {
+    pub(crate) fn levels_and_answers(&mut self) -> (&[LevelData], &mut Answers) {
         let data = self.0.make_mut();
-        let answers = data.first.answer.quotas();
-        if answers.len() != data.first.quotas.len() {
-            return Err(answers.len());
+        (&data.levels, &mut data.answers)
+    }
+
+    /// Returns the answer to a level, which is empty before there is one.
+    #[inline]
+    pub(crate) fn answer(&self, level: usize) -> Option<&Answer> {
+        self.0.answers.get(level)
+    }
+
+    pub(crate) fn set_answer(&mut self, level: usize, answer: Answer) {
+        if let Some(own) = self.0.make_mut().answers.get_mut(level) {
+            *own = answer;
         }
-        // Most limiters have one quota.
-        (data.allowed, data.reported) = match answers {
-            [answer] => (answer.is_admitted(), 0),
-            answers => {
-                let allowed = answers.iter().all(QuotaAnswer::is_admitted);
-                let (_, reported) = reported_index(Levels::new(&data.first, &[]));
-                (allowed, reported)
-            }
-        };
-        Ok(())
     }
 
-    /// Decides by the answers to all levels, of which there are `levels`. An empty answer is that of a level that
-    /// was not asked.
-    ///
-    /// The caller has compared the number of answers with the number of quotas.
-    pub(crate) fn decide_levels(&mut self, levels: usize) {
-        let data = self.0.make_mut();
-        data.others.truncate(levels.saturating_sub(1));
-        data.allowed = data.levels().all(|level| level.answer.is_admitted());
-        (data.reported_level, data.reported) = reported_index(data.levels());
-        let allowed = data.allowed;
-        let held = data.others.iter().map(|level| match allowed {
-            true if level.is_counted() => Some(level.cost),
-            _ => Some(0),
-        });
-        data.held_by_others.clear();
-        data.held_by_others.extend(held);
+    /// Returns the source of the answer to a level.
+    pub(crate) fn source_at(&self, level: usize) -> Source {
+        self.answer(level).map_or(Source::None, Answer::source)
     }
 
-    /// Returns the key and the cost of the check, if the decision was started.
-    pub(crate) fn key_and_cost(&self) -> Option<(&Key, u32)> {
-        let charged = self.0.first.charged.as_ref()?;
-        Some((&charged.key, self.0.first.cost))
-    }
-
-    /// Returns the quotas of the check.
-    pub(crate) fn quota_list(&self) -> &[Quota] {
-        &self.0.first.quotas
-    }
-
-    /// Returns the decision.
     #[inline]
-    pub(crate) fn finish(self) -> Decision {
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.0.answers
+    }
+
+    /// Removes the units of a charge that was refunded from the answer to a level.
+    pub(crate) fn remove_charge(&mut self, level: usize) {
+        let data = self.0.make_mut();
+        let level = data.levels.get_mut(level).zip(data.answers.get_mut(level));
+        if let Some((level, answer)) = level {
+            // What came from grants is in the answer of the last one, but in no answer of a store.
+            let from_grants = level.grants.drain(..).map(|grant| grant.units).sum();
+            answer.remove_charge(match answer.source() {
+                Source::Lease => level.cost,
+                _ => level.cost.saturating_sub(from_grants),
+            });
+        }
+    }
+
+    /// Returns whether every level that was asked is admitted.
+    #[inline]
+    pub(crate) fn are_admitted(&self) -> bool {
+        self.0.answers.are_admitted()
+    }
+
+    /// Decides by the answers. An empty answer is that of a level that was not asked.
+    #[inline]
+    pub(crate) fn finish(mut self) -> Decision {
+        let data = self.0.make_mut();
+        data.allowed = data.answers.are_admitted();
+        data.reported = match &data.answers[..] {
+            // Most limiters have one quota.
+            [answer] if answer.quotas().len() == 1 => (0, 0),
+            _ => reported_index(data.levels()),
+        };
         Decision::holding(DecisionView::new(self.0))
     }
 }
 
 #[cfg(test)]
 impl Decision {
-    /// Decides by an answer, without a key. Fails as [`DecisionBuilder::decide`] does.
-    pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
-        let mut builder = DecisionBuilder::new();
-        let data = builder.0.make_mut();
-        data.forget_levels();
-        data.first.start_without_key(quotas, cost);
-        builder.set_answer(answer);
-        builder.decide()?;
-        Ok(builder.finish())
+    /// Decides by an answer, without a key.
+    pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Self {
+        let mut builder = DecisionBuilder::of_one("default", quotas, cost, answer);
+        for level in &mut builder.0.make_mut().levels {
+            level.charged = None;
+        }
+        builder.finish()
     }
 
     /// Decides by an answer, as a limiter of this name.
     pub(crate) fn by(limiter: &str, quotas: &Quotas, answer: Answer) -> Self {
+        DecisionBuilder::of_one(limiter, quotas, 1, answer).finish()
+    }
+}
+
+#[cfg(test)]
+impl DecisionBuilder {
+    fn of_one(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
         let id = super::LimiterId {
             name: Key::from(limiter).fingerprint(),
             store: super::StoreId::unique(),
         };
         let name = &limiter.into();
-        let mut builder = DecisionBuilder::new();
-        builder.start(quotas, 1, LevelName { name, id }, "ada");
-        builder.set_answer(answer);
-        builder.decide().unwrap();
-        builder.finish()
+        let mut builder = Self::new();
+        builder.set_level(0, quotas, cost, LevelName { name, id }, "ada");
+        builder.begin(1);
+        builder.set_answer(0, answer);
+        builder
     }
 }
 
@@ -178,7 +175,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::decision::{QuotaDecision, Source};
+    use crate::decision::{QuotaAnswer, QuotaDecision};
+    use crate::quota::Quota;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -188,7 +186,7 @@ mod tests {
             .map(|(n, (limit, _))| Quota::new(*limit, n * SECOND))
             .collect();
         let answers = quotas.into_iter().map(|(_, answer)| answer);
-        Decision::new(&list, 1, Answer::new(Source::Memory, answers)).unwrap()
+        Decision::new(&list, 1, Answer::new(Source::Memory, answers))
     }
 
     #[test]
@@ -264,7 +262,7 @@ mod tests {
     fn decide_one(limit: u32) -> Decision {
         let answer = QuotaAnswer::admitted(limit / 2, Duration::ZERO);
         let answer = Answer::new(Source::Memory, [answer]);
-        Decision::new(&Quotas::from(Quota::per_hour(limit)), 1, answer).unwrap()
+        Decision::new(&Quotas::from(Quota::per_hour(limit)), 1, answer)
     }
 
     #[test]

@@ -2,18 +2,19 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::mem;
 use std::sync::LazyLock;
 use std::thread::LocalKey;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use smallvec::SmallVec;
 
 #[cfg(test)]
 use super::answer::Answer;
 use super::answer::Source;
-use super::levels::{
-    ChargedKey, LevelData, LevelDecision, Levels, QuotaDecision, QuotaDecisions, reported_index,
-};
+use super::answers::Answers;
+use super::levels::{ChargedKey, LevelData, LevelDecision, QuotaDecision, reported_index};
 use super::pool::{Pooled, Reuse, Spares};
 #[cfg(test)]
 use crate::quota::Quota;
@@ -52,26 +53,23 @@ use crate::quota::Quota;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The charged units of the first level that have not been refunded. `None` once they are settled.
-    held: Option<u32>,
+    /// What was taken of the charge of each level. Empty until then.
+    taken: Vec<Taken>,
+}
+
+/// What was taken of the charge of a level, for refunds or its settlement.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    units: u32,
+    is_settled: bool,
 }
 
 impl Decision {
     /// Creates the decision of a finished view, which holds the units that were charged.
     #[inline]
     pub(super) fn holding(view: DecisionView) -> Self {
-        let data = &*view.0;
-        let held = match data.allowed && data.first.is_counted() {
-            true => data.first.cost,
-            false => 0,
-        };
-        let held = Some(held);
-        Self { view, held }
-    }
-
-    /// Returns the decision on a check of no key, which no quota limits.
-    pub(crate) fn unlimited() -> Self {
-        Self::holding(DecisionView::unlimited())
+        let taken = Vec::new();
+        Self { view, taken }
     }
 
     /// Returns the units that the first level charged and that have not been refunded. 0 for a refused check.
@@ -79,18 +77,17 @@ impl Decision {
     /// A decision on several keys has [several levels](Self::levels), and each holds its own units.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.held.unwrap_or(0)
+        self.held_at(0)
     }
 
     /// Returns the units that a level holds. 0 if there is no such level.
     pub(crate) fn held_at(&self, level: usize) -> u32 {
-        match level.checked_sub(1) {
-            None => self.held(),
-            Some(other) => {
-                let held = self.view.0.held_by_others.get(other);
-                held.copied().flatten().unwrap_or(0)
-            }
+        let taken = self.taken.get(level).copied().unwrap_or_default();
+        if taken.is_settled {
+            return 0;
         }
+        let charged = self.view.level(level).map(|level| level.charged_units());
+        charged.unwrap_or(0).saturating_sub(taken.units)
     }
 
     /// Returns whether the check was admitted.
@@ -161,7 +158,7 @@ impl Decision {
 
     /// Returns the decision of each quota: see [`DecisionView::quotas`].
     #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+    pub fn quotas(&self) -> impl Iterator<Item = QuotaDecision<'_>> {
         self.view.quotas()
     }
 
@@ -173,25 +170,27 @@ impl Decision {
 
     /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
     pub(crate) fn take(&mut self, level: usize, units: u32) -> u32 {
-        let held = self.held_mut(level).and_then(Option::as_mut);
-        held.map_or(0, |held| {
-            let taken = units.min(*held);
-            *held -= taken;
-            taken
-        })
+        let units = units.min(self.held_at(level));
+        if let Some(taken) = self.taken_mut(level) {
+            taken.units += units;
+        }
+        units
     }
 
     /// Takes all units that a level holds, for its settlement. `None` if it was settled before.
     pub(crate) fn take_all(&mut self, level: usize) -> Option<u32> {
-        self.held_mut(level)?.take()
+        let held = self.held_at(level);
+        let taken = self.taken_mut(level)?;
+        let was_settled = mem::replace(&mut taken.is_settled, true);
+        (!was_settled).then_some(held)
     }
 
-    fn held_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {
-        match level.checked_sub(1) {
-            None => Some(&mut self.held),
-            // If views share the data, this decision gets a copy, and only that has the new number.
-            Some(other) => self.view.0.make_mut().held_by_others.get_mut(other),
+    fn taken_mut(&mut self, level: usize) -> Option<&mut Taken> {
+        if self.taken.is_empty() {
+            let levels = self.levels().len();
+            self.taken.resize_with(levels, Taken::default);
         }
+        self.taken.get_mut(level)
     }
 
     /// Returns the readable view of this decision, which can be cloned and passed on.
@@ -250,42 +249,28 @@ pub struct DecisionView(Pooled<DecisionData>);
 /// The data of a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DecisionData {
-    pub(super) first: LevelData,
-    /// The other levels of a check with several keys.
-    pub(super) others: Vec<LevelData>,
-    /// The charged units of each other level that have not been refunded. `None` once they are settled. Only a
-    /// [`Decision`] changes them.
-    pub(super) held_by_others: Vec<Option<u32>>,
+    /// The levels, in the order of the check.
+    pub(super) levels: SmallVec<[LevelData; 1]>,
+    /// One for each level.
+    pub(super) answers: Answers,
     pub(super) allowed: bool,
-    /// The index of the reported level: 0 is the first.
-    pub(super) reported_level: usize,
-    /// The index of the reported quota in its level.
-    pub(super) reported: usize,
+    /// The index of the level with the reported quota, and that of the quota in its level.
+    pub(super) reported: (usize, usize),
     /// The decision of the next outer layer.
     outer: Option<DecisionView>,
 }
 
 impl DecisionData {
-    /// Returns the level with the reported quota.
-    #[inline]
-    pub(super) fn reported_level(&self) -> &LevelData {
-        match self.reported_level.checked_sub(1) {
-            None => &self.first,
-            Some(other) => self.others.get(other).unwrap_or(&self.first),
-        }
-    }
-
-    /// Overwrites an earlier decision that had several levels.
-    #[cold]
-    pub(super) fn forget_levels(&mut self) {
-        self.others.clear();
-        self.held_by_others.clear();
-        self.reported_level = 0;
-    }
-
     /// Returns the levels, in the order of the check.
-    pub(super) fn levels(&self) -> Levels<'_> {
-        Levels::new(&self.first, &self.others)
+    #[inline]
+    pub(super) fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
+        let allowed = self.allowed;
+        let levels = self.levels.iter().zip(self.answers.iter());
+        levels.map(move |(level, answer)| LevelDecision {
+            level,
+            answer,
+            allowed,
+        })
     }
 }
 
@@ -321,6 +306,8 @@ impl DecisionView {
     pub(crate) fn unlimited() -> Self {
         let mut data = Pooled::<DecisionData>::take();
         *data.make_mut() = DecisionData {
+            levels: SmallVec::from_buf([LevelData::default()]),
+            answers: Answers::empty(1),
             allowed: true,
             ..DecisionData::default()
         };
@@ -330,7 +317,8 @@ impl DecisionView {
     /// Returns the reported quota, if there is any quota.
     #[inline]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
-        self.0.reported_level().quota_at(self.0.reported)
+        let (level, quota) = self.0.reported;
+        self.level(level)?.quota_at(quota)
     }
 
     /// Returns whether the check was admitted.
@@ -346,7 +334,7 @@ impl DecisionView {
     /// with the reported quota.
     #[must_use]
     pub fn cost(&self) -> u32 {
-        self.0.reported_level().cost
+        self.reported_level().map_or(0, |level| level.cost())
     }
 
     /// Returns the limit of the reported quota.
@@ -369,11 +357,8 @@ impl DecisionView {
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u32 {
-        // Not by `quotas`: most decisions have one level.
-        let data: &DecisionData = &self.0;
-        let others = data.others.iter().filter_map(LevelData::remaining);
-        let first = data.first.remaining().unwrap_or(u32::MAX);
-        others.fold(first, u32::min)
+        let remaining = self.levels().map(|level| level.remaining());
+        remaining.min().unwrap_or(u32::MAX)
     }
 
     /// Returns the time until the reported quota has more units left than now.
@@ -398,7 +383,8 @@ impl DecisionView {
     /// [levels](Self::levels), it is that of the level with the reported quota.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.0.reported_level().answer.source()
+        self.reported_level()
+            .map_or(Source::None, |level| level.source())
     }
 
     /// Returns the decision of the next outer layer, if layers are nested.
@@ -417,21 +403,28 @@ impl DecisionView {
     /// Returns the answer of the store to the first level.
     #[cfg(test)]
     pub(crate) fn answer(&self) -> &Answer {
-        &self.0.first.answer
+        self.0.answers.first().unwrap()
     }
 
     /// Returns the index of the level with the reported quota.
     pub(crate) fn reported_index(&self) -> usize {
-        self.0.reported_level
+        self.0.reported.0
     }
 
     /// Returns the level with the reported quota.
     #[inline]
-    pub(crate) fn reported_level(&self) -> LevelDecision<'_> {
-        LevelDecision {
-            level: self.0.reported_level(),
+    pub(crate) fn reported_level(&self) -> Option<LevelDecision<'_>> {
+        self.level(self.reported_index())
+    }
+
+    /// Returns a level by its index.
+    #[inline]
+    pub(super) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
+        Some(LevelDecision {
+            level: self.0.levels.get(index)?,
+            answer: self.0.answers.get(index)?,
             allowed: self.0.allowed,
-        }
+        })
     }
 
     /// Returns whether both decisions charged the same stored count.
@@ -445,32 +438,30 @@ impl DecisionView {
     /// Returns a view that reports the quotas of one level: its numbers and its cost are those of that level.
     pub(crate) fn of_level(&self, index: usize) -> Self {
         let mut view = self.clone();
-        if !self.0.others.is_empty() {
-            let data = view.0.make_mut();
-            (_, data.reported) = reported_index(data.levels().skip(index).take(1));
-            data.reported_level = index;
+        if self.0.levels.len() > 1 {
+            let (_, quota) = reported_index(self.levels().skip(index).take(1));
+            view.0.make_mut().reported = (index, quota);
         }
         view
     }
 
     /// Returns the limiter and the key of the reported level.
     pub(crate) fn charged_key(&self) -> Option<&ChargedKey> {
-        self.0.reported_level().charged.as_ref()
+        self.reported_level()?.charged_key()
     }
 
     /// Returns the quotas of the first level.
     #[cfg(test)]
     pub(crate) fn quota_list(&self) -> &[Quota] {
-        &self.0.first.quotas
+        &self.0.levels.first().unwrap().quotas
     }
 
     /// Returns the decision of each quota, level by level, in the order in which the quotas were listed.
     ///
     /// The quotas of a level that was [not asked](LevelDecision::is_asked) are left out.
     #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        let data: &DecisionData = &self.0;
-        QuotaDecisions::new(&data.first, &data.others)
+    pub fn quotas(&self) -> impl Iterator<Item = QuotaDecision<'_>> {
+        self.levels().flat_map(|level| level.quotas())
     }
 
     /// Returns the part of each level, in the order of the check.
@@ -479,9 +470,7 @@ impl DecisionView {
     /// each of them.
     #[must_use]
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
-        let allowed = self.0.allowed;
-        let levels = self.0.levels();
-        levels.map(move |level| LevelDecision { level, allowed })
+        self.0.levels()
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::cmp::Reverse;
 use std::fmt;
-use std::iter::Zip;
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +11,7 @@ use super::answer::{Answer, QuotaAnswer, Source, StoreId};
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas};
 
-/// The data of one level.
+/// The data of one level, without its answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LevelData {
     /// The name of the limiter. Replaced only if it differs: all threads would contend for its reference count.
@@ -21,8 +19,6 @@ pub(crate) struct LevelData {
     pub(super) charged: Option<ChargedKey>,
     /// Copies of the quotas: all threads would contend for the reference count of a shared list.
     pub(super) quotas: SmallVec<[Quota; 2]>,
-    /// Empty if the level has quotas and was not asked.
-    pub(super) answer: Answer,
     pub(super) cost: u32,
     /// The units that came from grants, beyond those of the answer.
     pub(super) grants: Vec<GrantUnits>,
@@ -59,191 +55,73 @@ pub(crate) struct LevelName<'a> {
 }
 
 impl LevelData {
-    /// Overwrites an earlier level, with an empty answer. Returns the stored key, and the answer for the store
-    /// to write to.
-    #[inline]
-    pub(super) fn start(
+    /// Overwrites an earlier level.
+    ///
+    /// Takes `impl Into<Key>` to convert the key in place: copying it takes a tenth of a check in memory.
+    #[inline(always)]
+    pub(super) fn set(
         &mut self,
         quotas: &Quotas,
         cost: u32,
         limiter: LevelName<'_>,
         key: impl Into<Key>,
-    ) -> (&Key, &mut Answer) {
-        self.start_without_key(quotas, cost);
+    ) {
+        self.set_quotas(quotas);
+        self.cost = cost;
+        if !self.grants.is_empty() {
+            self.grants.clear();
+        }
         if !Arc::ptr_eq(&self.name, limiter.name) {
             self.name = Arc::clone(limiter.name);
         }
-        let key = key.into();
-        let limiter = limiter.id;
-        let charged = self.charged.insert(ChargedKey { limiter, key });
-        (&charged.key, &mut self.answer)
+        let (limiter, key) = (limiter.id, key.into());
+        self.charged = Some(ChargedKey { limiter, key });
     }
 
-    /// Overwrites an earlier level, with an empty answer and without a key.
     #[inline]
-    pub(super) fn start_without_key(&mut self, quotas: &Quotas, cost: u32) {
+    pub(super) fn set_quotas(&mut self, quotas: &Quotas) {
         // Most likely, the earlier decision was made by the same limiter and has the same quotas.
         if !quotas.equals(&self.quotas) {
             self.quotas = quotas.iter().cloned().collect();
         }
-        self.cost = cost;
-        self.charged = None;
-        self.answer.clear(0, Source::None);
-        if !self.grants.is_empty() {
-            self.grants.clear();
-        }
     }
 
-    /// Returns a quota with its answer.
     #[inline]
-    pub(super) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'_>> {
-        Some(QuotaDecision {
-            quota: self.quotas.get(index)?,
-            answer: self.answer.quotas().get(index)?,
-            level: self,
-        })
-    }
-
-    /// Returns the quotas with their answers: none if the level was not asked.
-    #[inline]
-    pub(super) fn asked_quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        let quotas = self.quotas.iter().zip(self.answer.quotas());
-        quotas.map(|(quota, answer)| QuotaDecision {
-            quota,
-            answer,
-            level: self,
-        })
-    }
-
-    /// Returns the units that every quota would admit now. `None` if there are no quotas, or if the level was
-    /// not asked.
-    #[inline]
-    pub(super) fn remaining(&self) -> Option<u32> {
-        self.asked_quotas().map(|quota| quota.remaining()).min()
-    }
-
-    /// Returns whether an admission is charged somewhere.
-    #[inline]
-    pub(super) fn is_counted(&self) -> bool {
-        self.answer.source() != Source::None
-    }
-
-    pub(super) fn key(&self) -> Option<&Key> {
+    pub(crate) fn key(&self) -> Option<&Key> {
         self.charged.as_ref().map(|charged| &charged.key)
     }
-}
-
-/// Iterates over the levels of a decision.
-#[derive(Clone)]
-pub(super) struct Levels<'a> {
-    first: Option<&'a LevelData>,
-    others: slice::Iter<'a, LevelData>,
-}
-
-impl<'a> Levels<'a> {
-    #[inline]
-    pub(super) fn new(first: &'a LevelData, others: &'a [LevelData]) -> Self {
-        Self {
-            first: Some(first),
-            others: others.iter(),
-        }
-    }
-}
-
-impl<'a> Iterator for Levels<'a> {
-    type Item = &'a LevelData;
 
     #[inline]
-    fn next(&mut self) -> Option<&'a LevelData> {
-        self.first.take().or_else(|| self.others.next())
+    pub(crate) fn cost(&self) -> u32 {
+        self.cost
     }
 
+    /// Returns the number of quotas.
     #[inline]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let len = usize::from(self.first.is_some()) + self.others.len();
-        (len, Some(len))
+    pub(crate) fn quotas(&self) -> usize {
+        self.quotas.len()
     }
 }
-
-impl ExactSizeIterator for Levels<'_> {}
-
-/// Iterates over the quotas of all levels that were asked.
-pub(super) struct QuotaDecisions<'a> {
-    level: &'a LevelData,
-    quotas: Zip<slice::Iter<'a, Quota>, slice::Iter<'a, QuotaAnswer>>,
-    others: slice::Iter<'a, LevelData>,
-}
-
-impl<'a> QuotaDecisions<'a> {
-    #[inline]
-    pub(super) fn new(first: &'a LevelData, others: &'a [LevelData]) -> Self {
-        Self {
-            level: first,
-            quotas: first.quotas.iter().zip(first.answer.quotas()),
-            others: others.iter(),
-        }
-    }
-
-    fn next_level(&mut self) -> Option<QuotaDecision<'a>> {
-        loop {
-            let level = self.others.next()?;
-            *self = Self::new(level, self.others.as_slice());
-            if let Some((quota, answer)) = self.quotas.next() {
-                return Some(QuotaDecision {
-                    quota,
-                    answer,
-                    level,
-                });
-            }
-        }
-    }
-}
-
-impl<'a> Iterator for QuotaDecisions<'a> {
-    type Item = QuotaDecision<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<QuotaDecision<'a>> {
-        match self.quotas.next() {
-            Some((quota, answer)) => Some(QuotaDecision {
-                quota,
-                answer,
-                level: self.level,
-            }),
-            None if self.others.as_slice().is_empty() => None,
-            None => self.next_level(),
-        }
-    }
-
-    #[inline]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let others = self.others.as_slice().iter();
-        let others: usize = others.map(|level| level.asked_quotas().len()).sum();
-        let len = self.quotas.len() + others;
-        (len, Some(len))
-    }
-}
-
-impl ExactSizeIterator for QuotaDecisions<'_> {}
 
 /// Returns the indices of the reported level and of its reported quota: see [`DecisionView`](crate::DecisionView).
-pub(super) fn reported_index<'a>(levels: impl Iterator<Item = &'a LevelData>) -> (usize, usize) {
+pub(super) fn reported_index<'a>(
+    levels: impl Iterator<Item = LevelDecision<'a>>,
+) -> (usize, usize) {
     let quotas = levels.enumerate().flat_map(|(index, level)| {
-        let quotas = level.asked_quotas().enumerate();
-        quotas.map(move |(quota_index, quota)| ((index, quota_index), quota))
+        let is_uncounted = !level.is_counted();
+        let quotas = level.quotas().enumerate();
+        quotas.map(move |(quota_index, quota)| ((index, quota_index), is_uncounted, quota))
     });
     quotas
-        .min_by_key(|(_, quota)| {
-            let wait = Reverse(quota.answer.wait());
-            let is_uncounted = quota.level.answer.source() == Source::None;
+        .min_by_key(|(_, is_uncounted, quota)| {
             (
-                wait,
-                is_uncounted,
+                Reverse(quota.answer.wait()),
+                *is_uncounted,
                 quota.remaining(),
                 Reverse(quota.reset_after()),
             )
         })
-        .map_or((0, 0), |(index, _)| index)
+        .map_or((0, 0), |(index, ..)| index)
 }
 
 /// The part of a [`Decision`](crate::Decision) that concerns one of its keys.
@@ -275,6 +153,8 @@ pub(super) fn reported_index<'a>(levels: impl Iterator<Item = &'a LevelData>) ->
 #[derive(Clone, Copy)]
 pub struct LevelDecision<'a> {
     pub(super) level: &'a LevelData,
+    /// Empty if the level has quotas and was not asked.
+    pub(super) answer: &'a Answer,
     /// Whether all levels admit the check.
     pub(super) allowed: bool,
 }
@@ -304,7 +184,7 @@ impl<'a> LevelDecision<'a> {
     /// counts of this level are unknown.
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.level.quotas.is_empty() || !self.level.answer.quotas().is_empty()
+        self.level.quotas.is_empty() || !self.answer.quotas().is_empty()
     }
 
     /// Returns whether this level admits its cost. A check is charged only if all levels admit it.
@@ -312,34 +192,53 @@ impl<'a> LevelDecision<'a> {
     /// False for a level that was [not asked](Self::is_asked).
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.is_asked() && self.level.answer.is_admitted()
+        self.is_asked() && self.answer.is_admitted()
     }
 
     /// Returns the source of the answer: the store, the fallback, or a cache of this process.
     /// [`Source::None`] if the level was not asked, not counted, or has no quotas.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.level.answer.source()
+        self.answer.source()
     }
 
     /// Returns the units that this level would admit now. `u32::MAX` without quotas, and for a level that was
     /// [not asked](Self::is_asked).
     #[must_use]
+    #[inline]
     pub fn remaining(&self) -> u32 {
-        self.level.remaining().unwrap_or(u32::MAX)
+        let remaining = self.quotas().map(|quota| quota.remaining()).min();
+        remaining.unwrap_or(u32::MAX)
     }
 
     /// Returns the decision of each quota of this level, in the order in which the quotas were listed. Empty
     /// for a level that was [not asked](Self::is_asked).
     #[must_use]
+    #[inline]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> + use<'a> {
-        self.level.asked_quotas()
+        let level = self.level;
+        let quotas = level.quotas.iter().zip(self.answer.quotas());
+        quotas.map(move |(quota, answer)| QuotaDecision {
+            quota,
+            answer,
+            level,
+        })
+    }
+
+    /// Returns a quota, if the level was asked.
+    #[inline]
+    pub(crate) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'a>> {
+        Some(QuotaDecision {
+            quota: self.level.quotas.get(index)?,
+            answer: self.answer.quotas().get(index)?,
+            level: self.level,
+        })
     }
 
     /// Returns the limit of the quota that a check of this level alone would report. `u32::MAX` without quotas.
     pub(crate) fn limit(&self) -> u32 {
-        let (_, reported) = reported_index(std::iter::once(self.level));
-        let reported = self.level.quota_at(reported);
+        let (_, reported) = reported_index(std::iter::once(*self));
+        let reported = self.quota_at(reported);
         reported.map_or(u32::MAX, |quota| quota.limit())
     }
 
@@ -349,7 +248,7 @@ impl<'a> LevelDecision<'a> {
     }
 
     pub(crate) fn answer(&self) -> &'a Answer {
-        &self.level.answer
+        self.answer
     }
 
     /// Returns each charge that the units of this level belong to, with their number: most levels have one.
@@ -368,7 +267,23 @@ impl<'a> LevelDecision<'a> {
 
     /// Returns whether units were charged, even if they have been refunded since.
     pub(crate) fn is_charged(&self) -> bool {
-        self.allowed && self.cost() > 0 && self.level.is_counted()
+        self.charged_units() > 0
+    }
+
+    /// Returns the units that were charged.
+    #[inline]
+    pub(super) fn charged_units(&self) -> u32 {
+        if self.allowed && self.is_counted() {
+            self.cost()
+        } else {
+            0
+        }
+    }
+
+    /// Returns whether an admission is charged somewhere.
+    #[inline]
+    fn is_counted(&self) -> bool {
+        self.source() != Source::None
     }
 
     /// Returns whether both levels charged the same stored count.
@@ -391,7 +306,7 @@ impl fmt::Debug for LevelDecision<'_> {
         f.debug_struct("LevelDecision")
             .field("limiter", &self.level.name)
             .field("quotas", &self.level.quotas)
-            .field("answer", &self.level.answer)
+            .field("answer", self.answer)
             .field("cost", &self.level.cost)
             .finish()
     }

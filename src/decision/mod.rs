@@ -3,6 +3,7 @@
 //! Depends only on `quota` and `key`.
 
 mod answer;
+mod answers;
 mod builder;
 mod decision;
 mod levels;
@@ -10,7 +11,8 @@ mod pool;
 
 pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, GrantUse, Wait};
+pub use answers::Answers;
 pub(crate) use builder::DecisionBuilder;
 pub use decision::{Decision, DecisionView};
-pub(crate) use levels::{GrantUnits, LevelName, LimiterId};
+pub(crate) use levels::{GrantUnits, LevelData, LevelName, LimiterId};
 pub use levels::{LevelDecision, QuotaDecision};

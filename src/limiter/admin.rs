@@ -188,7 +188,7 @@ impl Admin {
         }
         let key = key.into();
         self.forget_wait(&key);
-        let quotas = &*limiter.counted(quotas);
+        let quotas = &limiter.counted(quotas);
         if let Some(lease) = &limiter.lease {
             lease.void(&key).await?;
         }
@@ -424,7 +424,7 @@ impl KeyStatus {
 
     /// Returns the status of each quota, in the order in which the quotas were listed.
     #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+    pub fn quotas(&self) -> impl Iterator<Item = QuotaDecision<'_>> {
         self.decision.quotas()
     }
 

@@ -1,38 +1,21 @@
-//! Checks: from the block list to the store, and from the answer of the store to the decision.
+//! The checks of a limiter without HTTP: at once, or with a wait for units.
 
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 use std::time::Duration;
 
-use super::lease::{HeldUnits, Take};
+use smallvec::SmallVec;
+
+use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
+use super::pending_check::{CheckError, Checked, PendingCheck};
 use super::refusals::count_refusals;
 use super::wait::Wait;
-use crate::decision::{Answer, Decision, DecisionBuilder, QuotaAnswer, Source};
+use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::quota::{Quota, Quotas};
-use crate::store::{PendingAnswer, SendMark, StoreFuture, Subject};
-
-/// The state of a check after it was started.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would be one allocation more for each check of a remote store"
-)]
-pub(crate) enum CheckProgress {
-    Done(Result<Decision, Error>),
-    /// Waits for the store: call [`RateLimiter::poll_check`].
-    Pending(PendingCheck),
-}
-
-/// A check that waits for the store.
-pub(crate) struct PendingCheck {
-    builder: DecisionBuilder,
-    answer: PendingAnswer,
-    /// The units that this process held. The store was asked for the others.
-    held: Option<Box<HeldUnits>>,
-}
+use crate::quota::Quotas;
+use crate::telemetry::OutcomeLabel;
 
 impl RateLimiter {
     /// Charges one unit to `key` if every quota has room for it.
@@ -63,15 +46,94 @@ impl RateLimiter {
     ///   [`SortedSetLog`](crate::Algorithm::SortedSetLog));
     /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
-        // Not by `complete`: a nested future makes a check in memory take 5 % more instructions.
-        let checked = match self.start_check_within_limits(key, cost) {
-            CheckProgress::Done(checked) => checked,
-            CheckProgress::Pending(mut check) => {
-                poll_fn(|cx| self.poll_check(&mut check, cx)).await
-            }
+        let mut check = PendingCheck::new();
+        check.add(self, key, cost, None);
+        let limiters = [self];
+        let checked = match check.start_within_limits(&limiters) {
+            Poll::Ready(checked) => checked,
+            Poll::Pending => poll_fn(|cx| check.poll(&limiters, cx)).await,
         };
-        self.record_check(&checked);
-        checked
+        record(&limiters, &checked);
+        checked.map_err(|failure| failure.error)
+    }
+
+    /// Returns a level for [`check_all`](Self::check_all): this limiter, a key, and a cost of 1.
+    pub fn on(&self, key: impl Into<Key>) -> LevelCheck<'_> {
+        LevelCheck {
+            limiter: self,
+            key: key.into(),
+            cost: 1,
+            quotas: None,
+        }
+    }
+
+    /// Checks several keys together: charges each level if all of them admit their cost, and else none.
+    ///
+    /// For example, the limits of a user, of the tenant and of the whole service. One level is the same as
+    /// [`check_n`](Self::check_n), and no level admits.
+    ///
+    /// The decision has [a part for each level](Decision::levels). The reported numbers are those of the
+    /// refusing quota with the longest wait, over all levels. Each limiter [refunds](Self::refund) and
+    /// [settles](Self::settle_level) its own level.
+    ///
+    /// The store decides all levels in one atomic step. On Redis, that is one call. On a cluster, it is one call
+    /// if the keys are in one slot. Else the slots are asked in turn. Each is charged, and refunded if a later
+    /// one refuses, so that no count ever exceeds its limit. These calls go on if the future is dropped. Another
+    /// check may be refused because of a charge that is refunded later, and that refusal may be remembered for
+    /// up to 100 ms. If a reply is lost or the process ends, such a charge stays for its window.
+    ///
+    /// A level that was [not asked](crate::LevelDecision::is_asked), because another one refused, may need a
+    /// longer wait than [`retry_after`](Decision::retry_after).
+    ///
+    /// # When the store fails
+    ///
+    /// Each level follows the [policy](Self::on_failure) of its limiter. If one of them has no policy or is
+    /// closed, the check returns the error. Levels that fall back are decided together by the counts of this
+    /// process: all of them are charged, or none. Open levels admit.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error
+    ///
+    /// - of kind [`Misconfigured`](ErrorKind::Misconfigured) if limiters have different stores, or if two levels
+    ///   have the same limiter and key. No failure policy applies. The [source](std::error::Error::source) is a
+    ///   [`ConfigError`](crate::ConfigError);
+    /// - for each level in the same cases as [`check_n`](Self::check_n).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{Key, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
+    /// let tenant = RateLimiter::new(store.clone(), Quota::per_minute(1_000)).name("tenant");
+    /// let service = RateLimiter::new(store, Quota::per_second(20_000)).name("service");
+    ///
+    /// let levels = [user.on("ada"), tenant.on("acme").cost(900), service.on(Key::global())];
+    /// let decision = RateLimiter::check_all(levels).await?;
+    /// assert!(decision.is_allowed());
+    ///
+    /// // The tenant has 100 units left, so the user is not charged either.
+    /// let levels = [user.on("bob"), tenant.on("acme").cost(900), service.on(Key::global())];
+    /// let decision = RateLimiter::check_all(levels).await?;
+    /// assert!(!decision.is_allowed());
+    /// assert_eq!(decision.limit(), 1_000);
+    /// assert_eq!(user.peek("bob").await?.used(), 0);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn check_all<'a>(
+        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+    ) -> impl Future<Output = Result<Decision, Error>> + Send {
+        let levels: Levels<'a> = levels.into_iter().collect();
+        async move {
+            let limiters = limiters_of(&levels);
+            let checked = decide_within_limits(levels, &limiters).await;
+            record(&limiters, &checked);
+            checked.map_err(|failure| failure.error)
+        }
     }
 
     /// Returns the units that `key` has used and left, without charging it.
@@ -86,6 +148,24 @@ impl RateLimiter {
     /// decides.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         self.check_despite_block(&self.quotas, key, 0).await
+    }
+
+    /// Checks against these quotas, even if the key is blocked.
+    pub(super) async fn check_despite_block(
+        &self,
+        quotas: &Quotas,
+        key: impl Into<Key>,
+        cost: u32,
+    ) -> Result<Decision, Error> {
+        let mut check = PendingCheck::new();
+        check.ignore_blocks();
+        check.add(self, key, cost, Some(quotas));
+        let limiters = [self];
+        let checked = match check.start(&limiters) {
+            Poll::Ready(checked) => checked,
+            Poll::Pending => poll_fn(|cx| check.poll(&limiters, cx)).await,
+        };
+        checked.map_err(|failure| failure.error)
     }
 
     /// Waits until every quota has room for `cost` units, then charges them to `key`.
@@ -130,256 +210,136 @@ impl RateLimiter {
         cost: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        let key = key.into();
-        let mut wait = Wait::new(max_wait);
-        loop {
-            let started = self.start_check_within_limits(&key, cost);
-            let checked = self.complete(started).await;
-            let checks_again = match &checked {
-                Ok(decision) => wait.after_decision(decision.view()).await,
-                Err(error) if self.waits_through_outages => wait.after_failure(error).await,
-                Err(_) => false,
-            };
-            if !checks_again {
-                let checked = checked.map_err(|error| wait.explain(error));
-                self.record_check(&checked);
-                return checked;
-            }
-        }
+        Self::until_all_ready([self.on(key).cost(cost)], max_wait).await
     }
 
-    /// Records the result of a check, and counts a refusal.
-    #[inline]
-    fn record_check(&self, checked: &Result<Decision, Error>) {
-        self.telemetry.record_check(checked);
-        if let Ok(decision) = checked
-            && !decision.is_allowed()
-        {
-            count_refusals([self], decision.view());
-        }
-    }
-
-    /// Starts a check against the limiter's own quotas.
+    /// Waits until every level admits its cost, then charges all of them.
     ///
-    /// Unlike [`check_n`](Self::check_n), it sends a cost above a limit to the store, so that the refusal has
-    /// the current numbers.
-    #[inline]
-    pub(crate) fn start_check(&self, key: impl Into<Key>, cost: u32) -> CheckProgress {
-        self.start_check_with(&self.quotas, key, cost)
-    }
-
-    /// Starts a check against these quotas.
-    #[inline]
-    pub(crate) fn start_check_with(
-        &self,
-        quotas: &Quotas,
-        key: impl Into<Key>,
-        cost: u32,
-    ) -> CheckProgress {
-        let blocked_for = |subject: Subject<'_>| self.blocked_for(subject);
-        self.start(quotas, key, cost, blocked_for)
-    }
-
-    /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
-    #[inline]
-    pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<Duration> {
-        let left = self.block_list.lookup(subject)?;
-        let refusals = self.refusals.as_ref();
-        Some(refusals.map_or(left, |refusals| left.max(refusals.wait_of(subject.key))))
-    }
-
-    /// Starts a check, unless its cost is above a limit.
-    #[inline]
-    pub(super) fn start_check_within_limits(
-        &self,
-        key: impl Into<Key>,
-        cost: u32,
-    ) -> CheckProgress {
-        match exceeded_limit(&self.quotas, cost) {
-            None => self.start_check(key, cost),
-            Some(limit) => CheckProgress::Done(Err(Error::cost_exceeds_limit(cost, limit))),
-        }
-    }
-
-    /// Checks against these quotas, even if the key is blocked.
-    pub(super) async fn check_despite_block(
-        &self,
-        quotas: &Quotas,
-        key: impl Into<Key>,
-        cost: u32,
-    ) -> Result<Decision, Error> {
-        let started = self.start(quotas, key, cost, |_| None);
-        self.complete(started).await
-    }
-
-    #[inline]
-    fn start(
-        &self,
-        quotas: &Quotas,
-        key: impl Into<Key>,
-        cost: u32,
-        blocked_for: impl FnOnce(Subject<'_>) -> Option<Duration>,
-    ) -> CheckProgress {
-        self.observe_check();
-        let mut builder = DecisionBuilder::new();
-        let quotas = &*self.counted(quotas);
-        let (key, answer) = builder.start(quotas, cost, self.level_name(), key);
-        let mut held = None;
-        let pending: Option<PendingAnswer> = match answer_without_store(quotas, cost) {
-            Some(answer) => Some(StoreFuture::ready(answer).into()),
-            None => {
-                let subject = self.subject(quotas, key);
-                match (blocked_for(subject), &self.lease) {
-                    (Some(left), _) => {
-                        let refusal = Ok(blocked(quotas, cost, left));
-                        Some(StoreFuture::ready(refusal).into())
+    /// It waits as [`until_ready`](Self::until_ready) does, and checks as [`check_all`](Self::check_all) does.
+    /// If the store fails, it keeps waiting if the limiter of each level that failed
+    /// [waits through outages](Self::wait_through_outages).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same cases as [`check_all`](Self::check_all).
+    ///
+    /// # Panics
+    ///
+    /// Panics if it has to wait outside of a tokio runtime, or in a runtime without timers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{Key, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let short = Quota::new(1, Duration::from_millis(20));
+    /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
+    /// let service = RateLimiter::new(store, short).name("service");
+    /// for name in ["ada", "bob"] {
+    ///     let levels = [user.on(name), service.on(Key::global())];
+    ///     let decision = RateLimiter::until_all_ready(levels, Duration::from_secs(5)).await?;
+    ///     assert!(decision.is_allowed());
+    /// }
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn until_all_ready<'a>(
+        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+        max_wait: Duration,
+    ) -> impl Future<Output = Result<Decision, Error>> + Send {
+        let levels: Levels<'a> = levels.into_iter().collect();
+        async move {
+            let limiters = limiters_of(&levels);
+            let mut wait = Wait::new(max_wait);
+            loop {
+                let checked = decide_within_limits(levels.clone(), &limiters).await;
+                let checks_again = match &checked {
+                    Ok(decision) => wait.after_decision(decision.view()).await,
+                    Err(failure) if wait_through_outages(&limiters, failure) => {
+                        wait.after_failure(&failure.error).await
                     }
-                    (None, None) => self.store.check_in_place(subject.check(cost), answer),
-                    (None, Some(lease)) => match lease.take(subject, cost, answer) {
-                        Take::Complete(grants) => {
-                            if !grants.is_empty() {
-                                builder.set_grants(0, grants);
-                            }
-                            None
-                        }
-                        Take::Partial(units) => {
-                            let missing = cost - units.units();
-                            held = Some(Box::new(units));
-                            self.store.check_in_place(subject.check(missing), answer)
-                        }
-                        Take::Nothing => self.store.check_in_place(subject.check(cost), answer),
-                    },
+                    Err(_) => false,
+                };
+                if !checks_again {
+                    record(&limiters, &checked);
+                    return checked.map_err(|failure| wait.explain(failure.error));
                 }
             }
-        };
-        let Some(PendingAnswer { future, sent }) = pending else {
-            // With units in hand, the answer is a remembered refusal of the others, and the units return.
-            return CheckProgress::Done(self.conclude(builder));
-        };
-        match future.try_ready() {
-            Ok(answer) => CheckProgress::Done(self.finish(builder, held, sent, answer)),
-            Err(future) => {
-                let answer = PendingAnswer { future, sent };
-                CheckProgress::Pending(PendingCheck {
-                    builder,
-                    answer,
-                    held,
-                })
-            }
         }
-    }
-
-    /// Waits until a check is done.
-    pub(super) async fn complete(&self, started: CheckProgress) -> Result<Decision, Error> {
-        match started {
-            CheckProgress::Done(checked) => checked,
-            CheckProgress::Pending(mut check) => {
-                poll_fn(|cx| self.poll_check(&mut check, cx)).await
-            }
-        }
-    }
-
-    /// Polls a check that waits for the store. Must not be called again after it was ready.
-    pub(crate) fn poll_check(
-        &self,
-        check: &mut PendingCheck,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Decision, Error>> {
-        let PendingCheck {
-            builder,
-            answer,
-            held,
-        } = check;
-        let answered = ready!(Pin::new(&mut answer.future).poll(cx));
-        Poll::Ready(self.finish(std::mem::take(builder), held.take(), answer.sent, answered))
-    }
-
-    /// Decides by the answer of the store, or by the failure policy if there is none.
-    fn finish(
-        &self,
-        mut builder: DecisionBuilder,
-        held: Option<Box<HeldUnits>>,
-        sent: Option<SendMark>,
-        answer: Result<Answer, Error>,
-    ) -> Result<Decision, Error> {
-        match answer {
-            Ok(answer) => {
-                if let (Some(sent), Some((key, cost))) = (sent, builder.key_and_cost()) {
-                    let quotas = self.intern_quotas(builder.quota_list());
-                    let subject = self.subject(&quotas, key);
-                    let asked = cost - held.as_ref().map_or(0, |held| held.units());
-                    let max_age = self.max_refusal_age();
-                    self.store
-                        .remember(subject.check(asked), sent, &answer, max_age);
-                }
-                if let Some(held) = held.filter(|_| answer.is_admitted()) {
-                    builder.set_grants(0, held.into_used());
-                }
-                builder.set_answer(answer);
-                self.conclude(builder)
-            }
-            Err(error) => self.apply_failure_policy(builder, error),
-        }
-    }
-
-    /// Decides by the answer in the builder.
-    #[inline]
-    pub(super) fn conclude(&self, mut builder: DecisionBuilder) -> Result<Decision, Error> {
-        if let Err(answers) = builder.decide() {
-            let error = mismatch(answers, builder.quota_list().len());
-            return self.apply_failure_policy(builder, error);
-        }
-        let decision = builder.finish();
-        if let Some(on_failure) = &self.on_failure {
-            on_failure
-                .store_outages
-                .record_decision(&self.name, decision.source());
-        }
-        Ok(decision)
     }
 }
 
-/// Answers a check that needs no store: one without quotas, or one with a cost that a log cannot charge.
+type Levels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
+
+fn limiters_of<'a>(levels: &[LevelCheck<'a>]) -> SmallVec<[&'a RateLimiter; 4]> {
+    levels.iter().map(|level| level.limiter).collect()
+}
+
+/// Decides a check, unless a cost is above its limit.
+async fn decide_within_limits(levels: Levels<'_>, limiters: &[&RateLimiter]) -> Checked {
+    let mut check = PendingCheck::new();
+    for level in levels {
+        check.add(level.limiter, level.key, level.cost, level.quotas.as_ref());
+    }
+    match check.start_within_limits(limiters) {
+        Poll::Ready(checked) => checked,
+        Poll::Pending => poll_fn(|cx| check.poll(limiters, cx)).await,
+    }
+}
+
+/// Returns whether the limiter of each level that failed waits for the store.
+fn wait_through_outages(limiters: &[&RateLimiter], failure: &CheckError) -> bool {
+    let failed = failure.failed.iter();
+    let mut failed = failed.filter_map(|index| limiters.get(*index));
+    failed.all(|limiter| limiter.waits_through_outages)
+}
+
+/// Records the result of a check, and counts its refusals.
 #[inline]
-pub(in crate::limiter) fn answer_without_store(
-    quotas: &Quotas,
-    cost: u32,
-) -> Option<Result<Answer, Error>> {
-    if quotas.is_empty() {
-        return Some(Ok(Answer::new(Source::None, [])));
+fn record(limiters: &[&RateLimiter], checked: &Checked) {
+    match checked {
+        Ok(decision) if decision.is_allowed() => {
+            record_admission(limiters.iter().copied(), decision.view());
+        }
+        Ok(decision) => {
+            let view = decision.view();
+            if let Some(limiter) = limiters.get(view.reported_index()) {
+                limiter
+                    .telemetry
+                    .record_refusal(OutcomeLabel::Refused, view);
+            }
+            count_refusals(limiters.iter().copied(), decision.view());
+        }
+        Err(failure) => {
+            // The store did not fail: the check can never be admitted, which is a refusal.
+            let outcome = match failure.error.kind() {
+                ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
+                _ => OutcomeLabel::Failed,
+            };
+            record_failed_levels(limiters, outcome, failure);
+        }
     }
-    let max_cost = quotas.max_cost();
-    if cost <= max_cost {
-        return None;
-    }
-    // A cost above a limit is refused by the store, without a wait. To split it would not help.
-    if exceeded_limit(quotas, cost).is_some() {
-        return None;
-    }
-    Some(Err(Error::cost_too_large(cost, max_cost)))
 }
 
-/// Returns the lowest limit if the cost exceeds it, so that no wait helps.
+/// Records an admission at each level's limiter.
 #[inline]
-pub(in crate::limiter) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
-    quotas.min_limit().filter(|limit| cost > *limit)
+pub(crate) fn record_admission<'a>(
+    limiters: impl IntoIterator<Item = &'a RateLimiter>,
+    decision: &DecisionView,
+) {
+    for (limiter, level) in limiters.into_iter().zip(decision.levels()) {
+        limiter.telemetry.record_admission(level);
+    }
 }
 
-/// Refuses a check of a blocked key.
-///
-/// A cost above a limit has no wait: it does not pass after the block either.
-#[cold]
-pub(in crate::limiter) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
-    let wait = exceeded_limit(quotas, cost).is_none().then_some(left);
-    let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
-    Answer::new(Source::Block, quotas.iter().map(refused))
-}
-
-/// Returns the error for a store whose answer has another number of quotas than the check.
-#[cold]
-pub(in crate::limiter) fn mismatch(answers: usize, quotas: usize) -> Error {
-    Error::new(
-        ErrorKind::InvalidReply,
-        format!("the store answered for {answers} of {quotas} quotas"),
-    )
+/// Records an error at the limiter of each level that failed.
+fn record_failed_levels(limiters: &[&RateLimiter], outcome: OutcomeLabel, failure: &CheckError) {
+    let CheckError { error, failed } = failure;
+    for limiter in failed.iter().filter_map(|index| limiters.get(*index)) {
+        let kind = error.kind().text();
+        limiter.telemetry.record_failure(outcome, error, kind);
+    }
 }

@@ -1,35 +1,16 @@
-//! Checks while the store fails: the failure policy, and the counts of this process.
+//! Checks while the store fails: the failure policies, and the counts of this process.
 
 use std::time::Duration;
 
-use super::check::{blocked, exceeded_limit, mismatch};
-use super::failure_policy::{FailureAction, FailureHandler};
+use super::failure_policy::FailureAction;
 use super::limiter::RateLimiter;
-use crate::decision::{Answer, Decision, DecisionBuilder, QuotaAnswer, Source};
+use super::pending_check::{
+    CheckError, Indices, LevelState, PendingCheck, PendingLevel, exceeded_limit, mismatch,
+};
+use crate::decision::{Answer, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
-use crate::key::Key;
-use crate::quota::Quotas;
 
 impl RateLimiter {
-    /// Decides a check after the lookup of its quotas failed: by the block list, then by the failure policy
-    /// with the limiter's own quotas.
-    pub(crate) fn check_without_quotas(
-        &self,
-        key: Key,
-        cost: u32,
-        error: Error,
-    ) -> Result<Decision, Error> {
-        let mut builder = DecisionBuilder::new();
-        let (key, answer) = builder.start(&self.quotas, cost, self.level_name(), key);
-        match self.blocked_for(self.subject(&self.quotas, key)) {
-            None => self.apply_failure_policy(builder, error),
-            Some(left) => {
-                *answer = blocked(&self.quotas, cost, left);
-                self.conclude(builder)
-            }
-        }
-    }
-
     /// Records a successful lookup of quotas, which may end an outage in the log.
     pub(crate) fn quotas_found(&self) {
         if let Some(on_failure) = &self.on_failure {
@@ -37,80 +18,178 @@ impl RateLimiter {
         }
     }
 
-    /// Decides by the failure policy, or returns the error if there is none.
-    #[cold]
-    pub(super) fn apply_failure_policy(
-        &self,
-        mut builder: DecisionBuilder,
-        error: Error,
-    ) -> Result<Decision, Error> {
-        let on_failure = self
-            .on_failure
-            .as_deref()
-            .filter(|_| is_store_failure(&error));
-        let (Some(on_failure), Some((key, cost))) = (on_failure, builder.key_and_cost()) else {
-            return Err(error);
-        };
-        let key = key.clone();
-        let quotas = self.intern_quotas(builder.quota_list());
-        let action = on_failure.policy.action;
-        let answered = match action {
-            FailureAction::Closed => None,
-            FailureAction::Open => Some(admit_uncounted(quotas)),
-            FailureAction::FallBack => self.fall_back(on_failure, quotas, &key, cost),
-        };
-        // If it cannot fall back, the limiter is closed.
-        let action = answered.as_ref().map_or(FailureAction::Closed, |_| action);
-        on_failure
-            .outages_of(&error)
-            .record_failure(&self.name, action.text(), &error);
-        let Some((quotas, answer)) = answered else {
-            return Err(error);
-        };
-        builder.start(&quotas, cost, self.level_name(), key);
-        builder.set_answer(answer);
-        builder
-            .decide()
-            .map_err(|answers| mismatch(answers, quotas.len()))?;
-        Ok(builder.finish())
+    /// Logs that the store or the lookup of the quotas failed, and what the policy does.
+    fn record_failure(&self, error: &Error, action: FailureAction) {
+        if let Some(on_failure) = &self.on_failure {
+            let outages = on_failure.outages_of(error);
+            outages.record_failure(&self.name, action.text(), error);
+        }
     }
 
-    /// Decides by the counts of this process. Returns the applied quotas and the answer, or `None` if this
-    /// process cannot decide.
-    fn fall_back(
-        &self,
-        on_failure: &FailureHandler,
-        quotas: Quotas,
-        key: &Key,
-        cost: u32,
-    ) -> Option<(Quotas, Answer)> {
-        if self.store.is_in_process() {
-            // Such a store fails only if it is full. If the lookup of quotas has failed, the store still works.
-            let subject = self.subject(&quotas, key);
-            let answer = self.store.check_unprotected(subject.check(cost))?;
-            return Some((quotas, answer));
-        }
-        let shares = on_failure.shares_of(&quotas, &self.quotas);
-        // A cost above its share, but within the limit, will pass again when the store recovers. A refusal
-        // without a wait would be wrong.
-        if exceeded_limit(&shares, cost).is_some() && exceeded_limit(&quotas, cost).is_none() {
-            return None;
-        }
-        let subject = self.subject(&shares, key);
-        let answer = self.store.check_fallback(subject.check(cost))?;
-        Some((shares, answer))
+    /// Returns what the policy does about an error. Without a policy, the caller gets it.
+    fn action_on(&self, error: &Error) -> FailureAction {
+        let on_failure = self.on_failure.as_deref();
+        let on_failure = on_failure.filter(|_| is_store_failure(error));
+        on_failure.map_or(FailureAction::Closed, |on_failure| on_failure.policy.action)
     }
 }
 
-/// Admits a check without counting it.
-pub(super) fn admit_uncounted(quotas: Quotas) -> (Quotas, Answer) {
-    let unused = QuotaAnswer::admitted(0, Duration::ZERO);
-    let answer = Answer::new(Source::None, quotas.iter().map(|_| unused));
-    (quotas, answer)
+impl PendingCheck {
+    /// Applies the failure policies of levels that have failed.
+    ///
+    /// # Errors
+    ///
+    /// Fails if one of them has no policy or is closed.
+    #[cold]
+    pub(super) fn apply_policies(&mut self, limiters: &[&RateLimiter]) -> Result<(), CheckError> {
+        let mut closed = Closed::default();
+        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
+            let LevelState::Failed(error) = &level.state else {
+                continue;
+            };
+            let (error, action) = (error.clone(), limiter.action_on(error));
+            level.state = match action {
+                FailureAction::Open => {
+                    limiter.record_failure(&error, action);
+                    let unused = QuotaAnswer::admitted(0, Duration::ZERO);
+                    let unused = level.quotas(limiter).iter().map(|_| unused);
+                    let answer = Answer::new(Source::None, unused);
+                    self.decision.set_answer(index, answer);
+                    LevelState::Answered
+                }
+                // It logs the failure when it is decided.
+                FailureAction::FallBack if !limiter.store.is_in_process() => {
+                    LevelState::FallsBack(error)
+                }
+                // Such a store fails only if it is full. If the lookup of quotas has failed, the store still works.
+                FailureAction::FallBack if error.kind() == ErrorKind::QuotasUnknown => {
+                    limiter.record_failure(&error, action);
+                    LevelState::ToAsk
+                }
+                FailureAction::FallBack | FailureAction::Closed => {
+                    closed.add(index, limiter, &error);
+                    continue;
+                }
+            };
+        }
+        closed.0.map_or(Ok(()), Err)
+    }
+
+    /// Decides the levels that fall back together, by the counts of this process. Returns whether they are
+    /// admitted.
+    ///
+    /// # Errors
+    ///
+    /// Fails if this process cannot decide.
+    #[cold]
+    pub(super) fn fall_back(&mut self, limiters: &[&RateLimiter]) -> Result<bool, CheckError> {
+        self.apply_shares(limiters)?;
+        let mut charged = Indices::new();
+        while let Some(first) = self.first_that_falls_back(limiters) {
+            // Limiters of a store without a circuit breaker of its own have counts of their own.
+            let has_same = |(level, limiter): (&PendingLevel, &&RateLimiter)| {
+                level.falls_back() && limiter.store.has_same_fallback(&first.store)
+            };
+            let levels = self.levels.iter().zip(limiters).enumerate();
+            let together = levels.filter(|(_, level)| has_same(*level));
+            let together: Indices = together.map(|(index, _)| index).collect();
+            let is_decided = |index, _: &PendingLevel| together.contains(&index);
+            let answers = first
+                .store
+                .check_fallback(&self.checks(limiters, is_decided));
+            let Some(answers) = answers else {
+                // Fallback counts refund at once.
+                drop(self.refunds(limiters, &charged));
+                return Err(self.cannot_fall_back(limiters, &together));
+            };
+            let are_admitted = answers.are_admitted();
+            self.set_answers(answers, is_decided);
+            for index in &together {
+                if let (Some(level), Some(limiter)) =
+                    (self.levels.get_mut(*index), limiters.get(*index))
+                    && let LevelState::FallsBack(error) = &level.state
+                {
+                    limiter.record_failure(error, FailureAction::FallBack);
+                    level.state = LevelState::Answered;
+                }
+            }
+            if !are_admitted {
+                drop(self.refunds(limiters, &charged));
+                return Ok(false);
+            }
+            charged.extend(together);
+        }
+        Ok(true)
+    }
+
+    fn first_that_falls_back<'a>(&self, limiters: &[&'a RateLimiter]) -> Option<&'a RateLimiter> {
+        let mut levels = self.levels.iter().zip(limiters);
+        let (_, limiter) = levels.find(|(level, _)| level.falls_back())?;
+        Some(limiter)
+    }
+
+    /// Divides the limits of levels that fall back by the number of replicas.
+    fn apply_shares(&mut self, limiters: &[&RateLimiter]) -> Result<(), CheckError> {
+        let mut too_expensive = Indices::new();
+        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
+            let (true, Some(on_failure)) = (level.falls_back(), &limiter.on_failure) else {
+                continue;
+            };
+            let quotas = level.quotas(limiter);
+            let shares = on_failure.shares_of(quotas, &limiter.quotas);
+            let cost = self
+                .decision
+                .levels()
+                .get(index)
+                .map_or(0, |data| data.cost());
+            // A cost above its share, but within the limit, will pass again when the store recovers. A refusal
+            // without a wait would be wrong.
+            if exceeded_limit(&shares, cost).is_some() && exceeded_limit(quotas, cost).is_none() {
+                too_expensive.push(index);
+            }
+            self.decision.set_quotas(index, &shares);
+            level.quotas = Some(shares);
+        }
+        if too_expensive.is_empty() {
+            Ok(())
+        } else {
+            Err(self.cannot_fall_back(limiters, &too_expensive))
+        }
+    }
+
+    /// Returns the error of levels that this process cannot decide: they are closed.
+    fn cannot_fall_back(&self, limiters: &[&RateLimiter], indices: &[usize]) -> CheckError {
+        let mut closed = Closed::default();
+        for index in indices {
+            if let (Some(level), Some(limiter)) = (self.levels.get(*index), limiters.get(*index))
+                && let LevelState::FallsBack(error) = &level.state
+            {
+                closed.add(*index, limiter, error);
+            }
+        }
+        let wrong = || CheckError::at(0, mismatch(0, indices.len()));
+        closed.0.unwrap_or_else(wrong)
+    }
+}
+
+/// The error of levels that are closed.
+#[derive(Default)]
+struct Closed(Option<CheckError>);
+
+impl Closed {
+    fn add(&mut self, index: usize, limiter: &RateLimiter, error: &Error) {
+        if is_store_failure(error) {
+            limiter.record_failure(error, FailureAction::Closed);
+        }
+        match &mut self.0 {
+            Some(closed) => closed.failed.push(index),
+            None => self.0 = Some(CheckError::at(index, error.clone())),
+        }
+    }
 }
 
 /// Returns whether an error means that the store failed. Otherwise no store could decide the check.
-pub(super) fn is_store_failure(error: &Error) -> bool {
+fn is_store_failure(error: &Error) -> bool {
     !matches!(
         error.kind(),
         ErrorKind::CostExceedsLimit | ErrorKind::CostTooLarge | ErrorKind::Unsupported

@@ -1,6 +1,5 @@
 //! The limiter: a name, a store and quotas.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -334,14 +333,19 @@ impl RateLimiter {
     }
 
     /// Returns quotas as this limiter counts them: with its lease.
-    #[inline]
-    pub(super) fn counted<'a>(&self, quotas: &'a Quotas) -> Cow<'a, Quotas> {
+    pub(super) fn counted(&self, quotas: &Quotas) -> Quotas {
         match &self.lease {
-            Some(lease) if !std::ptr::eq(quotas, &raw const self.quotas) => {
-                Cow::Owned(quotas.leased(lease.duration()))
-            }
-            _ => Cow::Borrowed(quotas),
+            Some(lease) => quotas.leased(lease.duration()),
+            None => quotas.clone(),
         }
+    }
+
+    /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
+    #[inline]
+    pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<Duration> {
+        let left = self.block_list.lookup(subject)?;
+        let refusals = self.refusals.as_ref();
+        Some(refusals.map_or(left, |refusals| left.max(refusals.wait_of(subject.key))))
     }
 
     /// Returns how long a refusal is remembered at most: other processes return units when their lease ends.

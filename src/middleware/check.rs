@@ -4,19 +4,20 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::request::Parts;
+use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::check_levels::{self, LevelsCheck, StartedLevels};
 use super::config::LayerConfig;
-use super::outcome::{Outcome, leave_out};
+use super::level::Level;
+use super::outcome::{Outcome, is_refused_for_free, leave_out};
 use super::plan_lookup::PlanFuture;
-use super::wait::backoff;
-use crate::decision::Decision;
+use crate::decision::DecisionView;
 use crate::error::{Error, polled_after_completion};
 use crate::key::Key;
-use crate::limiter::{CheckProgress, PendingCheck};
+use crate::limiter::{Checked, PendingCheck, RateLimiter, backoff_after};
 use crate::quota::{Plan, Quotas};
 
 /// A started check.
@@ -30,6 +31,48 @@ pub(super) enum StartedCheck {
     Pending(CheckFuture),
 }
 
+/// The future of a check that waits for plans, for the store, or for units.
+pub(super) struct CheckFuture {
+    pub(super) config: Arc<LayerConfig>,
+    /// The time from which `max_wait` counts. `None` if the layer does not wait.
+    started: Option<Instant>,
+    levels: CheckedLevels,
+    stage: Stage,
+}
+
+/// The levels to check: those that are not left out.
+type CheckedLevels = SmallVec<[CheckedLevel; 1]>;
+
+/// The key, the cost and the quotas of a request at one level.
+struct CheckedLevel {
+    /// The index of the level in the layer.
+    index: usize,
+    key: Key,
+    cost: u32,
+    quotas: AppliedQuotas,
+}
+
+/// The quotas that apply at a level.
+enum AppliedQuotas {
+    /// Those of the limiter.
+    Own,
+    OfPlan(Quotas),
+    LookingUp(PlanFuture),
+    /// The plan leaves the level out.
+    Exempt,
+    Unknown(Error),
+}
+
+enum Stage {
+    LookingUpPlans,
+    /// The next attempt is due.
+    Starting,
+    Checking(PendingCheck),
+    /// Backs off after a refusal.
+    Waiting(Pin<Box<Sleep>>),
+    Done,
+}
+
 /// Reads the keys and the costs of a request, and starts the check of its levels.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
     if !config.enabled {
@@ -38,169 +81,231 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
     if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
         return StartedCheck::Done(Outcome::skipped(config));
     }
-    if !config.others.is_empty() {
-        return match check_levels::start(config, parts) {
-            StartedLevels::Done(outcome) => StartedCheck::Done(outcome),
-            StartedLevels::Pending(check) => {
-                StartedCheck::Pending(CheckFuture::new(config, Stage::Levels(check)))
-            }
-        };
+    let mut levels = CheckedLevels::new();
+    if let Err(rejected) = read(config, parts, &mut levels) {
+        return StartedCheck::Done(rejected);
     }
-    let level = &config.first;
-    let key = match level.extract(parts) {
-        Ok(key) => key,
-        Err(error) => {
-            let rejected = Outcome::without_key(config, level, error);
-            return StartedCheck::Done(rejected.unwrap_or(Outcome::Exempt));
+    let started = (!config.max_wait.is_zero()).then(Instant::now);
+    let mut lookups = levels.iter().map(|level| &level.quotas);
+    let stage = if lookups.any(|quotas| matches!(quotas, AppliedQuotas::LookingUp(_))) {
+        Stage::LookingUpPlans
+    } else {
+        match attempt(config, &mut levels, started) {
+            Ok(outcome) => return StartedCheck::Done(outcome),
+            Err(stage) => stage,
         }
     };
-    let cost = level.cost_of(parts, || 1);
-    if let Some(plan) = level.look_up_plan(&key, parts) {
-        let stage = Stage::LookingUpPlan { plan, key, cost };
-        return StartedCheck::Pending(CheckFuture::new(config, stage));
-    }
-    match level.limiter.start_check(key, cost) {
-        CheckProgress::Done(result) if backoff(config, &result, config.max_wait).is_none() => {
-            StartedCheck::Done(Outcome::checked(config, result))
-        }
-        progress => StartedCheck::Pending(CheckFuture::new(config, progress.into())),
-    }
+    StartedCheck::Pending(CheckFuture {
+        config: Arc::clone(config),
+        started,
+        levels,
+        stage,
+    })
 }
 
-/// The future of a check that waits for a plan, for the store, or for units.
-pub(super) struct CheckFuture {
-    pub(super) config: Arc<LayerConfig>,
-    /// The time from which `max_wait` counts. `None` if the layer does not wait.
+/// Reads what a request asks of each level.
+///
+/// # Errors
+///
+/// Returns the outcome if the request is rejected because of a key.
+#[inline]
+fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Result<(), Outcome> {
+    let mut layer_cost = None;
+    for (index, level) in config.levels().enumerate() {
+        let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
+        match level.extract(parts) {
+            Ok(key) => levels.push(CheckedLevel {
+                index,
+                cost: level.cost_of(parts, cost),
+                quotas: level
+                    .look_up_plan(&key, parts)
+                    .map_or(AppliedQuotas::Own, AppliedQuotas::LookingUp),
+                key,
+            }),
+            Err(error) => {
+                if let Some(rejected) = Outcome::without_key(config, level, error) {
+                    return Err(rejected);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks the levels by their quotas. Returns the outcome, or else the next stage.
+#[inline]
+fn attempt(
+    config: &LayerConfig,
+    levels: &mut CheckedLevels,
     started: Option<Instant>,
-    /// The quotas of the key's plan, which replace those of the layer.
-    plan_quotas: Option<Quotas>,
-    stage: Stage,
-}
-
-enum Stage {
-    LookingUpPlan {
-        plan: PlanFuture,
-        key: Key,
-        cost: u32,
-    },
-    Checking(PendingCheck),
-    /// Answered at once. `None` after the check is done.
-    Answered(Option<Result<Decision, Error>>),
-    /// Backs off after a refusal.
-    Waiting {
-        sleep: Pin<Box<Sleep>>,
-        key: Key,
-        cost: u32,
-    },
-    /// The check of a layer with several levels, which waits on its own.
-    Levels(Box<LevelsCheck>),
-}
-
-impl From<CheckProgress> for Stage {
-    fn from(progress: CheckProgress) -> Self {
-        match progress {
-            CheckProgress::Pending(check) => Self::Checking(check),
-            CheckProgress::Done(result) => Self::Answered(Some(result)),
+) -> Result<Outcome, Stage> {
+    if levels.is_empty() {
+        return Ok(Outcome::Exempt);
+    }
+    let limiters = limiters(config, levels);
+    let mut check = PendingCheck::new();
+    for (level, limiter) in levels.iter().zip(&limiters) {
+        let quotas = match &level.quotas {
+            AppliedQuotas::OfPlan(quotas) => Some(quotas),
+            _ => None,
+        };
+        check.add(limiter, &level.key, level.cost, quotas);
+        if let AppliedQuotas::Unknown(error) = &level.quotas {
+            check.fail_lookup(error.clone());
         }
     }
+    match check.start(&limiters) {
+        Poll::Ready(checked) => finish_attempt(config, levels, started, checked),
+        Poll::Pending => Err(Stage::Checking(check)),
+    }
+}
+
+/// Returns the outcome of an attempt, or else the stage before the next one.
+#[inline]
+fn finish_attempt(
+    config: &LayerConfig,
+    levels: &mut CheckedLevels,
+    started: Option<Instant>,
+    checked: Checked,
+) -> Result<Outcome, Stage> {
+    if let Ok(decision) = &checked
+        && !decision.is_allowed()
+    {
+        if leave_out_free(config, levels, decision.view()) {
+            return Err(Stage::Starting);
+        }
+        if let Some(backoff) = backoff(config, levels, started, decision.view()) {
+            return Err(Stage::Waiting(Box::pin(sleep(backoff))));
+        }
+    }
+    let indices: SmallVec<[usize; 4]> = levels.iter().map(|level| level.index).collect();
+    Ok(Outcome::checked(config, &indices, checked))
+}
+
+/// Removes the levels that refuse a cost of 0. Returns whether the other levels have to be checked again.
+///
+/// A cost of 0 passes even a limit that was lowered below the used units. But as the store has refused, it
+/// has not charged the other levels.
+fn leave_out_free(
+    config: &LayerConfig,
+    levels: &mut CheckedLevels,
+    decision: &DecisionView,
+) -> bool {
+    let refused = decision.levels().enumerate();
+    let free = refused.filter(|(_, level)| is_refused_for_free(*level));
+    let free: SmallVec<[usize; 4]> = free.map(|(checked, _)| checked).collect();
+    if free.is_empty() || free.len() == levels.len() {
+        return false;
+    }
+    for checked in free.into_iter().rev() {
+        if let Some(level) = config.level(levels.remove(checked).index) {
+            leave_out(level);
+        }
+    }
+    true
+}
+
+/// Returns the wait before a refused check is tried again, or `None` if the request does not wait.
+fn backoff(
+    config: &LayerConfig,
+    levels: &CheckedLevels,
+    started: Option<Instant>,
+    decision: &DecisionView,
+) -> Option<Duration> {
+    let left = config.max_wait.saturating_sub(started?.elapsed());
+    // The quotas of a limiter may not be those of the key.
+    let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
+    // A dry run delays no request.
+    if config.dry_run.is_some() || levels.iter().any(is_unknown) {
+        return None;
+    }
+    backoff_after(decision, left)
+}
+
+#[inline]
+fn limiters<'a>(config: &'a LayerConfig, levels: &CheckedLevels) -> SmallVec<[&'a RateLimiter; 4]> {
+    let levels = levels.iter().filter_map(|level| config.level(level.index));
+    levels.map(|level| &level.limiter).collect()
 }
 
 impl CheckFuture {
-    fn new(config: &Arc<LayerConfig>, stage: Stage) -> Self {
-        Self {
-            config: Arc::clone(config),
-            started: (!config.max_wait.is_zero()).then(Instant::now),
-            plan_quotas: None,
-            stage,
-        }
-    }
-
-    /// Starts the check with the quotas of the plan. Returns an outcome if the plan or its error decides.
-    fn plan_found(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Option<Outcome> {
-        let limiter = &self.config.first.limiter;
-        let plan = match plan {
-            Ok(plan) => plan,
-            Err(error) => {
-                let result = limiter.check_without_quotas(key, cost, error);
-                // Does not wait for units: the quotas of the layer may not be those of the key.
-                return Some(Outcome::checked(&self.config, result));
+    /// Polls all lookups that are not done, so that they run at the same time. Then removes the levels that
+    /// their plans leave out.
+    fn poll_plans(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut is_pending = false;
+        for level in &mut self.levels {
+            let AppliedQuotas::LookingUp(plan) = &mut level.quotas else {
+                continue;
+            };
+            match plan.as_mut().poll(cx) {
+                Poll::Pending => is_pending = true,
+                Poll::Ready(plan) => {
+                    if let Some(of_layer) = self.config.level(level.index) {
+                        level.quotas = AppliedQuotas::found(of_layer, plan);
+                    }
+                }
             }
-        };
-        limiter.quotas_found();
-        match plan {
-            Plan::Exempt => {
-                leave_out(&self.config.first);
-                return Some(Outcome::Exempt);
-            }
-            Plan::Default => {}
-            Plan::Quotas(quotas) => self.plan_quotas = Some(quotas),
         }
-        self.start_attempt(key, cost);
-        None
-    }
-
-    fn start_attempt(&mut self, key: Key, cost: u32) {
-        let limiter = &self.config.first.limiter;
-        let progress = match &self.plan_quotas {
-            None => limiter.start_check(key, cost),
-            Some(quotas) => limiter.start_check_with(quotas, key, cost),
-        };
-        self.stage = progress.into();
-    }
-
-    /// Returns the outcome of an attempt, or `None` if the request waits for the next attempt.
-    fn finish_attempt(&mut self, result: Result<Decision, Error>) -> Option<Outcome> {
-        if let Some(waiting) = self.wait_after(&result) {
-            self.stage = waiting;
-            return None;
+        if is_pending {
+            return Poll::Pending;
         }
-        Some(Outcome::checked(&self.config, result))
-    }
-
-    fn wait_after(&self, result: &Result<Decision, Error>) -> Option<Stage> {
-        let left = self.config.max_wait.saturating_sub(self.started?.elapsed());
-        let backoff = backoff(&self.config, result, left)?;
-        let refused = result.as_ref().ok()?;
-        Some(Stage::Waiting {
-            sleep: Box::pin(sleep(backoff)),
-            key: refused.view().charged_key()?.key.clone(),
-            cost: refused.cost(),
-        })
+        let is_checked = |level: &mut CheckedLevel| !matches!(level.quotas, AppliedQuotas::Exempt);
+        self.levels.retain(is_checked);
+        Poll::Ready(())
     }
 }
 
 impl Future for CheckFuture {
     type Output = Outcome;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let this = self.get_mut();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         loop {
-            let outcome = match &mut this.stage {
-                Stage::LookingUpPlan { plan, key, cost } => {
-                    let plan = ready!(plan.as_mut().poll(cx));
-                    let (key, cost) = (key.clone(), *cost);
-                    this.plan_found(plan, key, cost)
-                }
+            if matches!(self.stage, Stage::LookingUpPlans) {
+                ready!(self.poll_plans(cx));
+                self.stage = Stage::Starting;
+            }
+            let Self {
+                config,
+                started,
+                levels,
+                stage,
+            } = &mut *self;
+            let next = match stage {
+                Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, *started),
                 Stage::Checking(check) => {
-                    let limiter = &this.config.first.limiter;
-                    let result = ready!(limiter.poll_check(check, cx));
-                    this.finish_attempt(result)
+                    let checked = ready!(check.poll(&limiters(config, levels), cx));
+                    finish_attempt(config, levels, *started, checked)
                 }
-                Stage::Answered(result) => match result.take() {
-                    Some(result) => this.finish_attempt(result),
-                    None => polled_after_completion("CheckFuture"),
-                },
-                Stage::Waiting { sleep, key, cost } => {
+                Stage::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(cx));
-                    let (key, cost) = (key.clone(), *cost);
-                    this.start_attempt(key, cost);
-                    None
+                    Err(Stage::Starting)
                 }
-                Stage::Levels(check) => Some(ready!(check.poll(&this.config, cx))),
+                Stage::Done => polled_after_completion("CheckFuture"),
             };
-            if let Some(outcome) = outcome {
-                this.stage = Stage::Answered(None);
-                return Poll::Ready(outcome);
+            match next {
+                Err(next) => self.stage = next,
+                Ok(outcome) => {
+                    self.stage = Stage::Done;
+                    return Poll::Ready(outcome);
+                }
+            }
+        }
+    }
+}
+
+impl AppliedQuotas {
+    /// Returns the quotas by the plan of a key.
+    fn found(level: &Level, plan: Result<Plan, Error>) -> Self {
+        if plan.is_ok() {
+            level.limiter.quotas_found();
+        }
+        match plan {
+            Err(error) => Self::Unknown(error),
+            Ok(Plan::Default) => Self::Own,
+            Ok(Plan::Quotas(quotas)) => Self::OfPlan(quotas),
+            Ok(Plan::Exempt) => {
+                leave_out(level);
+                Self::Exempt
             }
         }
     }

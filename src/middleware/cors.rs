@@ -109,7 +109,7 @@ mod tests {
     fn rejection() -> Rejection {
         let refused = QuotaAnswer::refused(9, Some(Duration::from_secs(1)), Duration::ZERO);
         let answer = Answer::new(Source::Memory, [refused]);
-        let decision = Decision::new(&Quota::per_minute(9).into(), 1, answer).unwrap();
+        let decision = Decision::new(&Quota::per_minute(9).into(), 1, answer);
         let reason = RejectionReason::Refused(decision.into_view());
         Rejection::new(&"search".into(), reason)
     }

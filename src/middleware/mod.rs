@@ -6,7 +6,6 @@
 mod axum_08;
 mod body;
 mod check;
-mod check_levels;
 mod config;
 pub mod cors;
 mod diagnostics;
@@ -22,7 +21,6 @@ mod reservation;
 mod response;
 mod service;
 mod settlement;
-mod wait;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;

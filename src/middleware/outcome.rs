@@ -9,7 +9,7 @@ use super::settlement::LeftOut;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{LevelsError, RateLimiter, count_refusals, record_levels};
+use crate::limiter::{CheckError, Checked, count_refusals, record_admission};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded.
@@ -60,48 +60,19 @@ impl Outcome {
         Some(Self::reject(config, level, RejectionReason::NoKey(error)))
     }
 
-    /// Returns the outcome of a request that the only level of the layer has checked.
-    pub(super) fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
-        let level = &config.first;
-        match result {
-            // Cost 0 passes even a limit that was lowered below the used units.
-            Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-                level
-                    .limiter
-                    .telemetry
-                    .record_decision(OutcomeLabel::Admitted, decision.view());
-                Self::admitted(decision, LeftOut::default())
-            }
-            Ok(decision) => {
-                let view = decision.into_view();
-                level
-                    .diagnostics
-                    .observe_refusal(&level.limiter.name, &view);
-                if config.dry_run.is_none() {
-                    count_refusals([&level.limiter], &view);
-                }
-                Self::reject(config, level, RejectionReason::Refused(view))
-            }
-            Err(error) => Self::fail(config, [level], error),
-        }
-    }
-
-    /// Returns the outcome of a request that several levels have checked. `indices` are those of the levels.
-    pub(super) fn levels_checked(
-        config: &LayerConfig,
-        indices: &[usize],
-        result: Result<Decision, LevelsError>,
-    ) -> Self {
+    /// Returns the outcome of a request that these levels of the layer have checked, by their indices.
+    #[inline]
+    pub(super) fn checked(config: &LayerConfig, indices: &[usize], checked: Checked) -> Self {
         let levels = indices.iter().filter_map(|index| config.level(*index));
         let levels: SmallVec<[&Level; 4]> = levels.collect();
-        match result {
+        match checked {
+            // Cost 0 passes even a limit that was lowered below the used units.
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-                let limiters: SmallVec<[&RateLimiter; 4]> =
-                    levels.iter().map(|level| &level.limiter).collect();
-                record_levels(&limiters, OutcomeLabel::Admitted, decision.view());
+                let limiters = levels.iter().map(|level| &level.limiter);
+                record_admission(limiters, decision.view());
                 let all = config.levels().enumerate().map(|(index, _)| index);
-                let left_out = all.filter(|index| !indices.contains(index));
-                Self::admitted(decision, LeftOut::new(left_out))
+                let left_out = LeftOut::new(all.filter(|index| !indices.contains(index)));
+                Self::Admitted(Admission { decision, left_out })
             }
             Ok(decision) => {
                 let refusing = levels.get(decision.view().reported_index());
@@ -114,17 +85,13 @@ impl Outcome {
                 }
                 Self::reject(config, refusing, RejectionReason::Refused(view))
             }
-            Err(LevelsError { error, failed }) => {
+            Err(CheckError { error, failed }) => {
                 let failed = failed
                     .iter()
                     .filter_map(|index| levels.get(*index).copied());
                 Self::fail(config, failed, error)
             }
         }
-    }
-
-    fn admitted(decision: Decision, left_out: LeftOut) -> Self {
-        Self::Admitted(Admission { decision, left_out })
     }
 
     /// Rejects a request whose check failed at these levels.
@@ -190,7 +157,7 @@ fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReaso
     };
     match reason {
         RejectionReason::Refused(decision) => {
-            telemetry.record_decision(label(OutcomeLabel::Refused), decision);
+            telemetry.record_refusal(label(OutcomeLabel::Refused), decision);
         }
         RejectionReason::NoKey(error) => {
             telemetry.record_failure(label(OutcomeLabel::NoKey), error, error.kind().text());

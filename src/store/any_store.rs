@@ -9,7 +9,7 @@ use super::redis::{RedisStore, doctor::Report};
 use super::refusal_cache::RefusalCache;
 use super::requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
 use super::store::{Store, delegate_to_store};
-use crate::decision::{Answer, StoreId};
+use crate::decision::{Answers, StoreId};
 use crate::error::Error;
 
 /// The store of a URL, from [`from_url`](super::from_url): in memory or in Redis.

@@ -31,7 +31,7 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 /// use std::collections::HashMap;
 /// use std::sync::Mutex;
 /// use std::time::{SystemTime, UNIX_EPOCH};
-/// use tollgate::store::{Check, Counters, Refund, Source, Store, StoreFuture, StoreId};
+/// use tollgate::store::{Answers, Check, Counters, Refund, Source, Store, StoreFuture, StoreId};
 ///
 /// struct Own {
 ///     id: StoreId,
@@ -48,11 +48,17 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///         self.id
 ///     }
 ///
-///     fn check(&self, check: Check<'_>) -> StoreFuture {
+///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
 ///         let mut keys = self.keys.lock().unwrap();
-///         let name = (check.limiter().as_str().to_owned(), check.key().as_str().to_owned());
-///         let counters = keys.entry(name).or_default();
-///         StoreFuture::ready(Ok(counters.check(check, Source::Other, now())))
+///         let now = now();
+///         let name = |check: &Check<'_>| (check.limiter().as_str().to_owned(), check.key().as_str().to_owned());
+///         let judge = |check| keys.entry(name(check)).or_default().judge(*check, Source::Other, now);
+///         *answers = checks.iter().map(judge).collect();
+///         if answers.are_admitted() {
+///             let charge = |check| keys.entry(name(check)).or_default().check(*check, Source::Other, now);
+///             *answers = checks.iter().map(charge).collect();
+///         }
+///         None
 ///     }
 ///
 ///     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -141,7 +147,7 @@ impl Counters {
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         match check.quotas().single() {
             Some(quota) if check.more() == 0 => self.check_one(quota, check.cost(), now, answer),
-            _ => self.check_all(check, now, answer),
+            _ => self.check_several(check, now, answer),
         }
     }
 
@@ -168,7 +174,7 @@ impl Counters {
 
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
     #[inline(never)]
-    fn check_all(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
+    fn check_several(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         let (quotas, cost) = (check.quotas(), check.cost());
         let (mut verdicts, mut row) = self.evaluate_all(check, now);
         let is_admitted = |verdict: &Verdict| verdict.wait == Wait::Zero;

@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 
 use super::circuit_breaker::{CircuitBreaker, Operation};
 use super::refusal_cache::Invalidation;
-use crate::decision::Answer;
+use crate::decision::Answers;
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::telemetry::{StoreMeter, WaitOutcome};
 
-/// The future of a store's answer, or of the result of another request to a store.
+/// The future of a store's answers, or of the result of another request to a store.
 ///
 /// A store in memory returns a [`ready`](Self::ready) future, and a remote store a [`boxed`](Self::boxed) one.
 ///
@@ -21,7 +21,7 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 ///
 /// Panics if it is polled after completion.
 #[must_use = "a store may be asked only when its future is awaited"]
-pub struct StoreFuture<T = Answer> {
+pub struct StoreFuture<T = Answers> {
     state: State<T>,
     /// Records the outcome, or, on drop, that the caller gave up. `None` for a future that was ready.
     recorder: Option<OutcomeRecorder>,

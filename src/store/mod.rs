@@ -53,7 +53,7 @@ pub use from_url::from_url;
 pub use future::StoreFuture;
 pub(crate) use future::join_all;
 pub use memory::MemoryStore;
-pub(crate) use protected_store::{PendingAnswer, PendingAnswers, ProtectedStore};
+pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;
@@ -70,4 +70,4 @@ pub use crate::algorithm::RefusalRecord;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;
-pub use crate::decision::{Answer, QuotaAnswer, Receipt, Source, StoreId};
+pub use crate::decision::{Answer, Answers, QuotaAnswer, Receipt, Source, StoreId};

@@ -1,5 +1,6 @@
 //! A store with its circuit breaker, deadline and caches. Limiters ask the store through it.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::requests::{
     Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset, Subject,
 };
 use super::store::Store;
-use crate::decision::{Answer, Source, StoreId};
+use crate::decision::{Answer, Answers, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
@@ -36,31 +37,18 @@ pub(crate) struct ProtectedStore {
 const PROBE: &str = "probe";
 const PROBE_KEYS: u64 = 20_000;
 
-/// An answer that was not written in place: it is pending, or it is an error.
-pub(crate) struct PendingAnswer {
-    pub(crate) future: StoreFuture,
-    /// The mark for [`ProtectedStore::remember`], if the store has a refusal cache.
-    pub(crate) sent: Option<SendMark>,
-}
-
-/// The answers to checks that are decided together.
+/// Answers that were not written in place: they are pending, or there is an error.
 pub(crate) struct PendingAnswers {
-    pub(crate) future: StoreFuture<Vec<Answer>>,
-    /// The mark of each check for [`ProtectedStore::remember_all`]. Empty if the store has no refusal cache.
+    pub(crate) future: StoreFuture,
+    /// The mark of each check for [`ProtectedStore::remember`]. Empty if the store has no refusal cache.
     pub(crate) sent: SendMarks,
 }
 
 /// The marks of checks that are decided together.
-pub(crate) type SendMarks = SmallVec<[SendMark; 4]>;
+pub(crate) type SendMarks = SmallVec<[SendMark; 1]>;
 
-impl From<StoreFuture> for PendingAnswer {
+impl From<StoreFuture> for PendingAnswers {
     fn from(future: StoreFuture) -> Self {
-        Self { future, sent: None }
-    }
-}
-
-impl From<StoreFuture<Vec<Answer>>> for PendingAnswers {
-    fn from(future: StoreFuture<Vec<Answer>>) -> Self {
         let sent = SendMarks::new();
         Self { future, sent }
     }
@@ -90,48 +78,83 @@ impl ProtectedStore {
         self.id
     }
 
-    /// Asks the store as [`Store::check_in_place`] does. Fails if the circuit breaker is open, and repeats a
-    /// remembered refusal.
+    /// Asks the store to decide checks of one group, as [`Store::check`] does. Fails if the circuit breaker of the
+    /// group is open, and repeats remembered refusals.
     #[inline]
-    pub(crate) fn check_in_place(
+    pub(crate) fn check(
         &self,
-        check: Check<'_>,
-        answer: &mut Answer,
-    ) -> Option<PendingAnswer> {
-        let (partition, permit) = self.circuit_breaker.permit(check.subject);
-        match permit {
-            Permit::Ask => {}
-            Permit::Probe => return Some(self.probe(check, partition).into()),
-            Permit::Refuse => return Some(self.refuse(partition).into()),
-        }
-        if let Some(cache) = &self.refusal_cache {
-            return self.check_remembering(cache, check, partition, answer);
-        }
-        if let Some(future) = self.store.check_in_place(check, answer) {
-            let future = self.protect_check(future, partition, Operation::Check);
-            return Some(future.into());
-        }
-        self.circuit_breaker.record_success(partition);
-        None
+        checks: &[Check<'_>],
+        answers: &mut Answers,
+    ) -> Option<PendingAnswers> {
+        let cache = self.refusal_cache.as_ref();
+        self.ask(checks, answers, cache)
     }
 
-    /// Repeats a remembered refusal, or else asks the store.
-    #[inline(never)]
-    fn check_remembering(
-        &self,
-        cache: &RefusalCache,
-        check: Check<'_>,
-        partition: usize,
-        answer: &mut Answer,
-    ) -> Option<PendingAnswer> {
-        if let Some(refusal) = cache.get(check) {
-            *answer = refusal;
-            return None;
+    /// Asks the store for units that this process will hold. Does not use the refusal cache: a refusal there may
+    /// be older than the units that other processes have returned.
+    pub(crate) async fn grant(&self, check: Check<'_>) -> Result<Answer, Error> {
+        let mut answers = Answers::empty(1);
+        if let Some(pending) = self.ask(&[check], &mut answers, None) {
+            answers = pending.future.await?;
         }
-        let sent = Some(cache.before_send(check));
-        let future = self.store.check(check);
-        let future = self.protect_check(future, partition, Operation::Check);
-        Some(PendingAnswer { future, sent })
+        Ok(answers.into_answers().next().unwrap_or_default())
+    }
+
+    #[inline]
+    fn ask(
+        &self,
+        checks: &[Check<'_>],
+        answers: &mut Answers,
+        cache: Option<&RefusalCache>,
+    ) -> Option<PendingAnswers> {
+        // The keys of a group are in one partition.
+        let first = checks.first()?;
+        let (partition, permit) = self.circuit_breaker.permit(first.subject);
+        let operation = match permit {
+            Permit::Ask => Operation::Check,
+            // Without a tokio runtime, the check of this caller is the probe.
+            Permit::Probe if Handle::try_current().is_err() => Operation::Probe,
+            Permit::Probe => {
+                self.probe(*first, partition);
+                return Some(self.refuse(partition).into());
+            }
+            Permit::Refuse => return Some(self.refuse(partition).into()),
+        };
+        let mut sent = SendMarks::new();
+        if let Some(cache) = cache {
+            if repeat_refusals(cache, checks, answers) {
+                return None;
+            }
+            sent.extend(checks.iter().map(|check| cache.before_send(*check)));
+        }
+        let future = match self.store.check(checks, answers) {
+            Some(future) => self.protect_check(future, partition, operation),
+            None => {
+                match operation {
+                    Operation::Check => self.circuit_breaker.record_success(partition),
+                    _ => drop(self.circuit_breaker.record(partition, operation, Ok(()))),
+                }
+                // Answers to be remembered.
+                if sent.is_empty() {
+                    return None;
+                }
+                StoreFuture::ready(Ok(mem::take(answers)))
+            }
+        };
+        Some(PendingAnswers { future, sent })
+    }
+
+    /// Repeats the remembered refusals of checks, unless their circuit breaker is open. Returns whether there are
+    /// any.
+    pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>], answers: &mut Answers) -> bool {
+        let is_open = |check: &Check<'_>| {
+            let partition = self.circuit_breaker.partition_of(check.subject);
+            self.circuit_breaker.is_open_at(partition)
+        };
+        match &self.refusal_cache {
+            Some(cache) if !checks.iter().any(is_open) => repeat_refusals(cache, checks, answers),
+            _ => false,
+        }
     }
 
     /// Returns whether the store charges more than the cost of a check: see [`Store::supports_leases`].
@@ -144,115 +167,50 @@ impl ProtectedStore {
         self.store.announce(limiter);
     }
 
-    /// Asks the store for units that this process will hold. Does not use the refusal cache: a refusal there may
-    /// be older than the units that other processes have returned.
-    pub(crate) fn grant(&self, check: Check<'_>) -> StoreFuture {
-        let (partition, permit) = self.circuit_breaker.permit(check.subject);
-        match permit {
-            Permit::Ask => {
-                let future = self.store.check(check);
-                self.protect_check(future, partition, Operation::Check)
-            }
-            Permit::Probe => self.probe(check, partition),
-            Permit::Refuse => self.refuse(partition),
-        }
-    }
-
     /// Returns the group of a check: see [`Store::atomic_group`].
     pub(crate) fn atomic_group(&self, check: Check<'_>) -> u64 {
         self.store.atomic_group(check)
     }
 
-    /// Returns the remembered refusal of a check, unless the circuit breaker is open.
-    pub(crate) fn remembered(&self, check: Check<'_>) -> Option<Answer> {
-        let cache = self.refusal_cache.as_ref()?;
-        let partition = self.circuit_breaker.partition_of(check.subject);
-        if self.circuit_breaker.is_open_at(partition) {
-            return None;
-        }
-        cache.get(check)
-    }
-
-    /// Asks the store to decide checks of one group together. Fails if the circuit breaker of the group is open.
-    pub(crate) fn check_all(&self, checks: &[Check<'_>]) -> PendingAnswers {
-        let mut operation = Operation::Check;
-        let mut asked = None;
-        // The keys of a group are in one partition.
-        if let Some(check) = checks.first() {
-            let (partition, permit) = self.circuit_breaker.permit(check.subject);
-            match permit {
-                Permit::Ask => {}
-                Permit::Probe if Handle::try_current().is_err() => operation = Operation::Probe,
-                Permit::Probe => {
-                    drop(self.probe(*check, partition));
-                    return self.refuse(partition).into();
-                }
-                Permit::Refuse => return self.refuse(partition).into(),
-            }
-            asked = Some(partition);
-        }
-        let sent = match &self.refusal_cache {
-            None => SendMarks::new(),
-            Some(cache) => {
-                let marks = checks.iter().map(|check| cache.before_send(*check));
-                marks.collect()
-            }
-        };
-        let future = self.store.check_all(checks);
-        PendingAnswers {
-            future: self.protect_check(future, asked.unwrap_or(0), operation),
-            sent,
-        }
-    }
-
-    /// Remembers the answers to checks that were decided together.
+    /// Remembers the answers to checks that were decided together: refusals, for at most `max_age`. An admission
+    /// removes the refusals of its key.
     ///
-    /// If one was refused, the others were not charged, so that the refusals of their keys stay. A refusal is
-    /// remembered for at most `max_age`.
-    pub(crate) fn remember_all(
+    /// If one was refused, the others were not charged, so that the refusals of their keys stay.
+    pub(crate) fn remember(
         &self,
         checks: &[Check<'_>],
         sent: &[SendMark],
-        answers: &[Answer],
+        answers: &Answers,
         max_age: Duration,
     ) {
         let Some(cache) = &self.refusal_cache else {
             return;
         };
-        let all_admitted = answers.iter().all(Answer::is_admitted);
-        for ((check, mark), answer) in checks.iter().zip(sent).zip(answers) {
-            if all_admitted || !answer.is_admitted() {
+        let are_admitted = answers.are_admitted();
+        for ((check, mark), answer) in checks.iter().zip(sent).zip(answers.iter()) {
+            if are_admitted || !answer.is_admitted() {
                 cache.record(*check, *mark, answer, max_age);
             }
         }
     }
 
-    /// Remembers the answer to a check if it is a refusal, for at most `max_age`. An admission removes the
-    /// refusals of its key.
-    #[inline]
-    pub(crate) fn remember(
-        &self,
-        check: Check<'_>,
-        sent: SendMark,
-        answer: &Answer,
-        max_age: Duration,
-    ) {
-        if let Some(cache) = &self.refusal_cache {
-            cache.record(check, sent, answer, max_age);
-        }
-    }
-
-    /// Sends a probe in the background, so that no caller waits for it. Without a tokio runtime, the check of
-    /// this caller is the probe.
+    /// Sends a probe in the background, so that no caller waits for it.
     #[cold]
-    fn probe(&self, check: Check<'_>, partition: usize) -> StoreFuture {
+    fn probe(&self, check: Check<'_>, partition: usize) {
         let Ok(runtime) = Handle::try_current() else {
-            let future = self.store.check(check);
-            return self.protect_check(future, partition, Operation::Probe);
+            return;
         };
-        let future = self.store.check(check.subject.check(0));
-        drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
-        self.refuse(partition)
+        let mut answers = Answers::empty(1);
+        let look = check.subject.check(0);
+        match self.store.check(&[look], &mut answers) {
+            Some(future) => {
+                drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
+            }
+            None => {
+                self.circuit_breaker
+                    .record(partition, Operation::Probe, Ok(()));
+            }
+        }
     }
 
     /// Sends a probe of a partition in the background, with a key that no client has.
@@ -269,7 +227,7 @@ impl ProtectedStore {
             };
             if self.circuit_breaker.partition_of(subject) == partition {
                 if let (partition, Permit::Probe) = self.circuit_breaker.permit(subject) {
-                    drop(self.probe(subject.check(0), partition));
+                    self.probe(subject.check(0), partition);
                 }
                 return;
             }
@@ -394,20 +352,16 @@ impl ProtectedStore {
         }
     }
 
-    /// Decides by the fallback counts. `None` if the fallback is turned off, or has no room for the key.
-    pub(crate) fn check_fallback(&self, check: Check<'_>) -> Option<Answer> {
-        let mut answer = Answer::default();
-        self.circuit_breaker
-            .fallback()?
-            .check(check, &mut answer)
-            .ok()?;
-        Some(answer.into_fallback())
-    }
-
-    /// Decides checks together by the fallback counts. `None` in the same cases as for one check.
-    pub(crate) fn check_all_fallback(&self, checks: &[Check<'_>]) -> Option<Vec<Answer>> {
-        let answers = self.circuit_breaker.fallback()?.check_all(checks).ok()?;
-        Some(answers.into_iter().map(Answer::into_fallback).collect())
+    /// Decides checks together by the fallback counts. `None` if the fallback is turned off, or has no room for a
+    /// key.
+    pub(crate) fn check_fallback(&self, checks: &[Check<'_>]) -> Option<Answers> {
+        let mut answers = Answers::empty(checks.len());
+        let fallback = self.circuit_breaker.fallback()?;
+        fallback.check(checks, &mut answers).ok()?;
+        for answer in answers.iter_mut() {
+            answer.set_source(Source::Fallback);
+        }
+        Some(answers)
     }
 
     /// Returns whether both have the same fallback counts.
@@ -424,11 +378,20 @@ impl ProtectedStore {
     pub(crate) fn is_in_process(&self) -> bool {
         self.circuit_breaker.is_in_process()
     }
+}
 
-    /// Asks the store without the circuit breaker. `None` unless it answers at once and without an error.
-    pub(crate) fn check_unprotected(&self, check: Check<'_>) -> Option<Answer> {
-        self.store.check(check).try_ready().ok()?.ok()
+/// Writes the remembered refusals of checks to their answers. Returns whether there are any: then the store need not
+/// be asked.
+#[inline]
+fn repeat_refusals(cache: &RefusalCache, checks: &[Check<'_>], answers: &mut Answers) -> bool {
+    let mut is_refused = false;
+    for (check, answer) in checks.iter().zip(answers.iter_mut()) {
+        if let Some(refusal) = cache.get(*check) {
+            *answer = refusal;
+            is_refused = true;
+        }
     }
+    is_refused
 }
 
 async fn within_deadline<T>(deadline: Duration, future: StoreFuture<T>) -> Result<T, Error> {

@@ -72,8 +72,7 @@ const STRIPES: usize = 256;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Check, RefusalCache, Store, StoreFuture, StoreId};
-/// # use tollgate::store::{Answer, Source};
+/// use tollgate::store::{Answers, Check, RefusalCache, Store, StoreFuture, StoreId};
 ///
 /// struct Remote {
 ///     id: StoreId,
@@ -92,10 +91,10 @@ const STRIPES: usize = 256;
 ///         self.id
 ///     }
 ///
-///     fn check(&self, check: Check<'_>) -> StoreFuture {
-///         # let _ = check;
+///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
 ///         // …
-///         # StoreFuture::ready(Ok(Answer::new(Source::Other, [])))
+///         # let _ = (checks, answers);
+///         # None
 ///     }
 ///
 ///     fn refusal_cache(&self) -> Option<RefusalCache> {

@@ -120,8 +120,8 @@ impl<'a> Check<'a> {
     ///
     /// The store charges at most an eighth of what the quotas have left after the cost. It charges them together
     /// with the cost, and returns their number in [`Answer::extra`]. Only stores that
-    /// [support leases](crate::Store::supports_leases) are asked for more, and only in
-    /// [`check`](crate::Store::check).
+    /// [support leases](crate::Store::supports_leases) are asked for more, and only by a check that is decided
+    /// alone.
     #[must_use]
     pub fn more(&self) -> u32 {
         if self.cost == 0 { 0 } else { self.more }

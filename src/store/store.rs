@@ -7,7 +7,7 @@ use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
 use super::requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
-use crate::decision::{Answer, StoreId};
+use crate::decision::{Answers, StoreId};
 use crate::error::{Error, ErrorKind};
 
 /// Keeps the counts of limiters, and decides their checks.
@@ -27,8 +27,8 @@ use crate::error::{Error, ErrorKind};
 /// # What to implement
 ///
 /// [`id`](Self::id) and [`check`](Self::check) are required. [`refund`](Self::refund),
-/// [`credit`](Self::credit), [`reset`](Self::reset), [`block`](Self::block),
-/// [`count_refusals`](Self::count_refusals) and [`check_all`](Self::check_all) fail with [`ErrorKind::Unsupported`] by default.
+/// [`credit`](Self::credit), [`reset`](Self::reset), [`block`](Self::block) and
+/// [`count_refusals`](Self::count_refusals) fail with [`ErrorKind::Unsupported`] by default.
 ///
 /// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
 /// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
@@ -44,7 +44,7 @@ use crate::error::{Error, ErrorKind};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Answer, Check, QuotaAnswer, Source, Store, StoreFuture, StoreId};
+/// use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Source, Store, StoreFuture, StoreId};
 ///
 /// struct Closed {
 ///     id: StoreId,
@@ -55,13 +55,17 @@ use crate::error::{Error, ErrorKind};
 ///         self.id
 ///     }
 ///
-///     fn check(&self, check: Check<'_>) -> StoreFuture {
+///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
 ///         let wait = Some(Duration::from_secs(1));
-///         let answers = check.quotas().iter().map(|quota| match check.cost() {
-///             0 => QuotaAnswer::admitted(quota.limit(), quota.window()),
-///             _ => QuotaAnswer::refused(quota.limit(), wait, quota.window()),
-///         });
-///         StoreFuture::ready(Ok(Answer::new(Source::Other, answers)))
+///         let refusal = |check: &Check<'_>| {
+///             let answers = check.quotas().iter().map(|quota| match check.cost() {
+///                 0 => QuotaAnswer::admitted(quota.limit(), quota.window()),
+///                 _ => QuotaAnswer::refused(quota.limit(), wait, quota.window()),
+///             });
+///             Answer::new(Source::Other, answers)
+///         };
+///         *answers = checks.iter().map(refusal).collect();
+///         None
 ///     }
 /// }
 /// ```
@@ -78,45 +82,21 @@ pub trait Store: Send + Sync + 'static {
     /// A store creates one with [`StoreId::unique`] and keeps it for its lifetime.
     fn id(&self) -> StoreId;
 
-    /// Decides a check, and charges it if it is admitted.
+    /// Decides checks together in one atomic step: all of them are charged, or none.
     ///
-    /// The future does not borrow from the check. A store that answers without waiting returns
-    /// [`StoreFuture::ready`], which takes no allocation.
-    fn check(&self, check: Check<'_>) -> StoreFuture;
-
-    /// Decides as [`check`](Self::check) does, and writes the answer to `answer` if it is ready.
+    /// Most calls have one check. A check of [several keys](crate::RateLimiter::check_all) has one for each level,
+    /// and each has another limiter or another key. Otherwise a store may fail with an [`Error`] of kind
+    /// [`ErrorKind::Misconfigured`]. A store that cannot decide several checks together fails with
+    /// [`ErrorKind::Unsupported`]. If [`atomic_group`](Self::atomic_group) divides the keys of the store, limiters
+    /// pass checks of one group.
     ///
-    /// Returns `None` if the answer was written, and the future of the answer otherwise. This is an
-    /// optimization for stores in memory: moving an answer in a future takes them as long as deciding.
+    /// `answers` has an empty answer for each check, in their order. A store that answers without waiting
+    /// overwrites them and returns `None`. A remote store returns the future of the answers, and an error is a
+    /// [ready](StoreFuture::ready) future. The future borrows nothing from the checks.
     ///
-    /// The default implementation returns the future of `check`.
-    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
-        let _ = answer;
-        Some(self.check(check))
-    }
-
-    /// Decides several checks together in one atomic step: all of them are charged, or none.
-    ///
-    /// Returns an answer to each check, in their order. If one check is refused, the answers to the others
-    /// still say whether each would be admitted, with the units used before.
-    ///
-    /// If [`atomic_group`](Self::atomic_group) divides the keys of the store, limiters pass checks of one group.
-    ///
-    /// Each check must have another limiter or another key. Otherwise a store may fail with an [`Error`] of
-    /// kind [`ErrorKind::Misconfigured`].
-    ///
-    /// The default implementation decides a single check by [`check`](Self::check), and fails for several with
-    /// an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        match checks {
-            [] => StoreFuture::ready(Ok(Vec::new())),
-            [check] => {
-                let answer = self.check(*check);
-                StoreFuture::boxed(async move { Ok(vec![answer.await?]) })
-            }
-            _ => unsupported("this store cannot decide several checks together"),
-        }
-    }
+    /// If one check is refused, the answers to the others still say whether each would be admitted, with the units
+    /// used before.
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture>;
 
     /// Returns whether [`check`](Self::check) charges more than the cost if a check asks for
     /// [more](Check::more): a limiter with a [lease](crate::RateLimiter::lease) holds these units.
@@ -138,11 +118,10 @@ pub trait Store: Send + Sync + 'static {
         let _ = limiter;
     }
 
-    /// Returns the group of a check: [`check_all`](Self::check_all) decides checks of the same group in one atomic
-    /// step.
+    /// Returns the group of a check: [`check`](Self::check) decides checks of the same group in one atomic step.
     ///
-    /// For a store whose keys are divided among servers, such as a cluster. Limiters call `check_all` once for
-    /// each group of a check of several keys, in turn. If a later group refuses, they refund what the earlier
+    /// For a store whose keys are divided among servers, such as a cluster. Limiters call `check` once for each
+    /// group of a check of several keys, in turn. If a later group refuses, they refund what the earlier
     /// groups charged.
     ///
     /// The default implementation returns 0 for each check: all of them are in one group.
@@ -238,16 +217,8 @@ macro_rules! delegate_to_store {
             $store.id()
         }
 
-        fn check(&$self, check: Check<'_>) -> StoreFuture {
-            $store.check(check)
-        }
-
-        fn check_in_place(&$self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
-            $store.check_in_place(check, answer)
-        }
-
-        fn check_all(&$self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-            $store.check_all(checks)
+        fn check(&$self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+            $store.check(checks, answers)
         }
 
         fn supports_leases(&$self) -> bool {

@@ -10,8 +10,7 @@ use super::events::Events;
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
 
-use crate::decision::{Decision, DecisionView, LevelDecision, Source};
-use crate::error::{Error, ErrorKind};
+use crate::decision::{DecisionView, LevelDecision, Source};
 use crate::key::Key;
 
 /// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
@@ -44,17 +43,6 @@ impl Telemetry {
         most_refused.map_or_else(Vec::new, |keys| keys.top(max))
     }
 
-    /// Records a decision and its outcome.
-    // Else it is a call, which is 0.5 % of a request.
-    #[inline(always)]
-    pub(crate) fn record_decision(&self, outcome: OutcomeLabel, decision: &DecisionView) {
-        if outcome == OutcomeLabel::Admitted {
-            self.record_admission(decision.reported_level());
-        } else {
-            self.record_refusal(outcome, decision);
-        }
-    }
-
     /// Records an admission at one level of a check.
     #[inline]
     pub(crate) fn record_admission(&self, level: LevelDecision<'_>) {
@@ -67,7 +55,8 @@ impl Telemetry {
         self.events.log_admitted(&self.limiter, level);
     }
 
-    fn record_refusal(&self, outcome: OutcomeLabel, decision: &DecisionView) {
+    /// Records a refusal at the reported level of a check.
+    pub(crate) fn record_refusal(&self, outcome: OutcomeLabel, decision: &DecisionView) {
         self.counts.count(outcome, decision.source());
         self.events.log_refused(&self.limiter, outcome, decision);
         if let (Some(keys), Some(charged)) = (&self.most_refused, decision.charged_key()) {
@@ -104,30 +93,12 @@ impl Telemetry {
         self.counts.count(outcome, Source::None);
         self.events.log_failure(&self.limiter, outcome, error, kind);
     }
-
-    /// Records the result of a check without HTTP.
-    #[inline]
-    pub(crate) fn record_check(&self, result: &Result<Decision, Error>) {
-        match result {
-            Ok(decision) if decision.is_allowed() => {
-                self.record_decision(OutcomeLabel::Admitted, decision.view());
-            }
-            Ok(decision) => self.record_decision(OutcomeLabel::Refused, decision.view()),
-            Err(error) => {
-                // The store did not fail: the check can never be admitted, which is a refusal.
-                let outcome = match error.kind() {
-                    ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
-                    _ => OutcomeLabel::Failed,
-                };
-                self.record_failure(outcome, error, error.kind().text());
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn each_label_is_at_the_index_of_its_discriminant() {

@@ -9,13 +9,13 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::grant::Grant;
-use super::table::{Ask, LeaseTable, Place, TakeResult, Times};
+use super::table::{Ask, LeaseTable, Place, TakenUnits, Times};
 use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, GrantUnits};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
-use crate::store::{Check, ProtectedStore, Refund, StoreFuture, Subject, join_all};
+use crate::store::{ProtectedStore, Refund, StoreFuture, Subject, join_all};
 use crate::telemetry::LeaseMeter;
 
 #[cfg(all(test, feature = "test-util"))]
@@ -52,15 +52,6 @@ pub(in crate::limiter) struct Lease {
     meter: LeaseMeter,
 }
 
-/// The units that a check took from memory.
-pub(in crate::limiter) enum Take {
-    /// All units. The answer was written; these came from further grants.
-    Complete(Vec<GrantUnits>),
-    /// Some units. The store has to be asked for the others.
-    Partial(HeldUnits),
-    Nothing,
-}
-
 impl Lease {
     pub(in crate::limiter) fn new(
         duration: Duration,
@@ -73,7 +64,6 @@ impl Lease {
             duration,
             counted,
             store: store.clone(),
-
             scope: scope.clone(),
             table: LeaseTable::new(Clock::monotonic()),
             round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
@@ -91,71 +81,32 @@ impl Lease {
         self.counted
     }
 
-    /// Takes the units of a check. If these are not all units of the check, the store has to be asked for the
-    /// others.
+    /// Takes the units of a check: all, or as many as there are. The store has to be asked for the others.
+    ///
+    /// If these are all units, the answer was written.
     #[inline]
     pub(in crate::limiter) fn take(
         self: &Arc<Self>,
         subject: Subject<'_>,
         cost: u32,
         answer: &mut Answer,
-    ) -> Take {
+    ) -> TakenUnits {
         let place = Place::of(subject);
-        let TakeResult {
-            is_complete, taken, ..
-        } = self.take_from_table(place, cost, true, answer);
-        if is_complete {
-            Take::Complete(taken)
-        } else if taken.is_empty() {
-            Take::Nothing
-        } else {
-            Take::Partial(HeldUnits::new(self, place, taken))
-        }
-    }
-
-    /// Takes all units of one level of a check, or none.
-    pub(in crate::limiter) fn take_level(
-        self: &Arc<Self>,
-        check: Check<'_>,
-    ) -> Option<(Answer, HeldUnits)> {
-        let (place, cost) = (Place::of(check.subject), check.cost());
-        let mut answer = Answer::default();
-        let result = self.take_from_table(place, cost, false, &mut answer);
-        if !result.is_complete {
-            return None;
-        }
-        let others: u32 = result.taken.iter().map(|taken| taken.units).sum();
-        let first = GrantUnits {
-            answer: answer.clone(),
-            units: cost - others,
-        };
-        let taken = [first].into_iter().chain(result.taken).collect();
-        Some((answer, HeldUnits::new(self, place, taken)))
-    }
-
-    #[inline]
-    fn take_from_table(
-        self: &Arc<Self>,
-        place: Place<'_>,
-        cost: u32,
-        is_partial: bool,
-        answer: &mut Answer,
-    ) -> TakeResult {
         let is_leased = self.holds_units.load(Ordering::Relaxed)
             && cost > 0
             && place.quotas.min_limit() >= Some(MIN_LIMIT);
         if !is_leased {
-            return TakeResult::default();
+            return TakenUnits::default();
         }
         let times = Times {
             period: place.quotas.lease_micros(),
             round_trip: self.round_trip.load(Ordering::Relaxed),
         };
-        let mut result = self.table.take(place, cost, is_partial, times, answer);
-        if let Some(ask) = result.ask.take() {
+        let mut taken = self.table.take(place, cost, times, answer);
+        if let Some(ask) = taken.ask.take() {
             self.send(place, ask, times);
         }
-        result
+        taken
     }
 
     /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
@@ -311,7 +262,7 @@ impl<'a> Place<'a> {
 }
 
 /// Units that were taken for a check that has not ended. They are returned on drop, unless they were
-/// [used](Self::into_used).
+/// [kept](Self::keep).
 #[derive(Debug)]
 pub(in crate::limiter) struct HeldUnits {
     lease: Arc<Lease>,
@@ -321,12 +272,28 @@ pub(in crate::limiter) struct HeldUnits {
 }
 
 impl HeldUnits {
-    fn new(lease: &Arc<Lease>, place: Place<'_>, taken: Vec<GrantUnits>) -> Self {
+    /// `answer` is the answer to the check if these are all of its units.
+    #[cold]
+    pub(in crate::limiter) fn new(
+        lease: &Arc<Lease>,
+        subject: Subject<'_>,
+        cost: u32,
+        taken: &TakenUnits,
+        answer: &Answer,
+    ) -> Self {
+        let others: u32 = taken.grants.iter().map(|taken| taken.units).sum();
+        let first = taken.is_complete.then(|| GrantUnits {
+            answer: answer.clone(),
+            units: cost.saturating_sub(others),
+        });
         Self {
             lease: Arc::clone(lease),
-            key: place.key.clone(),
-            quotas: place.quotas.clone(),
-            taken,
+            key: subject.key.clone(),
+            quotas: subject.quotas.clone(),
+            taken: first
+                .into_iter()
+                .chain(taken.grants.iter().cloned())
+                .collect(),
         }
     }
 
@@ -335,9 +302,9 @@ impl HeldUnits {
         units.fold(0, u32::saturating_add)
     }
 
-    /// Returns the units for the decision of an admitted check, which then holds them.
-    pub(in crate::limiter) fn into_used(mut self) -> Vec<GrantUnits> {
-        std::mem::take(&mut self.taken)
+    /// Leaves the units to the decision of an admitted check, which then holds them.
+    pub(in crate::limiter) fn keep(mut self) {
+        self.taken.clear();
     }
 }
 
@@ -405,8 +372,7 @@ impl Request {
         let check = lease.subject(place).check(1);
         let check = check.and_up_to(units - 1);
         let sent_at = lease.table.clock.now();
-        let answered = lease.store.grant(check).await;
-        let answer = answered.ok()?;
+        let answer = lease.store.grant(check).await.ok()?;
         if !answer.is_admitted() {
             let waits = answer
                 .quotas()

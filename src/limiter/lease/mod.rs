@@ -12,4 +12,4 @@ mod lease;
 mod pace;
 mod table;
 
-pub(super) use lease::{HeldUnits, Lease, Take};
+pub(super) use lease::{HeldUnits, Lease};

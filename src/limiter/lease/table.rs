@@ -82,13 +82,20 @@ struct LeasedKey {
 
 /// The units that a check took.
 #[derive(Debug, Default)]
-pub(super) struct TakeResult {
+pub(in crate::limiter) struct TakenUnits {
     /// Whether the answer to the check was written: all its units came from grants.
-    pub(super) is_complete: bool,
+    pub(in crate::limiter) is_complete: bool,
     /// The units beyond those of the answer or, without an answer, all units.
-    pub(super) taken: Vec<GrantUnits>,
+    pub(in crate::limiter) grants: Vec<GrantUnits>,
     /// The request for units that has to be sent now.
     pub(super) ask: Option<Ask>,
+}
+
+impl TakenUnits {
+    #[inline]
+    pub(in crate::limiter) fn is_nothing(&self) -> bool {
+        !self.is_complete && self.grants.is_empty()
+    }
 }
 
 /// A request for units to hold.
@@ -118,26 +125,25 @@ impl LeaseTable {
         }
     }
 
-    /// Takes the units of a check: all of them or, if it may be `partial`, as many as there are.
+    /// Takes the units of a check: all of them, or as many as there are.
     #[inline]
     pub(super) fn take(
         &self,
         place: Place<'_>,
         cost: u32,
-        is_partial: bool,
         times: Times,
         answer: &mut Answer,
-    ) -> TakeResult {
+    ) -> TakenUnits {
         let fingerprint = place.key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
         // Under the lock, so that a thread that has waited for it uses no unit after its end.
         let now = self.clock.now();
         let Some(key) = shard.find_or_insert(fingerprint, place, now, times.period) else {
-            return TakeResult::default();
+            return TakenUnits::default();
         };
         key.pace.record(cost, now, times.period);
         let held = key.held(now);
-        let mut result = key.take(cost, is_partial, held, now, answer);
+        let mut result = key.take(cost, held, now, answer);
         // If the check asks the store for many units, a request at the same time could take them away.
         let left = held.saturating_sub(cost);
         if key.may_ask(left, now) && (result.is_complete || key.is_small(cost, now, times.period)) {
@@ -343,16 +349,9 @@ impl LeasedKey {
     }
 
     #[inline]
-    fn take(
-        &mut self,
-        cost: u32,
-        is_partial: bool,
-        held: u32,
-        now: u64,
-        answer: &mut Answer,
-    ) -> TakeResult {
-        if held < cost && !(is_partial && held > 0) {
-            return TakeResult::default();
+    fn take(&mut self, cost: u32, held: u32, now: u64, answer: &mut Answer) -> TakenUnits {
+        if held == 0 {
+            return TakenUnits::default();
         }
         let mut live = self.grants.iter_mut();
         let first = live.find(|grant| grant.is_live(now));
@@ -361,22 +360,22 @@ impl LeasedKey {
         };
         // The usual case.
         first.take(cost, now, answer);
-        TakeResult {
+        TakenUnits {
             is_complete: true,
-            ..TakeResult::default()
+            ..TakenUnits::default()
         }
     }
 
     /// Takes all units of one or more grants, and perhaps some of the last. They may be fewer than the cost.
     #[cold]
-    fn take_from_several(&mut self, cost: u32, now: u64, answer: &mut Answer) -> TakeResult {
-        let (mut missing, mut taken) = (cost, Vec::new());
+    fn take_from_several(&mut self, cost: u32, now: u64, answer: &mut Answer) -> TakenUnits {
+        let (mut missing, mut grants) = (cost, Vec::new());
         for grant in self.grants.iter_mut().filter(|grant| grant.is_live(now)) {
             let units = grant.left.min(missing);
             if units > 0 {
                 let mut answer = Answer::default();
                 grant.take(units, now, &mut answer);
-                taken.push(GrantUnits { answer, units });
+                grants.push(GrantUnits { answer, units });
                 missing -= units;
             }
         }
@@ -386,13 +385,13 @@ impl LeasedKey {
         self.grants.retain(|grant| !is_spent(grant));
         // The answer of the last grant counts the units of all.
         if missing == 0
-            && let Some(last) = taken.pop()
+            && let Some(last) = grants.pop()
         {
             *answer = last.answer;
         }
-        TakeResult {
+        TakenUnits {
             is_complete: missing == 0,
-            taken,
+            grants,
             ask: None,
         }
     }

@@ -197,7 +197,7 @@ mod tests {
     fn refused(wait: Option<Duration>) -> RejectionReason {
         let refused = QuotaAnswer::refused(5, wait, Duration::ZERO);
         let answer = Answer::new(Source::Memory, [refused]);
-        let decision = Decision::new(&Quota::per_minute(5).into(), 1, answer).unwrap();
+        let decision = Decision::new(&Quota::per_minute(5).into(), 1, answer);
         RejectionReason::Refused(decision.into_view())
     }
 

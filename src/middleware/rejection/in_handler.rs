@@ -68,7 +68,8 @@ impl Decision {
         if self.is_allowed() {
             return Ok(self);
         }
-        let limiter: Arc<str> = self.view().reported_level().limiter().into();
+        let reported = self.view().reported_level();
+        let limiter: Arc<str> = reported.map_or("", |level| level.limiter()).into();
         let reason = RejectionReason::Refused(self.into_view());
         Err(Rejection::new(&limiter, reason))
     }

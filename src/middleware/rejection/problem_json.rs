@@ -204,7 +204,7 @@ mod tests {
             QuotaAnswer::admitted(87, Duration::ZERO),
         ];
         let answer = Answer::new(Source::Memory, answers);
-        let decision = Decision::new(&quotas.into(), 1, answer).unwrap();
+        let decision = Decision::new(&quotas.into(), 1, answer);
         let reason = RejectionReason::Refused(decision.into_view());
         Rejection::new(&"search".into(), reason)
     }

@@ -61,8 +61,7 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Check, CircuitBreaker, Store, StoreFuture, StoreId};
-/// # use tollgate::store::{Answer, Source};
+/// use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId};
 ///
 /// struct Remote {
 ///     id: StoreId,
@@ -81,10 +80,10 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 ///         self.id
 ///     }
 ///
-///     fn check(&self, check: Check<'_>) -> StoreFuture {
-///         # let _ = check;
+///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
 ///         // …
-///         # StoreFuture::ready(Ok(Answer::new(Source::Other, [])))
+///         # let _ = (checks, answers);
+///         # None
 ///     }
 ///
 ///     fn circuit_breaker(&self) -> CircuitBreaker {

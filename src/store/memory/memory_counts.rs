@@ -4,7 +4,7 @@ use super::overflow::Overflow;
 use super::shard::Shard;
 use super::table::{LockedShards, Table};
 use crate::clock::Clock;
-use crate::decision::{Answer, CountScope, Source};
+use crate::decision::{Answer, Answers, CountScope, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::store::counters::{Counters, DROPPABLE_PART};
@@ -53,69 +53,65 @@ impl MemoryCounts {
         self.keys.len()
     }
 
-    /// Decides a check, and writes the answer in place.
+    /// Decides checks together: charges all of them if each is admitted, and otherwise none.
     ///
     /// # Errors
     ///
     /// An error of kind [`ErrorKind::Full`] if there is no room for a new key.
     #[inline]
-    pub(crate) fn check(&self, check: Check<'_>, answer: &mut Answer) -> Result<(), Error> {
-        let name = check.subject.fingerprint();
-        let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-        let len_before = shard.len();
-        shard.sweep_occasionally(now);
-        answer.clear(now, Source::Memory);
-        let has_room = match shard.get_mut(name) {
-            Some(counters) => {
-                counters.check_in_place(check, now, answer);
-                true
+    pub(crate) fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Result<(), Error> {
+        match (checks, &mut answers[..]) {
+            // One lock, and the answer in place.
+            ([check], [answer]) => {
+                let name = check.subject.fingerprint();
+                let (mut shard, now) = self.keys.lock_now(name, &self.clock);
+                self.check_locked(&mut shard, name, *check, now, answer)
             }
-            None => self.check_new_key(&mut shard, check, now, answer),
-        };
-        self.record_len(len_before, shard.len());
-        if has_room { Ok(()) } else { Err(self.full()) }
+            _ => {
+                *answers = self.check_several(checks)?;
+                Ok(())
+            }
+        }
     }
 
-    /// Decides several checks together: charges all of them if each is admitted, and otherwise none.
-    ///
-    /// Two checks may share a count if the store is full. So the checks are charged one by one, and refunded if
-    /// a later one does not fit.
-    ///
-    /// # Errors
-    ///
-    /// An error of kind [`ErrorKind::Full`] if there is no room for a new key.
-    pub(in crate::store) fn check_all(&self, checks: &[Check<'_>]) -> Result<Vec<Answer>, Error> {
+    /// Decides several checks. Two of them may share a count if the store is full. So the checks are charged one by
+    /// one, and refunded if a later one does not fit.
+    fn check_several(&self, checks: &[Check<'_>]) -> Result<Answers, Error> {
         let names = checks.iter().map(|check| check.subject.fingerprint());
         let (mut shards, now) = self.keys.lock_all(names, &self.clock);
-        let answers: Vec<_> = checks
+        let answers: Answers = checks
             .iter()
             .map(|check| self.judge(&mut shards, *check, now))
             .collect();
-        if !answers.iter().all(Answer::is_admitted) {
+        if !answers.are_admitted() {
             return Ok(answers);
         }
         let mut charged = Vec::with_capacity(checks.len());
         for check in checks {
-            let answer = self.check_locked(&mut shards, *check, now);
-            if answer.as_ref().is_ok_and(Answer::is_admitted) {
-                charged.extend(answer);
+            let (name, mut answer) = (check.subject.fingerprint(), Answer::default());
+            let decided = match shards.get_mut(name) {
+                Some(shard) => self.check_locked(shard, name, *check, now, &mut answer),
+                None => Err(self.full()),
+            };
+            if decided.is_ok() && answer.is_admitted() {
+                charged.push(answer);
                 continue;
             }
             for (check, answer) in checks.iter().zip(&charged) {
                 let refund = Refund::new(*check, answer, check.cost()).holding(0);
                 self.refund_locked(&mut shards, refund, now);
             }
-            let refused = answer?;
+            decided?;
             let others = checks.iter().map(|other| {
-                if other.subject.fingerprint() == check.subject.fingerprint() {
-                    refused.clone()
+                if other.subject.fingerprint() == name {
+                    answer.clone()
                 } else {
                     self.judge(&mut shards, *other, now)
                 }
             });
             return Ok(others.collect());
         }
-        Ok(charged)
+        Ok(charged.into_iter().collect())
     }
 
     /// Decides a check of a key whose shard is locked, but charges nothing.
@@ -133,33 +129,27 @@ impl MemoryCounts {
     }
 
     /// Decides a check of a key whose shard is locked.
+    #[inline]
     fn check_locked(
         &self,
-        shards: &mut LockedShards<'_>,
+        shard: &mut Shard,
+        name: Fingerprint,
         check: Check<'_>,
         now: u64,
-    ) -> Result<Answer, Error> {
-        let mut answer = Answer::default();
-        let name = check.subject.fingerprint();
-        let Some(shard) = shards.get_mut(name) else {
-            return Err(self.full());
-        };
+        answer: &mut Answer,
+    ) -> Result<(), Error> {
         let len_before = shard.len();
         shard.sweep_occasionally(now);
         answer.clear(now, Source::Memory);
         let has_room = match shard.get_mut(name) {
             Some(counters) => {
-                counters.check_in_place(check, now, &mut answer);
+                counters.check_in_place(check, now, answer);
                 true
             }
-            None => self.check_new_key(shard, check, now, &mut answer),
+            None => self.check_new_key(shard, check, now, answer),
         };
         self.record_len(len_before, shard.len());
-        if has_room {
-            Ok(answer)
-        } else {
-            Err(self.full())
-        }
+        if has_room { Ok(()) } else { Err(self.full()) }
     }
 
     /// Refunds units of a key whose shard is locked.

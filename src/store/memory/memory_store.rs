@@ -8,7 +8,7 @@ use super::refusal_records::RefusalRecords;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::{Answer, StoreId};
+use crate::decision::{Answers, StoreId};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
@@ -168,19 +168,10 @@ impl Store for MemoryStore {
         self.inner.id
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let mut answer = Answer::default();
-        let decided = self.inner.counts.check(check, &mut answer);
-        StoreFuture::ready(decided.map(|()| answer))
-    }
-
-    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
-        let decided = self.inner.counts.check(check, answer);
+    #[inline]
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        let decided = self.inner.counts.check(checks, answers);
         decided.err().map(|error| StoreFuture::ready(Err(error)))
-    }
-
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        StoreFuture::ready(self.inner.counts.check_all(checks))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

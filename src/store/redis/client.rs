@@ -16,7 +16,7 @@ use super::protocol::{
     encode_change, encode_checks, errors as error,
 };
 use super::script::{Script, Scripts};
-use crate::decision::Answer;
+use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
 use crate::store::requests::{Credit, OwnedCheck, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
@@ -141,7 +141,7 @@ impl Client {
         &self,
         levels: &[OwnedCheck],
         connection: Option<&Connection>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answers, Error> {
         current_runtime()?;
         let (first, since) = (levels.first(), Instant::now());
         let (slot, until) = (self.slot(first), since + self.deadline);
@@ -168,8 +168,8 @@ impl Client {
         })
         .await?;
         let reply = replies.into_iter().next().transpose()?;
-        let answer = reply.and_then(EntryReply::into_last);
-        answer.ok_or_else(|| error::malformed_reply("no answer", &self.server()))
+        let answers = reply.and_then(EntryReply::into_last);
+        answers.ok_or_else(|| error::malformed_reply("no answer", &self.server()))
     }
 
     /// Forgets the units charged to a key.

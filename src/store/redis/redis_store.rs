@@ -6,8 +6,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::batch::Batchers;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
@@ -19,7 +17,7 @@ use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
 use super::topology::Topology;
 use crate::clock::Clock;
-use crate::decision::{Answer, StoreId};
+use crate::decision::{Answers, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
@@ -423,7 +421,11 @@ impl RedisStore {
 }
 
 /// Fails if two checks have both limiter and key in common: the script would read their counts twice.
+#[inline]
 fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
+    if checks.len() < 2 {
+        return Ok(());
+    }
     let mut names = HashSet::new();
     let is_distinct = checks
         .iter()
@@ -435,17 +437,6 @@ fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
         ErrorKind::Misconfigured,
         "cannot decide two checks of one limiter and key together: send one check with the sum of their costs",
     ))
-}
-
-/// Divides an answer into those to the levels of a check, by the number of quotas of each.
-fn split(answer: &Answer, lengths: &[usize]) -> Vec<Answer> {
-    let mut rest = answer.quotas();
-    let answers = lengths.iter().map(|length| {
-        let (own, others) = rest.split_at_checked(*length).unwrap_or((rest, &[]));
-        rest = others;
-        Answer::at(answer.time(), answer.source(), own.iter().cloned())
-    });
-    answers.collect()
 }
 
 /// Builds the circuit breaker: one for a single server, or one for each node of a cluster.
@@ -467,30 +458,16 @@ impl Store for RedisStore {
         self.shared.id
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        match self.batchers() {
-            Ok(Some(batchers)) => batchers.check(check),
-            Ok(None) => self.send_alone(to_owned(&[check])),
-            Err(error) => StoreFuture::ready(Err(error)),
+    fn check(&self, checks: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
+        if checks.iter().all(|check| check.quotas().is_empty()) && self.shared.misuse.is_none() {
+            return None;
         }
-    }
-
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        if let Err(error) = verify_distinct(checks) {
-            return StoreFuture::ready(Err(error));
-        }
-        let asked = checks.iter().filter(|check| !check.quotas().is_empty());
-        let levels: SmallVec<[Check<'_>; 4]> = asked.copied().collect();
-        let answer = match self.batchers() {
-            Ok(Some(batchers)) => batchers.check_all(&levels),
-            Ok(None) if levels.is_empty() => StoreFuture::ready(Ok(Answer::default())),
-            Ok(None) => self.send_alone(to_owned(&levels)),
+        let batchers = verify_distinct(checks).and_then(|()| self.batchers());
+        Some(match batchers {
+            Ok(Some(batchers)) => batchers.check(checks),
+            Ok(None) => self.send_alone(to_owned(checks)),
             Err(error) => StoreFuture::ready(Err(error)),
-        };
-        let lengths = checks.iter().map(|check| check.quotas().len());
-        let lengths: SmallVec<[usize; 4]> = lengths.collect();
-        // Boxed, because the queue has channels for one answer, whatever the number of levels.
-        StoreFuture::boxed(async move { Ok(split(&answer.await?, &lengths)) })
+        })
     }
 
     fn supports_leases(&self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::TestClock;
-use crate::decision::{Answer, QuotaAnswer, Source, StoreId};
+use crate::decision::{Answer, Answers, QuotaAnswer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
@@ -30,7 +30,7 @@ use crate::store::store::Store;
 /// | never answer | [`hang_next`](Self::hang_next) | [`hang_all`](Self::hang_all) |
 /// | count | | [`recover`](Self::recover) |
 ///
-/// Several checks that are [decided together](Store::check_all) get one behaviour, as one check does.
+/// Several checks that are [decided together](Store::check) get one behaviour, as one check does.
 ///
 /// [`take_checks`](Self::take_checks) returns the checks that the store has received. Deadline, circuit
 /// breaker and fallback work as with a remote store, so the service behaves as it does while Redis is
@@ -285,29 +285,20 @@ impl Store for TestStore {
         self.counts.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let behaviour = self.script().next_behaviour(&[check]);
-        match behaviour {
-            Behaviour::Count => self.counts.check(check),
-            Behaviour::Refuse(retry_after) => StoreFuture::ready(Ok(refusal(check, retry_after))),
-            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
-            Behaviour::Hang => StoreFuture::boxed(pending()),
-        }
-    }
-
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
         if checks.is_empty() {
-            return StoreFuture::ready(Ok(Vec::new()));
+            return None;
         }
         let behaviour = self.script().next_behaviour(checks);
         match behaviour {
-            Behaviour::Count => self.counts.check_all(checks),
+            Behaviour::Count => self.counts.check(checks, answers),
             Behaviour::Refuse(retry_after) => {
                 let refusals = checks.iter().map(|check| refusal(*check, retry_after));
-                StoreFuture::ready(Ok(refusals.collect()))
+                *answers = refusals.collect();
+                None
             }
-            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
-            Behaviour::Hang => StoreFuture::boxed(pending()),
+            Behaviour::Fail(kind) => Some(StoreFuture::ready(Err(failure(kind)))),
+            Behaviour::Hang => Some(StoreFuture::boxed(pending())),
         }
     }
 

@@ -49,9 +49,9 @@ fn grant(table: &LeaseTable, number: u64, units: u32, micros: u64) -> Grant {
     }
 }
 
-fn take(table: &LeaseTable, place: Place<'_>, cost: u32) -> (TakeResult, Answer) {
+fn take(table: &LeaseTable, place: Place<'_>, cost: u32) -> (TakenUnits, Answer) {
     let mut answer = Answer::default();
-    let result = table.take(place, cost, true, TIMES, &mut answer);
+    let result = table.take(place, cost, TIMES, &mut answer);
     (result, answer)
 }
 
@@ -108,7 +108,7 @@ fn units_are_used_until_their_grant_ends_and_not_later() {
     );
     clock.advance(Duration::from_micros(799));
     let (result, answer) = take(&table, place, 60);
-    assert!(result.is_complete && result.taken.is_empty());
+    assert!(result.is_complete && result.grants.is_empty());
     assert_eq!((answer.grant(), answer.extra()), (1, 40));
     // 40 of the 100 are left.
     assert_eq!(answer.quotas()[0].used(), 60);
@@ -152,7 +152,7 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     }
     let (result, answer) = take(&table, place, 15);
     assert!(result.is_complete);
-    let others: Vec<_> = (result.taken.iter())
+    let others: Vec<_> = (result.grants.iter())
         .map(|taken| (taken.answer.grant(), taken.units, taken.answer.extra()))
         .collect();
     // The answer is that of the later grant, which counts the units of the earlier one, too.
@@ -161,7 +161,7 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     // A grant without units may get some back.
     assert!(table.put_back(place, 1, 4));
     let (result, _) = take(&table, place, 100);
-    let taken: Vec<_> = (result.taken.iter())
+    let taken: Vec<_> = (result.grants.iter())
         .map(|taken| (taken.answer.grant(), taken.units))
         .collect();
     assert!(!result.is_complete);
@@ -228,7 +228,7 @@ fn threads_take_and_put_back_every_unit_once() {
                 for step in 0..20_000 {
                     let (result, answer) = take(table, place, 1 + (step + thread) % 3);
                     let own = 1 + (step + thread) % 3;
-                    let others: u32 = result.taken.iter().map(|taken| taken.units).sum();
+                    let others: u32 = result.grants.iter().map(|taken| taken.units).sum();
                     let first = if result.is_complete { own - others } else { 0 };
                     if step % 2 == 0 && first > 0 {
                         assert!(table.put_back(place, answer.grant(), first));
@@ -284,8 +284,8 @@ proptest! {
                     let live = grants.values().filter(|(_, end)| now < *end);
                     let held: u32 = live.map(|(left, _)| left).sum();
                     prop_assert_eq!(result.is_complete, held >= cost);
-                    let others: u32 = result.taken.iter().map(|taken| taken.units).sum();
-                    let mut parts: Vec<_> = (result.taken.iter())
+                    let others: u32 = result.grants.iter().map(|taken| taken.units).sum();
+                    let mut parts: Vec<_> = (result.grants.iter())
                         .map(|taken| (taken.answer.grant(), taken.units))
                         .collect();
                     if result.is_complete {

@@ -48,7 +48,7 @@ fn none_writes_no_headers() {
 fn a_decision_without_a_count_gets_no_headers() {
     let quotas = Quotas::from(burst());
     let answer = Answer::new(Source::None, [QuotaAnswer::admitted(0, Duration::ZERO)]);
-    let uncounted = Decision::new(&quotas, 1, answer).unwrap();
+    let uncounted = Decision::new(&quotas, 1, answer);
     for decision in [decide([]), uncounted.into_view()] {
         for draft in DRAFTS {
             let headers = both(draft);

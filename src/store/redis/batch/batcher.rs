@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::iter::repeat;
 use std::pin::pin;
-use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
@@ -15,7 +14,7 @@ use tokio::time::{self, Instant};
 
 use super::queue::{Queue, QueueEntry};
 use super::waiters::{Waiter, Waiters};
-use crate::decision::Answer;
+use crate::decision::Answers;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::{Client, Progress};
@@ -76,34 +75,16 @@ impl Batchers {
         })
     }
 
-    /// Sends a check in a call of its own if no call to its target is in flight, else queues it.
-    pub(in crate::store::redis) fn check(self: &Arc<Self>, check: Check<'_>) -> StoreFuture {
-        let batcher = self.find(check.subject);
-        self.send_or_queue(&batcher, slice::from_ref(&check))
-    }
-
-    /// Decides the levels of one check together. The answer has the quotas of all of them.
-    pub(in crate::store::redis) fn check_all(
-        self: &Arc<Self>,
-        levels: &[Check<'_>],
-    ) -> StoreFuture {
+    /// Decides checks together. Sends them in a call of their own if no call to their target is in flight, else queues
+    /// them.
+    pub(in crate::store::redis) fn check(self: &Arc<Self>, levels: &[Check<'_>]) -> StoreFuture {
         let Some(first) = levels.first() else {
-            return StoreFuture::ready(Ok(Answer::default()));
+            return StoreFuture::ready(Ok(Answers::default()));
         };
         if self.are_in_several_slots(levels.iter().map(|level| level.subject)) {
             return StoreFuture::ready(Err(error::several_slots()));
         }
-        let batcher = self.find(first.subject);
-        self.send_or_queue(&batcher, levels)
-    }
-
-    // In a check of one level, the number of levels is known when this is compiled.
-    #[inline(always)]
-    fn send_or_queue(
-        self: &Arc<Self>,
-        batcher: &Arc<Batcher>,
-        levels: &[Check<'_>],
-    ) -> StoreFuture {
+        let batcher = &self.find(first.subject);
         let mut state = batcher.lock();
         if state.in_flight == 0 {
             state.in_flight = 1;
@@ -197,7 +178,7 @@ struct DirectSend {
 }
 
 impl DirectSend {
-    async fn send(self, levels: OwnedChecks) -> Result<Answer, Error> {
+    async fn send(self, levels: OwnedChecks) -> Result<Answers, Error> {
         let Batchers {
             client, topology, ..
         } = &*self.batchers;

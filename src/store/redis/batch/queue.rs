@@ -358,12 +358,12 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::decision::Answer;
+    use crate::decision::Answers;
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
 
-    type Receiver = oneshot::Receiver<Result<Answer, Error>>;
+    type Receiver = oneshot::Receiver<Result<Answers, Error>>;
 
     fn timeout_error(_: Instant) -> Error {
         Error::new(ErrorKind::Timeout, "late")

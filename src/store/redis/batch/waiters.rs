@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::decision::Answer;
+use crate::decision::Answers;
 use crate::error::Error;
 use crate::store::redis::protocol::EntryReply;
 
@@ -19,7 +19,7 @@ pub(super) struct Waiters(SmallVec<[Waiter; 1]>);
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// `None` once answered.
-    answer: Option<oneshot::Sender<Result<Answer, Error>>>,
+    answer: Option<oneshot::Sender<Result<Answers, Error>>>,
     /// The time of the check.
     since: Instant,
     deadline: Instant,
@@ -84,7 +84,7 @@ impl Waiters {
     }
 
     /// Answers the waiters in order of arrival.
-    pub(super) fn answer(&mut self, answers: impl Iterator<Item = Result<Answer, Error>>) {
+    pub(super) fn answer(&mut self, answers: impl Iterator<Item = Result<Answers, Error>>) {
         for (waiter, answer) in self.0.iter_mut().zip(answers) {
             waiter.answer(answer);
         }
@@ -93,7 +93,7 @@ impl Waiters {
 
 impl Waiter {
     /// A caller that waits from now on for at most this long.
-    pub(super) fn new(answer: oneshot::Sender<Result<Answer, Error>>, max_wait: Duration) -> Self {
+    pub(super) fn new(answer: oneshot::Sender<Result<Answers, Error>>, max_wait: Duration) -> Self {
         let since = Instant::now();
         Self {
             answer: Some(answer),
@@ -102,7 +102,7 @@ impl Waiter {
         }
     }
 
-    fn answer(&mut self, answer: Result<Answer, Error>) {
+    fn answer(&mut self, answer: Result<Answers, Error>) {
         if let Some(sender) = self.answer.take() {
             // Fails if the caller has gone.
             let _ = sender.send(answer);

@@ -76,7 +76,8 @@ impl Session {
         };
         let replies = self.within_timeout(replies).await?;
         let reply = replies.into_iter().next().transpose()?;
-        let answer = reply.and_then(EntryReply::into_last);
+        let answers = reply.and_then(EntryReply::into_last);
+        let answer = answers.and_then(|answers| answers.into_answers().next());
         answer.ok_or_else(|| malformed_reply("no answer", &self.client.server()))
     }
 

@@ -71,6 +71,8 @@ pub(super) struct Group {
     /// Whether entries of several levels may have values in common, which then reply once.
     pub(super) is_shared: bool,
     pub(super) entries: Range<usize>,
+    /// The number of checks of each entry that are decided together.
+    pub(super) checks: usize,
     pub(super) count: u32,
     pub(super) more: u32,
     pub(super) levels: SmallVec<[Level; 2]>,
@@ -191,6 +193,7 @@ impl<'a> CallPlan<'a> {
             goes_on
                 && group.is_usual == is_usual
                 && (group.count, group.more) == (entry.count, entry.more())
+                && group.checks == entry.levels.len()
                 && group.levels == levels
         }) {
             group.is_shared |= !is_single && !is_new;
@@ -202,6 +205,7 @@ impl<'a> CallPlan<'a> {
             is_usual,
             is_shared: !is_single && !is_new,
             entries: index..index + 1,
+            checks: entry.levels.len(),
             count: entry.count,
             more: entry.more(),
             levels,

@@ -13,7 +13,7 @@ use super::last_reply::LastReply;
 use super::packed_counter;
 use super::server_name::ServerName;
 use crate::algorithm::{QuotaCheck, State};
-use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
+use crate::decision::{Answers, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
 use crate::quota::Quota;
 
@@ -21,20 +21,19 @@ use crate::quota::Quota;
 #[derive(Clone, Debug)]
 pub(crate) struct EntryReply {
     /// The answers to the admitted checks, in order.
-    pub(crate) admitted: SmallVec<[Answer; 1]>,
-    /// The answer to all other checks.
-    pub(crate) refused: Option<Answer>,
+    pub(crate) admitted: SmallVec<[Answers; 1]>,
+    /// The answers to all other checks.
+    pub(crate) refused: Option<Answers>,
 }
 
 impl EntryReply {
     /// Returns the answer to the last check.
-    pub(crate) fn into_last(mut self) -> Option<Answer> {
+    pub(crate) fn into_last(mut self) -> Option<Answers> {
         self.refused.or_else(|| self.admitted.pop())
     }
 }
 
-/// Decodes the reply to a call. The answer to a check of several levels has the quotas of all of them. The inner error
-/// fails one entry, the outer one the whole call.
+/// Decodes the reply to a call. The inner error fails one entry, the outer one the whole call.
 pub(crate) fn decode_replies(
     reply: RedisValue,
     server: &ServerName,
@@ -97,12 +96,12 @@ struct Charge {
     extra: u32,
     /// Whether a reply to refused checks follows, or the checks only look.
     has_refused: bool,
-    levels: SmallVec<[LevelReply; 1]>,
+    levels: SmallVec<[CountReply; 1]>,
 }
 
-/// What the script has replied for a level, in the order of the quotas of its count.
+/// The reply of the script for a count of a level, in the order of its quotas.
 #[derive(Default)]
-struct LevelReply {
+struct CountReply {
     charged: SmallVec<[LastReply; 1]>,
     /// The units that were charged from the next check on that has no answer yet.
     later_units: u64,
@@ -161,7 +160,7 @@ impl<'r> ReplyReader<'r, '_> {
         };
         let plan = self.plan;
         for level in &group.levels {
-            let mut replied = LevelReply::default();
+            let mut replied = CountReply::default();
             if let Some(count_of_level) = plan.count(level) {
                 if admitted > 0 && level.cost > 0 && !group.is_shared {
                     replied.charged = self.charged(count_of_level)?;
@@ -234,33 +233,32 @@ impl<'r> ReplyReader<'r, '_> {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
-            let mut answer = self.answer(group, &charge, |replied, quota, at| {
+            admitted.push(self.answers(group, &charge, |replied, quota, at| {
                 match replied.charged.get(at) {
                     Some(last) => Some(last.before(replied.later_units, quota, self.time)),
                     // A level of cost 0.
                     None => replied.refused.get(at).cloned(),
                 }
-            });
-            answer.set_extra(charge.extra);
-            admitted.push(answer);
+            }));
         }
+        charge.extra = 0;
         let refused = charge.has_refused.then(|| {
-            self.answer(group, &charge, |replied, _, at| {
+            self.answers(group, &charge, |replied, _, at| {
                 replied.refused.get(at).cloned()
             })
         });
         EntryReply { admitted, refused }
     }
 
-    /// Returns an answer with the quotas of all levels in the order in which each was asked. `reply` has that of a quota by
-    /// its place in the count of a level.
-    fn answer(
+    /// Returns an answer for each level of a check, with its quotas in the order in which they were asked. `reply` has
+    /// that of a quota by its place in a count.
+    fn answers(
         &self,
         group: &Group,
         charge: &Charge,
-        reply: impl Fn(&LevelReply, &Quota, usize) -> Option<QuotaAnswer>,
-    ) -> Answer {
-        let mut answers = SmallVec::<[((usize, usize), QuotaAnswer); 4]>::new();
+        reply: impl Fn(&CountReply, &Quota, usize) -> Option<QuotaAnswer>,
+    ) -> Answers {
+        let mut quota_answers = SmallVec::<[((usize, usize), QuotaAnswer); 4]>::new();
         for (level, replied) in group.levels.iter().zip(&charge.levels) {
             let quotas = self
                 .plan
@@ -268,12 +266,21 @@ impl<'r> ReplyReader<'r, '_> {
                 .map_or(&[][..], |count| &count.quotas);
             for (at, (place, quota)) in quotas.iter().enumerate() {
                 let answer = reply(replied, quota, at);
-                answers.extend(answer.map(|answer| ((level.check, *place), answer)));
+                quota_answers.extend(answer.map(|answer| ((level.check, *place), answer)));
             }
         }
-        answers.sort_by_key(|(place, _)| *place);
-        let answers = answers.into_iter().map(|(_, answer)| answer);
-        Answer::at(self.time, Source::Redis, answers)
+        quota_answers.sort_by_key(|(place, _)| *place);
+        let mut answers = Answers::empty(group.checks);
+        for answer in answers.iter_mut() {
+            answer.clear(self.time, Source::Redis);
+            answer.set_extra(charge.extra);
+        }
+        for ((check, _), quota_answer) in quota_answers {
+            if let Some(answer) = answers.get_mut(check) {
+                answer.push(quota_answer);
+            }
+        }
+        answers
     }
 
     /// Reads the reply of a count to a charge, for each of its quotas.
@@ -527,7 +534,7 @@ mod tests {
             .into_iter()
             .map(|reply| {
                 let reply = reply.map_err(|error| error.kind())?;
-                let quotas = |answer: &Answer| answer.quotas().to_vec();
+                let quotas = |answers: &Answers| answers[0].quotas().to_vec();
                 let admitted: Vec<_> = reply.admitted.iter().map(quotas).collect();
                 Ok((admitted, reply.refused.as_ref().map(quotas)))
             })

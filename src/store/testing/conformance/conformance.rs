@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::decision::Answer;
+use crate::decision::{Answer, Answers};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Algorithm, Quota, Quotas};
@@ -195,7 +195,23 @@ impl Conformance {
     }
 
     pub(super) async fn check(&self, subject: &Subject, cost: u32) -> Result<Answer, Broken> {
-        Ok(self.store.check(subject.check(cost)).await?)
+        self.decide(subject.check(cost)).await
+    }
+
+    /// Lets the store decide this check.
+    pub(super) async fn decide(&self, check: Check<'_>) -> Result<Answer, Broken> {
+        let answers = self.check_all(&[check]).await?;
+        let answer = answers.into_answers().next();
+        answer.ok_or_else(|| Broken::Failed("no answer to a check".to_owned()))
+    }
+
+    /// Lets the store decide these checks together.
+    pub(super) async fn check_all(&self, checks: &[Check<'_>]) -> Result<Answers, Broken> {
+        let mut answers = Answers::empty(checks.len());
+        match self.store.check(checks, &mut answers) {
+            None => Ok(answers),
+            Some(future) => Ok(future.await?),
+        }
     }
 
     /// Returns the units that count against the first quota.

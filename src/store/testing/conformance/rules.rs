@@ -4,7 +4,7 @@ use std::future::ready;
 use std::time::{Duration, Instant};
 
 use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
-use crate::decision::Answer;
+use crate::decision::Answers;
 use crate::quota::{Algorithm, Blocking, Quota, Quotas};
 use crate::store::requests::{Block, Check, RefusalOutcome, Refusals};
 
@@ -84,7 +84,7 @@ fn identity(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn no_checks(kit: &Conformance) -> Result<(), Broken> {
-    let answers = kit.store.check_all(&[]).await?;
+    let answers = kit.check_all(&[]).await?;
     ensure!(answers.is_empty(), "{answers:?}");
     Ok(())
 }
@@ -93,15 +93,15 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     let quota = |limit| Quota::new(limit, kit.window());
     let (user, tenant) = (kit.subject(quota(5)), kit.subject([quota(9), quota(7)]));
     let service = kit.subject(quota(6).algorithm(Algorithm::SlidingCounter));
-    let check_all = async |costs: [u32; 3]| -> Result<Vec<Answer>, Broken> {
+    let check_all = async |costs: [u32; 3]| -> Result<Answers, Broken> {
         let subjects = [&user, &tenant, &service];
         let checks: Vec<Check<'_>> = subjects
             .iter()
             .zip(costs)
             .map(|(subject, cost)| subject.check(cost))
             .collect();
-        let answers = kit.store.check_all(&checks).await?;
-        for (subject, answer) in subjects.iter().zip(&answers) {
+        let answers = kit.check_all(&checks).await?;
+        for (subject, answer) in subjects.iter().zip(answers.iter()) {
             ensure!(
                 subject.quotas.len() == answer.quotas().len(),
                 "{} quotas, {} answers",
@@ -121,7 +121,7 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     };
     let admitted = check_all([2, 3, 1]).await?;
     ensure!(
-        admitted.iter().all(Answer::is_admitted),
+        admitted.are_admitted(),
         "all have room, but one is refused: {admitted:?}"
     );
     let now_used: Vec<_> = admitted
@@ -150,15 +150,15 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     }
     // A check of cost 0 among them charges nothing, and the others are charged.
     let answers = check_all([3, 0, 2]).await?;
-    ensure!(answers.iter().all(Answer::is_admitted), "{answers:?}");
+    ensure!(answers.are_admitted(), "{answers:?}");
     let now_used = used().await?;
     ensure!(
         now_used == [5, 3, 3],
         "{now_used:?} units used, not [5, 3, 3]"
     );
-    let alone = kit.store.check_all(&[tenant.check(4)]).await?;
+    let alone = kit.check_all(&[tenant.check(4)]).await?;
     ensure!(
-        alone.len() == 1 && alone.iter().all(Answer::is_admitted),
+        alone.len() == 1 && alone.are_admitted(),
         "a single check is answered by {alone:?}"
     );
     Ok(())

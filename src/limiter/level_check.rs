@@ -2,12 +2,8 @@
 
 use std::fmt;
 
-use smallvec::SmallVec;
-
-use crate::error::Error;
+use super::limiter::RateLimiter;
 use crate::key::Key;
-use crate::limiter::check::exceeded_limit;
-use crate::limiter::limiter::RateLimiter;
 use crate::quota::{IntoQuotas, Quotas};
 
 /// One level of a check of several keys: a limiter, a key and a cost.
@@ -39,8 +35,6 @@ pub struct LevelCheck<'a> {
     pub(super) cost: u32,
     /// The quotas in place of the limiter's own.
     pub(super) quotas: Option<Quotas>,
-    /// The error of the lookup of the quotas.
-    pub(super) error: Option<Error>,
 }
 
 impl<'a> LevelCheck<'a> {
@@ -54,21 +48,6 @@ impl<'a> LevelCheck<'a> {
         let quotas = Some(quotas.into_quotas());
         Self { quotas, ..self }
     }
-
-    /// Marks the level as one whose quotas were not found. It follows its failure policy with the limiter's own
-    /// quotas.
-    pub(crate) fn without_quotas(self, error: Error) -> Self {
-        Self {
-            quotas: None,
-            error: Some(error),
-            ..self
-        }
-    }
-
-    pub(super) fn exceeded_limit(&self) -> Option<u32> {
-        let quotas = self.quotas.as_ref().unwrap_or(&self.limiter.quotas);
-        exceeded_limit(quotas, self.cost)
-    }
 }
 
 /// Leaves out the key, which may identify a person.
@@ -81,5 +60,3 @@ impl fmt::Debug for LevelCheck<'_> {
             .finish_non_exhaustive()
     }
 }
-
-pub(super) type LevelChecks<'a> = SmallVec<[LevelCheck<'a>; 4]>;

@@ -1,0 +1,87 @@
+//! The answers of a store to checks that it decides together.
+
+use std::ops::{Deref, DerefMut};
+
+use smallvec::SmallVec;
+
+use super::answer::{Answer, Source};
+
+/// The answers of a [`Store`](crate::Store) to checks that it decides together: one for each, in their order.
+///
+/// Dereferences to a slice of [`Answer`]. Limiters pass one empty answer for each check, and the store overwrites
+/// them. The answer to a single check takes no allocation.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::{Answer, Answers, QuotaAnswer, Source};
+///
+/// let admitted = |used| Answer::new(Source::Other, [QuotaAnswer::admitted(used, Duration::from_secs(60))]);
+/// let answers: Answers = [1, 5].map(admitted).into_iter().collect();
+/// assert!(answers.are_admitted());
+/// assert_eq!(answers[1].quotas()[0].used(), 5);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers(SmallVec<[Answer; 1]>);
+
+impl Answers {
+    /// Creates an empty answer for each of `checks` checks.
+    #[must_use]
+    pub fn empty(checks: usize) -> Self {
+        let mut answers = Self::default();
+        answers.reset(checks);
+        answers
+    }
+
+    /// Returns whether every check is admitted, so that all of them are charged.
+    #[must_use]
+    #[inline]
+    pub fn are_admitted(&self) -> bool {
+        self.iter().all(Answer::is_admitted)
+    }
+
+    /// Overwrites earlier answers by an empty one for each check.
+    #[inline]
+    pub(super) fn reset(&mut self, checks: usize) {
+        if self.len() != checks {
+            self.0.resize_with(checks, Answer::default);
+        }
+        for answer in &mut self.0 {
+            answer.clear(0, Source::None);
+        }
+    }
+
+    /// Returns the answers, in the order of the checks.
+    pub(crate) fn into_answers(self) -> impl Iterator<Item = Answer> {
+        self.0.into_iter()
+    }
+}
+
+impl Deref for Answers {
+    type Target = [Answer];
+
+    #[inline]
+    fn deref(&self) -> &[Answer] {
+        &self.0
+    }
+}
+
+impl DerefMut for Answers {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Answer] {
+        &mut self.0
+    }
+}
+
+impl From<Answer> for Answers {
+    fn from(answer: Answer) -> Self {
+        Self(SmallVec::from_buf([answer]))
+    }
+}
+
+impl FromIterator<Answer> for Answers {
+    fn from_iter<I: IntoIterator<Item = Answer>>(answers: I) -> Self {
+        Self(answers.into_iter().collect())
+    }
+}

@@ -1,0 +1,220 @@
+//! Levels in several [groups](crate::Store::atomic_group) of a store, such as slots of a cluster: asked in turn, and
+//! refunded if a later group refuses or fails.
+//!
+//! A task does this, so that it goes on if the caller is dropped. A lost reply or a crash strands a charge for its window.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+use tokio::runtime::Handle;
+
+use super::limiter::RateLimiter;
+use super::pending_check::{CheckError, Checked, Indices, LevelState, PendingCheck, PendingLevel};
+use crate::decision::{Answers, LevelData, Source};
+use crate::error::{Error, ErrorKind};
+use crate::store::{PendingAnswers, Refund, StoreFuture, join_all};
+
+/// A check whose groups are asked in turn.
+pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = Checked> + Send>>;
+
+/// The longest time that a refusal is remembered if the levels of a check are in several groups.
+///
+/// The refusal may come from another such check, which was charged in one group and refunded when the next
+/// group refused.
+const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
+
+/// Asks the groups of a check in turn.
+pub(super) fn ask_in_turn(check: PendingCheck, limiters: &[&RateLimiter]) -> GroupsFuture {
+    let limiters: Vec<RateLimiter> = limiters.iter().copied().cloned().collect();
+    Box::pin(detached(async move {
+        let limiters: SmallVec<[&RateLimiter; 4]> = limiters.iter().collect();
+        check.ask_groups(&limiters).await
+    }))
+}
+
+/// Runs a check in a task, so that it goes on if the caller is dropped. Is ready at once if the store is.
+///
+/// Outside of a tokio runtime there are no tasks, and dropping the caller ends the check.
+async fn detached(check: impl Future<Output = Checked> + Send + 'static) -> Checked {
+    let mut check = Box::pin(check);
+    if let Poll::Ready(checked) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return checked;
+    }
+    let Ok(runtime) = Handle::try_current() else {
+        return check.await;
+    };
+    let task = runtime.spawn(check);
+    task.await
+        .unwrap_or_else(|_| Err(CheckError::at(0, task_dropped())))
+}
+
+impl PendingCheck {
+    /// Returns whether the levels to ask are in several groups.
+    pub(super) fn are_in_groups(&self, limiters: &[&RateLimiter]) -> bool {
+        are_several(limiters, &self.levels, self.decision.levels())
+    }
+
+    /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
+    /// refuses or fails.
+    async fn ask_groups(mut self, limiters: &[&RateLimiter]) -> Checked {
+        if self.repeat_refusals(limiters) {
+            return Ok(self.decide(limiters));
+        }
+        let groups = groups(limiters, &self.levels, self.decision.levels());
+        let max_age = if groups.len() > 1 {
+            MAX_AGE_IN_SEVERAL_GROUPS
+        } else {
+            Duration::MAX
+        };
+        self.set_state(groups.iter().flatten(), || LevelState::InLaterGroup);
+        let mut charged = Indices::new();
+        for group in groups {
+            self.set_state(&group, || LevelState::ToAsk);
+            let accepted = match self.ask_store(limiters) {
+                None => self.accept(),
+                Some(PendingAnswers { future, sent }) => {
+                    let answers = future.await;
+                    self.answered(limiters, &sent, answers, max_age)
+                }
+            };
+            match accepted {
+                Ok(()) if self.decision.are_admitted() => {
+                    self.set_state(&group, || LevelState::Answered);
+                    charged.extend(group);
+                }
+                Ok(()) => {
+                    self.refund_all(limiters, &charged).await;
+                    return Ok(self.decide(limiters));
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    if let Err(failure) = self.apply_policies(limiters) {
+                        self.refund_all(limiters, &charged).await;
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+        let fell_back = self.fall_back(limiters);
+        if !matches!(fell_back, Ok(true)) {
+            self.refund_all(limiters, &charged).await;
+        }
+        fell_back.map(|_| self.decide(limiters))
+    }
+
+    fn set_state<'a>(
+        &mut self,
+        indices: impl IntoIterator<Item = &'a usize>,
+        state: impl Fn() -> LevelState,
+    ) {
+        for index in indices {
+            if let Some(level) = self.levels.get_mut(*index) {
+                level.state = state();
+            }
+        }
+    }
+
+    /// Repeats the remembered refusals of all groups. Returns whether there are any.
+    fn repeat_refusals(&mut self, limiters: &[&RateLimiter]) -> bool {
+        let Some(first) = limiters.first() else {
+            return false;
+        };
+        let to_ask = |_, level: &PendingLevel| level.is_to_ask();
+        let checks = self.checks(limiters, to_ask);
+        let mut answers = Answers::empty(checks.len());
+        let is_refused = first.store.repeat_refusals(&checks, &mut answers);
+        drop(checks);
+        if is_refused {
+            self.set_answers(answers, to_ask);
+        }
+        is_refused
+    }
+
+    /// Refunds what groups were charged.
+    async fn refund_all(&mut self, limiters: &[&RateLimiter], charged: &[usize]) {
+        // A refund that fails leaves the charge for its window.
+        let _ = join_all(self.refunds(limiters, charged)).await;
+    }
+
+    /// Returns the refunds of all that levels were charged, and removes the units from their answers.
+    pub(super) fn refunds(
+        &mut self,
+        limiters: &[&RateLimiter],
+        charged: &[usize],
+    ) -> Vec<StoreFuture<()>> {
+        let mut refunds = Vec::new();
+        for index in charged {
+            let check = self.checks(limiters, |other, _| other == *index);
+            if let (Some(check), Some(limiter), Some(answer)) = (
+                check.first(),
+                limiters.get(*index),
+                self.decision.answer(*index),
+            ) && check.cost() > 0
+                && answer.source() != Source::None
+            {
+                let refund = Refund::new(*check, answer, check.cost());
+                refunds.push(limiter.store.refund(refund));
+            }
+            drop(check);
+            self.decision.remove_charge(*index);
+        }
+        refunds
+    }
+}
+
+/// Returns whether the levels to ask are in several groups.
+pub(super) fn are_several(
+    limiters: &[&RateLimiter],
+    levels: &[PendingLevel],
+    data: &[LevelData],
+) -> bool {
+    let mut groups = group_of_each(limiters, levels, data);
+    match groups.next() {
+        Some((_, first)) => groups.any(|(_, group)| group != first),
+        None => false,
+    }
+}
+
+/// Returns the levels to ask, by groups, in the order in which the groups first occur.
+fn groups(
+    limiters: &[&RateLimiter],
+    levels: &[PendingLevel],
+    data: &[LevelData],
+) -> SmallVec<[Indices; 1]> {
+    let mut groups: SmallVec<[(u64, Indices); 1]> = SmallVec::new();
+    for (index, id) in group_of_each(limiters, levels, data) {
+        match groups.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, group)) => group.push(index),
+            None => groups.push((id, smallvec![index])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// Returns the index and the group of each level to ask.
+fn group_of_each(
+    limiters: &[&RateLimiter],
+    levels: &[PendingLevel],
+    data: &[LevelData],
+) -> impl Iterator<Item = (usize, u64)> {
+    let levels = levels.iter().zip(data).zip(limiters).enumerate();
+    levels.filter_map(|(index, ((level, data), limiter))| {
+        let key = data.key().filter(|_| level.is_to_ask())?;
+        let subject = limiter.subject(level.quotas(limiter), key);
+        Some((
+            index,
+            limiter.store.atomic_group(subject.check(data.cost())),
+        ))
+    })
+}
+
+fn task_dropped() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the task of a check of several keys was dropped (runtime shut down?): the check may or may not have \
+         been charged",
+    )
+}

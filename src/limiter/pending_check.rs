@@ -1,0 +1,555 @@
+//! A check of one level or several, from its start to its decision.
+//!
+//! 1. A level is a limiter, a key, a cost and quotas. All levels have the same store, and no two have the same limiter
+//!    and key.
+//! 2. The check is admitted if every level admits its cost. Then every level is charged. Otherwise, none is.
+//! 3. A level without quotas admits. It is not counted.
+//! 4. If a key is blocked, or remembered as refused, the store is not asked.
+//! 5. The store decides all levels in one atomic step, if their keys are in one [group](crate::Store::atomic_group).
+//!    Otherwise the groups are asked in turn, by `groups.rs`.
+//! 6. If the store fails, `failure.rs` applies the policy of each level.
+//! 7. The waits and counts of a level that was not asked are unknown, so the reported wait is a lower bound.
+
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::groups::{self, GroupsFuture};
+use super::lease::HeldUnits;
+use super::limiter::RateLimiter;
+use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, QuotaAnswer, Source};
+use crate::error::{Error, ErrorKind, polled_after_completion};
+use crate::key::Key;
+use crate::quota::{Quota, Quotas};
+use crate::store::{Check, PendingAnswers, SendMark};
+
+/// The result of a check.
+pub(crate) type Checked = Result<Decision, CheckError>;
+
+/// The error of a check.
+#[derive(Debug)]
+pub(crate) struct CheckError {
+    pub(crate) error: Error,
+    /// The indices of the levels that failed. The first level if the check as a whole is wrong.
+    pub(crate) failed: Vec<usize>,
+}
+
+/// Indices of levels.
+pub(super) type Indices = SmallVec<[usize; 4]>;
+
+/// A check that is not decided yet. [Add](Self::add) its levels, then [start](Self::start) it.
+///
+/// The limiters of the levels are passed to each function, so that a check that is decided at once clones none.
+#[derive(Default)]
+pub(crate) struct PendingCheck {
+    pub(super) decision: DecisionBuilder,
+    pub(super) levels: SmallVec<[PendingLevel; 1]>,
+    ignores_blocks: bool,
+    awaited: Awaited,
+}
+
+/// What is known of a level, beside its answer.
+pub(super) struct PendingLevel {
+    /// The quotas in place of the limiter's own.
+    pub(super) quotas: Option<Quotas>,
+    pub(super) state: LevelState,
+    /// The units that this process held for the level. They return unless the check is admitted.
+    pub(super) held: Option<Box<HeldUnits>>,
+}
+
+pub(super) enum LevelState {
+    /// The store is asked, together with the other levels in this state.
+    ToAsk,
+    /// The store is asked after an earlier group.
+    InLaterGroup,
+    Answered,
+    /// The store, or the lookup of the quotas, has failed, and no policy was applied yet.
+    Failed(Error),
+    /// The level falls back because of this error, and was not decided yet.
+    FallsBack(Error),
+}
+
+/// What a check waits for.
+#[derive(Default)]
+enum Awaited {
+    #[default]
+    Nothing,
+    /// The answers of the store.
+    Answers(PendingAnswers),
+    /// The groups of its levels, which are asked in turn.
+    Groups(GroupsFuture),
+}
+
+impl CheckError {
+    pub(super) fn at(index: usize, error: Error) -> Self {
+        let failed = vec![index];
+        Self { error, failed }
+    }
+}
+
+impl PendingCheck {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self {
+            decision: DecisionBuilder::new(),
+            levels: SmallVec::new(),
+            ignores_blocks: false,
+            awaited: Awaited::Nothing,
+        }
+    }
+
+    /// Checks even keys that are blocked.
+    pub(super) fn ignore_blocks(&mut self) {
+        self.ignores_blocks = true;
+    }
+
+    /// Adds a level. `quotas` replace those of the limiter.
+    #[inline(always)]
+    pub(crate) fn add(
+        &mut self,
+        limiter: &RateLimiter,
+        key: impl Into<Key>,
+        cost: u32,
+        quotas: Option<&Quotas>,
+    ) {
+        limiter.observe_check();
+        let quotas = quotas.map(|quotas| limiter.counted(quotas));
+        let index = self.levels.len();
+        let own = quotas.as_ref().unwrap_or(&limiter.quotas);
+        self.decision
+            .set_level(index, own, cost, limiter.level_name(), key);
+        self.levels.push(PendingLevel {
+            quotas,
+            state: LevelState::ToAsk,
+            held: None,
+        });
+    }
+
+    /// Marks the last level as one whose quotas were not found. It follows its failure policy with the quotas of the
+    /// limiter.
+    pub(crate) fn fail_lookup(&mut self, error: Error) {
+        if let Some(level) = self.levels.last_mut() {
+            level.state = LevelState::Failed(error);
+        }
+    }
+
+    /// Starts the check, unless the cost of a level is above its limit, so that no wait helps.
+    #[inline]
+    pub(super) fn start_within_limits(&mut self, limiters: &[&RateLimiter]) -> Poll<Checked> {
+        let levels = self.levels.iter().zip(self.decision.levels());
+        for (index, ((level, data), limiter)) in levels.zip(limiters).enumerate() {
+            if let Some(limit) = exceeded_limit(level.quotas(limiter), data.cost()) {
+                let error = Error::cost_exceeds_limit(data.cost(), limit);
+                return Poll::Ready(Err(CheckError::at(index, error)));
+            }
+        }
+        self.start(limiters)
+    }
+
+    /// Starts the check. While it is pending, call [`poll`](Self::poll).
+    ///
+    /// It sends a cost above a limit to the store, so that the refusal has the current numbers.
+    #[inline]
+    pub(crate) fn start(&mut self, limiters: &[&RateLimiter]) -> Poll<Checked> {
+        let Self {
+            decision, levels, ..
+        } = self;
+        let (data, answers) = decision.begin(levels.len());
+        if data.len() > 1
+            && let Err(failure) = verify_together(limiters, data)
+        {
+            return Poll::Ready(Err(failure));
+        }
+        let (mut is_blocked, mut asks_for_all) = (false, true);
+        let each = levels.iter_mut().zip(data).zip(answers.iter_mut());
+        for (index, (((level, data), answer), limiter)) in each.zip(limiters).enumerate() {
+            if let Err(error) = level.decide_without_store(limiter, data.cost()) {
+                return Poll::Ready(Err(CheckError::at(index, error)));
+            }
+            if !self.ignores_blocks
+                && let Some(refusal) = level.refuse_blocked(limiter, data)
+            {
+                (*answer, is_blocked) = (refusal, true);
+            }
+            asks_for_all &= level.is_to_ask() && limiter.lease.is_none();
+        }
+        if is_blocked {
+            return Poll::Ready(Ok(self.decide(limiters)));
+        }
+        if !asks_for_all || data.len() > 1 && groups::are_several(limiters, levels, data) {
+            return self.ask_for_some(limiters);
+        }
+        let checks = checks(limiters, levels, data, to_ask);
+        let store = limiters.first().map(|limiter| &limiter.store);
+        let pending = store.and_then(|store| store.check(&checks, answers));
+        drop(checks);
+        self.receive(limiters, pending)
+    }
+
+    /// Asks the store for what this process cannot decide: some of the levels or units, or several groups.
+    #[cold]
+    fn ask_for_some(&mut self, limiters: &[&RateLimiter]) -> Poll<Checked> {
+        if let Err(failure) = self.apply_policies(limiters) {
+            return Poll::Ready(Err(failure));
+        }
+        self.take_held(limiters);
+        // What the store has charged returns if a later step refuses.
+        if self.levels.iter().any(PendingLevel::is_to_ask)
+            && (self.levels.iter().any(PendingLevel::falls_back) || self.are_in_groups(limiters))
+        {
+            return self.ask_in_turn(limiters, &mut Context::from_waker(Waker::noop()));
+        }
+        let pending = self.ask_store(limiters);
+        self.receive(limiters, pending)
+    }
+
+    /// Takes in what the store has answered, or waits for it.
+    #[inline]
+    fn receive(
+        &mut self,
+        limiters: &[&RateLimiter],
+        pending: Option<PendingAnswers>,
+    ) -> Poll<Checked> {
+        let Some(PendingAnswers { future, sent }) = pending else {
+            let accepted = self.accept();
+            return Poll::Ready(self.conclude(limiters, accepted));
+        };
+        match future.try_ready() {
+            Ok(answers) => Poll::Ready(self.finish(limiters, &sent, answers)),
+            Err(future) => {
+                self.awaited = Awaited::Answers(PendingAnswers { future, sent });
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Polls a check that was started. Must not be called again after it was ready.
+    pub(crate) fn poll(
+        &mut self,
+        limiters: &[&RateLimiter],
+        cx: &mut Context<'_>,
+    ) -> Poll<Checked> {
+        let (sent, answers) = match &mut self.awaited {
+            Awaited::Nothing => polled_after_completion("check"),
+            Awaited::Groups(groups) => return groups.as_mut().poll(cx),
+            Awaited::Answers(PendingAnswers { future, sent }) => {
+                let answers = ready!(Pin::new(future).poll(cx));
+                (mem::take(sent), answers)
+            }
+        };
+        self.awaited = Awaited::Nothing;
+        // The store may have found out that its keys are divided into groups. It has decided nothing.
+        if let Err(error) = &answers
+            && error.kind() == ErrorKind::Unsupported
+            && self.are_in_groups(limiters)
+        {
+            return self.ask_in_turn(limiters, cx);
+        }
+        Poll::Ready(self.finish(limiters, &sent, answers))
+    }
+
+    /// Takes the units that this process holds. The store is asked for the others.
+    fn take_held(&mut self, limiters: &[&RateLimiter]) {
+        let is_alone = self.levels.len() == 1;
+        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
+            let (true, Some(lease)) = (level.is_to_ask(), &limiter.lease) else {
+                continue;
+            };
+            let (data, answers) = self.decision.levels_and_answers();
+            let (Some(data), Some(answer)) = (data.get(index), answers.get_mut(index)) else {
+                continue;
+            };
+            let Some(key) = data.key() else { continue };
+            let subject = limiter.subject(level.quotas(limiter), key);
+            let taken = lease.take(subject, data.cost(), answer);
+            if taken.is_nothing() {
+                continue;
+            }
+            // Nothing else can refuse what is complete alone.
+            if !(is_alone && taken.is_complete) {
+                let held = HeldUnits::new(lease, subject, data.cost(), &taken, answer);
+                level.held = Some(Box::new(held));
+            }
+            if taken.is_complete {
+                level.state = LevelState::Answered;
+            }
+            if !taken.grants.is_empty() {
+                self.decision.set_grants(index, taken.grants);
+            }
+        }
+    }
+
+    /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
+    #[cold]
+    fn ask_in_turn(&mut self, limiters: &[&RateLimiter], cx: &mut Context<'_>) -> Poll<Checked> {
+        let mut groups = groups::ask_in_turn(mem::take(self), limiters);
+        let checked = groups.as_mut().poll(cx);
+        self.awaited = Awaited::Groups(groups);
+        checked
+    }
+
+    /// Asks the store to decide levels together. `None` if their answers were written.
+    pub(super) fn ask_store(&mut self, limiters: &[&RateLimiter]) -> Option<PendingAnswers> {
+        let store = &limiters.first()?.store;
+        let (data, answers) = self.decision.levels_and_answers();
+        let checks = checks(limiters, &self.levels, data, to_ask);
+        if checks.len() == data.len() {
+            return store.check(&checks, answers);
+        }
+        let mut some = Answers::empty(checks.len());
+        let pending = store.check(&checks, &mut some);
+        drop(checks);
+        if pending.is_none() {
+            self.set_answers(some, to_ask);
+        }
+        pending
+    }
+
+    /// Decides after the store has answered, or has failed.
+    fn finish(
+        &mut self,
+        limiters: &[&RateLimiter],
+        sent: &[SendMark],
+        answers: Result<Answers, Error>,
+    ) -> Checked {
+        let accepted = self.answered(limiters, sent, answers, Duration::MAX);
+        self.conclude(limiters, accepted)
+    }
+
+    /// Decides by the accepted answers of the store, or by the failure policies.
+    #[inline]
+    fn conclude(&mut self, limiters: &[&RateLimiter], accepted: Result<(), Error>) -> Checked {
+        if let Err(error) = accepted {
+            self.fail(&error);
+            self.apply_policies(limiters)?;
+        }
+        if self.levels.iter().any(PendingLevel::falls_back) {
+            self.fall_back(limiters)?;
+        }
+        Ok(self.decide(limiters))
+    }
+
+    /// Stores the answers to the levels that were asked, and remembers refusals for at most `max_age`.
+    pub(super) fn answered(
+        &mut self,
+        limiters: &[&RateLimiter],
+        sent: &[SendMark],
+        answers: Result<Answers, Error>,
+        max_age: Duration,
+    ) -> Result<(), Error> {
+        let answers = answers?;
+        if let (false, Some(first)) = (sent.is_empty(), limiters.first()) {
+            let checks = self.checks(limiters, to_ask);
+            // Other processes return units when their lease ends.
+            let ages = limiters.iter().map(|limiter| limiter.max_refusal_age());
+            let max_age = ages.fold(max_age, Duration::min);
+            first.store.remember(&checks, sent, &answers, max_age);
+        }
+        self.set_answers(answers, to_ask);
+        self.accept()
+    }
+
+    /// Sets the answers to such levels, in their order.
+    pub(super) fn set_answers(
+        &mut self,
+        answers: Answers,
+        is_such: impl Fn(usize, &PendingLevel) -> bool,
+    ) {
+        let (_, own) = self.decision.levels_and_answers();
+        if self.levels.len() == 1 && answers.len() == 1 {
+            *own = answers;
+            return;
+        }
+        let levels = self.levels.iter().zip(own.iter_mut()).enumerate();
+        let such = levels.filter(|(index, (level, _))| is_such(*index, level));
+        for ((_, (_, own)), answer) in such.zip(answers.into_answers()) {
+            *own = answer;
+        }
+    }
+
+    /// Fails if there is not one answer for each quota of the levels that were asked. If one of them is refused, the others may have
+    /// none.
+    #[inline]
+    pub(super) fn accept(&self) -> Result<(), Error> {
+        let answers = self.decision.answers();
+        let levels = self.levels.iter().zip(self.decision.levels());
+        for ((level, data), answer) in levels.zip(answers.iter()) {
+            let (answered, quotas) = (answer.quotas().len(), data.quotas());
+            if answered != quotas && level.is_to_ask() && (answered > 0 || answers.are_admitted()) {
+                return Err(mismatch(answered, quotas));
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the levels that were asked as failed. What this process held for them returns.
+    #[cold]
+    pub(super) fn fail(&mut self, error: &Error) {
+        for (index, level) in self.levels.iter_mut().enumerate() {
+            if level.is_to_ask() {
+                level.state = LevelState::Failed(error.clone());
+                level.held = None;
+                self.decision.set_grants(index, Vec::new());
+                self.decision.set_answer(index, Answer::default());
+            }
+        }
+    }
+
+    /// Decides by the answers. A level without an answer was not asked.
+    #[inline]
+    pub(super) fn decide(&mut self, limiters: &[&RateLimiter]) -> Decision {
+        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
+            if let Some(held) = level.held.take() {
+                if self.decision.are_admitted() {
+                    held.keep();
+                } else if self.decision.source_at(index) == Source::Lease {
+                    self.decision.remove_charge(index);
+                }
+            }
+            if let Some(on_failure) = &limiter.on_failure {
+                let (outages, source) = (&on_failure.store_outages, self.decision.source_at(index));
+                outages.record_decision(&limiter.name, source);
+            }
+        }
+        mem::take(&mut self.decision).finish()
+    }
+
+    /// Returns the checks of such levels: what the store has to charge.
+    pub(super) fn checks<'a>(
+        &'a self,
+        limiters: &[&'a RateLimiter],
+        is_such: impl Fn(usize, &PendingLevel) -> bool,
+    ) -> Checks<'a> {
+        checks(limiters, &self.levels, self.decision.levels(), is_such)
+    }
+}
+
+impl PendingLevel {
+    #[inline]
+    pub(super) fn quotas<'a>(&'a self, limiter: &'a RateLimiter) -> &'a Quotas {
+        self.quotas.as_ref().unwrap_or(&limiter.quotas)
+    }
+
+    #[inline]
+    pub(super) fn is_to_ask(&self) -> bool {
+        matches!(self.state, LevelState::ToAsk)
+    }
+
+    #[inline]
+    pub(super) fn falls_back(&self) -> bool {
+        matches!(self.state, LevelState::FallsBack(_))
+    }
+
+    /// Answers a level without quotas. Fails if the cost cannot be charged at once.
+    #[inline]
+    fn decide_without_store(&mut self, limiter: &RateLimiter, cost: u32) -> Result<(), Error> {
+        let quotas = self.quotas(limiter);
+        let max_cost = quotas.max_cost();
+        if !self.is_to_ask() {
+            // The lookup of its quotas has failed.
+        } else if quotas.is_empty() {
+            self.state = LevelState::Answered;
+        } else if cost > max_cost && exceeded_limit(quotas, cost).is_none() {
+            // The store refuses a cost above a limit, without a wait. To split it would not help.
+            return Err(Error::cost_too_large(cost, max_cost));
+        }
+        Ok(())
+    }
+
+    /// Refuses a level whose key is blocked.
+    #[inline]
+    fn refuse_blocked(&mut self, limiter: &RateLimiter, data: &LevelData) -> Option<Answer> {
+        if matches!(self.state, LevelState::Answered) {
+            return None;
+        }
+        let quotas = self.quotas(limiter);
+        let left = limiter.blocked_for(limiter.subject(quotas, data.key()?))?;
+        let refusal = blocked(quotas, data.cost(), left);
+        self.state = LevelState::Answered;
+        Some(refusal)
+    }
+}
+
+#[inline]
+fn to_ask(_: usize, level: &PendingLevel) -> bool {
+    level.is_to_ask()
+}
+
+/// Checks that are decided together.
+pub(super) type Checks<'a> = SmallVec<[Check<'a>; 4]>;
+
+/// Returns the checks of such levels: what the store has to charge.
+#[inline]
+fn checks<'a>(
+    limiters: &[&'a RateLimiter],
+    levels: &'a [PendingLevel],
+    data: &'a [LevelData],
+    is_such: impl Fn(usize, &PendingLevel) -> bool,
+) -> Checks<'a> {
+    let mut checks = Checks::new();
+    let levels = levels.iter().zip(data).zip(limiters);
+    for (index, ((level, data), limiter)) in levels.enumerate() {
+        if let (true, Some(key)) = (is_such(index, level), data.key()) {
+            let held = level.held.as_ref().map_or(0, |held| held.units());
+            let subject = limiter.subject(level.quotas(limiter), key);
+            checks.push(subject.check(data.cost().saturating_sub(held)));
+        }
+    }
+    checks
+}
+
+/// Fails if the store cannot decide the levels together.
+fn verify_together(limiters: &[&RateLimiter], levels: &[LevelData]) -> Result<(), CheckError> {
+    let Some(first) = limiters.first() else {
+        return Ok(());
+    };
+    let failed = |one: &RateLimiter, other: &RateLimiter, why, remedy| {
+        let error = Error::levels(&one.name, &other.name, why, remedy);
+        Err(CheckError::at(0, error))
+    };
+    for (index, (limiter, level)) in limiters.iter().zip(levels).enumerate() {
+        if limiter.id.store != first.id.store {
+            let remedy = "create both limiters with clones of one store";
+            return failed(first, limiter, "their stores differ", remedy);
+        }
+        let mut earlier = limiters.iter().zip(levels).take(index);
+        let same = earlier.find(|(other, earlier)| {
+            other.id.name == limiter.id.name && earlier.key() == level.key()
+        });
+        if let Some((other, _)) = same {
+            let why = "they count the same key under the same name";
+            let remedy =
+                "give each limiter its own name, or check the key once with the sum of the costs";
+            return failed(other, limiter, why, remedy);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the lowest limit if the cost exceeds it, so that no wait helps.
+#[inline]
+pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
+    quotas.min_limit().filter(|limit| cost > *limit)
+}
+
+/// Refuses a check of a blocked key.
+///
+/// A cost above a limit has no wait: it does not pass after the block either.
+#[cold]
+fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
+    let wait = exceeded_limit(quotas, cost).is_none().then_some(left);
+    let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
+    Answer::new(Source::Block, quotas.iter().map(refused))
+}
+
+/// Returns the error for a store whose answer has another number of quotas than the check.
+#[cold]
+pub(super) fn mismatch(answers: usize, quotas: usize) -> Error {
+    Error::new(
+        ErrorKind::InvalidReply,
+        format!("the store answered for {answers} of {quotas} quotas"),
+    )
+}
