@@ -9,8 +9,8 @@ use support::redis_server::RedisServer;
 use support::test_time::TestTime;
 
 use tollgate::store::{
-    Answer, Check, Conformance, Counters, Refund, RuleOutcome, Source, Store, StoreFuture, StoreId,
-    TestClock,
+    Answer, Answers, Check, Conformance, Counters, Refund, RuleOutcome, Source, Store, StoreFuture,
+    StoreId, TestClock,
 };
 use tollgate::{Key, MemoryStore, Quota, Quotas, RedisStore};
 
@@ -117,17 +117,13 @@ impl Store for Flawed {
         self.id
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        StoreFuture::ready(Ok(self.decide(check)))
-    }
-
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        if self.flaw == Flaw::OneByOne {
-            let answers = checks.iter().map(|check| self.decide(*check));
-            return StoreFuture::ready(Ok(answers.collect()));
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        if checks.len() > 1 && self.flaw != Flaw::OneByOne {
+            let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "one at a time");
+            return Some(StoreFuture::ready(Err(error)));
         }
-        let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "one at a time");
-        StoreFuture::ready(Err(error))
+        *answers = checks.iter().map(|check| self.decide(*check)).collect();
+        None
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, Request, Response, StatusCode};
 use support::moody::{DEADLINE, Mood, Moody};
 use tollgate::key;
-use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId};
+use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId};
 use tollgate::{
     Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer,
     RateLimiter, Source, Store,
@@ -261,8 +261,8 @@ async fn a_store_that_cannot_give_says_so() {
             self.0.id()
         }
 
-        fn check(&self, check: Check<'_>) -> StoreFuture {
-            self.0.check(check)
+        fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+            self.0.check(checks, answers)
         }
     }
     let limiter = RateLimiter::new(Checks(MemoryStore::new()), Quota::per_minute(9));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use support::node::Node;
 use tokio::time::{Instant, sleep};
-use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, TestClock, TestStore};
+use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId, TestClock, TestStore};
 use tollgate::{
     Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter, RedisStore,
     Source, Store,
@@ -323,10 +323,10 @@ impl Store for Lossy {
         self.counts.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let counted = self.counts.check(check);
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        let counted = self.counts.check(checks, answers);
         if self.loses.load(Ordering::SeqCst) {
-            return StoreFuture::boxed(pending());
+            return Some(StoreFuture::boxed(pending()));
         }
         counted
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use support::ask;
 use support::redis_server::{RedisServer, run};
 use support::test_time::TestTime;
-use tollgate::store::{Answer, Check, QuotaAnswer, Receipt, Refund, Store};
+use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Receipt, Refund, Store};
 use tollgate::{Algorithm, Key, Quota, Quotas};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -170,25 +171,22 @@ impl Pair {
         levels.map(check).collect()
     }
 
-    fn in_memory(&self, shape: &Shape, keys: &[Key]) -> Vec<Answer> {
-        let decided = self.time.memory.check_all(&self.checks(shape, keys));
+    fn in_memory(&self, shape: &Shape, keys: &[Key]) -> Answers {
+        let decided = ask(&self.time.memory, &self.checks(shape, keys));
         self.runtime.block_on(decided).expect("an answer")
     }
 
     /// Sends checks to Redis in one call, while a look at another key is in flight.
-    fn in_redis(&self, shape: &Shape, keys: &[Vec<Key>]) -> Vec<Vec<Answer>> {
+    fn in_redis(&self, shape: &Shape, keys: &[Vec<Key>]) -> Vec<Answers> {
         let (other, quotas) = (Key::from("other"), Quotas::from(Quota::per_hour(1)));
         self.runtime.block_on(async {
-            let look = self
-                .time
-                .redis
-                .check(Check::new(&other, &other, &quotas, 0));
+            let look = ask(&self.time.redis, &[Check::new(&other, &other, &quotas, 0)]);
             let checks = keys.iter().map(|keys| self.checks(shape, keys));
             let sent: Vec<_> = checks
-                .map(|checks| self.time.redis.check_all(&checks))
+                .map(|checks| ask(&self.time.redis, &checks))
                 .collect();
             let (look, answers) = join(look, join_all(sent)).await;
-            assert!(look.expect("an answer").is_admitted());
+            assert!(look.expect("an answer").are_admitted());
             let answers = answers.into_iter();
             answers.map(|answers| answers.expect("an answer")).collect()
         })
@@ -202,7 +200,7 @@ impl Pair {
         let redis = self.in_redis(shape, &keys);
         let is_whole = redis.iter().all(|answers| is_admitted(answers));
         let context = format!("{shape:?} {keys:?}");
-        let mut memory: Vec<Vec<Answer>> = vec![Vec::new(); keys.len()];
+        let mut memory: Vec<Answers> = vec![Answers::default(); keys.len()];
         // Whatever the order, those that are admitted have room for each other, and those that are refused have
         // none behind them.
         for admitted in [true, false] {
@@ -236,14 +234,14 @@ impl Pair {
         }
         for ((keys, in_memory), in_redis) in keys.iter().zip(memory).zip(redis) {
             if is_admitted(&in_redis) && (is_whole || self.charged.len() < 3) {
-                let answers = in_memory.into_iter().zip(in_redis);
+                let answers = in_memory.iter().zip(in_redis.iter());
                 for ((answers, key), &(level, plan, cost)) in answers.zip(keys).zip(shape) {
                     self.charged.push(Charged {
                         level,
                         key: key.clone(),
                         plan,
                         cost,
-                        answers: [answers.0, answers.1],
+                        answers: [answers.0.clone(), answers.1.clone()],
                     });
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::store::{
-    Answer, Block, BlockList, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset,
+    Answers, Block, BlockList, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset,
     StoreFuture, StoreId,
 };
 use tollgate::{DecisionView, Key, Quotas, Source, Store};
@@ -78,27 +78,30 @@ impl Store for CountedStore {
         self.store.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let answer = self.store.check(check);
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        let asked = self.store.check(checks, answers);
+        let [check] = checks else {
+            return asked;
+        };
         if check.cost() == 0 {
-            return answer;
+            return asked;
         }
         let (key, quotas) = (check.key().clone(), check.quotas().clone());
         let counts = self.counts.clone();
         counts.change(&key, &quotas, |count| count.sent += 1);
         let cost = u64::from(check.cost());
-        StoreFuture::boxed(async move {
-            let answer = answer.await?;
-            if answer.source() == Source::Redis && answer.is_admitted() {
-                let charged = cost + u64::from(answer.extra());
-                counts.change(&key, &quotas, |count| count.charged += charged);
+        // Only Redis charges what is counted here, and it answers later.
+        let asked = asked?;
+        Some(StoreFuture::boxed(async move {
+            let answers = asked.await?;
+            for answer in answers.iter() {
+                if answer.source() == Source::Redis && answer.is_admitted() {
+                    let charged = cost + u64::from(answer.extra());
+                    counts.change(&key, &quotas, |count| count.charged += charged);
+                }
             }
-            Ok(answer)
-        })
-    }
-
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        self.store.check_all(checks)
+            Ok(answers)
+        }))
     }
 
     fn supports_leases(&self) -> bool {

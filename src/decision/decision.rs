@@ -158,7 +158,7 @@ impl Decision {
 
     /// Returns the decision of each quota: see [`DecisionView::quotas`].
     #[must_use]
-    pub fn quotas(&self) -> impl Iterator<Item = QuotaDecision<'_>> {
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
         self.view.quotas()
     }
 
@@ -460,8 +460,9 @@ impl DecisionView {
     ///
     /// The quotas of a level that was [not asked](LevelDecision::is_asked) are left out.
     #[must_use]
-    pub fn quotas(&self) -> impl Iterator<Item = QuotaDecision<'_>> {
-        self.levels().flat_map(|level| level.quotas())
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+        let quotas = self.levels().flat_map(|level| level.quotas());
+        quotas.collect::<SmallVec<[_; 4]>>().into_iter()
     }
 
     /// Returns the part of each level, in the order of the check.

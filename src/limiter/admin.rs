@@ -424,7 +424,7 @@ impl KeyStatus {
 
     /// Returns the status of each quota, in the order in which the quotas were listed.
     #[must_use]
-    pub fn quotas(&self) -> impl Iterator<Item = QuotaDecision<'_>> {
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
         self.decision.quotas()
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tollgate::store::{
-    Answer, Block, BlockList, Check, CircuitBreaker, RefusalOutcome, Refusals, StoreFuture,
+    Answers, Block, BlockList, Check, CircuitBreaker, RefusalOutcome, Refusals, StoreFuture,
     StoreId, TestClock, TestStore,
 };
 use tollgate::{
@@ -434,8 +434,8 @@ impl Store for Plain {
         self.0.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        self.0.check(check)
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        self.0.check(checks, answers)
     }
 }
 
@@ -499,12 +499,12 @@ impl Store for Later {
         self.counts.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture<Answer> {
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
         if self.is_down.load(Ordering::Relaxed) {
             let error = Error::new(ErrorKind::Unavailable, "down");
-            return StoreFuture::ready(Err(error));
+            return Some(StoreFuture::ready(Err(error)));
         }
-        self.counts.check(check)
+        self.counts.check(checks, answers)
     }
 
     fn block_list(&self) -> BlockList {

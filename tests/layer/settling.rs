@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
-use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, TestClock};
+use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId, TestClock};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     Rejection, Reservation, Store,
@@ -508,11 +508,12 @@ impl Store for Breaking {
         self.0.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        if check.cost() == 0 || check.cost() == COST {
-            return self.0.check(check);
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        if checks.iter().all(|check| [0, COST].contains(&check.cost())) {
+            return self.0.check(checks, answers);
         }
-        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "in no mood")))
+        let error = Error::new(ErrorKind::Unavailable, "in no mood");
+        Some(StoreFuture::ready(Err(error)))
     }
 
     fn circuit_breaker(&self) -> CircuitBreaker {

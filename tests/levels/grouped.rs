@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollgate::store::{
-    Answer, Check, CircuitBreaker, Refund, RefusalCache, Store, StoreFuture, StoreId, TestClock,
+    Answers, Check, CircuitBreaker, Refund, RefusalCache, Store, StoreFuture, StoreId, TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore};
 
@@ -101,21 +101,11 @@ impl Store for Grouped {
         self.counts.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let group = group(check);
-        if self.is_lost(group) {
-            return self.reply(group, Err(lost(group)));
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        if checks.len() > 1 || checks[0].cost() > 0 {
+            let names = checks.iter().map(|check| check.limiter().as_str());
+            self.log(format!("check {}", names.collect::<Vec<_>>().join("+")));
         }
-        let answer = now(self.counts.check(check));
-        self.reply(group, answer)
-    }
-
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        let names: Vec<_> = checks
-            .iter()
-            .map(|check| check.limiter().as_str())
-            .collect();
-        self.log(format!("check {}", names.join("+")));
         let group = group(checks[0]);
         assert!(
             checks
@@ -123,10 +113,10 @@ impl Store for Grouped {
                 .all(|check| self.atomic_group(*check) == group)
         );
         if self.is_lost(group) {
-            return self.reply(group, Err(lost(group)));
+            return Some(self.reply(group, Err(lost(group))));
         }
-        let answers = now(self.counts.check_all(checks));
-        self.reply(group, answers)
+        assert!(self.counts.check(checks, answers).is_none());
+        Some(self.reply(group, Ok(answers.clone())))
     }
 
     fn atomic_group(&self, check: Check<'_>) -> u64 {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::{Answer, Check, Store, StoreFuture, StoreId, TestStore};
+use tollgate::store::{Answers, Check, Store, StoreFuture, StoreId, TestStore};
 use tollgate::{Error, ErrorKind, FailurePolicy, Key, Quota, RateLimiter, Source};
 
 use crate::grouped::Grouped;
@@ -198,12 +198,9 @@ impl Store for Failing {
         self.0
     }
 
-    fn check(&self, _: Check<'_>) -> StoreFuture {
-        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "always")))
-    }
-
-    fn check_all(&self, _: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "always")))
+    fn check(&self, _: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
+        let error = Error::new(ErrorKind::Unavailable, "always");
+        Some(StoreFuture::ready(Err(error)))
     }
 }
 

@@ -9,7 +9,7 @@ use axum::http::Request;
 use metrics::Unit;
 use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
-use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, StoreId};
+use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Store, StoreFuture, StoreId};
 use tollgate::{
     Blocking, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source,
     key,
@@ -225,10 +225,13 @@ impl Store for Foreign {
         StoreId::unique()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let answers = check.quotas().iter();
-        let answers = answers.map(|quota| QuotaAnswer::admitted(1, quota.window()));
-        StoreFuture::ready(Ok(Answer::new(Source::Other, answers)))
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        for (check, answer) in checks.iter().zip(answers.iter_mut()) {
+            let quotas = check.quotas().iter();
+            let admitted = quotas.map(|quota| QuotaAnswer::admitted(1, quota.window()));
+            *answer = Answer::new(Source::Other, admitted);
+        }
+        None
     }
 }
 

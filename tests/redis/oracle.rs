@@ -10,10 +10,11 @@ use futures_util::future::{join, join_all};
 use proptest::prelude::RngExt as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use redis::Commands;
-use tollgate::store::{Answer, Check, Store, TestClock};
+use tollgate::store::{Answer, Answers, Check, TestClock};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RedisStore};
 
 use crate::stored::{log_of, name_of};
+use crate::support::ask;
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::test_time::TestTime;
 
@@ -697,7 +698,7 @@ impl Sequence {
         &self,
         store: &RedisStore,
         entries: &[(Vec<Level>, u32)],
-    ) -> Vec<Result<Vec<Answer>, Error>> {
+    ) -> Vec<Result<Answers, Error>> {
         let (limiter, other) = (Key::from("l"), Key::from("other"));
         let keys: Vec<Vec<Key>> = entries
             .iter()
@@ -713,15 +714,16 @@ impl Sequence {
                 .collect();
             async move {
                 match checks.as_slice() {
-                    [check] => Ok(vec![store.check(check.and_up_to(*more)).await?]),
-                    _ => store.check_all(&checks).await,
+                    [check] => ask(store, &[check.and_up_to(*more)]).await,
+                    _ => ask(store, &checks).await,
                 }
             }
         });
         if entries.len() == 1 {
             return join_all(sent).await;
         }
-        let look = store.check(Check::new(&limiter, &other, &self.model.plans[0], 0));
+        let look = [Check::new(&limiter, &other, &self.model.plans[0], 0)];
+        let look = ask(store, &look);
         join(look, join_all(sent)).await.1
     }
 

@@ -6,6 +6,7 @@ use tollgate::store::{Block, Credit, Reset, Store};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimitLayer, RateLimiter, RedisStore, Source};
 
 use crate::store_on;
+use crate::support::ask;
 use crate::support::redis_server::RedisServer;
 
 fn limiter(store: &RedisStore) -> RateLimiter {
@@ -67,7 +68,7 @@ async fn a_setting_of_a_store_in_use_fails_loudly_and_leaves_the_store_as_it_was
     let errors = [
         limiter_of_changed.check("ada").await.unwrap_err(),
         changed.ping().await.unwrap_err(),
-        changed.check_all(&[]).await.unwrap_err(),
+        ask(&changed, &[]).await.unwrap_err(),
         changed
             .reset(Reset::new(&key, &key, &quotas))
             .await

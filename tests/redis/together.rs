@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::store::{Answer, Check, Store};
+use tollgate::store::{Answers, Check};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::store_on;
 use crate::stored::name_of;
+use crate::support::ask;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run};
 
@@ -15,7 +16,7 @@ use crate::support::redis_server::{RedisServer, run};
 type Level = (&'static str, String, Quotas, u32);
 
 /// Decides these levels together.
-async fn check_all(store: RedisStore, levels: Vec<Level>) -> Result<Vec<Answer>, Error> {
+async fn check_all(store: RedisStore, levels: Vec<Level>) -> Result<Answers, Error> {
     let keys: Vec<_> = levels
         .iter()
         .map(|(limiter, key, ..)| [Key::from(*limiter), Key::from(key.as_str())])
@@ -25,14 +26,14 @@ async fn check_all(store: RedisStore, levels: Vec<Level>) -> Result<Vec<Answer>,
         .zip(&keys)
         .map(|((.., quotas, cost), [limiter, key])| Check::new(limiter, key, quotas, *cost))
         .collect();
-    store.check_all(&checks).await
+    ask(&store, &checks).await
 }
 
 /// Checks trees at once, in their order.
 async fn check_trees(
     store: &RedisStore,
     trees: impl IntoIterator<Item = Vec<Level>>,
-) -> Vec<Result<Vec<Answer>, Error>> {
+) -> Vec<Result<Answers, Error>> {
     let trees = trees.into_iter();
     let checks: Vec<_> = trees
         .map(|tree| tokio::spawn(check_all(store.clone(), tree)))
@@ -44,8 +45,8 @@ async fn check_trees(
     answers
 }
 
-fn is_admitted(answers: &[Answer]) -> bool {
-    answers.iter().all(Answer::is_admitted)
+fn is_admitted(answers: &Answers) -> bool {
+    answers.are_admitted()
 }
 
 /// A user, a team of four users, a tenant of sixteen, and the service.
@@ -73,7 +74,7 @@ async fn checks_that_have_limiter_and_key_in_common_are_an_error_and_charge_noth
     let (limiter, key) = (Key::from("default"), Key::from("ada"));
     let quotas = Quotas::from(Quota::per_hour(5));
     let check = Check::new(&limiter, &key, &quotas, 3);
-    let error = store.check_all(&[check, check]).await.unwrap_err();
+    let error = ask(&store, &[check, check]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     let used = RateLimiter::new(store, quotas.clone())
         .peek("ada")
@@ -97,7 +98,7 @@ async fn a_key_of_another_type_charges_none_of_the_checks() {
     for (command, value) in [("SET", "x"), ("RPUSH", "x")] {
         run(&mut connection, &["DEL", stored]);
         run(&mut connection, &[command, stored, value]);
-        let error = store.check_all(&[ada, bob, cem]).await.unwrap_err();
+        let error = ask(&store, &[ada, bob, cem]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
         assert_eq!(keys, [stored]);
@@ -219,7 +220,7 @@ async fn a_full_level_refuses_its_trees_and_no_others_of_the_call() {
                 let expected = if call == 0 { 3 } else { 0 };
                 assert_eq!(admitted.count(), expected, "{algorithm:?} {call} {team}");
                 for refused in answers.iter().filter(|answers| !is_admitted(answers)) {
-                    let admits = refused.iter().map(Answer::is_admitted);
+                    let admits = refused.iter().map(|answer| answer.is_admitted());
                     assert_eq!(admits.collect::<Vec<_>>(), [true, false, true, true]);
                 }
             }

@@ -28,7 +28,15 @@ use std::time::{Duration, Instant};
 
 #[cfg(feature = "redis")]
 use tollgate::RedisStore;
+use tollgate::store::{Answers, Check, Store, StoreFuture};
 use tollgate::{Decision, RateLimiter};
+
+/// Asks a store to decide these checks together.
+pub(crate) fn ask(store: &impl Store, checks: &[Check<'_>]) -> StoreFuture {
+    let mut answers = Answers::empty(checks.len());
+    let asked = store.check(checks, &mut answers);
+    asked.unwrap_or_else(|| StoreFuture::ready(Ok(answers)))
+}
 
 /// A store on a server, patient with a slow machine.
 #[cfg(feature = "redis")]

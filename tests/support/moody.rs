@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::store::{
-    Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset, Store, StoreFuture, StoreId,
-    TestClock,
+    Answers, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset, Store, StoreFuture,
+    StoreId, TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore};
 
@@ -81,15 +81,15 @@ impl Store for Moody {
         self.counts.id()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine => self.counts.check(check),
-            Mood::Fails(kind) => {
-                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
-            }
-            Mood::Hangs => StoreFuture::boxed(pending()),
+            Mood::Fine => self.counts.check(checks, answers),
+            Mood::Fails(kind) => Some(StoreFuture::boxed(async move {
+                Err(Error::new(kind, "in no mood"))
+            })),
+            Mood::Hangs => Some(StoreFuture::boxed(pending())),
         }
     }
 

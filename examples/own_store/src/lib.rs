@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tollgate::store::{
-    Answer, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, RefusalOutcome,
+    Answers, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, RefusalOutcome,
     Refusals, Reset, Source, Store, StoreFuture, StoreId,
 };
 use tollgate::{Error, ErrorKind, Key};
@@ -149,7 +149,7 @@ impl Database {
         })
     }
 
-    fn check_all(&self, checks: &[Check<'_>]) -> Result<Vec<Answer>, Error> {
+    fn check(&self, checks: &[Check<'_>]) -> Result<Answers, Error> {
         self.transact(|transaction, now| {
             let mut loaded = Vec::with_capacity(checks.len());
             for check in checks {
@@ -158,11 +158,11 @@ impl Database {
                     read(transaction, check.limiter(), check.key(), now)?,
                 ));
             }
-            let judged: Vec<_> = loaded
+            let judged: Answers = loaded
                 .iter_mut()
                 .map(|(check, counters)| counters.judge(*check, Source::Other, now))
                 .collect();
-            if !judged.iter().all(Answer::is_admitted) {
+            if !judged.are_admitted() {
                 return Ok(judged);
             }
             remove_expired(transaction, now)?;
@@ -306,13 +306,14 @@ impl Store for SqliteStore {
         self.id
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let answers = self.database.check_all(&[check]);
-        StoreFuture::ready(answers.map(|answers| answers.into_iter().next().unwrap_or_default()))
-    }
-
-    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        StoreFuture::ready(self.database.check_all(checks))
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        match self.database.check(checks) {
+            Ok(decided) => {
+                *answers = decided;
+                None
+            }
+            Err(error) => Some(StoreFuture::ready(Err(error))),
+        }
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

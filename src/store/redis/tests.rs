@@ -12,7 +12,7 @@ use super::protocol::{BatchEntry, EntryReply, KeyNames, ServerClock};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
-use crate::decision::{Answer, QuotaAnswer};
+use crate::decision::{Answers, QuotaAnswer};
 use crate::error::ErrorKind;
 use crate::key::Key;
 use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
@@ -82,7 +82,7 @@ fn call(
 }
 
 /// Returns the answers to all checks of an entry, one by one.
-fn answers(reply: &EntryReply, cost: u32, count: u32) -> Vec<Answer> {
+fn answers(reply: &EntryReply, cost: u32, count: u32) -> Vec<Answers> {
     let is_peek = cost == 0 && reply.refused.is_none();
     let last = if is_peek {
         reply.admitted.first()
@@ -96,6 +96,12 @@ fn answers(reply: &EntryReply, cost: u32, count: u32) -> Vec<Answer> {
     answers
 }
 
+/// Returns the units used of each quota, level by level.
+fn used_in(answers: &Answers) -> Vec<u32> {
+    let quotas = answers.iter().flat_map(|answer| answer.quotas());
+    quotas.map(QuotaAnswer::used).collect()
+}
+
 /// Returns the units used after the only check of each entry.
 fn used(server: &RedisServer, checks: &[(&str, &Quotas, u32)]) -> Vec<Result<Vec<u32>, ErrorKind>> {
     let entries: Vec<Entry<'_>> = checks
@@ -105,7 +111,7 @@ fn used(server: &RedisServer, checks: &[(&str, &Quotas, u32)]) -> Vec<Result<Vec
     let replies = decide(&Scripts::shared(), &mut server.connect(), &entries);
     let used = replies.into_iter().zip(checks).map(|(reply, check)| {
         let answer = answers(&reply?, check.2, 1).remove(0);
-        Ok(answer.quotas().iter().map(QuotaAnswer::used).collect())
+        Ok(used_in(&answer))
     });
     used.collect()
 }
@@ -148,9 +154,8 @@ fn refused_checks_of_several_levels_see_the_charges_between_them() {
             let answers = replies
                 .into_iter()
                 .map(|reply| reply.unwrap().into_last().unwrap());
-            let used = |answer: &Answer| answer.quotas().iter().map(QuotaAnswer::used).collect();
             answers
-                .map(|answer| (answer.is_admitted(), used(&answer)))
+                .map(|answers| (answers.are_admitted(), used_in(&answers)))
                 .collect()
         };
         assert_eq!(checked(&["ada"]), [(true, vec![1, 1])], "{algorithm:?}");

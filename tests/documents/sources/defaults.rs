@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::key::{self, KeyExtractor};
 use tollgate::store::{
-    Answer, Check, CircuitBreaker, QuotaAnswer, RefusalRecord, Store, StoreFuture, StoreId,
-    TestStore,
+    Answer, Answers, Check, CircuitBreaker, QuotaAnswer, RefusalRecord, Store, StoreFuture,
+    StoreId, TestStore,
 };
 use tollgate::{
     Algorithm, Blocking, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
@@ -275,11 +275,13 @@ impl Store for Granting {
         StoreId::unique()
     }
 
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        let answers = check.quotas().iter();
-        let answers = answers.map(|quota| QuotaAnswer::admitted(1, quota.window()));
-        let answer = Answer::new(Source::Other, answers).with_extra(check.more());
-        StoreFuture::ready(Ok(answer))
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        for (check, answer) in checks.iter().zip(answers.iter_mut()) {
+            let quotas = check.quotas().iter();
+            let admitted = quotas.map(|quota| QuotaAnswer::admitted(1, quota.window()));
+            *answer = Answer::new(Source::Other, admitted).with_extra(check.more());
+        }
+        None
     }
 
     fn supports_leases(&self) -> bool {
