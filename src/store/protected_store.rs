@@ -1,6 +1,5 @@
 //! A store with its circuit breaker, deadline and caches. Limiters ask the store through it.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,7 +120,7 @@ impl ProtectedStore {
             Permit::Refuse => return Some(self.refuse(partition).into()),
         };
         let mut sent = SendMarks::new();
-        if let Some(cache) = cache {
+        if let (Some(cache), Operation::Check) = (cache, operation) {
             if repeat_refusals(cache, checks, answers) {
                 return None;
             }
@@ -138,7 +137,7 @@ impl ProtectedStore {
                 if sent.is_empty() {
                     return None;
                 }
-                StoreFuture::ready(Ok(mem::take(answers)))
+                StoreFuture::ready(Ok(answers.clone()))
             }
         };
         Some(PendingAnswers { future, sent })

@@ -63,6 +63,7 @@ async fn groups_are_asked_in_the_order_of_their_first_level_with_one_call_each()
 async fn what_earlier_groups_charged_is_refunded_when_a_later_one_refuses() {
     let tree = Tree::new();
     let _ = tree.tenant.check_n("acme", 9).await.unwrap();
+    tree.store.take_log();
     let decision = RateLimiter::check_all(tree.levels(3)).await.unwrap();
     assert!(!decision.is_allowed());
     assert_eq!(
@@ -85,6 +86,7 @@ async fn what_earlier_groups_charged_is_refunded_when_a_later_one_refuses() {
 async fn a_dropped_caller_does_not_stop_the_refunds() {
     let tree = Tree::new();
     let _ = tree.service.check_n(Key::global(), 10).await.unwrap();
+    tree.store.take_log();
     tree.store.hold(2);
     let mut check = Box::pin(RateLimiter::check_all(tree.levels(1)));
     tokio::select! {
@@ -111,6 +113,7 @@ async fn a_dropped_caller_does_not_stop_the_refunds() {
 async fn a_remembered_refusal_asks_no_group_and_is_remembered_for_100_ms() {
     let tree = Tree::new();
     let _ = tree.tenant.check_n("acme", 10).await.unwrap();
+    tree.store.take_log();
     let asked = ["check user1", "check tenant2", "refund user1 1"];
     for _ in 0..3 {
         let decision = RateLimiter::check_all(tree.levels(1)).await.unwrap();
