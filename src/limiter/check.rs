@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
-use super::pending_check::{CheckError, Checked, PendingCheck};
+use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};
 use super::refusals::count_refusals;
 use super::wait::Wait;
 use crate::decision::{Decision, DecisionView};
@@ -48,12 +48,11 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.add(self, key, cost, None);
-        let limiters = [self];
-        let checked = match check.start_within_limits(&limiters) {
+        let checked = match check.start_within_limits(self) {
             Poll::Ready(checked) => checked,
-            Poll::Pending => poll_fn(|cx| check.poll(&limiters, cx)).await,
+            Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
         };
-        record(&limiters, &checked);
+        record(self, &checked);
         checked.map_err(|failure| failure.error)
     }
 
@@ -129,7 +128,7 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let levels: Levels<'a> = levels.into_iter().collect();
         async move {
-            let limiters = limiters_of(&levels);
+            let limiters = LimitersOf::of(&levels);
             let checked = decide_within_limits(levels, &limiters).await;
             record(&limiters, &checked);
             checked.map_err(|failure| failure.error)
@@ -160,10 +159,9 @@ impl RateLimiter {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
         check.add(self, key, cost, Some(quotas));
-        let limiters = [self];
-        let checked = match check.start(&limiters) {
+        let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
-            Poll::Pending => poll_fn(|cx| check.poll(&limiters, cx)).await,
+            Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
         };
         checked.map_err(|failure| failure.error)
     }
@@ -252,7 +250,7 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let levels: Levels<'a> = levels.into_iter().collect();
         async move {
-            let limiters = limiters_of(&levels);
+            let limiters = LimitersOf::of(&levels);
             let mut wait = Wait::new(max_wait);
             loop {
                 let checked = decide_within_limits(levels.clone(), &limiters).await;
@@ -274,12 +272,23 @@ impl RateLimiter {
 
 type Levels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
 
-fn limiters_of<'a>(levels: &[LevelCheck<'a>]) -> SmallVec<[&'a RateLimiter; 4]> {
-    levels.iter().map(|level| level.limiter).collect()
+/// The limiters of a check of several levels.
+struct LimitersOf<'a>(SmallVec<[&'a RateLimiter; 4]>);
+
+impl<'a> LimitersOf<'a> {
+    fn of(levels: &[LevelCheck<'a>]) -> Self {
+        Self(levels.iter().map(|level| level.limiter).collect())
+    }
+}
+
+impl Limiters for LimitersOf<'_> {
+    fn limiter(&self, level: usize) -> Option<&RateLimiter> {
+        self.0.get(level).copied()
+    }
 }
 
 /// Decides a check, unless a cost is above its limit.
-async fn decide_within_limits(levels: Levels<'_>, limiters: &[&RateLimiter]) -> Checked {
+async fn decide_within_limits(levels: Levels<'_>, limiters: &impl Limiters) -> Checked {
     let mut check = PendingCheck::new();
     for level in levels {
         check.add(level.limiter, level.key, level.cost, level.quotas.as_ref());
@@ -291,27 +300,27 @@ async fn decide_within_limits(levels: Levels<'_>, limiters: &[&RateLimiter]) -> 
 }
 
 /// Returns whether the limiter of each level that failed waits for the store.
-fn wait_through_outages(limiters: &[&RateLimiter], failure: &CheckError) -> bool {
+fn wait_through_outages(limiters: &impl Limiters, failure: &CheckError) -> bool {
     let failed = failure.failed.iter();
-    let mut failed = failed.filter_map(|index| limiters.get(*index));
+    let mut failed = failed.filter_map(|index| limiters.limiter(*index));
     failed.all(|limiter| limiter.waits_through_outages)
 }
 
 /// Records the result of a check, and counts its refusals.
 #[inline]
-fn record(limiters: &[&RateLimiter], checked: &Checked) {
+fn record(limiters: &impl Limiters, checked: &Checked) {
     match checked {
         Ok(decision) if decision.is_allowed() => {
-            record_admission(limiters.iter().copied(), decision.view());
+            record_admission(limiters, decision.view());
         }
         Ok(decision) => {
             let view = decision.view();
-            if let Some(limiter) = limiters.get(view.reported_index()) {
+            if let Some(limiter) = limiters.limiter(view.reported_index()) {
                 limiter
                     .telemetry
                     .record_refusal(OutcomeLabel::Refused, view);
             }
-            count_refusals(limiters.iter().copied(), decision.view());
+            count_refusals(limiters, decision.view());
         }
         Err(failure) => {
             // The store did not fail: the check can never be admitted, which is a refusal.
@@ -326,19 +335,18 @@ fn record(limiters: &[&RateLimiter], checked: &Checked) {
 
 /// Records an admission at each level's limiter.
 #[inline]
-pub(crate) fn record_admission<'a>(
-    limiters: impl IntoIterator<Item = &'a RateLimiter>,
-    decision: &DecisionView,
-) {
-    for (limiter, level) in limiters.into_iter().zip(decision.levels()) {
-        limiter.telemetry.record_admission(level);
+pub(crate) fn record_admission(limiters: &impl Limiters, decision: &DecisionView) {
+    for (index, level) in decision.levels().enumerate() {
+        if let Some(limiter) = limiters.limiter(index) {
+            limiter.telemetry.record_admission(level);
+        }
     }
 }
 
 /// Records an error at the limiter of each level that failed.
-fn record_failed_levels(limiters: &[&RateLimiter], outcome: OutcomeLabel, failure: &CheckError) {
+fn record_failed_levels(limiters: &impl Limiters, outcome: OutcomeLabel, failure: &CheckError) {
     let CheckError { error, failed } = failure;
-    for limiter in failed.iter().filter_map(|index| limiters.get(*index)) {
+    for limiter in failed.iter().filter_map(|index| limiters.limiter(*index)) {
         let kind = error.kind().text();
         limiter.telemetry.record_failure(outcome, error, kind);
     }

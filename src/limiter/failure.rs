@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::failure_policy::FailureAction;
 use super::limiter::RateLimiter;
 use super::pending_check::{
-    CheckError, Indices, LevelState, PendingCheck, PendingLevel, exceeded_limit, mismatch,
+    CheckError, Indices, LevelState, Limiters, PendingCheck, PendingLevel, exceeded_limit, mismatch,
 };
 use crate::decision::{Answer, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
@@ -41,10 +41,12 @@ impl PendingCheck {
     ///
     /// Fails if one of them has no policy or is closed.
     #[cold]
-    pub(super) fn apply_policies(&mut self, limiters: &[&RateLimiter]) -> Result<(), CheckError> {
+    pub(super) fn apply_policies(&mut self, limiters: &impl Limiters) -> Result<(), CheckError> {
         let mut closed = Closed::default();
-        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
-            let LevelState::Failed(error) = &level.state else {
+        for (index, level) in self.levels.iter_mut().enumerate() {
+            let (LevelState::Failed(error), Some(limiter)) =
+                (&level.state, limiters.limiter(index))
+            else {
                 continue;
             };
             let (error, action) = (error.clone(), limiter.action_on(error));
@@ -82,21 +84,26 @@ impl PendingCheck {
     ///
     /// Fails if this process cannot decide.
     #[cold]
-    pub(super) fn fall_back(&mut self, limiters: &[&RateLimiter]) -> Result<bool, CheckError> {
+    pub(super) fn fall_back(&mut self, limiters: &impl Limiters) -> Result<bool, CheckError> {
         self.apply_shares(limiters)?;
         let mut charged = Indices::new();
-        while let Some(first) = self.first_that_falls_back(limiters) {
-            // Limiters of a store without a circuit breaker of its own have counts of their own.
-            let has_same = |(level, limiter): (&PendingLevel, &&RateLimiter)| {
-                level.falls_back() && limiter.store.has_same_fallback(&first.store)
+        loop {
+            let mut falling_back = self.falling_back();
+            let Some(limiter) = falling_back
+                .first()
+                .and_then(|index| limiters.limiter(*index))
+            else {
+                return Ok(true);
             };
-            let levels = self.levels.iter().zip(limiters).enumerate();
-            let together = levels.filter(|(_, level)| has_same(*level));
-            let together: Indices = together.map(|(index, _)| index).collect();
+            // Limiters of a store without a circuit breaker of its own have counts of their own.
+            let first = &limiter.store;
+            falling_back.retain(|index| {
+                let other = limiters.limiter(*index);
+                other.is_some_and(|other| other.store.has_same_fallback(first))
+            });
+            let together = falling_back;
             let is_decided = |index, _: &PendingLevel| together.contains(&index);
-            let answers = first
-                .store
-                .check_fallback(&self.checks(limiters, is_decided));
+            let answers = first.check_fallback(&self.checks(limiters, is_decided));
             let Some(answers) = answers else {
                 // Fallback counts refund at once.
                 drop(self.refunds(limiters, &charged));
@@ -106,7 +113,7 @@ impl PendingCheck {
             self.set_answers(answers, is_decided);
             for index in &together {
                 if let (Some(level), Some(limiter)) =
-                    (self.levels.get_mut(*index), limiters.get(*index))
+                    (self.levels.get_mut(*index), limiters.limiter(*index))
                     && let LevelState::FallsBack(error) = &level.state
                 {
                     limiter.record_failure(error, FailureAction::FallBack);
@@ -119,19 +126,22 @@ impl PendingCheck {
             }
             charged.extend(together);
         }
-        Ok(true)
     }
 
-    fn first_that_falls_back<'a>(&self, limiters: &[&'a RateLimiter]) -> Option<&'a RateLimiter> {
-        let mut levels = self.levels.iter().zip(limiters);
-        let (_, limiter) = levels.find(|(level, _)| level.falls_back())?;
-        Some(limiter)
+    /// Returns the levels that fall back.
+    fn falling_back(&self) -> Indices {
+        let levels = self.levels.iter().enumerate();
+        let levels = levels.filter(|(_, level)| level.falls_back());
+        levels.map(|(index, _)| index).collect()
     }
 
     /// Divides the limits of levels that fall back by the number of replicas.
-    fn apply_shares(&mut self, limiters: &[&RateLimiter]) -> Result<(), CheckError> {
+    fn apply_shares(&mut self, limiters: &impl Limiters) -> Result<(), CheckError> {
         let mut too_expensive = Indices::new();
-        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
+        for (index, level) in self.levels.iter_mut().enumerate() {
+            let Some(limiter) = limiters.limiter(index) else {
+                continue;
+            };
             let (true, Some(on_failure)) = (level.falls_back(), &limiter.on_failure) else {
                 continue;
             };
@@ -158,10 +168,11 @@ impl PendingCheck {
     }
 
     /// Returns the error of levels that this process cannot decide: they are closed.
-    fn cannot_fall_back(&self, limiters: &[&RateLimiter], indices: &[usize]) -> CheckError {
+    fn cannot_fall_back(&self, limiters: &impl Limiters, indices: &[usize]) -> CheckError {
         let mut closed = Closed::default();
         for index in indices {
-            if let (Some(level), Some(limiter)) = (self.levels.get(*index), limiters.get(*index))
+            if let (Some(level), Some(limiter)) =
+                (self.levels.get(*index), limiters.limiter(*index))
                 && let LevelState::FallsBack(error) = &level.state
             {
                 closed.add(*index, limiter, error);

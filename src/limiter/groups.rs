@@ -12,7 +12,9 @@ use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 
 use super::limiter::RateLimiter;
-use super::pending_check::{CheckError, Checked, Indices, LevelState, PendingCheck, PendingLevel};
+use super::pending_check::{
+    CheckError, Checked, Indices, LevelState, Limiters, PendingCheck, PendingLevel,
+};
 use crate::decision::{Answers, LevelData, Source};
 use crate::error::{Error, ErrorKind};
 use crate::store::{PendingAnswers, Refund, StoreFuture, join_all};
@@ -27,12 +29,19 @@ pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = Checked> + Send>>;
 const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
 
 /// Asks the groups of a check in turn.
-pub(super) fn ask_in_turn(check: PendingCheck, limiters: &[&RateLimiter]) -> GroupsFuture {
-    let limiters: Vec<RateLimiter> = limiters.iter().copied().cloned().collect();
-    Box::pin(detached(async move {
-        let limiters: SmallVec<[&RateLimiter; 4]> = limiters.iter().collect();
-        check.ask_groups(&limiters).await
-    }))
+pub(super) fn ask_in_turn(check: PendingCheck, limiters: &impl Limiters) -> GroupsFuture {
+    let limiters = (0..check.levels.len()).filter_map(|index| limiters.limiter(index).cloned());
+    let limiters = OwnedLimiters(limiters.collect());
+    Box::pin(detached(async move { check.ask_groups(&limiters).await }))
+}
+
+/// The limiters of a check that goes on without its caller.
+struct OwnedLimiters(Vec<RateLimiter>);
+
+impl Limiters for OwnedLimiters {
+    fn limiter(&self, level: usize) -> Option<&RateLimiter> {
+        self.0.get(level)
+    }
 }
 
 /// Runs a check in a task, so that it goes on if the caller is dropped. Is ready at once if the store is.
@@ -53,13 +62,13 @@ async fn detached(check: impl Future<Output = Checked> + Send + 'static) -> Chec
 
 impl PendingCheck {
     /// Returns whether the levels to ask are in several groups.
-    pub(super) fn are_in_groups(&self, limiters: &[&RateLimiter]) -> bool {
+    pub(super) fn are_in_groups(&self, limiters: &impl Limiters) -> bool {
         are_several(limiters, &self.levels, self.decision.levels())
     }
 
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
-    async fn ask_groups(mut self, limiters: &[&RateLimiter]) -> Checked {
+    async fn ask_groups(mut self, limiters: &impl Limiters) -> Checked {
         if self.repeat_refusals(limiters) {
             return Ok(self.decide(limiters));
         }
@@ -118,8 +127,8 @@ impl PendingCheck {
     }
 
     /// Repeats the remembered refusals of all groups. Returns whether there are any.
-    fn repeat_refusals(&mut self, limiters: &[&RateLimiter]) -> bool {
-        let Some(first) = limiters.first() else {
+    fn repeat_refusals(&mut self, limiters: &impl Limiters) -> bool {
+        let Some(first) = limiters.limiter(0) else {
             return false;
         };
         let to_ask = |_, level: &PendingLevel| level.is_to_ask();
@@ -134,7 +143,7 @@ impl PendingCheck {
     }
 
     /// Refunds what groups were charged.
-    async fn refund_all(&mut self, limiters: &[&RateLimiter], charged: &[usize]) {
+    async fn refund_all(&mut self, limiters: &impl Limiters, charged: &[usize]) {
         // A refund that fails leaves the charge for its window.
         let _ = join_all(self.refunds(limiters, charged)).await;
     }
@@ -142,7 +151,7 @@ impl PendingCheck {
     /// Returns the refunds of all that levels were charged, and removes the units from their answers.
     pub(super) fn refunds(
         &mut self,
-        limiters: &[&RateLimiter],
+        limiters: &impl Limiters,
         charged: &[usize],
     ) -> Vec<StoreFuture<()>> {
         let mut refunds = Vec::new();
@@ -150,7 +159,7 @@ impl PendingCheck {
             let check = self.checks(limiters, |other, _| other == *index);
             if let (Some(check), Some(limiter), Some(answer)) = (
                 check.first(),
-                limiters.get(*index),
+                limiters.limiter(*index),
                 self.decision.answer(*index),
             ) && check.cost() > 0
                 && answer.source() != Source::None
@@ -167,7 +176,7 @@ impl PendingCheck {
 
 /// Returns whether the levels to ask are in several groups.
 pub(super) fn are_several(
-    limiters: &[&RateLimiter],
+    limiters: &impl Limiters,
     levels: &[PendingLevel],
     data: &[LevelData],
 ) -> bool {
@@ -180,7 +189,7 @@ pub(super) fn are_several(
 
 /// Returns the levels to ask, by groups, in the order in which the groups first occur.
 fn groups(
-    limiters: &[&RateLimiter],
+    limiters: &impl Limiters,
     levels: &[PendingLevel],
     data: &[LevelData],
 ) -> SmallVec<[Indices; 1]> {
@@ -195,19 +204,16 @@ fn groups(
 }
 
 /// Returns the index and the group of each level to ask.
-fn group_of_each(
-    limiters: &[&RateLimiter],
-    levels: &[PendingLevel],
-    data: &[LevelData],
-) -> impl Iterator<Item = (usize, u64)> {
-    let levels = levels.iter().zip(data).zip(limiters).enumerate();
-    levels.filter_map(|(index, ((level, data), limiter))| {
-        let key = data.key().filter(|_| level.is_to_ask())?;
-        let subject = limiter.subject(level.quotas(limiter), key);
-        Some((
-            index,
-            limiter.store.atomic_group(subject.check(data.cost())),
-        ))
+fn group_of_each<'a>(
+    limiters: &'a impl Limiters,
+    levels: &'a [PendingLevel],
+    data: &'a [LevelData],
+) -> impl Iterator<Item = (usize, u64)> + 'a {
+    let levels = levels.iter().zip(data).enumerate();
+    levels.filter_map(move |(index, (level, data))| {
+        let limiter = limiters.limiter(index).filter(|_| level.is_to_ask())?;
+        let check = level.check(limiter, data)?;
+        Some((index, limiter.store.atomic_group(check)))
     })
 }
 

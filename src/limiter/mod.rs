@@ -21,6 +21,6 @@ pub(crate) use check::record_admission;
 pub use failure_policy::FailurePolicy;
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
-pub(crate) use pending_check::{CheckError, Checked, PendingCheck};
+pub(crate) use pending_check::{CheckError, Checked, Limiters, PendingCheck};
 pub(crate) use refusals::count_refusals;
 pub(crate) use wait::backoff_after;

@@ -42,7 +42,7 @@ pub(super) type Indices = SmallVec<[usize; 4]>;
 
 /// A check that is not decided yet. [Add](Self::add) its levels, then [start](Self::start) it.
 ///
-/// The limiters of the levels are passed to each function, so that a check that is decided at once clones none.
+/// The [limiters](Limiters) of the levels are passed to each function, so that a check that is decided at once clones none.
 #[derive(Default)]
 pub(crate) struct PendingCheck {
     pub(super) decision: DecisionBuilder,
@@ -81,6 +81,19 @@ enum Awaited {
     Answers(PendingAnswers),
     /// The groups of its levels, which are asked in turn.
     Groups(GroupsFuture),
+}
+
+/// The limiters of the levels of a check, by the indices of the levels.
+pub(crate) trait Limiters {
+    fn limiter(&self, level: usize) -> Option<&RateLimiter>;
+}
+
+/// The limiter of a check of one level.
+impl Limiters for RateLimiter {
+    #[inline]
+    fn limiter(&self, _: usize) -> Option<&RateLimiter> {
+        Some(self)
+    }
 }
 
 impl CheckError {
@@ -138,10 +151,12 @@ impl PendingCheck {
 
     /// Starts the check, unless the cost of a level is above its limit, so that no wait helps.
     #[inline]
-    pub(super) fn start_within_limits(&mut self, limiters: &[&RateLimiter]) -> Poll<Checked> {
+    pub(super) fn start_within_limits(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
         let levels = self.levels.iter().zip(self.decision.levels());
-        for (index, ((level, data), limiter)) in levels.zip(limiters).enumerate() {
-            if let Some(limit) = exceeded_limit(level.quotas(limiter), data.cost()) {
+        for (index, (level, data)) in levels.enumerate() {
+            if let Some(limiter) = limiters.limiter(index)
+                && let Some(limit) = exceeded_limit(level.quotas(limiter), data.cost())
+            {
                 let error = Error::cost_exceeds_limit(data.cost(), limit);
                 return Poll::Ready(Err(CheckError::at(index, error)));
             }
@@ -153,7 +168,7 @@ impl PendingCheck {
     ///
     /// It sends a cost above a limit to the store, so that the refusal has the current numbers.
     #[inline]
-    pub(crate) fn start(&mut self, limiters: &[&RateLimiter]) -> Poll<Checked> {
+    pub(crate) fn start(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
         let Self {
             decision, levels, ..
         } = self;
@@ -165,7 +180,10 @@ impl PendingCheck {
         }
         let (mut is_blocked, mut asks_for_all) = (false, true);
         let each = levels.iter_mut().zip(data).zip(answers.iter_mut());
-        for (index, (((level, data), answer), limiter)) in each.zip(limiters).enumerate() {
+        for (index, ((level, data), answer)) in each.enumerate() {
+            let Some(limiter) = limiters.limiter(index) else {
+                continue;
+            };
             if let Err(error) = level.decide_without_store(limiter, data.cost()) {
                 return Poll::Ready(Err(CheckError::at(index, error)));
             }
@@ -182,16 +200,13 @@ impl PendingCheck {
         if !asks_for_all || data.len() > 1 && groups::are_several(limiters, levels, data) {
             return self.ask_for_some(limiters);
         }
-        let checks = checks(limiters, levels, data, to_ask);
-        let store = limiters.first().map(|limiter| &limiter.store);
-        let pending = store.and_then(|store| store.check(&checks, answers));
-        drop(checks);
+        let pending = ask_for_all(limiters, levels, data, answers);
         self.receive(limiters, pending)
     }
 
     /// Asks the store for what this process cannot decide: some of the levels or units, or several groups.
     #[cold]
-    fn ask_for_some(&mut self, limiters: &[&RateLimiter]) -> Poll<Checked> {
+    fn ask_for_some(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
         if let Err(failure) = self.apply_policies(limiters) {
             return Poll::Ready(Err(failure));
         }
@@ -210,7 +225,7 @@ impl PendingCheck {
     #[inline]
     fn receive(
         &mut self,
-        limiters: &[&RateLimiter],
+        limiters: &impl Limiters,
         pending: Option<PendingAnswers>,
     ) -> Poll<Checked> {
         let Some(PendingAnswers { future, sent }) = pending else {
@@ -227,11 +242,7 @@ impl PendingCheck {
     }
 
     /// Polls a check that was started. Must not be called again after it was ready.
-    pub(crate) fn poll(
-        &mut self,
-        limiters: &[&RateLimiter],
-        cx: &mut Context<'_>,
-    ) -> Poll<Checked> {
+    pub(crate) fn poll(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
         let (sent, answers) = match &mut self.awaited {
             Awaited::Nothing => polled_after_completion("check"),
             Awaited::Groups(groups) => return groups.as_mut().poll(cx),
@@ -252,9 +263,12 @@ impl PendingCheck {
     }
 
     /// Takes the units that this process holds. The store is asked for the others.
-    fn take_held(&mut self, limiters: &[&RateLimiter]) {
+    fn take_held(&mut self, limiters: &impl Limiters) {
         let is_alone = self.levels.len() == 1;
-        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
+        for (index, level) in self.levels.iter_mut().enumerate() {
+            let Some(limiter) = limiters.limiter(index) else {
+                continue;
+            };
             let (true, Some(lease)) = (level.is_to_ask(), &limiter.lease) else {
                 continue;
             };
@@ -284,7 +298,7 @@ impl PendingCheck {
 
     /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
     #[cold]
-    fn ask_in_turn(&mut self, limiters: &[&RateLimiter], cx: &mut Context<'_>) -> Poll<Checked> {
+    fn ask_in_turn(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
         let mut groups = groups::ask_in_turn(mem::take(self), limiters);
         let checked = groups.as_mut().poll(cx);
         self.awaited = Awaited::Groups(groups);
@@ -292,8 +306,8 @@ impl PendingCheck {
     }
 
     /// Asks the store to decide levels together. `None` if their answers were written.
-    pub(super) fn ask_store(&mut self, limiters: &[&RateLimiter]) -> Option<PendingAnswers> {
-        let store = &limiters.first()?.store;
+    pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
+        let store = &limiters.limiter(0)?.store;
         let (data, answers) = self.decision.levels_and_answers();
         let checks = checks(limiters, &self.levels, data, to_ask);
         if checks.len() == data.len() {
@@ -311,7 +325,7 @@ impl PendingCheck {
     /// Decides after the store has answered, or has failed.
     fn finish(
         &mut self,
-        limiters: &[&RateLimiter],
+        limiters: &impl Limiters,
         sent: &[SendMark],
         answers: Result<Answers, Error>,
     ) -> Checked {
@@ -321,7 +335,7 @@ impl PendingCheck {
 
     /// Decides by the accepted answers of the store, or by the failure policies.
     #[inline]
-    fn conclude(&mut self, limiters: &[&RateLimiter], accepted: Result<(), Error>) -> Checked {
+    fn conclude(&mut self, limiters: &impl Limiters, accepted: Result<(), Error>) -> Checked {
         if let Err(error) = accepted {
             self.fail(&error);
             self.apply_policies(limiters)?;
@@ -335,16 +349,17 @@ impl PendingCheck {
     /// Stores the answers to the levels that were asked, and remembers refusals for at most `max_age`.
     pub(super) fn answered(
         &mut self,
-        limiters: &[&RateLimiter],
+        limiters: &impl Limiters,
         sent: &[SendMark],
         answers: Result<Answers, Error>,
         max_age: Duration,
     ) -> Result<(), Error> {
         let answers = answers?;
-        if let (false, Some(first)) = (sent.is_empty(), limiters.first()) {
+        if let (false, Some(first)) = (sent.is_empty(), limiters.limiter(0)) {
             let checks = self.checks(limiters, to_ask);
             // Other processes return units when their lease ends.
-            let ages = limiters.iter().map(|limiter| limiter.max_refusal_age());
+            let of_levels = (0..self.levels.len()).filter_map(|index| limiters.limiter(index));
+            let ages = of_levels.map(RateLimiter::max_refusal_age);
             let max_age = ages.fold(max_age, Duration::min);
             first.store.remember(&checks, sent, &answers, max_age);
         }
@@ -400,8 +415,8 @@ impl PendingCheck {
 
     /// Decides by the answers. A level without an answer was not asked.
     #[inline]
-    pub(super) fn decide(&mut self, limiters: &[&RateLimiter]) -> Decision {
-        for (index, (level, limiter)) in self.levels.iter_mut().zip(limiters).enumerate() {
+    pub(super) fn decide(&mut self, limiters: &impl Limiters) -> Decision {
+        for (index, level) in self.levels.iter_mut().enumerate() {
             if let Some(held) = level.held.take() {
                 if self.decision.are_admitted() {
                     held.keep();
@@ -409,7 +424,9 @@ impl PendingCheck {
                     self.decision.remove_charge(index);
                 }
             }
-            if let Some(on_failure) = &limiter.on_failure {
+            if let Some(limiter) = limiters.limiter(index)
+                && let Some(on_failure) = &limiter.on_failure
+            {
                 let (outages, source) = (&on_failure.store_outages, self.decision.source_at(index));
                 outages.record_decision(&limiter.name, source);
             }
@@ -420,7 +437,7 @@ impl PendingCheck {
     /// Returns the checks of such levels: what the store has to charge.
     pub(super) fn checks<'a>(
         &'a self,
-        limiters: &[&'a RateLimiter],
+        limiters: &'a impl Limiters,
         is_such: impl Fn(usize, &PendingLevel) -> bool,
     ) -> Checks<'a> {
         checks(limiters, &self.levels, self.decision.levels(), is_such)
@@ -441,6 +458,18 @@ impl PendingLevel {
     #[inline]
     pub(super) fn falls_back(&self) -> bool {
         matches!(self.state, LevelState::FallsBack(_))
+    }
+
+    /// Returns the check of this level: what the store has to charge.
+    #[inline]
+    pub(super) fn check<'a>(
+        &'a self,
+        limiter: &'a RateLimiter,
+        data: &'a LevelData,
+    ) -> Option<Check<'a>> {
+        let held = self.held.as_ref().map_or(0, |held| held.units());
+        let subject = limiter.subject(self.quotas(limiter), data.key()?);
+        Some(subject.check(data.cost().saturating_sub(held)))
     }
 
     /// Answers a level without quotas. Fails if the cost cannot be charged at once.
@@ -484,46 +513,60 @@ pub(super) type Checks<'a> = SmallVec<[Check<'a>; 4]>;
 /// Returns the checks of such levels: what the store has to charge.
 #[inline]
 fn checks<'a>(
-    limiters: &[&'a RateLimiter],
+    limiters: &'a impl Limiters,
     levels: &'a [PendingLevel],
     data: &'a [LevelData],
     is_such: impl Fn(usize, &PendingLevel) -> bool,
 ) -> Checks<'a> {
     let mut checks = Checks::new();
-    let levels = levels.iter().zip(data).zip(limiters);
-    for (index, ((level, data), limiter)) in levels.enumerate() {
-        if let (true, Some(key)) = (is_such(index, level), data.key()) {
-            let held = level.held.as_ref().map_or(0, |held| held.units());
-            let subject = limiter.subject(level.quotas(limiter), key);
-            checks.push(subject.check(data.cost().saturating_sub(held)));
+    for (index, (level, data)) in levels.iter().zip(data).enumerate() {
+        if is_such(index, level) {
+            let limiter = limiters.limiter(index);
+            checks.extend(limiter.and_then(|limiter| level.check(limiter, data)));
         }
     }
     checks
 }
 
+/// Asks the store to decide all levels together.
+#[inline]
+fn ask_for_all(
+    limiters: &impl Limiters,
+    levels: &[PendingLevel],
+    data: &[LevelData],
+    answers: &mut Answers,
+) -> Option<PendingAnswers> {
+    let first = limiters.limiter(0)?;
+    match (levels, data) {
+        // Without a vector.
+        ([level], [data]) => first.store.check(&[level.check(first, data)?], answers),
+        _ => {
+            let checks = checks(limiters, levels, data, to_ask);
+            first.store.check(&checks, answers)
+        }
+    }
+}
+
 /// Fails if the store cannot decide the levels together.
-fn verify_together(limiters: &[&RateLimiter], levels: &[LevelData]) -> Result<(), CheckError> {
-    let Some(first) = limiters.first() else {
-        return Ok(());
-    };
+fn verify_together(limiters: &impl Limiters, levels: &[LevelData]) -> Result<(), CheckError> {
     let failed = |one: &RateLimiter, other: &RateLimiter, why, remedy| {
         let error = Error::levels(&one.name, &other.name, why, remedy);
         Err(CheckError::at(0, error))
     };
-    for (index, (limiter, level)) in limiters.iter().zip(levels).enumerate() {
-        if limiter.id.store != first.id.store {
-            let remedy = "create both limiters with clones of one store";
-            return failed(first, limiter, "their stores differ", remedy);
-        }
-        let mut earlier = limiters.iter().zip(levels).take(index);
-        let same = earlier.find(|(other, earlier)| {
-            other.id.name == limiter.id.name && earlier.key() == level.key()
-        });
-        if let Some((other, _)) = same {
-            let why = "they count the same key under the same name";
-            let remedy =
-                "give each limiter its own name, or check the key once with the sum of the costs";
-            return failed(other, limiter, why, remedy);
+    let levels = levels.iter().enumerate();
+    let levels = levels.filter_map(|(index, level)| Some((limiters.limiter(index)?, level.key())));
+    let levels: SmallVec<[_; 4]> = levels.collect();
+    for (index, (limiter, key)) in levels.iter().enumerate() {
+        for (other, other_key) in levels.iter().take(index) {
+            if other.id.store != limiter.id.store {
+                let remedy = "create both limiters with clones of one store";
+                return failed(other, limiter, "their stores differ", remedy);
+            }
+            if other.id.name == limiter.id.name && other_key == key {
+                let why = "they count the same key under the same name";
+                let remedy = "give each limiter its own name, or check the key once with the sum of the costs";
+                return failed(other, limiter, why, remedy);
+            }
         }
     }
     Ok(())

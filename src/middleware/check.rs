@@ -10,15 +10,12 @@ use http::request::Parts;
 use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer};
 use super::config::LayerConfig;
-use super::level::Level;
-use super::outcome::{Outcome, is_refused_for_free, leave_out};
-use super::plan_lookup::PlanFuture;
+use super::outcome::{Outcome, is_refused_for_free};
 use crate::decision::DecisionView;
-use crate::error::{Error, polled_after_completion};
-use crate::key::Key;
-use crate::limiter::{Checked, PendingCheck, RateLimiter, backoff_after};
-use crate::quota::{Plan, Quotas};
+use crate::error::polled_after_completion;
+use crate::limiter::{Checked, Limiters, PendingCheck, backoff_after};
 
 /// A started check.
 #[expect(
@@ -38,29 +35,6 @@ pub(super) struct CheckFuture {
     started: Option<Instant>,
     levels: CheckedLevels,
     stage: Stage,
-}
-
-/// The levels to check: those that are not left out.
-type CheckedLevels = SmallVec<[CheckedLevel; 1]>;
-
-/// The key, the cost and the quotas of a request at one level.
-struct CheckedLevel {
-    /// The index of the level in the layer.
-    index: usize,
-    key: Key,
-    cost: u32,
-    quotas: AppliedQuotas,
-}
-
-/// The quotas that apply at a level.
-enum AppliedQuotas {
-    /// Those of the limiter.
-    Own,
-    OfPlan(Quotas),
-    LookingUp(PlanFuture),
-    /// The plan leaves the level out.
-    Exempt,
-    Unknown(Error),
 }
 
 enum Stage {
@@ -142,9 +116,12 @@ fn attempt(
     if levels.is_empty() {
         return Ok(Outcome::Exempt);
     }
-    let limiters = limiters(config, levels);
+    let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
-    for (level, limiter) in levels.iter().zip(&limiters) {
+    for (index, level) in levels.iter().enumerate() {
+        let Some(limiter) = limiters.limiter(index) else {
+            continue;
+        };
         let quotas = match &level.quotas {
             AppliedQuotas::OfPlan(quotas) => Some(quotas),
             _ => None,
@@ -178,8 +155,7 @@ fn finish_attempt(
             return Err(Stage::Waiting(Box::pin(sleep(backoff))));
         }
     }
-    let indices: SmallVec<[usize; 4]> = levels.iter().map(|level| level.index).collect();
-    Ok(Outcome::checked(config, &indices, checked))
+    Ok(Outcome::checked(&OfLayer { config, levels }, checked))
 }
 
 /// Removes the levels that refuse a cost of 0. Returns whether the other levels have to be checked again.
@@ -199,7 +175,7 @@ fn leave_out_free(
     }
     for checked in free.into_iter().rev() {
         if let Some(level) = config.level(levels.remove(checked).index) {
-            leave_out(level);
+            level.leave_out();
         }
     }
     true
@@ -220,12 +196,6 @@ fn backoff(
         return None;
     }
     backoff_after(decision, left)
-}
-
-#[inline]
-fn limiters<'a>(config: &'a LayerConfig, levels: &CheckedLevels) -> SmallVec<[&'a RateLimiter; 4]> {
-    let levels = levels.iter().filter_map(|level| config.level(level.index));
-    levels.map(|level| &level.limiter).collect()
 }
 
 impl CheckFuture {
@@ -273,7 +243,7 @@ impl Future for CheckFuture {
             let next = match stage {
                 Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, *started),
                 Stage::Checking(check) => {
-                    let checked = ready!(check.poll(&limiters(config, levels), cx));
+                    let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
                     finish_attempt(config, levels, *started, checked)
                 }
                 Stage::Waiting(sleep) => {
@@ -288,24 +258,6 @@ impl Future for CheckFuture {
                     self.stage = Stage::Done;
                     return Poll::Ready(outcome);
                 }
-            }
-        }
-    }
-}
-
-impl AppliedQuotas {
-    /// Returns the quotas by the plan of a key.
-    fn found(level: &Level, plan: Result<Plan, Error>) -> Self {
-        if plan.is_ok() {
-            level.limiter.quotas_found();
-        }
-        match plan {
-            Err(error) => Self::Unknown(error),
-            Ok(Plan::Default) => Self::Own,
-            Ok(Plan::Quotas(quotas)) => Self::OfPlan(quotas),
-            Ok(Plan::Exempt) => {
-                leave_out(level);
-                Self::Exempt
             }
         }
     }

@@ -125,8 +125,12 @@ impl LayerConfig {
     }
 
     /// Returns the level with an index of [`levels`](Self::levels).
+    #[inline]
     pub(super) fn level(&self, index: usize) -> Option<&Level> {
-        self.levels().nth(index)
+        match index.checked_sub(1) {
+            None => Some(&self.first),
+            Some(other) => self.others.get(other),
+        }
     }
 
     fn levels_mut(&mut self) -> impl Iterator<Item = &mut Level> {

@@ -203,6 +203,11 @@ impl Level {
         self.cost.as_ref().map_or_else(of_layer, |cost| cost(parts))
     }
 
+    /// Records that this level does not count a request.
+    pub(super) fn leave_out(&self) {
+        self.limiter.telemetry.record_exempt();
+    }
+
     /// Starts the lookup of the quotas of a key. `None` for the limiter's own quotas.
     #[inline]
     pub(super) fn look_up_plan(&self, key: &Key, parts: &Parts) -> Option<PlanFuture> {

@@ -6,6 +6,7 @@
 mod axum_08;
 mod body;
 mod check;
+mod checked_levels;
 mod config;
 pub mod cors;
 mod diagnostics;

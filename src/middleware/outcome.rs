@@ -1,7 +1,6 @@
 //! The outcome of a check: the request passes or is rejected. Recorded by telemetry.
 
-use smallvec::SmallVec;
-
+use super::checked_levels::OfLayer;
 use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::rejection::{Rejection, RejectionReason};
@@ -32,7 +31,7 @@ impl Outcome {
     /// Returns the outcome of a skipped request.
     pub(super) fn skipped(config: &LayerConfig) -> Self {
         for level in config.levels() {
-            leave_out(level);
+            level.leave_out();
         }
         Self::Exempt
     }
@@ -46,7 +45,7 @@ impl Outcome {
     ) -> Option<Self> {
         match (error.kind(), level.on_missing_key) {
             (KeyErrorKind::Missing, MissingKey::Exempt) => {
-                leave_out(level);
+                level.leave_out();
                 return None;
             }
             (KeyErrorKind::Misconfigured, _) => {
@@ -60,35 +59,30 @@ impl Outcome {
         Some(Self::reject(config, level, RejectionReason::NoKey(error)))
     }
 
-    /// Returns the outcome of a request that these levels of the layer have checked, by their indices.
+    /// Returns the outcome of a request that these levels have checked.
     #[inline]
-    pub(super) fn checked(config: &LayerConfig, indices: &[usize], checked: Checked) -> Self {
-        let levels = indices.iter().filter_map(|index| config.level(*index));
-        let levels: SmallVec<[&Level; 4]> = levels.collect();
+    pub(super) fn checked(levels: &OfLayer<'_>, checked: Checked) -> Self {
+        let config = levels.config;
         match checked {
             // Cost 0 passes even a limit that was lowered below the used units.
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-                let limiters = levels.iter().map(|level| &level.limiter);
-                record_admission(limiters, decision.view());
-                let all = config.levels().enumerate().map(|(index, _)| index);
-                let left_out = LeftOut::new(all.filter(|index| !indices.contains(index)));
+                record_admission(levels, decision.view());
+                let left_out = LeftOut::new(levels.left_out());
                 Self::Admitted(Admission { decision, left_out })
             }
             Ok(decision) => {
-                let refusing = levels.get(decision.view().reported_index());
-                let refusing = refusing.copied().unwrap_or(&config.first);
+                let refusing = levels.level(decision.view().reported_index());
+                let refusing = refusing.unwrap_or(&config.first);
                 let view = decision.into_view();
                 let limiter = &refusing.limiter.name;
                 refusing.diagnostics.observe_refusal(limiter, &view);
                 if config.dry_run.is_none() {
-                    count_refusals(levels.iter().map(|level| &level.limiter), &view);
+                    count_refusals(levels, &view);
                 }
                 Self::reject(config, refusing, RejectionReason::Refused(view))
             }
             Err(CheckError { error, failed }) => {
-                let failed = failed
-                    .iter()
-                    .filter_map(|index| levels.get(*index).copied());
+                let failed = failed.iter().filter_map(|index| levels.level(*index));
                 Self::fail(config, failed, error)
             }
         }
@@ -130,11 +124,6 @@ impl Outcome {
             Self::Rejected(rejection)
         }
     }
-}
-
-/// Records that a level does not count a request.
-pub(super) fn leave_out(level: &Level) {
-    level.limiter.telemetry.record_exempt();
 }
 
 /// Returns whether a request costs nothing at any level, and no key of it is blocked.

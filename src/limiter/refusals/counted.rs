@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use crate::decision::{DecisionView, LevelDecision, Source};
-use crate::limiter::limiter::RateLimiter;
+use crate::limiter::pending_check::Limiters;
 
 /// Counts a refused check at the limiter of each level that refused it.
-pub(crate) fn count_refusals<'a>(
-    limiters: impl IntoIterator<Item = &'a RateLimiter>,
-    decision: &DecisionView,
-) {
-    for (limiter, level) in limiters.into_iter().zip(decision.levels()) {
-        if let (Some(counter), Some(key)) = (&limiter.refusals, level.key())
+pub(crate) fn count_refusals(limiters: &impl Limiters, decision: &DecisionView) {
+    for (index, level) in decision.levels().enumerate() {
+        if let Some(limiter) = limiters.limiter(index)
+            && let (Some(counter), Some(key)) = (&limiter.refusals, level.key())
             && let Some(wait) = counted_wait(level)
         {
             counter.count(key, wait);

@@ -1,0 +1,81 @@
+//! The levels of a request: key, cost and quotas of each.
+
+use smallvec::SmallVec;
+
+use super::config::LayerConfig;
+use super::level::Level;
+use super::plan_lookup::PlanFuture;
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::{Limiters, RateLimiter};
+use crate::quota::{Plan, Quotas};
+
+/// The levels to check: those that are not left out.
+pub(super) type CheckedLevels = SmallVec<[CheckedLevel; 1]>;
+
+/// The key, the cost and the quotas of a request at one level.
+pub(super) struct CheckedLevel {
+    /// The index of the level in the layer.
+    pub(super) index: usize,
+    pub(super) key: Key,
+    pub(super) cost: u32,
+    pub(super) quotas: AppliedQuotas,
+}
+
+/// The levels of a layer that are checked.
+pub(super) struct OfLayer<'a> {
+    pub(super) config: &'a LayerConfig,
+    pub(super) levels: &'a [CheckedLevel],
+}
+
+/// The quotas that apply at a level.
+pub(super) enum AppliedQuotas {
+    /// Those of the limiter.
+    Own,
+    OfPlan(Quotas),
+    LookingUp(PlanFuture),
+    /// The plan leaves the level out.
+    Exempt,
+    Unknown(Error),
+}
+
+impl<'a> OfLayer<'a> {
+    /// Returns a checked level.
+    #[inline]
+    pub(super) fn level(&self, checked: usize) -> Option<&'a Level> {
+        self.config.level(self.levels.get(checked)?.index)
+    }
+
+    /// Returns the indices of the levels of the layer that are not checked.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = usize> {
+        let count = self.config.levels().count();
+        // Mostly, none is.
+        let end = if self.levels.len() == count { 0 } else { count };
+        (0..end).filter(|index| self.levels.iter().all(|level| level.index != *index))
+    }
+}
+
+impl Limiters for OfLayer<'_> {
+    #[inline]
+    fn limiter(&self, level: usize) -> Option<&RateLimiter> {
+        Some(&self.level(level)?.limiter)
+    }
+}
+
+impl AppliedQuotas {
+    /// Returns the quotas by the plan of a key.
+    pub(super) fn found(level: &Level, plan: Result<Plan, Error>) -> Self {
+        if plan.is_ok() {
+            level.limiter.quotas_found();
+        }
+        match plan {
+            Err(error) => Self::Unknown(error),
+            Ok(Plan::Default) => Self::Own,
+            Ok(Plan::Quotas(quotas)) => Self::OfPlan(quotas),
+            Ok(Plan::Exempt) => {
+                level.leave_out();
+                Self::Exempt
+            }
+        }
+    }
+}
