@@ -99,9 +99,6 @@ impl DecisionBuilder {
     }
 
     #[inline]
-    pub(crate) fn answers(&self) -> &Answers {
-        &self.0.answers
-    }
 
     /// Removes the units of a charge that was refunded from the answer to a level.
     pub(crate) fn remove_charge(&mut self, level: usize) {
@@ -123,16 +120,42 @@ impl DecisionBuilder {
         self.0.answers.are_admitted()
     }
 
-    /// Decides by the answers. An empty answer is that of a level that was not asked.
+    /// Decides by the answers. If one level is refused, others may have no answer: they were not asked.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the number of answers and of quotas of a level, if they differ.
     #[inline]
-    pub(crate) fn finish(mut self) -> Decision {
-        let data = self.0.make_mut();
-        data.allowed = data.answers.are_admitted();
-        data.reported = match &data.answers[..] {
-            // Most limiters have one quota.
-            [answer] if answer.quotas().len() == 1 => (0, 0),
-            _ => reported_index(data.levels()),
-        };
+    pub(crate) fn decide(&mut self) -> Result<(), (usize, usize)> {
+        let DecisionData {
+            levels,
+            answers,
+            allowed,
+            reported,
+            ..
+        } = self.0.make_mut();
+        // Most checks have one level, and most limiters one quota.
+        if let ([level], [answer]) = (&levels[..], &answers[..])
+            && let ([_], [only]) = (&level.quotas[..], answer.quotas())
+        {
+            (*allowed, *reported) = (only.is_admitted(), (0, 0));
+            return Ok(());
+        }
+        *allowed = answers.are_admitted();
+        for (level, answer) in levels.iter().zip(answers.iter()) {
+            let (quotas, answered) = (level.quotas.len(), answer.quotas().len());
+            if quotas != answered && (answered > 0 || *allowed) {
+                return Err((answered, quotas));
+            }
+        }
+        let index = reported_index(self.0.levels());
+        self.0.make_mut().reported = index;
+        Ok(())
+    }
+
+    /// Returns the decision.
+    #[inline]
+    pub(crate) fn finish(self) -> Decision {
         Decision::holding(DecisionView::new(self.0))
     }
 }
@@ -145,12 +168,15 @@ impl Decision {
         for level in &mut builder.0.make_mut().levels {
             level.charged = None;
         }
+        builder.decide().unwrap();
         builder.finish()
     }
 
     /// Decides by an answer, as a limiter of this name.
     pub(crate) fn by(limiter: &str, quotas: &Quotas, answer: Answer) -> Self {
-        DecisionBuilder::of_one(limiter, quotas, 1, answer).finish()
+        let mut builder = DecisionBuilder::of_one(limiter, quotas, 1, answer);
+        builder.decide().unwrap();
+        builder.finish()
     }
 }
 

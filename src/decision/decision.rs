@@ -470,6 +470,7 @@ impl DecisionView {
     /// A check of one key has one level. A check of [several keys](crate::RateLimiter::check_all) has one for
     /// each of them.
     #[must_use]
+    #[inline]
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
         self.0.levels()
     }

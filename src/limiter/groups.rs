@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::limiter::RateLimiter;
 use super::pending_check::{
-    CheckError, Checked, Indices, LevelState, Limiters, PendingCheck, PendingLevel,
+    CheckError, Checked, Indices, LevelState, Limiters, PendingCheck, PendingLevel, mismatch,
 };
 use crate::decision::{Answers, LevelData, Source};
 use crate::error::{Error, ErrorKind};
@@ -70,7 +70,7 @@ impl PendingCheck {
     /// refuses or fails.
     async fn ask_groups(mut self, limiters: &impl Limiters) -> Checked {
         if self.repeat_refusals(limiters) {
-            return Ok(self.decide(limiters));
+            return self.decide(limiters);
         }
         let groups = groups(limiters, &self.levels, self.decision.levels());
         let max_age = if groups.len() > 1 {
@@ -83,20 +83,20 @@ impl PendingCheck {
         for group in groups {
             self.set_state(&group, || LevelState::ToAsk);
             let accepted = match self.ask_store(limiters) {
-                None => self.accept(),
+                None => Ok(()),
                 Some(PendingAnswers { future, sent }) => {
                     let answers = future.await;
                     self.answered(limiters, &sent, answers, max_age)
                 }
             };
-            match accepted {
+            match accepted.and_then(|()| self.verify(&group)) {
                 Ok(()) if self.decision.are_admitted() => {
                     self.set_state(&group, || LevelState::Answered);
                     charged.extend(group);
                 }
                 Ok(()) => {
                     self.refund_all(limiters, &charged).await;
-                    return Ok(self.decide(limiters));
+                    return self.decide(limiters);
                 }
                 Err(error) => {
                     self.fail(&error);
@@ -111,7 +111,23 @@ impl PendingCheck {
         if !matches!(fell_back, Ok(true)) {
             self.refund_all(limiters, &charged).await;
         }
-        fell_back.map(|_| self.decide(limiters))
+        fell_back?;
+        self.decide(limiters)
+    }
+
+    /// Fails if there is not one answer for each quota of a group. If it is refused, some may be missing.
+    fn verify(&self, group: &[usize]) -> Result<(), Error> {
+        for index in group {
+            let level = self.decision.levels().get(*index);
+            let (Some(level), Some(answer)) = (level, self.decision.answer(*index)) else {
+                continue;
+            };
+            let (answered, quotas) = (answer.quotas().len(), level.quotas());
+            if answered != quotas && (answered > 0 || self.decision.are_admitted()) {
+                return Err(mismatch(answered, quotas));
+            }
+        }
+        Ok(())
     }
 
     fn set_state<'a>(

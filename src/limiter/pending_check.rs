@@ -195,7 +195,7 @@ impl PendingCheck {
             asks_for_all &= level.is_to_ask() && limiter.lease.is_none();
         }
         if is_blocked {
-            return Poll::Ready(Ok(self.decide(limiters)));
+            return Poll::Ready(self.decide(limiters));
         }
         if !asks_for_all || data.len() > 1 && groups::are_several(limiters, levels, data) {
             return self.ask_for_some(limiters);
@@ -229,8 +229,7 @@ impl PendingCheck {
         pending: Option<PendingAnswers>,
     ) -> Poll<Checked> {
         let Some(PendingAnswers { future, sent }) = pending else {
-            let accepted = self.accept();
-            return Poll::Ready(self.conclude(limiters, accepted));
+            return Poll::Ready(self.conclude(limiters));
         };
         match future.try_ready() {
             Ok(answers) => Poll::Ready(self.finish(limiters, &sent, answers)),
@@ -329,21 +328,31 @@ impl PendingCheck {
         sent: &[SendMark],
         answers: Result<Answers, Error>,
     ) -> Checked {
-        let accepted = self.answered(limiters, sent, answers, Duration::MAX);
-        self.conclude(limiters, accepted)
+        match self.answered(limiters, sent, answers, Duration::MAX) {
+            Ok(()) => self.conclude(limiters),
+            Err(error) => self.fall_back_after(limiters, &error),
+        }
     }
 
-    /// Decides by the accepted answers of the store, or by the failure policies.
+    /// Decides by the answers of the store, and by the counts of this process for levels that fall back.
     #[inline]
-    fn conclude(&mut self, limiters: &impl Limiters, accepted: Result<(), Error>) -> Checked {
-        if let Err(error) = accepted {
-            self.fail(&error);
-            self.apply_policies(limiters)?;
-        }
+    fn conclude(&mut self, limiters: &impl Limiters) -> Checked {
         if self.levels.iter().any(PendingLevel::falls_back) {
             self.fall_back(limiters)?;
         }
-        Ok(self.decide(limiters))
+        match self.decision.decide() {
+            Ok(()) => Ok(self.decided(limiters)),
+            Err((answers, quotas)) => self.fall_back_after(limiters, &mismatch(answers, quotas)),
+        }
+    }
+
+    /// Decides by the failure policies.
+    #[cold]
+    fn fall_back_after(&mut self, limiters: &impl Limiters, error: &Error) -> Checked {
+        self.fail(error);
+        self.apply_policies(limiters)?;
+        self.fall_back(limiters)?;
+        self.decide(limiters)
     }
 
     /// Stores the answers to the levels that were asked, and remembers refusals for at most `max_age`.
@@ -364,7 +373,7 @@ impl PendingCheck {
             first.store.remember(&checks, sent, &answers, max_age);
         }
         self.set_answers(answers, to_ask);
-        self.accept()
+        Ok(())
     }
 
     /// Sets the answers to such levels, in their order.
@@ -385,21 +394,6 @@ impl PendingCheck {
         }
     }
 
-    /// Fails if there is not one answer for each quota of the levels that were asked. If one of them is refused, the others may have
-    /// none.
-    #[inline]
-    pub(super) fn accept(&self) -> Result<(), Error> {
-        let answers = self.decision.answers();
-        let levels = self.levels.iter().zip(self.decision.levels());
-        for ((level, data), answer) in levels.zip(answers.iter()) {
-            let (answered, quotas) = (answer.quotas().len(), data.quotas());
-            if answered != quotas && level.is_to_ask() && (answered > 0 || answers.are_admitted()) {
-                return Err(mismatch(answered, quotas));
-            }
-        }
-        Ok(())
-    }
-
     /// Marks the levels that were asked as failed. What this process held for them returns.
     #[cold]
     pub(super) fn fail(&mut self, error: &Error) {
@@ -414,8 +408,16 @@ impl PendingCheck {
     }
 
     /// Decides by the answers. A level without an answer was not asked.
+    pub(super) fn decide(&mut self, limiters: &impl Limiters) -> Checked {
+        match self.decision.decide() {
+            Ok(()) => Ok(self.decided(limiters)),
+            Err((answers, quotas)) => Err(CheckError::at(0, mismatch(answers, quotas))),
+        }
+    }
+
+    /// Returns the decision. What this process held returns, unless the check is admitted.
     #[inline]
-    pub(super) fn decide(&mut self, limiters: &impl Limiters) -> Decision {
+    fn decided(&mut self, limiters: &impl Limiters) -> Decision {
         for (index, level) in self.levels.iter_mut().enumerate() {
             if let Some(held) = level.held.take() {
                 if self.decision.are_admitted() {

@@ -28,8 +28,8 @@ pub struct StoreFuture<T = Answers> {
 }
 
 enum State<T> {
-    /// `None` after completion.
-    Ready(Option<Result<T, Error>>),
+    /// `None` after completion. Boxed, because answers that are ready are written in place: mostly, this is an error.
+    Ready(Option<Result<Box<T>, Error>>),
     #[cfg_attr(
         not(any(feature = "redis", test)),
         expect(dead_code, reason = "only the Redis store answers from another task")
@@ -65,7 +65,7 @@ impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
-        Self::new(State::Ready(Some(answer)))
+        Self::new(State::Ready(Some(answer.map(Box::new))))
     }
 
     /// Boxes a future.
@@ -99,7 +99,7 @@ impl<T> StoreFuture<T> {
     #[inline]
     pub(crate) fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.state {
-            State::Ready(Some(answer)) => Ok(answer),
+            State::Ready(Some(answer)) => Ok(answer.map(|answer| *answer)),
             State::Ready(None) | State::Channel(_) | State::Boxed(_) => Err(self),
         }
     }
@@ -108,7 +108,7 @@ impl<T> StoreFuture<T> {
     fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
         let answer = match &mut self.state {
             State::Ready(answer) => match answer.take() {
-                Some(answer) => return Poll::Ready(answer),
+                Some(answer) => return Poll::Ready(answer.map(|answer| *answer)),
                 None => polled_after_completion("StoreFuture"),
             },
             State::Channel(answer) => {
