@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::config::LayerConfig;
 use super::level::Level;
 use super::plan_lookup::PlanFuture;
+use super::settlement::LeftOut;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::{Limiters, RateLimiter};
@@ -46,12 +47,15 @@ impl<'a> OfLayer<'a> {
         self.config.level(self.levels.get(checked)?.index)
     }
 
-    /// Returns the indices of the levels of the layer that are not checked.
-    pub(super) fn left_out(&self) -> impl Iterator<Item = usize> {
-        let count = self.config.levels().count();
-        // Mostly, none is.
-        let end = if self.levels.len() == count { 0 } else { count };
-        (0..end).filter(|index| self.levels.iter().all(|level| level.index != *index))
+    /// Returns the levels of the layer that are not checked.
+    #[inline]
+    pub(super) fn left_out(&self) -> LeftOut {
+        let all = 1 + self.config.others.len();
+        if self.levels.len() == all {
+            return LeftOut::default();
+        }
+        let is_checked = |index: &usize| self.levels.iter().any(|level| level.index == *index);
+        LeftOut::new((0..all).filter(|index| !is_checked(index)))
     }
 }
 

@@ -67,7 +67,7 @@ impl Outcome {
             // Cost 0 passes even a limit that was lowered below the used units.
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 record_admission(levels, decision.view());
-                let left_out = LeftOut::new(levels.left_out());
+                let left_out = levels.left_out();
                 Self::Admitted(Admission { decision, left_out })
             }
             Ok(decision) => {
