@@ -200,8 +200,7 @@ impl PendingCheck {
         if !asks_for_all || data.len() > 1 && groups::are_several(limiters, levels, data) {
             return self.ask_for_some(limiters);
         }
-        let pending = ask_for_all(limiters, levels, data, answers);
-        self.receive(limiters, pending)
+        self.ask(limiters)
     }
 
     /// Asks the store for what this process cannot decide: some of the levels or units, or several groups.
@@ -217,18 +216,13 @@ impl PendingCheck {
         {
             return self.ask_in_turn(limiters, &mut Context::from_waker(Waker::noop()));
         }
-        let pending = self.ask_store(limiters);
-        self.receive(limiters, pending)
+        self.ask(limiters)
     }
 
-    /// Takes in what the store has answered, or waits for it.
+    /// Asks the store about the levels that it has to decide, and takes in its answers or waits for them.
     #[inline]
-    fn receive(
-        &mut self,
-        limiters: &impl Limiters,
-        pending: Option<PendingAnswers>,
-    ) -> Poll<Checked> {
-        let Some(PendingAnswers { future, sent }) = pending else {
+    fn ask(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
+        let Some(PendingAnswers { future, sent }) = self.ask_store(limiters) else {
             return Poll::Ready(self.conclude(limiters));
         };
         match future.try_ready() {
@@ -305,9 +299,16 @@ impl PendingCheck {
     }
 
     /// Asks the store to decide levels together. `None` if their answers were written.
+    #[inline]
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
-        let store = &limiters.limiter(0)?.store;
+        let first = limiters.limiter(0)?;
+        let store = &first.store;
         let (data, answers) = self.decision.levels_and_answers();
+        if let ([level], [data]) = (&self.levels[..], data) {
+            // Without a vector.
+            let check = level.check(first, data).filter(|_| level.is_to_ask())?;
+            return store.check(&[check], answers);
+        }
         let checks = checks(limiters, &self.levels, data, to_ask);
         if checks.len() == data.len() {
             return store.check(&checks, answers);
@@ -528,25 +529,6 @@ fn checks<'a>(
         }
     }
     checks
-}
-
-/// Asks the store to decide all levels together.
-#[inline]
-fn ask_for_all(
-    limiters: &impl Limiters,
-    levels: &[PendingLevel],
-    data: &[LevelData],
-    answers: &mut Answers,
-) -> Option<PendingAnswers> {
-    let first = limiters.limiter(0)?;
-    match (levels, data) {
-        // Without a vector.
-        ([level], [data]) => first.store.check(&[level.check(first, data)?], answers),
-        _ => {
-            let checks = checks(limiters, levels, data, to_ask);
-            first.store.check(&checks, answers)
-        }
-    }
 }
 
 /// Fails if the store cannot decide the levels together.
