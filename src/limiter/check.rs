@@ -126,11 +126,10 @@ impl RateLimiter {
     pub fn check_all<'a>(
         levels: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
-        let levels: Levels<'a> = levels.into_iter().collect();
+        let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let limiters = LimitersOf::of(&levels);
-            let checked = decide_within_limits(levels, &limiters).await;
-            record(&limiters, &checked);
+            let checked = decide_within_limits(&levels).await;
+            record(&levels, &checked);
             checked.map_err(|failure| failure.error)
         }
     }
@@ -248,21 +247,20 @@ impl RateLimiter {
         levels: impl IntoIterator<Item = LevelCheck<'a>>,
         max_wait: Duration,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
-        let levels: Levels<'a> = levels.into_iter().collect();
+        let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let limiters = LimitersOf::of(&levels);
             let mut wait = Wait::new(max_wait);
             loop {
-                let checked = decide_within_limits(levels.clone(), &limiters).await;
+                let checked = decide_within_limits(&levels).await;
                 let checks_again = match &checked {
                     Ok(decision) => wait.after_decision(decision.view()).await,
-                    Err(failure) if wait_through_outages(&limiters, failure) => {
+                    Err(failure) if wait_through_outages(&levels, failure) => {
                         wait.after_failure(&failure.error).await
                     }
                     Err(_) => false,
                 };
                 if !checks_again {
-                    record(&limiters, &checked);
+                    record(&levels, &checked);
                     return checked.map_err(|failure| wait.explain(failure.error));
                 }
             }
@@ -270,32 +268,24 @@ impl RateLimiter {
     }
 }
 
-type Levels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
+/// The levels of a check.
+type AskedLevels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
 
-/// The limiters of a check of several levels.
-struct LimitersOf<'a>(SmallVec<[&'a RateLimiter; 4]>);
-
-impl<'a> LimitersOf<'a> {
-    fn of(levels: &[LevelCheck<'a>]) -> Self {
-        Self(levels.iter().map(|level| level.limiter).collect())
-    }
-}
-
-impl Limiters for LimitersOf<'_> {
+impl Limiters for AskedLevels<'_> {
     fn limiter(&self, level: usize) -> Option<&RateLimiter> {
-        self.0.get(level).copied()
+        Some(self.get(level)?.limiter)
     }
 }
 
 /// Decides a check, unless a cost is above its limit.
-async fn decide_within_limits(levels: Levels<'_>, limiters: &impl Limiters) -> Checked {
+async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
     let mut check = PendingCheck::new();
     for level in levels {
-        check.add(level.limiter, level.key, level.cost, level.quotas.as_ref());
+        check.add(level.limiter, &level.key, level.cost, level.quotas.as_ref());
     }
-    match check.start_within_limits(limiters) {
+    match check.start_within_limits(levels) {
         Poll::Ready(checked) => checked,
-        Poll::Pending => poll_fn(|cx| check.poll(limiters, cx)).await,
+        Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
     }
 }
 

@@ -75,14 +75,14 @@ pub(super) struct Group {
     pub(super) checks: usize,
     pub(super) count: u32,
     pub(super) more: u32,
-    pub(super) levels: SmallVec<[Level; 2]>,
+    pub(super) levels: SmallVec<[ScriptLevel; 2]>,
     /// Where the numbers of the keys are, level by level of each entry.
     numbers: Range<usize>,
 }
 
 /// A count of a level of a check: to the script, each is a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Level {
+pub(super) struct ScriptLevel {
     /// Which check of the entry.
     pub(super) check: usize,
     /// Which count of the call.
@@ -107,7 +107,7 @@ impl<'a> CallPlan<'a> {
         let (mut apart, mut known) = (Vec::new(), KnownKeys::default());
         let repeats = entries.iter().any(|entry| entry.may_repeat);
         for (index, entry) in entries.iter().enumerate() {
-            let (first, mut levels) = (plan.numbers.len(), SmallVec::<[Level; 2]>::new());
+            let (first, mut levels) = (plan.numbers.len(), SmallVec::<[ScriptLevel; 2]>::new());
             let (mut is_new, mut fits) = (true, true);
             for (check_index, check) in entry.checks().enumerate() {
                 for count in plan.counts_of(check.quotas()) {
@@ -129,7 +129,7 @@ impl<'a> CallPlan<'a> {
                         new_key()
                     };
                     plan.numbers.push(number);
-                    levels.push(Level {
+                    levels.push(ScriptLevel {
                         check: check_index,
                         count,
                         cost: check.cost(),
@@ -173,7 +173,7 @@ impl<'a> CallPlan<'a> {
         &mut self,
         index: usize,
         entry: &BatchEntry<'_>,
-        levels: SmallVec<[Level; 2]>,
+        levels: SmallVec<[ScriptLevel; 2]>,
         first: usize,
         is_new: bool,
         fits: bool,
@@ -223,7 +223,7 @@ impl<'a> CallPlan<'a> {
     }
 
     /// Returns what a level counts.
-    pub(super) fn count(&self, level: &Level) -> Option<&Count<'a>> {
+    pub(super) fn count(&self, level: &ScriptLevel) -> Option<&Count<'a>> {
         Some(&self.counts.get(level.count)?.1)
     }
 
