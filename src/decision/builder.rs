@@ -4,20 +4,20 @@ use super::answer::{Answer, Source};
 use super::answers::Answers;
 use super::decision::{Decision, DecisionData, DecisionView};
 use super::levels::{GrantUnits, LevelData, LevelName, reported_index};
-use super::pool::Pooled;
+use super::pool::Unshared;
 use crate::key::Key;
 use crate::quota::Quotas;
 
 /// Builds one decision. Call [`set_level`](Self::set_level) for each level and [`begin`](Self::begin), let the
 /// store write its answers, then [`finish`](Self::finish).
 #[derive(Default)]
-pub(crate) struct DecisionBuilder(Pooled<DecisionData>);
+pub(crate) struct DecisionBuilder(Unshared<DecisionData>);
 
 impl DecisionBuilder {
     /// Takes pooled memory of this thread, or allocates some.
     #[inline]
     pub(crate) fn new() -> Self {
-        Self(Pooled::take())
+        Self(Unshared::take())
     }
 
     /// Sets the next level, over that of an earlier decision.
@@ -30,7 +30,7 @@ impl DecisionBuilder {
         limiter: LevelName<'_>,
         key: impl Into<Key>,
     ) {
-        let levels = &mut self.0.make_mut().levels;
+        let levels = &mut self.0.get_mut().levels;
         if levels.len() <= index {
             levels.resize_with(index + 1, LevelData::default);
         }
@@ -46,7 +46,7 @@ impl DecisionBuilder {
             levels: data,
             answers,
             ..
-        } = self.0.make_mut();
+        } = self.0.get_mut();
         if data.len() > levels {
             data.truncate(levels);
         }
@@ -56,14 +56,14 @@ impl DecisionBuilder {
 
     /// Replaces the quotas of a level.
     pub(crate) fn set_quotas(&mut self, level: usize, quotas: &Quotas) {
-        if let Some(level) = self.0.make_mut().levels.get_mut(level) {
+        if let Some(level) = self.0.get_mut().levels.get_mut(level) {
             level.set_quotas(quotas);
         }
     }
 
     /// Sets the units of a level that came from grants, beyond those of its answer.
     pub(crate) fn set_grants(&mut self, level: usize, grants: Vec<GrantUnits>) {
-        if let Some(level) = self.0.make_mut().levels.get_mut(level) {
+        if let Some(level) = self.0.get_mut().levels.get_mut(level) {
             level.grants = grants;
         }
     }
@@ -77,7 +77,7 @@ impl DecisionBuilder {
     /// Returns the levels, and their answers for a store to write to.
     #[inline]
     pub(crate) fn levels_and_answers(&mut self) -> (&[LevelData], &mut Answers) {
-        let data = self.0.make_mut();
+        let data = self.0.get_mut();
         (&data.levels, &mut data.answers)
     }
 
@@ -88,7 +88,7 @@ impl DecisionBuilder {
     }
 
     pub(crate) fn set_answer(&mut self, level: usize, answer: Answer) {
-        if let Some(own) = self.0.make_mut().answers.get_mut(level) {
+        if let Some(own) = self.0.get_mut().answers.get_mut(level) {
             *own = answer;
         }
     }
@@ -102,7 +102,7 @@ impl DecisionBuilder {
 
     /// Removes the units of a charge that was refunded from the answer to a level.
     pub(crate) fn remove_charge(&mut self, level: usize) {
-        let data = self.0.make_mut();
+        let data = self.0.get_mut();
         let level = data.levels.get_mut(level).zip(data.answers.get_mut(level));
         if let Some((level, answer)) = level {
             // What came from grants is in the answer of the last one, but in no answer of a store.
@@ -133,7 +133,7 @@ impl DecisionBuilder {
             allowed,
             reported,
             ..
-        } = self.0.make_mut();
+        } = self.0.get_mut();
         // Most checks have one level, and most limiters one quota.
         if let ([level], [answer]) = (&levels[..], &answers[..])
             && let ([_], [only]) = (&level.quotas[..], answer.quotas())
@@ -149,14 +149,14 @@ impl DecisionBuilder {
             }
         }
         let index = reported_index(self.0.levels());
-        self.0.make_mut().reported = index;
+        self.0.get_mut().reported = index;
         Ok(())
     }
 
     /// Returns the decision.
     #[inline]
     pub(crate) fn finish(self) -> Decision {
-        Decision::holding(DecisionView::new(self.0))
+        Decision::holding(DecisionView::new(self.0.share()))
     }
 }
 
@@ -165,7 +165,7 @@ impl Decision {
     /// Decides by an answer, without a key.
     pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Self {
         let mut builder = DecisionBuilder::of_one("default", quotas, cost, answer);
-        for level in &mut builder.0.make_mut().levels {
+        for level in &mut builder.0.get_mut().levels {
             level.charged = None;
         }
         builder.decide().unwrap();

@@ -15,7 +15,7 @@ use super::answer::Answer;
 use super::answer::Source;
 use super::answers::Answers;
 use super::levels::{ChargedKey, LevelData, LevelDecision, QuotaDecision, reported_index};
-use super::pool::{Pooled, Reuse, Spares};
+use super::pool::{Pooled, Reuse, Spares, Unshared};
 #[cfg(test)]
 use crate::quota::Quota;
 
@@ -304,14 +304,14 @@ impl DecisionView {
 
     /// Returns the view of a request that was not checked, so that no quota limits it.
     pub(crate) fn unlimited() -> Self {
-        let mut data = Pooled::<DecisionData>::take();
-        *data.make_mut() = DecisionData {
+        let mut data = Unshared::<DecisionData>::take();
+        *data.get_mut() = DecisionData {
             levels: SmallVec::from_buf([LevelData::default()]),
             answers: Answers::empty(1),
             allowed: true,
             ..DecisionData::default()
         };
-        Self(data)
+        Self(data.share())
     }
 
     /// Returns the reported quota, if there is any quota.
