@@ -81,7 +81,7 @@ impl From<Answer> for Answers {
 }
 
 impl FromIterator<Answer> for Answers {
-    fn from_iter<I: IntoIterator<Item = Answer>>(answers: I) -> Self {
-        Self(answers.into_iter().collect())
+    fn from_iter<I: IntoIterator<Item = Answer>>(iter: I) -> Self {
+        Self(iter.into_iter().collect())
     }
 }

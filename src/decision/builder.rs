@@ -98,8 +98,6 @@ impl DecisionBuilder {
         self.answer(level).map_or(Source::None, Answer::source)
     }
 
-    #[inline]
-
     /// Removes the units of a charge that was refunded from the answer to a level.
     pub(crate) fn remove_charge(&mut self, level: usize) {
         let data = self.0.get_mut();
