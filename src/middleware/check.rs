@@ -1,6 +1,7 @@
 //! The check of a request: from its head to its [`Outcome`].
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -65,8 +66,8 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         Stage::LookingUpPlans
     } else {
         match attempt(config, &mut levels, started) {
-            Ok(outcome) => return StartedCheck::Done(outcome),
-            Err(stage) => stage,
+            ControlFlow::Break(outcome) => return StartedCheck::Done(outcome),
+            ControlFlow::Continue(stage) => stage,
         }
     };
     StartedCheck::Pending(CheckFuture {
@@ -112,9 +113,9 @@ fn attempt(
     config: &LayerConfig,
     levels: &mut CheckedLevels,
     started: Option<Instant>,
-) -> Result<Outcome, Stage> {
+) -> ControlFlow<Outcome, Stage> {
     if levels.is_empty() {
-        return Ok(Outcome::Exempt);
+        return ControlFlow::Break(Outcome::Exempt);
     }
     let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
@@ -133,7 +134,7 @@ fn attempt(
     }
     match check.start(&limiters) {
         Poll::Ready(checked) => finish_attempt(config, levels, started, checked),
-        Poll::Pending => Err(Stage::Checking(check)),
+        Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
 }
 
@@ -144,18 +145,18 @@ fn finish_attempt(
     levels: &mut CheckedLevels,
     started: Option<Instant>,
     checked: Checked,
-) -> Result<Outcome, Stage> {
+) -> ControlFlow<Outcome, Stage> {
     if let Ok(decision) = &checked
         && !decision.is_allowed()
     {
         if leave_out_free(config, levels, decision.view()) {
-            return Err(Stage::Starting);
+            return ControlFlow::Continue(Stage::Starting);
         }
         if let Some(backoff) = backoff(config, levels, started, decision.view()) {
-            return Err(Stage::Waiting(Box::pin(sleep(backoff))));
+            return ControlFlow::Continue(Stage::Waiting(Box::pin(sleep(backoff))));
         }
     }
-    Ok(Outcome::checked(&OfLayer { config, levels }, checked))
+    ControlFlow::Break(Outcome::checked(&OfLayer { config, levels }, checked))
 }
 
 /// Removes the levels that refuse a cost of 0. Returns whether the other levels have to be checked again.
@@ -248,13 +249,13 @@ impl Future for CheckFuture {
                 }
                 Stage::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(cx));
-                    Err(Stage::Starting)
+                    ControlFlow::Continue(Stage::Starting)
                 }
                 Stage::Done => polled_after_completion("CheckFuture"),
             };
             match next {
-                Err(next) => self.stage = next,
-                Ok(outcome) => {
+                ControlFlow::Continue(next) => self.stage = next,
+                ControlFlow::Break(outcome) => {
                     self.stage = Stage::Done;
                     return Poll::Ready(outcome);
                 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::connection::{Acquired, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked};
 use super::protocol::{
-    BatchEntry, Change, EntryReply, KeyNames, ServerClock, ServerName, decode_replies,
+    BatchEntry, Change, EntryAnswers, KeyNames, ServerClock, ServerName, decode_replies,
     encode_change, encode_checks, errors as error,
 };
 use super::script::{Script, Scripts};
@@ -78,7 +78,7 @@ impl Client {
         &self,
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
-    ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
+    ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
         self.meter
             .record_batch(entries.iter().map(|entry| entry.count).sum());
         let mut replies = match self.call(connection, entries).await {
@@ -118,7 +118,7 @@ impl Client {
         &self,
         connection: &Acquired,
         entry: &BatchEntry<'_>,
-    ) -> Result<EntryReply, Error> {
+    ) -> Result<EntryAnswers, Error> {
         let replies = Box::pin(self.call(connection, &[*entry])).await?;
         let reply = replies.into_iter().next();
         reply.unwrap_or_else(|| Err(error::malformed_reply("no answer", &self.server())))
@@ -129,7 +129,7 @@ impl Client {
         &self,
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
-    ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
+    ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
         let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
         let reply = run(connection, script, &call, entries.len() == 1).await?;
         decode_replies(reply, &connection.server(), entries, &plan)
@@ -167,8 +167,8 @@ impl Client {
             decided.unwrap_or_else(|_| Err(self.late_error(progress, &connection, slot)))
         })
         .await?;
-        let reply = replies.into_iter().next().transpose()?;
-        let answers = reply.and_then(EntryReply::into_last);
+        let answers = replies.into_iter().next().transpose()?;
+        let answers = answers.into_iter().flatten().next();
         answers.ok_or_else(|| error::malformed_reply("no answer", &self.server()))
     }
 

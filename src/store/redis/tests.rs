@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::{BatchEntry, EntryReply, KeyNames, ServerClock};
+use super::protocol::{BatchEntry, EntryAnswers, KeyNames, ServerClock};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
@@ -32,7 +32,7 @@ fn decide(
     scripts: &Scripts,
     connection: &mut Connection,
     entries: &[Entry<'_>],
-) -> Vec<Result<EntryReply, ErrorKind>> {
+) -> Vec<Result<EntryAnswers, ErrorKind>> {
     let limiter = Key::from("l");
     let keys: Vec<Key> = entries.iter().map(|(key, ..)| Key::from(*key)).collect();
     let levels = entries.iter().zip(&keys);
@@ -56,7 +56,7 @@ fn call(
     scripts: &Scripts,
     connection: &mut Connection,
     batch: &[BatchEntry<'_>],
-) -> Vec<Result<EntryReply, ErrorKind>> {
+) -> Vec<Result<EntryAnswers, ErrorKind>> {
     let (script, call, plan) = super::protocol::encode_checks(
         scripts,
         &KeyNames::default(),
@@ -81,19 +81,10 @@ fn call(
         .collect()
 }
 
-/// Returns the answers to all checks of an entry, one by one.
-fn answers(reply: &EntryReply, cost: u32, count: u32) -> Vec<Answers> {
-    let is_peek = cost == 0 && reply.refused.is_none();
-    let last = if is_peek {
-        reply.admitted.first()
-    } else {
-        reply.refused.as_ref()
-    };
-    let mut answers = reply.admitted.to_vec();
-    if let Some(last) = last {
-        answers.resize(count as usize, last.clone());
-    }
-    answers
+/// Returns how many checks of an entry are admitted.
+fn admitted(answers: &[Answers]) -> usize {
+    let admitted = answers.iter().filter(|answers| answers.are_admitted());
+    admitted.count()
 }
 
 /// Returns the units used of each quota, level by level.
@@ -109,10 +100,7 @@ fn used(server: &RedisServer, checks: &[(&str, &Quotas, u32)]) -> Vec<Result<Vec
         .map(|&(key, quotas, cost)| (key, quotas, cost, 1))
         .collect();
     let replies = decide(&Scripts::shared(), &mut server.connect(), &entries);
-    let used = replies.into_iter().zip(checks).map(|(reply, check)| {
-        let answer = answers(&reply?, check.2, 1).remove(0);
-        Ok(used_in(&answer))
-    });
+    let used = replies.into_iter().map(|reply| Ok(used_in(&reply?[0])));
     used.collect()
 }
 
@@ -153,7 +141,7 @@ fn refused_checks_of_several_levels_see_the_charges_between_them() {
             let replies = call(&Scripts::shared(), &mut server.connect(), &batch);
             let answers = replies
                 .into_iter()
-                .map(|reply| reply.unwrap().into_last().unwrap());
+                .map(|answers| answers.unwrap().remove(0));
             answers
                 .map(|answers| (answers.are_admitted(), used_in(&answers)))
                 .collect()
@@ -189,7 +177,7 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
         ("eve", &quotas, 1, 1),
     ];
     let replies = decide(&Scripts::shared(), &mut connection, &entries);
-    let admitted = replies.into_iter().map(|reply| Ok(reply?.admitted.len()));
+    let admitted = replies.into_iter().map(|reply| Ok(admitted(&reply?)));
     let broken = Err(ErrorKind::Misconfigured);
     assert_eq!(
         admitted.collect::<Vec<_>>(),
@@ -233,14 +221,17 @@ fn a_large_entry_is_admitted_up_to_the_limit() {
         Algorithm::Gcra,
     ] {
         let quotas = Quotas::from(Quota::new(99_990, year).algorithm(algorithm));
-        let mut admitted = |entry: Entry<'_>| {
+        let mut checked = |entry: Entry<'_>| {
             let reply = decide(&Scripts::shared(), &mut connection, &[entry]).remove(0);
-            reply.map(|reply| (reply.admitted.len(), reply.refused.is_some()))
+            reply.map(|answers| (admitted(&answers), answers.len()))
         };
-        assert_eq!(admitted(("ada", &quotas, 7, 1_143)), Ok((1_143, false)));
-        assert_eq!(admitted(("ada", &quotas, 9_000, 11)), Ok((10, true)));
-        assert_eq!(admitted(("ada", &quotas, 1, 100_000)), Ok((1_989, true)));
-        assert_eq!(admitted(("bob", &quotas, 0, u32::MAX)), Ok((0, true)));
+        assert_eq!(checked(("ada", &quotas, 7, 1_143)), Ok((1_143, 1_143)));
+        assert_eq!(checked(("ada", &quotas, 9_000, 11)), Ok((10, 11)));
+        assert_eq!(checked(("ada", &quotas, 1, 100_000)), Ok((1_989, 100_000)));
+        assert_eq!(
+            checked(("bob", &quotas, 0, 100_000)),
+            Ok((100_000, 100_000))
+        );
     }
     // The units of each charge are one run.
     let packed: Vec<u8> = ::redis::cmd("GET")
@@ -273,7 +264,7 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
             let _ = commands(&mut connection);
             let entry = (key, &quotas, 1, count);
             let reply = decide(&Scripts::shared(), &mut connection, &[entry]).remove(0);
-            assert_eq!(reply.unwrap().admitted.len(), count as usize);
+            assert_eq!(admitted(&reply.unwrap()), count as usize);
             commands(&mut connection)
         };
         for check in ["first", "second", "third"] {
@@ -376,9 +367,8 @@ fn several_checks_as_one_entry_are_the_same(algorithm: Algorithm) {
             entries.extend((0..count).map(|_| ("single", quotas, cost, 1)));
             let mut replies = decide(&scripts, connection, &entries).into_iter();
             let joined = replies.next().unwrap().unwrap();
-            let joined = answers(&joined, cost, count);
-            let single = replies.map(|reply| answers(&reply.unwrap(), cost, 1).remove(0));
-            prop_assert_eq!(joined, single.collect::<Vec<_>>());
+            let single = replies.map(|reply| reply.unwrap().remove(0));
+            prop_assert_eq!(joined, single.collect::<EntryAnswers>());
             let [joined, single] = ["joined", "single"].map(|key| stored(connection, key));
             prop_assert_eq!(joined, single);
         }

@@ -335,7 +335,10 @@ impl BatchWorker {
             }
             Ok(replies) => {
                 for (waiters, reply) in waiters.into_iter().zip(replies) {
-                    waiters.answer_entry(reply);
+                    match reply {
+                        Ok(answers) => waiters.answer(answers.into_iter().map(Ok)),
+                        Err(error) => waiters.answer(repeat(Err(error))),
+                    }
                 }
             }
         }

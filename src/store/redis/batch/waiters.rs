@@ -1,6 +1,5 @@
 //! The callers that wait for the answers to identical checks.
 
-use std::iter::repeat;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -9,7 +8,6 @@ use tokio::time::Instant;
 
 use crate::decision::Answers;
 use crate::error::Error;
-use crate::store::redis::protocol::EntryReply;
 
 /// The waiters of one entry, in order of arrival.
 #[derive(Debug)]
@@ -61,26 +59,6 @@ impl Waiters {
     /// Returns the earliest deadline of those that still wait.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.0.iter().filter_map(Waiter::waits_until).min()
-    }
-
-    /// Answers by the reply to their entry: the first ones are admitted, the others get the same refusal.
-    pub(super) fn answer_entry(&mut self, reply: Result<EntryReply, Error>) {
-        match reply {
-            Err(error) => self.answer(repeat(Err(error))),
-            Ok(EntryReply { admitted, refused }) => {
-                let rest = match refused {
-                    None if admitted.len() < self.len() => admitted.last().cloned(),
-                    refused => refused,
-                };
-                let mut admitted = admitted.into_iter();
-                for waiter in &mut self.0 {
-                    match admitted.next().or_else(|| rest.clone()) {
-                        Some(answer) => waiter.answer(Ok(answer)),
-                        None => return,
-                    }
-                }
-            }
-        }
     }
 
     /// Answers the waiters in order of arrival.

@@ -131,11 +131,10 @@ async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
     };
     outcome?;
     let mut eval = redis::cmd("EVAL");
-    eval.arg("return 0").arg(1);
-    names.write_value(key.subject(), Value::Row, &mut eval);
+    let name = names.value(key.subject(), Value::Row);
+    eval.arg("return 0").arg(1).arg(&name);
     let mut evalsha = redis::cmd("EVALSHA");
-    evalsha.arg("0".repeat(40)).arg(1);
-    names.write_value(key.subject(), Value::Row, &mut evalsha);
+    evalsha.arg("0".repeat(40)).arg(1).arg(&name);
     for (name, command) in [
         ("EVAL", eval),
         ("EVALSHA", evalsha),

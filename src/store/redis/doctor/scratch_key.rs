@@ -68,8 +68,7 @@ impl ScratchKey {
 
     fn on(&self, value: Value, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut built = redis::cmd(command);
-        names.write_value(self.subject(), value, &mut built);
-        built.arg(arguments);
+        built.arg(names.value(self.subject(), value)).arg(arguments);
         built
     }
 }

@@ -13,7 +13,7 @@ use crate::store::redis::client::Client;
 use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::redis::protocol::problems;
-use crate::store::redis::protocol::{BatchEntry, EntryReply, KeyNames, ServerName};
+use crate::store::redis::protocol::{BatchEntry, KeyNames, ServerName};
 use crate::store::requests::{OwnedCheck, Refund};
 
 /// The time that each question may take if the store's deadline is shorter: a slow server should be
@@ -75,8 +75,8 @@ impl Session {
             self.client.decide(&connection, &entries).await
         };
         let replies = self.within_timeout(replies).await?;
-        let reply = replies.into_iter().next().transpose()?;
-        let answers = reply.and_then(EntryReply::into_last);
+        let answers = replies.into_iter().next().transpose()?;
+        let answers = answers.into_iter().flatten().next();
         let answer = answers.and_then(|answers| answers.into_answers().next());
         answer.ok_or_else(|| malformed_reply("no answer", &self.client.server()))
     }

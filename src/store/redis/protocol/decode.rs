@@ -17,21 +17,8 @@ use crate::decision::{Answers, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
 use crate::quota::Quota;
 
-/// The answers to the checks of one entry.
-#[derive(Clone, Debug)]
-pub(crate) struct EntryReply {
-    /// The answers to the admitted checks, in order.
-    pub(crate) admitted: SmallVec<[Answers; 1]>,
-    /// The answers to all other checks.
-    pub(crate) refused: Option<Answers>,
-}
-
-impl EntryReply {
-    /// Returns the answer to the last check.
-    pub(crate) fn into_last(mut self) -> Option<Answers> {
-        self.refused.or_else(|| self.admitted.pop())
-    }
-}
+/// The answers to the checks of one entry, in order.
+pub(crate) type EntryAnswers = SmallVec<[Answers; 1]>;
 
 /// Decodes the reply to a call. The inner error fails one entry, the outer one the whole call.
 pub(crate) fn decode_replies(
@@ -39,7 +26,7 @@ pub(crate) fn decode_replies(
     server: &ServerName,
     entries: &[BatchEntry<'_>],
     plan: &CallPlan<'_>,
-) -> Result<Vec<Result<EntryReply, Error>>, Error> {
+) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
     let RedisValue::BulkString(packed) = reply else {
         return Err(malformed_reply("not a packed array", server));
     };
@@ -82,10 +69,14 @@ pub(crate) fn decode_replies(
         .groups
         .iter()
         .flat_map(|group| group.entries.clone().map(move |_| group));
-    let replies = groups.zip(charges.into_iter().flatten());
-    Ok(replies
-        .map(|(group, charge)| Ok(reader.reply(group, charge?)))
-        .collect())
+    let mut answers = Vec::with_capacity(entries.len());
+    for (group, charge) in groups.zip(charges.iter_mut().flatten()) {
+        answers.push(match charge {
+            Ok(charge) => Ok(reader.answers_of_entry(group, charge)),
+            Err(error) => Err(error.clone()),
+        });
+    }
+    Ok(answers)
 }
 
 /// What the script has replied to an entry.
@@ -94,8 +85,6 @@ struct Charge {
     admitted: u64,
     /// The units that were charged beyond the cost.
     extra: u32,
-    /// Whether a reply to refused checks follows, or the checks only look.
-    has_refused: bool,
     levels: SmallVec<[CountReply; 1]>,
 }
 
@@ -155,7 +144,6 @@ impl<'r> ReplyReader<'r, '_> {
         let mut charge = Charge {
             admitted,
             extra,
-            has_refused: admitted < count || group.levels.iter().all(|level| level.cost == 0),
             levels: SmallVec::new(),
         };
         let plan = self.plan;
@@ -223,17 +211,17 @@ impl<'r> ReplyReader<'r, '_> {
         Ok(())
     }
 
-    /// Returns the answers to the checks of an entry.
-    fn reply(&self, group: &Group, mut charge: Charge) -> EntryReply {
+    /// Returns the answers to the checks of an entry. Those that were refused, or only look, get the same answer.
+    fn answers_of_entry(&self, group: &Group, charge: &mut Charge) -> EntryAnswers {
         let is_look = group.levels.iter().all(|level| level.cost == 0);
-        let answers = if is_look { 0 } else { charge.admitted };
-        let mut admitted = SmallVec::new();
-        for _ in 0..answers {
+        let admitted = if is_look { 0 } else { charge.admitted };
+        let mut all = EntryAnswers::new();
+        for _ in 0..admitted {
             for (level, replied) in group.levels.iter().zip(&mut charge.levels) {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
-            admitted.push(self.answers(group, &charge, |replied, quota, at| {
+            all.push(self.answers(group, charge, |replied, quota, at| {
                 match replied.charged.get(at) {
                     Some(last) => Some(last.before(replied.later_units, quota, self.time)),
                     // A level of cost 0.
@@ -241,13 +229,16 @@ impl<'r> ReplyReader<'r, '_> {
                 }
             }));
         }
-        charge.extra = 0;
-        let refused = charge.has_refused.then(|| {
-            self.answers(group, &charge, |replied, _, at| {
+        let others = u64::from(group.count).saturating_sub(admitted);
+        if others > 0 {
+            charge.extra = 0;
+            let refused = self.answers(group, charge, |replied, _, at| {
                 replied.refused.get(at).cloned()
-            })
-        });
-        EntryReply { admitted, refused }
+            });
+            all.extend((1..others).map(|_| refused.clone()));
+            all.push(refused);
+        }
+        all
     }
 
     /// Returns an answer for each level of a check, with its quotas in the order in which they were asked. `reply` has
@@ -488,7 +479,7 @@ mod tests {
         packed
     }
 
-    type Replies = Result<Vec<Result<EntryReply, Error>>, Error>;
+    type Replies = Result<Vec<Result<EntryAnswers, Error>>, Error>;
 
     /// Decodes the reply to entries of one key each: quotas, cost and number of checks.
     fn decoded(entries: &[(&Quotas, u32, u32)], reply: Vec<u8>) -> Replies {
@@ -533,10 +524,9 @@ mod tests {
         let answers: Vec<_> = replies
             .into_iter()
             .map(|reply| {
-                let reply = reply.map_err(|error| error.kind())?;
-                let quotas = |answers: &Answers| answers[0].quotas().to_vec();
-                let admitted: Vec<_> = reply.admitted.iter().map(quotas).collect();
-                Ok((admitted, reply.refused.as_ref().map(quotas)))
+                let answers = reply.map_err(|error| error.kind())?;
+                let quotas = answers.iter().map(|answers| answers[0].quotas().to_vec());
+                Ok(quotas.collect::<Vec<_>>())
             })
             .collect();
         let said = |used, wait, reset| vec![QuotaAnswer::from_micros(used, wait, reset)];
@@ -544,13 +534,14 @@ mod tests {
         assert_eq!(
             answers,
             [
-                Ok((vec![admitted(3, 17)], None)),
-                Ok((
-                    vec![admitted(3, 18), admitted(4, 18)],
-                    Some(said(4, Wait::Micros(9), 19))
-                )),
+                Ok(vec![admitted(3, 17)]),
+                Ok(vec![
+                    admitted(3, 18),
+                    admitted(4, 18),
+                    said(4, Wait::Micros(9), 19)
+                ]),
                 Err(ErrorKind::Misconfigured),
-                Ok((vec![], Some(admitted(3, 17)))),
+                Ok(vec![admitted(3, 17); 7]),
             ]
         );
     }

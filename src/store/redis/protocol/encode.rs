@@ -45,8 +45,11 @@ pub(crate) fn encode_checks<'s, 'a>(
 /// Begins a call with the names of its keys. The packed argument follows.
 fn begin(script: &Script, names: &KeyNames, keys: &[(Subject<'_>, Value)]) -> Cmd {
     let mut call = script.call(keys.len(), 1, KEY_NAME_CAPACITY);
+    let mut name = String::with_capacity(KEY_NAME_CAPACITY);
     for (subject, value) in keys {
-        names.write_value(*subject, *value, &mut call);
+        name.clear();
+        names.write_value(*subject, *value, &mut name);
+        call.write_arg(name.as_bytes());
     }
     call
 }

@@ -1,11 +1,9 @@
 //! The names of stored keys: `{prefix}:v3:{tag}` for the row of a subject, `{prefix}:v3:{tag}:…` for its logs and sets.
 
-use std::io::{self, Write};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use crc16::{State, XMODEM};
-use redis::{Cmd, RedisWrite};
 
 use super::counts::Value;
 use crate::key::Key;
@@ -67,38 +65,33 @@ impl KeyNames {
         Self { hash_tags, ..self }
     }
 
-    /// Writes the name of a value of a subject as an argument of a command.
-    pub(in crate::store::redis) fn write_value(
-        &self,
-        subject: Subject<'_>,
-        value: Value,
-        command: &mut Cmd,
-    ) {
-        // Writing to a command does not fail.
-        let _ = self.write_to(subject, value, command.writer_for_next_arg());
+    /// Returns the name of a value of a subject.
+    pub(in crate::store::redis) fn value(&self, subject: Subject<'_>, value: Value) -> String {
+        let mut name = String::new();
+        self.write_value(subject, value, &mut name);
+        name
     }
 
-    /// Writes the name in pieces: it is written for each check, and formatting takes five times as long. The braces enclose
-    /// the hash tag, which all keys of a subject share, so that they are in one slot.
-    fn write_to(&self, subject: Subject<'_>, value: Value, mut out: impl Write) -> io::Result<()> {
+    /// Appends the name of a value of a subject to a text.
+    ///
+    /// In pieces: it is written for each check, and formatting takes five times as long. The braces enclose the hash tag,
+    /// which all keys of a subject share, so that they are in one slot.
+    pub(super) fn write_value(&self, subject: Subject<'_>, value: Value, out: &mut String) {
         let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
-        let mut pieces = |pieces: &[&str]| {
-            let mut pieces = pieces.iter();
-            pieces.try_for_each(|piece| out.write_all(piece.as_bytes()))
-        };
-        pieces(&[&self.prefix, ":", FORMAT_VERSION, ":{"])?;
+        let mut pieces = |pieces: &[&str]| pieces.iter().for_each(|piece| out.push_str(piece));
+        pieces(&[&self.prefix, ":", FORMAT_VERSION, ":{"]);
         let shared_tag = self.hash_tags.number(subject);
         match shared_tag {
-            None => pieces(&[limiter, ",", key, "}"])?,
-            Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key])?,
+            None => pieces(&[limiter, ",", key, "}"]),
+            Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key]),
         }
         // No key contains a semicolon: it is encoded.
         let separator = if shared_tag.is_some() { ";" } else { ":" };
         match value {
-            Value::Row => Ok(()),
-            Value::Log => write!(out, "{separator}log"),
-            Value::Buckets { length } => write!(out, "{separator}buckets:{length}"),
-            Value::SortedSet { window } => write!(out, "{separator}set:{window}"),
+            Value::Row => {}
+            Value::Log => pieces(&[separator, "log"]),
+            Value::Buckets { length } => pieces(&[separator, "buckets:", &length.to_string()]),
+            Value::SortedSet { window } => pieces(&[separator, "set:", &window.to_string()]),
         }
     }
 
@@ -192,11 +185,7 @@ mod tests {
     /// The names of the values that count the quotas of a subject.
     fn names_of(names: &KeyNames, subject: Subject<'_>) -> Vec<String> {
         let counts = Count::all(subject.quotas).into_iter();
-        let names = counts.map(|count| {
-            let mut text = Vec::new();
-            names.write_to(subject, count.value, &mut text).unwrap();
-            String::from_utf8(text).unwrap()
-        });
+        let names = counts.map(|count| names.value(subject, count.value));
         names.collect()
     }
 

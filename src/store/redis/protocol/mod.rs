@@ -17,7 +17,7 @@ mod server_name;
 
 pub(super) use call_plan::BatchEntry;
 pub(super) use counts::{Count, Value};
-pub(super) use decode::{EntryReply, decode_replies};
+pub(super) use decode::{EntryAnswers, decode_replies};
 pub(super) use encode::{Change, MAX_ENTRY_UNITS, encode_change, encode_checks};
 #[cfg(feature = "cluster")]
 pub(super) use key_names::slot_of_key;
