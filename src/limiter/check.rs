@@ -47,8 +47,9 @@ impl RateLimiter {
     /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
+        check.stay_within_limits();
         check.add(self, key, cost, None);
-        let checked = match check.start_within_limits(self) {
+        let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
         };
@@ -280,10 +281,11 @@ impl Limiters for AskedLevels<'_> {
 /// Decides a check, unless a cost is above its limit.
 async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
     let mut check = PendingCheck::new();
+    check.stay_within_limits();
     for level in levels {
         check.add(level.limiter, &level.key, level.cost, level.quotas.as_ref());
     }
-    match check.start_within_limits(levels) {
+    match check.start(levels) {
         Poll::Ready(checked) => checked,
         Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
     }

@@ -48,6 +48,8 @@ pub(crate) struct PendingCheck {
     pub(super) decision: DecisionBuilder,
     pub(super) levels: SmallVec<[PendingLevel; 1]>,
     ignores_blocks: bool,
+    /// Whether a cost above a limit is an error, since no wait helps. Otherwise it is refused with the current numbers.
+    is_within_limits: bool,
     awaited: Awaited,
 }
 
@@ -110,6 +112,7 @@ impl PendingCheck {
             decision: DecisionBuilder::new(),
             levels: SmallVec::new(),
             ignores_blocks: false,
+            is_within_limits: false,
             awaited: Awaited::Nothing,
         }
     }
@@ -149,24 +152,13 @@ impl PendingCheck {
         }
     }
 
-    /// Starts the check, unless the cost of a level is above its limit, so that no wait helps.
+    /// Fails if the cost of a level is above its limit.
     #[inline]
-    pub(super) fn start_within_limits(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
-        let levels = self.levels.iter().zip(self.decision.levels());
-        for (index, (level, data)) in levels.enumerate() {
-            if let Some(limiter) = limiters.limiter(index)
-                && let Some(limit) = exceeded_limit(level.quotas(limiter), data.cost())
-            {
-                let error = Error::cost_exceeds_limit(data.cost(), limit);
-                return Poll::Ready(Err(CheckError::at(index, error)));
-            }
-        }
-        self.start(limiters)
+    pub(super) fn stay_within_limits(&mut self) {
+        self.is_within_limits = true;
     }
 
     /// Starts the check. While it is pending, call [`poll`](Self::poll).
-    ///
-    /// It sends a cost above a limit to the store, so that the refusal has the current numbers.
     #[inline]
     pub(crate) fn start(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
         let Self {
@@ -184,7 +176,9 @@ impl PendingCheck {
             let Some(limiter) = limiters.limiter(index) else {
                 continue;
             };
-            if let Err(error) = level.decide_without_store(limiter, data.cost()) {
+            if let Err(error) =
+                level.decide_without_store(limiter, data.cost(), self.is_within_limits)
+            {
                 return Poll::Ready(Err(CheckError::at(index, error)));
             }
             if !self.ignores_blocks
@@ -210,11 +204,15 @@ impl PendingCheck {
             return Poll::Ready(Err(failure));
         }
         self.take_held(limiters);
+        let falls_back = self.levels.iter().any(PendingLevel::falls_back);
         // What the store has charged returns if a later step refuses.
         if self.levels.iter().any(PendingLevel::is_to_ask)
-            && (self.levels.iter().any(PendingLevel::falls_back) || self.are_in_groups(limiters))
+            && (falls_back || self.are_in_groups(limiters))
         {
             return self.ask_in_turn(limiters, &mut Context::from_waker(Waker::noop()));
+        }
+        if falls_back && let Err(failure) = self.fall_back(limiters) {
+            return Poll::Ready(Err(failure));
         }
         self.ask(limiters)
     }
@@ -335,12 +333,9 @@ impl PendingCheck {
         }
     }
 
-    /// Decides by the answers of the store, and by the counts of this process for levels that fall back.
+    /// Decides by the answers of the store, if there is one for each quota.
     #[inline]
     fn conclude(&mut self, limiters: &impl Limiters) -> Checked {
-        if self.levels.iter().any(PendingLevel::falls_back) {
-            self.fall_back(limiters)?;
-        }
         match self.decision.decide() {
             Ok(()) => Ok(self.decided(limiters)),
             Err((answers, quotas)) => self.fall_back_after(limiters, &mismatch(answers, quotas)),
@@ -477,16 +472,26 @@ impl PendingLevel {
 
     /// Answers a level without quotas. Fails if the cost cannot be charged at once.
     #[inline]
-    fn decide_without_store(&mut self, limiter: &RateLimiter, cost: u32) -> Result<(), Error> {
+    fn decide_without_store(
+        &mut self,
+        limiter: &RateLimiter,
+        cost: u32,
+        is_within_limits: bool,
+    ) -> Result<(), Error> {
         let quotas = self.quotas(limiter);
-        let max_cost = quotas.max_cost();
-        if !self.is_to_ask() {
-            // The lookup of its quotas has failed.
-        } else if quotas.is_empty() {
-            self.state = LevelState::Answered;
-        } else if cost > max_cost && exceeded_limit(quotas, cost).is_none() {
-            // The store refuses a cost above a limit, without a wait. To split it would not help.
-            return Err(Error::cost_too_large(cost, max_cost));
+        match quotas.min_limit() {
+            None if self.is_to_ask() => self.state = LevelState::Answered,
+            None => {}
+            Some(limit) if cost > limit => {
+                // Otherwise, the store refuses it, without a wait.
+                if is_within_limits {
+                    return Err(Error::cost_exceeds_limit(cost, limit));
+                }
+            }
+            Some(_) if cost > quotas.max_cost() && self.is_to_ask() => {
+                return Err(Error::cost_too_large(cost, quotas.max_cost()));
+            }
+            Some(_) => {}
         }
         Ok(())
     }

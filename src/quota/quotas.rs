@@ -148,11 +148,13 @@ impl Quotas {
     }
 
     /// Returns the lowest limit, if there is any quota.
+    #[inline]
     pub(crate) fn min_limit(&self) -> Option<u32> {
         self.0.min_limit
     }
 
     /// Returns the highest cost that all algorithms accept.
+    #[inline]
     pub(crate) fn max_cost(&self) -> u32 {
         self.0.max_cost
     }

@@ -63,6 +63,15 @@ pub(super) enum Link {
 }
 
 impl Connector {
+    /// Returns the connector for the connections of one runtime, on which it follows the master that sentinels name.
+    pub(super) fn of_runtime(self: &Arc<Self>) -> Arc<Self> {
+        match &**self {
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => Arc::new(Self::Sentinel(Box::new(sentinel.of_runtime()))),
+            _ => Arc::clone(self),
+        }
+    }
+
     /// Makes one link. Every kind of deployment bounds the time of its attempt.
     pub(super) async fn connect(
         &self,

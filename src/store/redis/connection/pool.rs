@@ -83,24 +83,24 @@ impl ConnectionPool {
     /// Returns the connections of a runtime.
     pub(crate) fn of_runtime(&self, runtime: &Handle) -> RuntimeConnections {
         self.per_runtime.get_or_make(runtime, || {
+            let connector = self.connector.of_runtime();
             Arc::new(PerConnection::new(self.count, |_| {
-                self.connection(runtime.clone())
+                connection(&connector, runtime.clone())
             }))
         })
     }
+}
 
-    fn connection(&self, runtime: Handle) -> Connection {
-        match &*self.connector {
-            #[cfg(feature = "cluster")]
-            Connector::Cluster(cluster) => {
-                let connection = ClusterConnection::new(Arc::clone(cluster), runtime);
-                Connection::Cluster(Arc::new(connection))
-            }
-            _ => {
-                let connector = Arc::clone(&self.connector);
-                let connection = ReconnectingConnection::new(connector, runtime);
-                Connection::Server(Arc::new(connection))
-            }
+fn connection(connector: &Arc<Connector>, runtime: Handle) -> Connection {
+    match &**connector {
+        #[cfg(feature = "cluster")]
+        Connector::Cluster(cluster) => {
+            let connection = ClusterConnection::new(Arc::clone(cluster), runtime);
+            Connection::Cluster(Arc::new(connection))
+        }
+        _ => {
+            let connection = ReconnectingConnection::new(Arc::clone(connector), runtime);
+            Connection::Server(Arc::new(connection))
         }
     }
 }

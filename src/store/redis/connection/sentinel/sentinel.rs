@@ -1,14 +1,12 @@
 //! Connections to the master that Redis Sentinel names. Each connection asks the sentinels first.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use redis::aio::MultiplexedConnection;
-use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{self, Instant};
 
-use super::super::per_runtime::PerRuntime;
 use super::super::server_settings::ServerSettings;
 use super::super::single::{OnDisconnect, Server, timed_out};
 use super::client::{Address, QUERY_TIMEOUT, SENTINEL, SentinelClient};
@@ -17,7 +15,7 @@ use super::master;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
-/// The sentinels, and the settings for the master that they name.
+/// The sentinels, and the settings for the master that they name. For the connections of one runtime.
 pub(crate) struct Sentinel {
     sentinels: Vec<Arc<Server>>,
     /// The sentinels' name for the master.
@@ -25,8 +23,8 @@ pub(crate) struct Sentinel {
     name: ServerName,
     /// The settings for the master. The address in it is that of a sentinel.
     master: ServerSettings,
-    /// One for all connections of a runtime.
-    followers: PerRuntime<Arc<MasterFollower>>,
+    /// One for all connections.
+    follower: OnceLock<MasterFollower>,
 }
 
 impl Sentinel {
@@ -37,7 +35,18 @@ impl Sentinel {
             sentinels,
             service: service.into(),
             master,
-            followers: PerRuntime::default(),
+            follower: OnceLock::new(),
+        }
+    }
+
+    /// Returns the same sentinels for the connections of another runtime.
+    pub(in super::super) fn of_runtime(&self) -> Self {
+        Self {
+            sentinels: self.sentinels.clone(),
+            service: Arc::clone(&self.service),
+            name: self.name.clone(),
+            master: self.master.clone(),
+            follower: OnceLock::new(),
         }
     }
 
@@ -82,11 +91,9 @@ impl Sentinel {
     }
 
     /// Returns what follows the master on the current runtime.
-    fn follower(&self) -> Arc<MasterFollower> {
-        self.followers.get_or_make(&Handle::current(), || {
-            let follower =
-                MasterFollower::start(&self.sentinels, &self.service, self.master.clone());
-            Arc::new(follower)
+    fn follower(&self) -> &MasterFollower {
+        self.follower.get_or_init(|| {
+            MasterFollower::start(&self.sentinels, &self.service, self.master.clone())
         })
     }
 
