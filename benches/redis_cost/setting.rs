@@ -23,7 +23,7 @@ pub(crate) struct Setting {
     pub(crate) used: u32,
     /// Whether every check is expected to be admitted, or refused.
     pub(crate) admits: bool,
-    /// Whether to sum [`Decision::used`](tollgate::Decision::used).
+    /// Whether to sum [`used`](tollgate::DecisionView::used).
     pub(crate) sums_used: bool,
 }
 

@@ -196,7 +196,7 @@ impl Answer {
 
 /// The source of a decision: the store, or what decided in its place.
 ///
-/// [`Decision::source`](crate::Decision::source) returns it, and metrics and events have it as a label. In a
+/// [`DecisionView::source`](crate::DecisionView::source) returns it, and metrics and events have it as a label. In a
 /// service with Redis, [`Fallback`](Self::Fallback) and [`None`](Self::None) show that the store fails.
 ///
 /// # Examples

@@ -199,7 +199,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::decision::{QuotaAnswer, QuotaDecision};
+    use crate::decision::QuotaAnswer;
     use crate::quota::Quota;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -301,29 +301,6 @@ mod tests {
             assert_eq!((decision.limit(), decision.used()), (limit, limit / 2));
         }
         assert_eq!((view.limit(), view.used()), (20, 10));
-    }
-
-    #[test]
-    fn a_decision_and_its_view_return_the_same_values() {
-        let refused = QuotaAnswer::refused(3, Some(2 * SECOND), 7 * SECOND);
-        let mut refused = decide([(4, refused), (9, QuotaAnswer::admitted(8, SECOND))]);
-        let admitted = decide([(6, QuotaAnswer::admitted(5, SECOND))]);
-        refused.set_outer(admitted.view().clone());
-        for decision in [refused, admitted] {
-            let view = decision.view();
-            assert_eq!(decision.is_allowed(), view.is_allowed());
-            assert_eq!(decision.cost(), view.cost());
-            assert_eq!(decision.limit(), view.limit());
-            assert_eq!(decision.used(), view.used());
-            assert_eq!(decision.remaining(), view.remaining());
-            assert_eq!(decision.reset_after(), view.reset_after());
-            assert_eq!(decision.retry_after(), view.retry_after());
-            assert_eq!(decision.source(), view.source());
-            let limit = |outer: Option<&DecisionView>| outer.map(DecisionView::limit);
-            assert_eq!(limit(decision.outer()), limit(view.outer()));
-            let limits = |quota: QuotaDecision<'_>| (quota.limit(), quota.used());
-            assert!(decision.quotas().map(limits).eq(view.quotas().map(limits)));
-        }
     }
 
     #[test]

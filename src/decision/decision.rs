@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::mem;
+use std::ops::Deref;
 use std::sync::LazyLock;
 use std::thread::LocalKey;
 use std::time::Duration;
@@ -26,10 +27,10 @@ use crate::quota::Quota;
 /// [`RateLimiter::settle`](crate::RateLimiter::settle) to return units, or to charge the actual cost.
 ///
 /// A decision holds the units that it charged, so it is not `Clone`: no two values can refund the same units.
-/// To pass on the numbers, clone its [view](Self::view), which has the same methods.
+/// It dereferences to its [view](Self::view), which has the numbers. Clone the view to pass them on.
 ///
 /// With several quotas, the numbers are those of one of them: see [`DecisionView`]. A decision on several keys
-/// has one [level](Self::levels) for each of them.
+/// has one [level](DecisionView::levels) for each of them.
 ///
 /// # Examples
 ///
@@ -74,7 +75,7 @@ impl Decision {
 
     /// Returns the units that the first level charged and that have not been refunded. 0 for a refused check.
     ///
-    /// A decision on several keys has [several levels](Self::levels), and each holds its own units.
+    /// A decision on several keys has [several levels](DecisionView::levels), and each holds its own units.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held_at(0)
@@ -88,84 +89,6 @@ impl Decision {
         }
         let charged = self.view.level(level).map(|level| level.charged_units());
         charged.unwrap_or(0).saturating_sub(taken.units)
-    }
-
-    /// Returns whether the check was admitted.
-    ///
-    /// An admitted check was charged, unless its cost is 0 or its [source](Self::source) is
-    /// [`Source::None`].
-    #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        self.view.is_allowed()
-    }
-
-    /// Returns the cost of the check, in units. With several levels, it is that of the reported level.
-    #[must_use]
-    pub fn cost(&self) -> u32 {
-        self.view.cost()
-    }
-
-    /// Returns the limit of the reported quota.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        self.view.limit()
-    }
-
-    /// Returns the units that count against the reported quota now, with those of this check if it was
-    /// admitted.
-    ///
-    /// They exceed the limit only if units were charged under a higher limit, for example before the limit
-    /// was lowered.
-    #[must_use]
-    pub fn used(&self) -> u32 {
-        self.view.used()
-    }
-
-    /// Returns the units that would be admitted now. With several quotas, this is the least of them.
-    #[must_use]
-    pub fn remaining(&self) -> u32 {
-        self.view.remaining()
-    }
-
-    /// Returns the time until the reported quota has more units left than now.
-    ///
-    /// Zero if no unit counts against the quota, or if its limit is 0.
-    #[must_use]
-    pub fn reset_after(&self) -> Duration {
-        self.view.reset_after()
-    }
-
-    /// Returns the shortest wait after which a refused check **of this cost** is admitted, if no other check
-    /// is charged to the key meanwhile. Exact to the microsecond.
-    ///
-    /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.view.retry_after()
-    }
-
-    /// Returns the source of the decision: the store, the fallback, or a cache of this process.
-    #[must_use]
-    pub fn source(&self) -> Source {
-        self.view.source()
-    }
-
-    /// Returns the decision of the next outer layer, if layers are nested.
-    #[must_use]
-    pub fn outer(&self) -> Option<&DecisionView> {
-        self.view.outer()
-    }
-
-    /// Returns the decision of each quota: see [`DecisionView::quotas`].
-    #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        self.view.quotas()
-    }
-
-    /// Returns the part of each level, in the order of the check: see [`DecisionView::levels`].
-    #[must_use]
-    pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
-        self.view.levels()
     }
 
     /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
@@ -206,6 +129,16 @@ impl Decision {
     /// Sets the decision of the next outer layer, which admitted the same request.
     pub(crate) fn set_outer(&mut self, outer: DecisionView) {
         self.view.set_outer(outer);
+    }
+}
+
+/// A decision has the numbers of its view.
+impl Deref for Decision {
+    type Target = DecisionView;
+
+    #[inline]
+    fn deref(&self) -> &DecisionView {
+        &self.view
     }
 }
 

@@ -314,7 +314,7 @@ impl fmt::Debug for LevelDecision<'_> {
 
 /// The part of a [`Decision`](crate::Decision) that concerns one quota.
 ///
-/// [`Decision::quotas`](crate::Decision::quotas) and [`DecisionView::quotas`](crate::DecisionView::quotas) return one for each quota of the check.
+/// [`DecisionView::quotas`](crate::DecisionView::quotas) returns one for each quota of the check.
 ///
 /// # Examples
 ///

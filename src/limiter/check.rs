@@ -72,7 +72,7 @@ impl RateLimiter {
     /// For example, the limits of a user, of the tenant and of the whole service. One level is the same as
     /// [`check_n`](Self::check_n), and no level admits.
     ///
-    /// The decision has [a part for each level](Decision::levels). The reported numbers are those of the
+    /// The decision has [a part for each level](DecisionView::levels). The reported numbers are those of the
     /// refusing quota with the longest wait, over all levels. Each limiter [refunds](Self::refund) and
     /// [settles](Self::settle_level) its own level.
     ///
@@ -83,7 +83,7 @@ impl RateLimiter {
     /// up to 100 ms. If a reply is lost or the process ends, such a charge stays for its window.
     ///
     /// A level that was [not asked](crate::LevelDecision::is_asked), because another one refused, may need a
-    /// longer wait than [`retry_after`](Decision::retry_after).
+    /// longer wait than [`retry_after`](DecisionView::retry_after).
     ///
     /// # When the store fails
     ///
@@ -137,8 +137,8 @@ impl RateLimiter {
 
     /// Returns the units that `key` has used and left, without charging it.
     ///
-    /// [`remaining`](Decision::remaining) is the highest cost that would be admitted now. The decision is
-    /// that of a check of cost 0, so [`is_allowed`](Decision::is_allowed) does not tell whether a unit is
+    /// [`remaining`](DecisionView::remaining) is the highest cost that would be admitted now. The decision is
+    /// that of a check of cost 0, so [`is_allowed`](DecisionView::is_allowed) does not tell whether a unit is
     /// left. It ignores a block: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl RateLimiter {
     /// Waits until every quota has room for `cost` units, then charges them to `key`.
     ///
     /// Use it for jobs that may be late but should not fail. After a refusal, it waits for
-    /// [`retry_after`](Decision::retry_after), but at most one second, and checks again: units may have been
+    /// [`retry_after`](DecisionView::retry_after), but at most one second, and checks again: units may have been
     /// refunded meanwhile. Waiting calls form no queue, so another call may take the units first.
     ///
     /// `max_wait` is counted from the call. If the next wait would end later, the refusal is returned at
