@@ -30,7 +30,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::{Router, routing::get};
 use lexopt::{Arg, Parser, ValueExt};
 use tollgate::store::AnyStore;
-use tollgate::{Admin, Blocking, MemoryStore, Quota, RateLimitLayer, key};
+use tollgate::{Admin, BlockRule, MemoryStore, Quota, RateLimitLayer, key};
 use tower_http::trace::TraceLayer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -119,7 +119,7 @@ impl Limits {
                 .name("search")
                 .key(client())
                 .track_refused(const { NonZeroUsize::new(100).unwrap() })
-                .block_after(const { Blocking::refusals(1_000).doubling() }),
+                .block_after(const { BlockRule::refusals(1_000).doubling() }),
             // Dry run: admits every request, and counts those that it would reject. The name of the store
             // labels its metrics.
             export: RateLimitLayer::new(

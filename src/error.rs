@@ -295,8 +295,8 @@ pub enum ConfigErrorKind {
     Levels,
     /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window.
     Lease,
-    /// A number or a time of a [`Blocking`](crate::Blocking) is out of range.
-    Blocking,
+    /// A number or a time of a [`BlockRule`](crate::BlockRule) is out of range.
+    BlockRule,
 }
 
 /// Never happens. With it, functions that take text also take values that need no conversion.
@@ -356,10 +356,10 @@ impl ConfigError {
         }
     }
 
-    pub(crate) fn blocking(value: &dyn fmt::Debug, rule: &str) -> Self {
+    pub(crate) fn block_rule(value: &dyn fmt::Debug, rule: &str) -> Self {
         Self {
-            kind: ConfigErrorKind::Blocking,
-            text: format!("invalid blocking {value:?}: {rule}"),
+            kind: ConfigErrorKind::BlockRule,
+            text: format!("invalid block rule {value:?}: {rule}"),
         }
     }
 

@@ -48,7 +48,7 @@
 //! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
 //! | [`RateLimiter`], [`LevelCheck`] | checks without HTTP, of one key or several; [`Admin`] for operators |
 //! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
-//! | [`Blocking`] | when a key that is refused too often is blocked, and for how long |
+//! | [`BlockRule`] | when a key that is refused too often is blocked, and for how long |
 //! | [`key`](mod@key) | who is counted: extractors, and [`Key`] |
 //! | [`store`](mod@store), [`RedisStore`], [`MemoryStore`] | where counts are kept, and the [`Store`] trait |
 //! | [`Decision`], [`DecisionView`], [`LevelDecision`], [`Source`] | the result of a check, and what decided it |
@@ -138,7 +138,7 @@ pub use middleware::{
     cors, plain_text, problem_json, problem_json_typed,
 };
 pub use quota::{
-    Algorithm, AlgorithmFacts, Blocking, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas,
+    Algorithm, AlgorithmFacts, BlockRule, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas,
 };
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]

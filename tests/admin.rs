@@ -42,7 +42,7 @@ async fn a_look_tells_what_is_used_and_when_it_returns_and_charges_nothing() {
         for _ in 0..5 {
             let standing = admin.peek("ada").await.unwrap();
             assert_eq!((standing.used(), standing.remaining()), (2, 1));
-            assert_eq!(standing.blocked_for(), None);
+            assert_eq!(standing.blocked_for, None);
             let left = standing.reset_after();
             assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
             let each: Vec<_> = standing.quotas().map(|of| of.remaining()).collect();
@@ -57,17 +57,11 @@ async fn a_status_has_the_numbers_of_its_view() {
     let limiter = RateLimiter::new(MemoryStore::new(), quotas);
     let _ = limiter.check_n("ada", 4).await.unwrap();
     let status = limiter.admin().peek("ada").await.unwrap();
-    let view = status.view();
-    assert_eq!((status.limit(), view.limit()), (7, 7));
-    assert_eq!((status.used(), view.used()), (4, 4));
-    assert_eq!((status.remaining(), view.remaining()), (3, 3));
-    assert_eq!(status.reset_after(), view.reset_after());
-    assert!(status.reset_after() > HOUR);
-    assert_eq!(
-        (status.source(), view.source()),
-        (Source::Memory, Source::Memory)
-    );
-    let left: Vec<_> = status.quotas().map(|quota| quota.remaining()).collect();
+    let view = status.view;
+    assert_eq!((view.limit(), view.used(), view.remaining()), (7, 4, 3));
+    assert!(view.reset_after() > HOUR);
+    assert_eq!(view.source(), Source::Memory);
+    let left: Vec<_> = view.quotas().map(|quota| quota.remaining()).collect();
     assert_eq!(left, [5, 3]);
     assert_eq!(view.quotas().len(), 2);
     assert!(view.is_allowed());
@@ -112,17 +106,17 @@ async fn a_blocked_key_is_refused_whatever_it_has_left_and_charged_nothing() {
         }
         let standing = admin.peek("ada").await.unwrap();
         assert_eq!((standing.used(), standing.remaining()), (1, 2));
-        let left = standing.blocked_for().unwrap();
+        let left = standing.blocked_for.unwrap();
         assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
 
         // Others are not, nor is this key where another limiter counts it.
         assert!(limiter.check("bob").await.unwrap().is_allowed());
         let other = limiter.clone().name("other");
         assert!(other.check("ada").await.unwrap().is_allowed());
-        assert_eq!(other.admin().peek("ada").await.unwrap().blocked_for(), None);
+        assert_eq!(other.admin().peek("ada").await.unwrap().blocked_for, None);
 
         admin.unblock("ada").await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().blocked_for(), None);
+        assert_eq!(admin.peek("ada").await.unwrap().blocked_for, None);
         assert_eq!(limiter.check("ada").await.unwrap().used(), 2);
         // Unblocking a key that is not blocked is not an error.
         admin.unblock("nobody").await.unwrap();
@@ -228,7 +222,7 @@ async fn a_block_for_good_holds_on_each_store() {
             assert!(years > 100, "{years}");
             // What Redis says of it is looked at.
             let standing = limiter.admin().peek("ada").await.unwrap();
-            assert!(standing.blocked_for().is_some());
+            assert!(standing.blocked_for.is_some());
         }
         let layer = RateLimitLayer::from(limiter.clone()).key(key::from_fn(|_| Some("ada".into())));
         assert_eq!(ask(&layer).await.status(), 429);
@@ -278,7 +272,7 @@ async fn a_plan_is_looked_at_and_reset_by_its_own_quotas_and_blocked_whatever_th
 
         admin.block("acme", HOUR).await.unwrap();
         assert_eq!(ask(&layer).await.status(), 429);
-        assert!(of_plan.peek("acme").await.unwrap().blocked_for().is_some());
+        assert!(of_plan.peek("acme").await.unwrap().blocked_for.is_some());
         assert_eq!(of_plan.peek("acme").await.unwrap().used(), 0);
         of_plan.unblock("acme").await.unwrap();
         assert_eq!(ask(&layer).await.status(), 200);

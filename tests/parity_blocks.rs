@@ -10,22 +10,22 @@ use proptest::test_runner::{Config, TestRunner};
 use support::redis_server::RedisServer;
 use support::test_time::TestTime;
 use tollgate::store::{Block, RefusalOutcome, Refusals, Store};
-use tollgate::{Blocking, Key};
+use tollgate::{BlockRule, Key};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
 
 /// 5 refusals within 10 s, for 20 s, 40 s, 80 s, 100 s; forgotten after a minute.
-const DOUBLING: Blocking = Blocking::refusals(5)
+const DOUBLING: BlockRule = BlockRule::refusals(5)
     .within(Duration::from_secs(10))
-    .for_(Duration::from_secs(20))
+    .block_for(Duration::from_secs(20))
     .doubling()
-    .at_most(Duration::from_secs(100))
-    .forgotten_after(Duration::from_secs(60));
+    .max_block(Duration::from_secs(100))
+    .forget_after(Duration::from_secs(60));
 
-const CONSTANT: Blocking = Blocking::refusals(3)
+const CONSTANT: BlockRule = BlockRule::refusals(3)
     .within(Duration::from_millis(12_345))
-    .for_(Duration::from_secs(7));
+    .block_for(Duration::from_secs(7));
 
 const KEYS: usize = 2;
 
@@ -77,7 +77,7 @@ struct Model {
 }
 
 impl Model {
-    fn refuse(&mut self, rule: &Blocking, count: u32, age: Duration, now: u64) -> RefusalOutcome {
+    fn refuse(&mut self, rule: &BlockRule, count: u32, age: Duration, now: u64) -> RefusalOutcome {
         let left = self.until.saturating_sub(now);
         if left > 0 {
             return RefusalOutcome::StillBlocked {
@@ -128,7 +128,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).expect("a short time")
 }
 
-fn part_of(rule: &Blocking) -> u64 {
+fn part_of(rule: &BlockRule) -> u64 {
     if *rule == DOUBLING {
         1_000_000
     } else {
@@ -136,11 +136,11 @@ fn part_of(rule: &Blocking) -> u64 {
     }
 }
 
-fn refusals_of(rule: &Blocking) -> usize {
+fn refusals_of(rule: &BlockRule) -> usize {
     if *rule == DOUBLING { 5 } else { 3 }
 }
 
-fn forgotten_after(rule: &Blocking) -> u64 {
+fn forgotten_after(rule: &BlockRule) -> u64 {
     micros(if *rule == DOUBLING {
         60 * SECOND
     } else {
@@ -148,7 +148,7 @@ fn forgotten_after(rule: &Blocking) -> u64 {
     })
 }
 
-fn duration_of(rule: &Blocking, earlier: u32) -> Duration {
+fn duration_of(rule: &BlockRule, earlier: u32) -> Duration {
     let doubled = [20, 40, 80, 100];
     let seconds = doubled[usize::try_from(earlier).expect("few").min(3)];
     if *rule == DOUBLING {

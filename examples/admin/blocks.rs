@@ -71,7 +71,7 @@ impl Row {
         Ok(Self {
             key: key.as_str().to_owned(),
             seconds: left.as_secs_f64(),
-            reason: match status.block_reason() {
+            reason: match status.block_reason {
                 Some(BlockReason::Refusals { blocks }) => {
                     format!("refused too often, block {blocks}")
                 }

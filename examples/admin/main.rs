@@ -31,7 +31,7 @@ use std::{env, io};
 use axum::{Router, routing::get};
 use limiter::Limiter;
 use token::Token;
-use tollgate::{Blocking, Quota, RateLimitLayer, key};
+use tollgate::{BlockRule, Quota, RateLimitLayer, key};
 
 /// How many keys each limiter tracks. With 100, every key that causes more than 1 % of the refusals is listed.
 const TRACKED: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .name("site")
         .track_refused(TRACKED)
         // The page shows and lifts these blocks, too.
-        .block_after(Blocking::refusals(100).doubling());
+        .block_after(BlockRule::refusals(100).doubling());
     let search = RateLimitLayer::new(
         store.clone(),
         [Quota::per_second(5), Quota::per_hour(1_000)],

@@ -168,9 +168,9 @@ async fn key_status(admin: &Admin, key: &Key) -> Result<Value, Failure> {
     let status = admin.peek(key).await?;
     Ok(json!({
         "key": key.as_str(),
-        "blocked_seconds": status.blocked_for().map(|left| left.as_secs_f64()),
-        "source": format!("{:?}", status.source()),
-        "quotas": quotas(status.view()),
+        "blocked_seconds": status.blocked_for.map(|left| left.as_secs_f64()),
+        "source": format!("{:?}", status.view.source()),
+        "quotas": quotas(&status.view),
     }))
 }
 

@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use crate::clock::micros;
-use crate::quota::Blocking;
+use crate::quota::BlockRule;
 
-const PARTS: usize = Blocking::PARTS;
+const PARTS: usize = BlockRule::PARTS;
 
-/// The refusals of a limiter and a key, and its automatic blocks, with the rule of [`Blocking`]. For stores outside
+/// The refusals of a limiter and a key, and its automatic blocks, with the rule of [`BlockRule`]. For stores outside
 /// this crate.
 ///
 /// A [`Store`](crate::Store) keeps one value for each limiter and key that was refused lately. In
@@ -24,10 +24,10 @@ const PARTS: usize = Blocking::PARTS;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::Blocking;
+/// use tollgate::BlockRule;
 /// use tollgate::store::RefusalRecord;
 ///
-/// let rule = Blocking::refusals(3).for_(Duration::from_secs(60)).doubling();
+/// let rule = BlockRule::refusals(3).block_for(Duration::from_secs(60)).doubling();
 /// let (mut record, now, age) = (RefusalRecord::new(), 1_000_000_000, Duration::ZERO);
 /// assert_eq!(record.count(&rule, 2, age, now), None);
 /// let due = record.count(&rule, 1, age, now);
@@ -66,7 +66,7 @@ impl RefusalRecord {
     #[must_use]
     pub fn count(
         &mut self,
-        rule: &Blocking,
+        rule: &BlockRule,
         refusals: u32,
         age: Duration,
         now: u64,
@@ -109,7 +109,7 @@ impl RefusalRecord {
 
     /// Returns the time from which on the record is not needed any more, in microseconds.
     #[must_use]
-    pub fn expires_at(&self, rule: &Blocking) -> u64 {
+    pub fn expires_at(&self, rule: &BlockRule) -> u64 {
         let counted_until = if self.counts == [0; PARTS] {
             0
         } else {
@@ -123,7 +123,7 @@ impl RefusalRecord {
     }
 
     /// Forgets earlier blocks after the quiet time.
-    fn forget(&mut self, rule: &Blocking, now: u64) {
+    fn forget(&mut self, rule: &BlockRule, now: u64) {
         if now >= self.blocked_until.saturating_add(rule.forgotten_micros()) {
             self.blocks = 0;
             self.blocked_until = 0;
@@ -157,12 +157,12 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000;
-    const RULE: Blocking = Blocking::refusals(5)
+    const RULE: BlockRule = BlockRule::refusals(5)
         .within(Duration::from_secs(10))
-        .for_(Duration::from_secs(20))
+        .block_for(Duration::from_secs(20))
         .doubling()
-        .at_most(Duration::from_secs(100))
-        .forgotten_after(Duration::from_secs(60));
+        .max_block(Duration::from_secs(100))
+        .forget_after(Duration::from_secs(60));
 
     proptest! {
         /// The promise, against a list of all refusals and blocks.

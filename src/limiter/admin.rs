@@ -4,10 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use super::limiter::RateLimiter;
-use crate::decision::{DecisionView, QuotaDecision, Source};
+use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::quota::{Blocking, IntoQuotas, Quotas};
+use crate::quota::{BlockRule, IntoQuotas, Quotas};
 use crate::store::{Block, Credit, RefusalOutcome, Refusals};
 use crate::telemetry::RefusedKey;
 
@@ -40,7 +40,7 @@ use crate::telemetry::RefusedKey;
 ///
 /// admin.block("ada", Duration::from_secs(600)).await?;
 /// assert!(!limiter.check("ada").await?.is_allowed());
-/// assert!(admin.peek("ada").await?.blocked_for().is_some());
+/// assert!(admin.peek("ada").await?.blocked_for.is_some());
 ///
 /// admin.unblock("ada").await?;
 /// admin.reset("ada").await?;
@@ -97,7 +97,7 @@ impl Admin {
     ///
     /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60));
     /// let gold = Quota::per_minute(600);
-    /// assert_eq!(limiter.admin().quotas(gold).peek("acme").await?.remaining(), 600);
+    /// assert_eq!(limiter.admin().quotas(gold).peek("acme").await?.view.remaining(), 600);
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
@@ -130,7 +130,7 @@ impl Admin {
             Some(_) => self.reasons([&key]).await?.into_iter().next(),
         };
         Ok(KeyStatus {
-            decision: decision.into_view(),
+            view: decision.into_view(),
             blocked_for,
             block_reason,
         })
@@ -208,7 +208,7 @@ impl Admin {
     ///
     /// A refused check has [`Source::Block`] and charges nothing. Its `retry_after` is the rest of the block.
     /// Another block of the same key replaces the duration. A block continues while the store fails. It replaces an
-    /// [automatic](crate::Blocking) block, whose growth is forgotten.
+    /// [automatic](crate::BlockRule) block, whose growth is forgotten.
     ///
     /// A block has no effect on requests that the limiter does not count: those that are
     /// [skipped](crate::RateLimitLayer::skip), those of [exempt](crate::Plan::Exempt) tenants, and those of a
@@ -234,7 +234,7 @@ impl Admin {
         self.limiter.store.block(block).await
     }
 
-    /// Unblocks a key, and forgets its [automatic](crate::Blocking) blocks and the refusals that were counted for the
+    /// Unblocks a key, and forgets its [automatic](crate::BlockRule) blocks and the refusals that were counted for the
     /// next one. Does nothing if the key is not blocked and has neither.
     ///
     /// # Errors
@@ -244,12 +244,14 @@ impl Admin {
         self.block(key, Duration::ZERO).await
     }
 
-    /// Returns the blocked keys of this limiter with the time until each is unblocked, the longest first.
+    /// Returns the blocked keys of this limiter with the time and the reason of each block, the longest first.
+    ///
+    /// On Redis, it takes a call for the list, and one more for each hundred blocked keys.
     ///
     /// # Errors
     ///
     /// Returns an error if the store fails.
-    pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
+    pub async fn blocked(&self) -> Result<Vec<BlockedKey>, Error> {
         let RateLimiter {
             block_list, scope, ..
         } = &self.limiter;
@@ -258,19 +260,6 @@ impl Admin {
         blocked.sort_by(|(key, left), (other_key, other_left)| {
             other_left.cmp(left).then_with(|| key.cmp(other_key))
         });
-        Ok(blocked)
-    }
-
-    /// Returns the blocked keys of this limiter with the time and the reason of each block, the longest first.
-    ///
-    /// Use it in place of [`blocked`](Self::blocked) if the limiter [blocks keys](RateLimiter::block_after) on its own. On
-    /// Redis, it takes a call more for each hundred blocked keys.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store fails.
-    pub async fn blocks(&self) -> Result<Vec<BlockedKey>, Error> {
-        let blocked = self.blocked().await?;
         let reasons = self.reasons(blocked.iter().map(|(key, _)| key)).await?;
         let blocked = blocked.into_iter().zip(reasons);
         let blocked = blocked.map(|((key, remaining), reason)| BlockedKey {
@@ -295,7 +284,7 @@ impl Admin {
         let limiter = &self.limiter;
         let rule = limiter.refusals.as_ref().map(|refusals| refusals.rule());
         // A look does not depend on the rule.
-        let rule = rule.unwrap_or(Blocking::refusals(1));
+        let rule = rule.unwrap_or(BlockRule::refusals(1));
         let looks = keys.into_iter();
         let looks = looks.map(|key| Refusals::new(&limiter.scope, key, &rule, 0));
         let looks: Vec<_> = looks.collect();
@@ -331,7 +320,7 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// A blocked key of a limiter, as [`Admin::blocks`] returns it.
+/// A blocked key of a limiter, as [`Admin::blocked`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockedKey {
@@ -349,7 +338,7 @@ pub struct BlockedKey {
 pub enum BlockReason {
     /// An operator has [blocked](Admin::block) the key.
     Operator,
-    /// The key was [refused too often](crate::Blocking).
+    /// The key was [refused too often](crate::BlockRule).
     Refusals {
         /// The number of automatic blocks of the key that are not forgotten, with this one.
         blocks: u32,
@@ -367,70 +356,15 @@ impl From<RefusalOutcome> for BlockReason {
 }
 
 /// The status of a key, as [`Admin::peek`] returns it: the units used and left, and whether it is blocked.
-///
-/// A block does not change the numbers. With several quotas, the numbers are those of the reported quota:
-/// see [`DecisionView`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct KeyStatus {
-    decision: DecisionView,
-    blocked_for: Option<Duration>,
-    block_reason: Option<BlockReason>,
-}
-
-impl KeyStatus {
-    /// Returns the time until the key is unblocked. `None` if it is not blocked.
-    #[must_use]
-    pub fn blocked_for(&self) -> Option<Duration> {
-        self.blocked_for
-    }
-
-    /// Returns the reason why the key is blocked. `None` if it is not blocked.
-    #[must_use]
-    pub fn block_reason(&self) -> Option<BlockReason> {
-        self.block_reason
-    }
-
-    /// Returns the limit of the reported quota.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        self.decision.limit()
-    }
-
-    /// Returns the units that count against the reported quota now.
-    #[must_use]
-    pub fn used(&self) -> u32 {
-        self.decision.used()
-    }
-
-    /// Returns the units that would be admitted right now: the least over all quotas.
-    #[must_use]
-    pub fn remaining(&self) -> u32 {
-        self.decision.remaining()
-    }
-
-    /// Returns the time until the reported quota has more units left than now. Zero if no units are used, or
-    /// if the limit is 0.
-    #[must_use]
-    pub fn reset_after(&self) -> Duration {
-        self.decision.reset_after()
-    }
-
-    /// Returns the source of the numbers. [`Source::Fallback`] means that the store failed, and that the
-    /// numbers are those of this process.
-    #[must_use]
-    pub fn source(&self) -> Source {
-        self.decision.source()
-    }
-
-    /// Returns the status of each quota, in the order in which the quotas were listed.
-    #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        self.decision.quotas()
-    }
-
-    /// Returns the decision that the numbers come from: that of a check of cost 0.
-    #[must_use]
-    pub fn view(&self) -> &DecisionView {
-        &self.decision
-    }
+    /// The units used and left: the decision of a check of cost 0. A block does not change it. If its
+    /// [source](DecisionView::source) is [`Source::Fallback`](crate::Source::Fallback), the store failed, and the numbers
+    /// are those of this process.
+    pub view: DecisionView,
+    /// The time until the key is unblocked. `None` if it is not blocked.
+    pub blocked_for: Option<Duration>,
+    /// The reason why the key is blocked. `None` if it is not blocked.
+    pub block_reason: Option<BlockReason>,
 }

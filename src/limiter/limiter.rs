@@ -13,7 +13,7 @@ use super::refusals::RefusalCounter;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::Key;
-use crate::quota::{Blocking, IntoQuotas, Quota, Quotas};
+use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
 use crate::store::{BlockList, LimiterInfo, ProtectedStore, Reset, Store, Subject};
 use crate::telemetry::Telemetry;
 
@@ -162,7 +162,7 @@ impl RateLimiter {
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
     ///
     /// A key is blocked in all processes. [`Admin::blocks`](crate::Admin::blocks) shows the block, and
-    /// [`Admin::unblock`](crate::Admin::unblock) lifts it. See [`Blocking`] for the refusals that count, and
+    /// [`Admin::unblock`](crate::Admin::unblock) lifts it. See [`BlockRule`] for the refusals that count, and
     /// [the guide](crate::guide::security#growing-blocks) for the choice of the key.
     ///
     /// Only a store that [counts refusals](crate::Store::count_refusals) blocks keys, such as
@@ -171,17 +171,24 @@ impl RateLimiter {
     /// Give all limiters of a name the same rule. Call it before you clone the limiter: earlier clones do not count
     /// their refusals.
     ///
+    /// # Panics
+    ///
+    /// Panics if a value of the rule is out of range. For a rule from outside the program, call
+    /// [`BlockRule::validated`] first.
+    ///
     /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Blocking, MemoryStore, Quota, RateLimiter};
+    /// use tollgate::{BlockRule, MemoryStore, Quota, RateLimiter};
     ///
     /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60))
-    ///     .block_after(Blocking::refusals(600).for_(Duration::from_secs(3_600)).doubling());
+    ///     .block_after(BlockRule::refusals(600).block_for(Duration::from_secs(3_600)).doubling());
     /// ```
     #[must_use]
-    pub fn block_after(mut self, rule: Blocking) -> Self {
+    pub fn block_after(mut self, rule: BlockRule) -> Self {
+        let problem = rule.validated().err().map(|error| error.to_string());
+        assert!(problem.is_none(), "{}", problem.unwrap_or_default());
         let Self {
             store,
             scope,

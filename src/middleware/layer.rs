@@ -21,7 +21,7 @@ use crate::decision::DecisionView;
 use crate::error::ConfigError;
 use crate::key::{Key, KeyExtractor};
 use crate::limiter::{FailurePolicy, RateLimiter};
-use crate::quota::{Blocking, IntoPlan, IntoQuotas, Quotas};
+use crate::quota::{BlockRule, IntoPlan, IntoQuotas, Quotas};
 use crate::store::Store;
 
 /// A tower layer that limits the requests to a service of HTTP requests, such as an axum router or route.
@@ -460,26 +460,31 @@ impl RateLimitLayer {
 
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
     ///
-    /// See [`Blocking`] for the rule, and [the guide](crate::guide::security#growing-blocks) for the choice of the key:
+    /// See [`BlockRule`] for the rule, and [the guide](crate::guide::security#growing-blocks) for the choice of the key:
     /// a block by address locks out everyone who shares the address. To see who would be blocked, run the layer as a
     /// [dry run](Self::dry_run) first, and watch [refused keys](Self::track_refused). Refusals of a dry run do not count.
     ///
     /// It applies to the first level. Limiters that are [added](Self::and) have
     /// [rules of their own](RateLimiter::block_after).
     ///
+    /// # Panics
+    ///
+    /// Panics if a value of the rule is out of range. For a rule from outside the program, call
+    /// [`BlockRule::validated`](crate::BlockRule::validated) first.
+    ///
     /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Blocking, MemoryStore, Quota, RateLimitLayer, key};
+    /// use tollgate::{BlockRule, MemoryStore, Quota, RateLimitLayer, key};
     ///
     /// const HOUR: Duration = Duration::from_secs(3_600);
     ///
     /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
     ///     .key(key::header("x-api-key"))
-    ///     .block_after(Blocking::refusals(600).for_(HOUR).doubling().at_most(24 * HOUR));
+    ///     .block_after(BlockRule::refusals(600).block_for(HOUR).doubling().max_block(24 * HOUR));
     /// ```
-    pub fn block_after(self, rule: Blocking) -> Self {
+    pub fn block_after(self, rule: BlockRule) -> Self {
         self.with(|config| config.first.limiter = config.first.limiter.clone().block_after(rule))
     }
 

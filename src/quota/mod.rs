@@ -3,7 +3,7 @@
 //! Depends only on `error`.
 
 mod algorithm;
-mod blocking;
+mod block_rule;
 #[cfg_attr(not(feature = "calendar"), path = "without_calendar.rs")]
 mod calendar;
 mod calendar_windows;
@@ -17,7 +17,7 @@ mod serde;
 mod text;
 
 pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
-pub use blocking::Blocking;
+pub use block_rule::BlockRule;
 #[cfg(feature = "redis")]
 pub(crate) use calendar::Calendar;
 pub(crate) use calendar_windows::{AlignedWindow, longest_window};

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::decision::{Answer, QuotaAnswer};
 use crate::key::{Fingerprint, Key};
-use crate::quota::{Blocking, Quota, Quotas};
+use crate::quota::{BlockRule, Quota, Quotas};
 
 /// The limiter and the key under which units are counted, and the quotas that apply.
 ///
@@ -264,7 +264,7 @@ impl<'a> Block<'a> {
 pub struct Refusals<'a> {
     pub(crate) limiter: &'a Key,
     pub(crate) key: &'a Key,
-    pub(crate) rule: &'a Blocking,
+    pub(crate) rule: &'a BlockRule,
     pub(crate) count: u32,
     pub(crate) age: Duration,
 }
@@ -274,7 +274,7 @@ impl<'a> Refusals<'a> {
     ///
     /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
     #[must_use]
-    pub fn new(limiter: &'a Key, key: &'a Key, rule: &'a Blocking, count: u32) -> Self {
+    pub fn new(limiter: &'a Key, key: &'a Key, rule: &'a BlockRule, count: u32) -> Self {
         Self {
             limiter,
             key,
@@ -304,7 +304,7 @@ impl<'a> Refusals<'a> {
 
     /// Returns the rule that says when the key is blocked, and for how long.
     #[must_use]
-    pub fn rule(&self) -> &'a Blocking {
+    pub fn rule(&self) -> &'a BlockRule {
         self.rule
     }
 

@@ -166,7 +166,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Counts refusals of keys, and blocks those that were refused too often, as their
-    /// [rule](crate::Blocking) says.
+    /// [rule](crate::BlockRule) says.
     ///
     /// Limiters with [`block_after`](crate::RateLimiter::block_after) call it in the background, at most once a second if
     /// the store does not answer at once. Each request has another key. Returns an outcome for each, in their order.

@@ -11,7 +11,7 @@ use tollgate::store::{
     StoreId, TestClock, TestStore,
 };
 use tollgate::{
-    BlockReason, Blocking, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota,
+    BlockReason, BlockRule, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota,
     RateLimitLayer, RateLimiter, Source, Store, key,
 };
 
@@ -24,14 +24,14 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Any refusal that counts blocks its key.
-const AT_ONCE: Blocking = Blocking::refusals(1).for_(HOUR);
+const AT_ONCE: BlockRule = BlockRule::refusals(1).block_for(HOUR);
 
-const GROWING: Blocking = Blocking::refusals(3)
+const GROWING: BlockRule = BlockRule::refusals(3)
     .within(MINUTE)
-    .for_(HOUR)
+    .block_for(HOUR)
     .doubling()
-    .at_most(Duration::from_secs(4 * 3_600))
-    .forgotten_after(DAY);
+    .max_block(Duration::from_secs(4 * 3_600))
+    .forget_after(DAY);
 
 async fn source(limiter: &RateLimiter, key: &str) -> Source {
     limiter.check(key).await.expect("a decision").source()
@@ -45,7 +45,7 @@ async fn refused_until_blocked(limiter: &RateLimiter, key: &str) -> (u32, Durati
         match decision.source() {
             Source::Block => {
                 let status = limiter.admin().peek(key).await.expect("a status");
-                return (refusals, status.blocked_for().expect("a block"));
+                return (refusals, status.blocked_for.expect("a block"));
             }
             _ if !decision.is_allowed() => refusals += 1,
             _ => {}
@@ -56,7 +56,7 @@ async fn refused_until_blocked(limiter: &RateLimiter, key: &str) -> (u32, Durati
 
 async fn reason(limiter: &RateLimiter, key: &str) -> Option<BlockReason> {
     let status = limiter.admin().peek(key).await.expect("a status");
-    status.block_reason()
+    status.block_reason
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_blocked_key_is_told_when_its_block_has_ended_and_its_quotas_admit_it(
     let store = MemoryStore::with_clock(clock.clone());
     for (block, told) in [(10 * SECOND, 50 * SECOND), (HOUR, HOUR)] {
         let limiter = RateLimiter::new(store.clone(), Quota::per_minute(1))
-            .block_after(Blocking::refusals(3).for_(block));
+            .block_after(BlockRule::refusals(3).block_for(block));
         let limiter = limiter.name(format!("{block:?}"));
         let tree = [limiter.on("ada")];
         assert!(limiter.check("ada").await.expect("a decision").is_allowed());
@@ -283,7 +283,7 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
     let store = MemoryStore::new();
     let limiter = Key::from("l");
     let list = store.block_list();
-    let rule = Blocking::refusals(2);
+    let rule = BlockRule::refusals(2);
     let count = async |key: &str| {
         let key = Key::from(key);
         let counted = store.count_refusals(&[Refusals::new(&limiter, &key, &rule, 2)]);
@@ -317,7 +317,7 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
 
 #[tokio::test]
 async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
-    const RULE: Blocking = GROWING.for_(Duration::from_secs(10)).at_most(HOUR);
+    const RULE: BlockRule = GROWING.block_for(Duration::from_secs(10)).max_block(HOUR);
     let clock = TestClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let limiter = RateLimiter::new(store, Quota::new(1, 10 * SECOND)).block_after(RULE);
@@ -343,7 +343,7 @@ async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
 async fn a_limiter_with_too_many_blocks_to_remember_blocks_no_new_key_and_others_do() {
     let clock = TestClock::new();
     let store = MemoryStore::with_clock(clock.clone());
-    let rule = Blocking::refusals(1).for_(SECOND).doubling();
+    let rule = BlockRule::refusals(1).block_for(SECOND).doubling();
     let count = async |limiter: &str, key: u32| {
         let (limiter, key) = (Key::from(limiter), Key::from(key));
         let counted = store.count_refusals(&[Refusals::new(&limiter, &key, &rule, 1)]);
@@ -538,7 +538,7 @@ impl Store for Later {
 async fn refusals_are_sent_once_a_second_and_none_is_lost() {
     let store = Later::new();
     let limiter = RateLimiter::new(store.clone(), Quota::per_day(1));
-    let limiter = limiter.block_after(Blocking::refusals(1_000_000));
+    let limiter = limiter.block_after(BlockRule::refusals(1_000_000));
     for key in ["ada", "bob"] {
         let _ = limiter.check(key).await.expect("a decision");
     }
@@ -570,7 +570,7 @@ async fn refusals_of_a_failed_call_are_not_sent_again_and_a_lasting_failure_is_l
     log::keep();
     let store = Later::new();
     let limiter = RateLimiter::new(store.clone(), Quota::per_day(1));
-    let limiter = limiter.block_after(Blocking::refusals(5));
+    let limiter = limiter.block_after(BlockRule::refusals(5));
     let refuse = async |refusals: u32| {
         for _ in 0..refusals {
             assert_eq!(source(&limiter, "ada").await, Source::Memory);
@@ -602,7 +602,7 @@ async fn refusals_are_kept_while_the_breaker_is_open_and_sent_when_it_has_closed
     let clock = TestClock::new();
     let store = Later::on_clock(clock.clone());
     let limiter = RateLimiter::new(store.clone(), Quota::per_day(1));
-    let limiter = limiter.block_after(Blocking::refusals(5));
+    let limiter = limiter.block_after(BlockRule::refusals(5));
     let _ = limiter.check("ada").await.expect("a decision");
     for _ in 0..4 {
         assert_eq!(source(&limiter, "ada").await, Source::Memory);
@@ -645,7 +645,7 @@ fn limiters_on_several_threads_block_a_key_once() {
         });
         let admin = limiter().admin();
         let status = admin.peek(key).now_or_never().expect("at once");
-        let reason = status.expect("a status").block_reason();
+        let reason = status.expect("a status").block_reason;
         assert_eq!(reason, Some(BlockReason::Refusals { blocks: 1 }));
     }
 }

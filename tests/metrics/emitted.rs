@@ -11,7 +11,7 @@ use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Store, StoreFuture, StoreId};
 use tollgate::{
-    Blocking, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source,
+    BlockRule, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source,
     key,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -154,7 +154,7 @@ async fn blocked() {
 
 async fn blocked_after_refusals() {
     let limiter = limiter(MemoryStore::new()).name("blocking");
-    let limiter = limiter.block_after(Blocking::refusals(1));
+    let limiter = limiter.block_after(BlockRule::refusals(1));
     for _ in 0..2 {
         let _ = limiter.check(WHO).await.expect("a decision");
     }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use redis::Commands;
 use tollgate::store::{RefusalOutcome, Refusals, Store};
-use tollgate::{BlockReason, Blocking, FailurePolicy, Key, Quota, RateLimiter, RedisStore, Source};
+use tollgate::{
+    BlockReason, BlockRule, FailurePolicy, Key, Quota, RateLimiter, RedisStore, Source,
+};
 
 use crate::store_on;
 #[cfg(feature = "cluster")]
@@ -19,12 +21,12 @@ use crate::support::relay::Relay;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-const RULE: Blocking = Blocking::refusals(20).for_(HOUR).doubling();
+const RULE: BlockRule = BlockRule::refusals(20).block_for(HOUR).doubling();
 
 const RECORD: &str = "tollgate:v3:{blocks}:default,ada";
 
 /// A limiter of a process, with one unit a day.
-fn limiter(store: RedisStore, rule: Blocking) -> RateLimiter {
+fn limiter(store: RedisStore, rule: BlockRule) -> RateLimiter {
     RateLimiter::new(store, Quota::per_day(1)).block_after(rule)
 }
 
@@ -61,7 +63,7 @@ async fn blocks(limiter: &RateLimiter) -> Vec<(BlockReason, u64)> {
 async fn a_client_that_hammers_costs_redis_one_call_a_second() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let limiter = limiter(store_on(&server), Blocking::refusals(1_000_000));
+    let limiter = limiter(store_on(&server), BlockRule::refusals(1_000_000));
     let _ = limiter.check("ada").await.expect("a decision");
     refuse(&limiter, 1).await;
     forget_calls(&mut connection);
@@ -178,7 +180,7 @@ async fn a_key_of_another_program_is_left_alone() {
         &["RPUSH", "tollgate:v3:{blocks}:default,bob", "1"],
     );
     let store = store_on(&server);
-    let (name, rule) = (Key::from("default"), Blocking::refusals(1));
+    let (name, rule) = (Key::from("default"), BlockRule::refusals(1));
     let count = async |keys: &[&str]| {
         let keys: Vec<_> = keys.iter().map(|key| Key::from(*key)).collect();
         let refusals: Vec<_> = keys
@@ -204,7 +206,7 @@ async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let store = store_on(&server);
-    let (name, rule) = (Key::from("default"), Blocking::refusals(2));
+    let (name, rule) = (Key::from("default"), BlockRule::refusals(2));
     let count = async |key: &str| {
         let key = Key::from(key);
         let counted = store.count_refusals(&[Refusals::new(&name, &key, &rule, 2)]);
@@ -350,7 +352,7 @@ fn four_processes_share_twenty_refusals() {
             refuse(&limiter, 5).await;
             let peek = async || {
                 let status = limiter.admin().peek("ada").await.expect("a status");
-                status.block_reason() == Some(BlockReason::Refusals { blocks: 1 })
+                status.block_reason == Some(BlockReason::Refusals { blocks: 1 })
             };
             until(peek).await;
             source(&limiter).await

@@ -179,7 +179,7 @@ async fn an_admin_page() -> Done {
     admin.block("ada", Duration::from_secs(60)).await?;
     assert!(!limiter.check("ada").await?.is_allowed());
     assert_eq!(admin.blocked().await?.len(), 1);
-    assert!(admin.peek("ada").await?.blocked_for().is_some());
+    assert!(admin.peek("ada").await?.blocked_for.is_some());
     admin.unblock("ada").await?;
     let _ = limiter.check_n("ada", 3).await?;
     admin.credit("ada", 1).await?;

@@ -17,7 +17,7 @@ use super::pending::{PendingRefusals, RefusedOften};
 use crate::clock::{Clock, micros};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, HashFingerprint, Key};
-use crate::quota::Blocking;
+use crate::quota::BlockRule;
 use crate::store::{ProtectedStore, RefusalOutcome, Refusals, StoreFuture};
 use crate::telemetry::Telemetry;
 
@@ -35,7 +35,7 @@ const MAX_WAITS: usize = 10_000;
 
 /// The refusals of one limiter. Clones of the limiter share them.
 pub(in crate::limiter) struct RefusalCounter {
-    rule: Blocking,
+    rule: BlockRule,
     limiter: Key,
     store: ProtectedStore,
     telemetry: Arc<Telemetry>,
@@ -68,7 +68,7 @@ enum Attempt {
 
 impl RefusalCounter {
     pub(in crate::limiter) fn new(
-        rule: Blocking,
+        rule: BlockRule,
         store: &ProtectedStore,
         clock: Clock,
         limiter: &Key,
@@ -94,7 +94,7 @@ impl RefusalCounter {
         })
     }
 
-    pub(in crate::limiter) fn rule(&self) -> Blocking {
+    pub(in crate::limiter) fn rule(&self) -> BlockRule {
         self.rule
     }
 

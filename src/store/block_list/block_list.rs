@@ -26,7 +26,7 @@ pub(in crate::store) const MAX_AUTOMATIC: usize = 9_000;
 const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
 
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
-/// [automatic](crate::Blocking) blocks.
+/// [automatic](crate::BlockRule) blocks.
 ///
 /// Limiters read the list before they ask their store. So a blocked key causes no load on the store, and stays
 /// blocked while the store fails. While no key is blocked, a lookup costs one atomic load. Otherwise, it costs
@@ -207,7 +207,7 @@ impl BlockList {
         Ok(())
     }
 
-    /// Adds an [automatic](crate::Blocking) block to the list, unless the key is blocked. Returns whether it was added.
+    /// Adds an [automatic](crate::BlockRule) block to the list, unless the key is blocked. Returns whether it was added.
     ///
     /// # Errors
     ///

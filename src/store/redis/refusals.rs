@@ -11,7 +11,7 @@ use super::protocol::{ServerName, member};
 use crate::clock::micros;
 use crate::error::Error;
 use crate::key::Key;
-use crate::quota::Blocking;
+use crate::quota::BlockRule;
 use crate::store::requests::{RefusalOutcome, Refusals};
 
 /// The most keys of a call, which take Redis about 300 µs.
@@ -24,7 +24,7 @@ const ARGUMENTS: usize = 9;
 pub(super) struct OwnedRefusals {
     pub(super) limiter: Key,
     pub(super) key: Key,
-    rule: Blocking,
+    rule: BlockRule,
     count: u32,
     age: Duration,
 }

@@ -13,7 +13,7 @@ use tollgate::store::{
     StoreId, TestStore,
 };
 use tollgate::{
-    Algorithm, Blocking, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
+    Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
     RedisStore, Rejection, Source,
 };
 
@@ -139,20 +139,20 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             let [same, other] = times.map(|time| set(&|store| store.block_list_refresh(time)));
             ("1 s", is_default(&untouched, &same, &other))
         }
-        "Blocking::within" => {
+        "BlockRule::within" => {
             let within =
-                |minutes: u64| Blocking::refusals(1).within(Duration::from_secs(60 * minutes));
-            ("10 min", within(10) == Blocking::refusals(1))
+                |minutes: u64| BlockRule::refusals(1).within(Duration::from_secs(60 * minutes));
+            ("10 min", within(10) == BlockRule::refusals(1))
         }
-        "Blocking::for_" => {
-            let duration = Blocking::refusals(1).duration_after(0);
+        "BlockRule::block_for" => {
+            let duration = BlockRule::refusals(1).duration_after(0);
             ("10 min", duration == Duration::from_secs(600))
         }
-        "Blocking::at_most" => {
-            let longest = Blocking::refusals(1).doubling().duration_after(u32::MAX);
+        "BlockRule::max_block" => {
+            let longest = BlockRule::refusals(1).doubling().duration_after(u32::MAX);
             ("1 day", longest == Duration::from_secs(86_400))
         }
-        "Blocking::forgotten_after" => ("1 day", blocks_are_forgotten_after(86_400)),
+        "BlockRule::forget_after" => ("1 day", blocks_are_forgotten_after(86_400)),
         "Admin::block" => ("10 000", blocks_at_most(10_000)),
         "units of one check or credit in a log" => {
             let is_bound = costs_at_most(100_000) && credits_at_most(100_000);
@@ -227,7 +227,7 @@ fn falls_back() -> bool {
 
 /// Whether the second block of a key is a first one again after so many seconds, and not before.
 fn blocks_are_forgotten_after(seconds: u64) -> bool {
-    let rule = Blocking::refusals(1).doubling();
+    let rule = BlockRule::refusals(1).doubling();
     let blocks_after = |quiet: Duration| {
         let (mut record, now) = (RefusalRecord::new(), 1_000_000_000);
         let first = record.count(&rule, 1, Duration::ZERO, now)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
 use crate::decision::Answers;
-use crate::quota::{Algorithm, Blocking, Quota, Quotas};
+use crate::quota::{Algorithm, BlockRule, Quota, Quotas};
 use crate::store::requests::{Block, Check, RefusalOutcome, Refusals};
 
 /// The time that the kit sleeps longer than needed, because the store's clock may be slower than its own.
@@ -235,7 +235,7 @@ async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
     let subject = kit.subject(Quota::per_hour(5));
     let (limiter, key) = (&subject.limiter, &subject.key);
     // Without a clock of the kit, the second block has to be short enough to sleep.
-    let rule = Blocking::refusals(3).for_(SHORTEST_BLOCK).doubling();
+    let rule = BlockRule::refusals(3).block_for(SHORTEST_BLOCK).doubling();
     let list = kit.store.block_list();
     let count = async |refusals: u32| -> Result<RefusalOutcome, Broken> {
         let refusals = Refusals::new(limiter, key, &rule, refusals);

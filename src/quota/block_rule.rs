@@ -1,5 +1,6 @@
 //! The rule of automatic blocks: how often a key is refused before it is blocked, and for how long.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::error::ConfigError;
@@ -7,12 +8,10 @@ use crate::error::ConfigError;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 const DAY_MICROS: u64 = 86_400 * MICROS_PER_SECOND;
 
-const MAX_REFUSALS: u32 = 1_000_000;
+const REFUSALS: RangeInclusive<u32> = 1..=1_000_000;
 /// Processes send their refusals once a second, so shorter times would be too coarse.
-const MIN_WITHIN_MICROS: u64 = 10 * MICROS_PER_SECOND;
-const MAX_WITHIN_MICROS: u64 = DAY_MICROS;
-const MIN_BLOCK_MICROS: u64 = MICROS_PER_SECOND;
-const MAX_BLOCK_MICROS: u64 = 366 * DAY_MICROS;
+const WITHIN_MICROS: RangeInclusive<u64> = 10 * MICROS_PER_SECOND..=DAY_MICROS;
+const BLOCK_MICROS: RangeInclusive<u64> = MICROS_PER_SECOND..=366 * DAY_MICROS;
 
 /// Long enough for a client that waits for `Retry-After` to be refused a few times only.
 const DEFAULT_WITHIN_MICROS: u64 = 600 * MICROS_PER_SECOND;
@@ -20,11 +19,6 @@ const DEFAULT_WITHIN_MICROS: u64 = 600 * MICROS_PER_SECOND;
 const DEFAULT_BLOCK_MICROS: u64 = 600 * MICROS_PER_SECOND;
 /// A mistake heals overnight.
 const DEFAULT_LONGEST_MICROS: u64 = DAY_MICROS;
-
-const REFUSALS_RULE: &str = "a key is blocked after 1 to 1000000 refusals";
-const WITHIN_RULE: &str = "refusals are counted within 10 s to 1 day";
-const BLOCK_RULE: &str = "a block lasts from 1 s to 366 days";
-const FORGOTTEN_RULE: &str = "earlier blocks are forgotten after 1 s to 366 days";
 
 /// The rule by which a limiter blocks keys that are refused too often, for longer each time.
 ///
@@ -42,14 +36,14 @@ const FORGOTTEN_RULE: &str = "earlier blocks are forgotten after 1 s to 366 days
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// use std::time::Duration;
-/// use tollgate::{Blocking, MemoryStore, Quota, RateLimiter, Source};
+/// use tollgate::{BlockRule, MemoryStore, Quota, RateLimiter, Source};
 ///
 /// const MINUTE: Duration = Duration::from_secs(60);
-/// const RULE: Blocking = Blocking::refusals(20)
+/// const RULE: BlockRule = BlockRule::refusals(20)
 ///     .within(Duration::from_secs(10 * 60))
-///     .for_(Duration::from_secs(60 * 60))
+///     .block_for(Duration::from_secs(60 * 60))
 ///     .doubling()
-///     .at_most(Duration::from_secs(24 * 60 * 60));
+///     .max_block(Duration::from_secs(24 * 60 * 60));
 ///
 /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(5)).block_after(RULE);
 /// for _ in 0..5 + 20 {
@@ -100,7 +94,7 @@ const FORGOTTEN_RULE: &str = "earlier blocks are forgotten after 1 s to 366 days
 /// - A key is not blocked automatically while 1 000 keys of its limiter are blocked, or 9 000 keys of the store. So other
 ///   limiters have room, and so do operators: the block list has 10 000 entries. The log says that there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Blocking {
+pub struct BlockRule {
     refusals: u32,
     within_micros: u64,
     first_micros: u64,
@@ -111,24 +105,15 @@ pub struct Blocking {
     forgotten_micros: Option<u64>,
 }
 
-impl Blocking {
+impl BlockRule {
     /// The parts of the time within which refusals are counted.
     pub(crate) const PARTS: usize = 10;
 
     /// Blocks a key after `refusals` refusals within 10 minutes, for 10 minutes.
     ///
     /// The number is from 1 to 1 000 000.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the number is out of range. In a `const`, that is a compile error. For a number from outside the
-    /// program, use [`Blocking::try_refusals`].
     #[must_use]
     pub const fn refusals(refusals: u32) -> Self {
-        assert!(
-            refusals_in_range(refusals),
-            "a key is blocked after 1 to 1000000 refusals"
-        );
         Self {
             refusals,
             within_micros: DEFAULT_WITHIN_MICROS,
@@ -139,72 +124,18 @@ impl Blocking {
         }
     }
 
-    /// Creates a rule as [`Blocking::refusals`] does, but returns an error in place of a panic.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the number is not from 1 to 1 000 000.
-    pub fn try_refusals(refusals: u32) -> Result<Self, ConfigError> {
-        if refusals_in_range(refusals) {
-            Ok(Self::refusals(refusals))
-        } else {
-            Err(ConfigError::blocking(&refusals, REFUSALS_RULE))
-        }
-    }
-
     /// Sets the time within which the refusals are counted, from 10 s to 1 day. The default is 10 minutes.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the time is out of range. For a time from outside the program, use [`Blocking::try_within`].
     #[must_use]
     pub const fn within(mut self, time: Duration) -> Self {
-        let micros = micros(time);
-        assert!(
-            within_in_range(micros),
-            "refusals are counted within 10 s to 1 day"
-        );
-        self.within_micros = micros;
+        self.within_micros = micros(time);
         self
-    }
-
-    /// Sets the time as [`Blocking::within`] does, but returns an error in place of a panic.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the time is not from 10 s to 1 day.
-    pub fn try_within(self, time: Duration) -> Result<Self, ConfigError> {
-        if within_in_range(micros(time)) {
-            Ok(self.within(time))
-        } else {
-            Err(ConfigError::blocking(&time, WITHIN_RULE))
-        }
     }
 
     /// Sets the duration of a block, from 1 s to 366 days. The default is 10 minutes.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the duration is out of range. For a duration from outside the program, use [`Blocking::try_for`].
     #[must_use]
-    pub const fn for_(mut self, duration: Duration) -> Self {
-        let micros = micros(duration);
-        assert!(block_in_range(micros), "a block lasts from 1 s to 366 days");
-        self.first_micros = micros;
+    pub const fn block_for(mut self, duration: Duration) -> Self {
+        self.first_micros = micros(duration);
         self
-    }
-
-    /// Sets the duration as [`Blocking::for_`] does, but returns an error in place of a panic.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the duration is not from 1 s to 366 days.
-    pub fn try_for(self, duration: Duration) -> Result<Self, ConfigError> {
-        if block_in_range(micros(duration)) {
-            Ok(self.for_(duration))
-        } else {
-            Err(ConfigError::blocking(&duration, BLOCK_RULE))
-        }
     }
 
     /// Doubles the duration with each further block of a key. By default, all blocks are equally long.
@@ -214,66 +145,69 @@ impl Blocking {
         self
     }
 
-    /// Sets the longest block, from 1 s to 366 days. The default is a day, or the [duration](Self::for_) if that is
+    /// Sets the longest block, from 1 s to 366 days. The default is a day, or the [duration](Self::block_for) if that is
     /// longer: a client that was blocked by mistake is back the next day. A shorter one than the duration shortens
     /// all blocks.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the duration is out of range. For a duration from outside the program, use
-    /// [`Blocking::try_at_most`].
     #[must_use]
-    pub const fn at_most(mut self, longest: Duration) -> Self {
-        let micros = micros(longest);
-        assert!(block_in_range(micros), "a block lasts from 1 s to 366 days");
-        self.longest_micros = Some(micros);
+    pub const fn max_block(mut self, longest: Duration) -> Self {
+        self.longest_micros = Some(micros(longest));
         self
-    }
-
-    /// Sets the longest block as [`Blocking::at_most`] does, but returns an error in place of a panic.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the duration is not from 1 s to 366 days.
-    pub fn try_at_most(self, longest: Duration) -> Result<Self, ConfigError> {
-        if block_in_range(micros(longest)) {
-            Ok(self.at_most(longest))
-        } else {
-            Err(ConfigError::blocking(&longest, BLOCK_RULE))
-        }
     }
 
     /// Sets the time without a block after which the earlier blocks of a key are forgotten, from 1 s to 366 days. Then
     /// the next block is a first one again.
     ///
     /// The time begins when the last block ends. The default is the longest block: a day by default.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the time is out of range. For a time from outside the program, use
-    /// [`Blocking::try_forgotten_after`].
     #[must_use]
-    pub const fn forgotten_after(mut self, time: Duration) -> Self {
-        let micros = micros(time);
-        assert!(
-            block_in_range(micros),
-            "earlier blocks are forgotten after 1 s to 366 days"
-        );
-        self.forgotten_micros = Some(micros);
+    pub const fn forget_after(mut self, time: Duration) -> Self {
+        self.forgotten_micros = Some(micros(time));
         self
     }
 
-    /// Sets the time as [`Blocking::forgotten_after`] does, but returns an error in place of a panic.
+    /// Returns the rule if all of its values are in range.
+    ///
+    /// Use it for a rule from outside the program: [`block_after`](crate::RateLimiter::block_after) panics if a value is out
+    /// of range.
     ///
     /// # Errors
     ///
-    /// Returns an error if the time is not from 1 s to 366 days.
-    pub fn try_forgotten_after(self, time: Duration) -> Result<Self, ConfigError> {
-        if block_in_range(micros(time)) {
-            Ok(self.forgotten_after(time))
-        } else {
-            Err(ConfigError::blocking(&time, FORGOTTEN_RULE))
+    /// Returns an error that names the value and its range.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::BlockRule;
+    ///
+    /// let refusals = "0".parse().unwrap();
+    /// let error = BlockRule::refusals(refusals).validated().unwrap_err();
+    /// assert!(error.to_string().contains("1 to 1000000 refusals"));
+    /// ```
+    pub fn validated(self) -> Result<Self, ConfigError> {
+        let time = Duration::from_micros;
+        let block = BLOCK_MICROS.contains(&self.first_micros);
+        let longest = self
+            .longest_micros
+            .filter(|micros| !BLOCK_MICROS.contains(micros));
+        let forgotten = self
+            .forgotten_micros
+            .filter(|micros| !BLOCK_MICROS.contains(micros));
+        if !REFUSALS.contains(&self.refusals) {
+            let rule = "a key is blocked after 1 to 1000000 refusals";
+            return Err(ConfigError::block_rule(&self.refusals, rule));
         }
+        if !WITHIN_MICROS.contains(&self.within_micros) {
+            let rule = "refusals are counted within 10 s to 1 day";
+            return Err(ConfigError::block_rule(&time(self.within_micros), rule));
+        }
+        if let Some(micros) = (!block).then_some(self.first_micros).or(longest) {
+            let rule = "a block lasts from 1 s to 366 days";
+            return Err(ConfigError::block_rule(&time(micros), rule));
+        }
+        if let Some(micros) = forgotten {
+            let rule = "earlier blocks are forgotten after 1 s to 366 days";
+            return Err(ConfigError::block_rule(&time(micros), rule));
+        }
+        Ok(self)
     }
 
     /// Returns the number of refusals after which a key is blocked.
@@ -324,18 +258,6 @@ impl Blocking {
     }
 }
 
-const fn refusals_in_range(refusals: u32) -> bool {
-    refusals >= 1 && refusals <= MAX_REFUSALS
-}
-
-const fn within_in_range(micros: u64) -> bool {
-    micros >= MIN_WITHIN_MICROS && micros <= MAX_WITHIN_MICROS
-}
-
-const fn block_in_range(micros: u64) -> bool {
-    micros >= MIN_BLOCK_MICROS && micros <= MAX_BLOCK_MICROS
-}
-
 /// Converts to microseconds, rounded up. Saturates, because a time that long is out of range anyway.
 const fn micros(time: Duration) -> u64 {
     let fraction: u64 = if time.subsec_nanos().is_multiple_of(1_000) {
@@ -359,91 +281,76 @@ mod tests {
 
     #[test]
     fn blocks_double_up_to_the_longest() {
-        let rule = Blocking::refusals(20).for_(HOUR).doubling().at_most(DAY);
+        let rule = BlockRule::refusals(20)
+            .block_for(HOUR)
+            .doubling()
+            .max_block(DAY);
         let hours = (0..7).map(|earlier| rule.duration_after(earlier).as_secs() / 3_600);
         assert_eq!(hours.collect::<Vec<_>>(), [1, 2, 4, 8, 16, 24, 24]);
         assert_eq!(rule.duration_after(u32::MAX), DAY);
-        let constant = Blocking::refusals(20).for_(HOUR);
+        let constant = BlockRule::refusals(20).block_for(HOUR);
         assert_eq!(constant.duration_after(9), HOUR);
         // A day by default, and never shorter than the first block.
-        let by_default = Blocking::refusals(1).for_(HOUR).doubling();
+        let by_default = BlockRule::refusals(1).block_for(HOUR).doubling();
         assert_eq!(by_default.duration_after(9), DAY);
-        let long = Blocking::refusals(1).for_(9 * DAY).doubling();
+        let long = BlockRule::refusals(1).block_for(9 * DAY).doubling();
         assert_eq!(long.duration_after(9), 9 * DAY);
-        let longest = Blocking::refusals(1)
-            .for_(SECOND)
+        let longest = BlockRule::refusals(1)
+            .block_for(SECOND)
             .doubling()
-            .at_most(366 * DAY);
+            .max_block(366 * DAY);
         assert_eq!(longest.duration_after(u32::MAX), 366 * DAY);
     }
 
     #[test]
     fn earlier_blocks_are_forgotten_after_the_longest_block_by_default() {
-        let rule = Blocking::refusals(20)
-            .for_(HOUR)
+        let rule = BlockRule::refusals(20)
+            .block_for(HOUR)
             .doubling()
-            .at_most(9 * DAY);
+            .max_block(9 * DAY);
         let day = DEFAULT_LONGEST_MICROS;
         assert_eq!(rule.forgotten_micros(), 9 * day);
-        assert_eq!(Blocking::refusals(1).forgotten_micros(), day);
-        assert_eq!(rule.forgotten_after(SECOND).forgotten_micros(), 1_000_000);
+        assert_eq!(BlockRule::refusals(1).forgotten_micros(), day);
+        assert_eq!(rule.forget_after(SECOND).forgotten_micros(), 1_000_000);
     }
 
     #[test]
     fn values_out_of_range_are_errors_that_name_the_value_and_the_range() {
-        let rule = Blocking::refusals(1);
+        let rule = BlockRule::refusals(1);
         let texts = [
-            Blocking::try_refusals(0),
-            Blocking::try_refusals(1_000_001),
-            rule.try_within(10 * SECOND - NANO * 1_000),
-            rule.try_within(DAY + NANO),
-            rule.try_for(SECOND - NANO * 1_000),
-            rule.try_for(366 * DAY + NANO),
-            rule.try_at_most(Duration::ZERO),
-            rule.try_forgotten_after(Duration::MAX),
+            BlockRule::refusals(0),
+            BlockRule::refusals(1_000_001),
+            rule.within(10 * SECOND - NANO * 1_000),
+            rule.within(DAY + NANO),
+            rule.block_for(SECOND - NANO * 1_000),
+            rule.block_for(366 * DAY + NANO),
+            rule.max_block(Duration::ZERO),
+            rule.forget_after(Duration::MAX),
         ]
-        .map(|made| made.unwrap_err().to_string());
+        .map(|rule| rule.validated().unwrap_err().to_string());
         let parts = [
-            ("invalid blocking 0:", "1 to 1000000"),
+            ("invalid block rule 0:", "1 to 1000000"),
             ("1000001:", "1 to 1000000"),
             ("9.999999s:", "10 s to 1 day"),
-            ("86400.000000001s:", "10 s to 1 day"),
+            ("86400.000001s:", "10 s to 1 day"),
             ("999.999ms:", "1 s to 366 days"),
-            ("31622400.000000001s:", "1 s to 366 days"),
+            ("31622400.000001s:", "1 s to 366 days"),
             ("0ns:", "1 s to 366 days"),
-            ("18446744073709551615.999999999s:", "1 s to 366 days"),
+            ("18446744073709.551615s:", "1 s to 366 days"),
         ];
         for (text, (value, range)) in texts.iter().zip(parts) {
             assert!(text.contains(value) && text.contains(range), "{text}");
         }
-        for made in [
-            Blocking::try_refusals(1),
-            Blocking::try_refusals(1_000_000),
-            rule.try_within(10 * SECOND),
-            rule.try_within(DAY),
-            rule.try_for(SECOND),
-            rule.try_at_most(366 * DAY),
-            rule.try_forgotten_after(SECOND),
+        for rule in [
+            rule,
+            BlockRule::refusals(1_000_000),
+            rule.within(10 * SECOND),
+            rule.within(DAY),
+            rule.block_for(SECOND),
+            rule.max_block(366 * DAY),
+            rule.forget_after(SECOND),
         ] {
-            assert!(made.is_ok(), "{made:?}");
+            assert_eq!(rule.validated(), Ok(rule));
         }
-    }
-
-    #[test]
-    #[should_panic(expected = "10 s to 1 day")]
-    fn a_time_out_of_range_panics() {
-        let _ = Blocking::refusals(1).within(SECOND);
-    }
-
-    #[test]
-    #[should_panic(expected = "1 to 1000000")]
-    fn a_number_out_of_range_panics() {
-        let _ = Blocking::refusals(0);
-    }
-
-    #[test]
-    #[should_panic(expected = "1 s to 366 days")]
-    fn a_block_out_of_range_panics() {
-        let _ = Blocking::refusals(1).for_(Duration::ZERO);
     }
 }
