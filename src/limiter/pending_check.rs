@@ -482,13 +482,11 @@ impl PendingLevel {
         match quotas.min_limit() {
             None if self.is_to_ask() => self.state = LevelState::Answered,
             None => {}
-            Some(limit) if cost > limit => {
-                // Otherwise, the store refuses it, without a wait.
-                if is_within_limits {
-                    return Err(Error::cost_exceeds_limit(cost, limit));
-                }
+            Some(limit) if cost > limit && is_within_limits => {
+                return Err(Error::cost_exceeds_limit(cost, limit));
             }
-            Some(_) if cost > quotas.max_cost() && self.is_to_ask() => {
+            // The store refuses a cost above a limit, without a wait. To split it would not help.
+            Some(limit) if cost <= limit && cost > quotas.max_cost() && self.is_to_ask() => {
                 return Err(Error::cost_too_large(cost, quotas.max_cost()));
             }
             Some(_) => {}

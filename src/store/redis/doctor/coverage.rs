@@ -56,9 +56,12 @@ fn judge(map: &Value, full_coverage: Option<&str>, server: &str) -> Finding {
             ranges.push("…".to_owned());
         }
         let ranges = ranges.join(", ");
+        let failing = match full_coverage {
+            Some("yes") => "all checks fail, because cluster-require-full-coverage is yes",
+            _ => "checks of their keys fail",
+        };
         let text = format!(
-            "{count} of {SLOTS} slots are served by no master, says {server}: checks of their keys fail; \
-             slots {ranges}"
+            "{count} of {SLOTS} slots are served by no master, says {server}: {failing}; slots {ranges}"
         );
         return Finding::problem(TOPIC, text).with_remedy(
             "run CLUSTER ADDSLOTS <slots> on a master, or `redis-cli --cluster fix <address>`",
@@ -175,7 +178,13 @@ mod tests {
                 &[(1, 16_381, "a")],
                 None,
                 Severity::Problem,
-                "slots 0, 16382-16383",
+                "checks of their keys fail; slots 0, 16382-16383",
+            ),
+            (
+                &[(1, 16_383, "a")],
+                Some("yes"),
+                Severity::Problem,
+                "all checks fail, because cluster-require-full-coverage is yes; slots 0",
             ),
             (&[], Some("no"), Severity::Problem, "slots 0-16383"),
         ] {
