@@ -129,9 +129,7 @@ mod telemetry;
 pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
-pub use limiter::{
-    Admin, BlockReason, BlockedKey, FailurePolicy, KeyStatus, LevelCheck, RateLimiter,
-};
+pub use limiter::{Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
     CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,
     RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,

@@ -37,15 +37,15 @@ async fn a_look_tells_what_is_used_and_when_it_returns_and_charges_nothing() {
     let server = RedisServer::start();
     for limiter in limiters(&server) {
         let admin = limiter.admin();
-        assert_eq!(admin.peek("ada").await.unwrap().remaining(), 3);
+        assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 3);
         let _ = limiter.check_n("ada", 2).await.unwrap();
         for _ in 0..5 {
             let standing = admin.peek("ada").await.unwrap();
-            assert_eq!((standing.used(), standing.remaining()), (2, 1));
+            assert_eq!((standing.view.used(), standing.view.remaining()), (2, 1));
             assert_eq!(standing.blocked_for, None);
-            let left = standing.reset_after();
+            let left = standing.view.reset_after();
             assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
-            let each: Vec<_> = standing.quotas().map(|of| of.remaining()).collect();
+            let each: Vec<_> = standing.view.quotas().map(|of| of.remaining()).collect();
             assert_eq!(each, [1]);
         }
     }
@@ -76,15 +76,15 @@ async fn what_is_reset_has_its_whole_quotas_and_what_is_given_has_so_much_more()
         assert!(!limiter.check("ada").await.unwrap().is_allowed());
 
         admin.credit("ada", 2).await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().remaining(), 2);
+        assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 2);
         assert!(limiter.check("ada").await.unwrap().is_allowed());
         // The units left never exceed the limit.
         admin.credit("ada", 1_000).await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().remaining(), 3);
+        assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 3);
 
         let _ = limiter.check_n("ada", 3).await.unwrap();
         admin.reset("ada").await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().used(), 0);
+        assert_eq!(admin.peek("ada").await.unwrap().view.used(), 0);
         assert!(limiter.check("ada").await.unwrap().is_allowed());
     }
 }
@@ -105,7 +105,7 @@ async fn a_blocked_key_is_refused_whatever_it_has_left_and_charged_nothing() {
             assert!(wait > HOUR - 10 * SECOND && wait <= HOUR, "{wait:?}");
         }
         let standing = admin.peek("ada").await.unwrap();
-        assert_eq!((standing.used(), standing.remaining()), (1, 2));
+        assert_eq!((standing.view.used(), standing.view.remaining()), (1, 2));
         let left = standing.blocked_for.unwrap();
         assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
 
@@ -260,20 +260,24 @@ async fn a_plan_is_looked_at_and_reset_by_its_own_quotas_and_blocked_whatever_th
         let admin = layer.limiter().admin();
         let of_plan = admin.clone().quotas(plan);
         // All windows of a log share its units.
-        assert_eq!(admin.peek("acme").await.unwrap().used(), 4);
+        assert_eq!(admin.peek("acme").await.unwrap().view.used(), 4);
         let used = of_plan.peek("acme").await.unwrap();
-        let used: Vec<_> = used.quotas().map(|of| (of.limit(), of.used())).collect();
+        let used: Vec<_> = used
+            .view
+            .quotas()
+            .map(|of| (of.limit(), of.used()))
+            .collect();
         assert_eq!(used, [(100, 4), (10, 4)]);
         of_plan.credit("acme", 1).await.unwrap();
-        assert_eq!(of_plan.peek("acme").await.unwrap().used(), 3);
+        assert_eq!(of_plan.peek("acme").await.unwrap().view.used(), 3);
         of_plan.reset("acme").await.unwrap();
-        assert_eq!(of_plan.peek("acme").await.unwrap().used(), 0);
-        assert_eq!(admin.peek("acme").await.unwrap().used(), 0);
+        assert_eq!(of_plan.peek("acme").await.unwrap().view.used(), 0);
+        assert_eq!(admin.peek("acme").await.unwrap().view.used(), 0);
 
         admin.block("acme", HOUR).await.unwrap();
         assert_eq!(ask(&layer).await.status(), 429);
         assert!(of_plan.peek("acme").await.unwrap().blocked_for.is_some());
-        assert_eq!(of_plan.peek("acme").await.unwrap().used(), 0);
+        assert_eq!(of_plan.peek("acme").await.unwrap().view.used(), 0);
         of_plan.unblock("acme").await.unwrap();
         assert_eq!(ask(&layer).await.status(), 200);
     }
@@ -400,7 +404,7 @@ async fn a_key_of_a_log_is_the_key_that_was_logged() {
     let api_key = key::header("x-api-key").of("secret");
     let _ = limiter.check(&api_key).await.unwrap();
     let read = Key::from_stored(api_key.as_str()).unwrap();
-    assert_eq!(limiter.admin().peek(read).await.unwrap().used(), 1);
+    assert_eq!(limiter.admin().peek(read).await.unwrap().view.used(), 1);
 }
 
 /// A store that only decides.
@@ -413,7 +417,7 @@ impl Store for Plain {
 
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
         for (check, answer) in checks.iter().zip(answers.iter_mut()) {
-            let quotas = check.quotas().iter();
+            let quotas = check.quotas.iter();
             let admitted = quotas.map(|_| QuotaAnswer::admitted(0, Duration::ZERO));
             *answer = Answer::new(Source::Other, admitted);
         }
@@ -425,7 +429,7 @@ impl Store for Plain {
 async fn a_store_that_only_decides_says_that_it_can_do_no_more() {
     let layer = RateLimitLayer::new(Plain, Quota::per_hour(3)).on_failure(FailurePolicy::open());
     let admin = layer.limiter().admin();
-    assert_eq!(admin.peek("ada").await.unwrap().remaining(), 3);
+    assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 3);
     assert!(admin.blocked().await.unwrap().is_empty());
     for outcome in [
         admin.reset("ada").await,

@@ -78,17 +78,17 @@ struct Flawed {
 
 impl Flawed {
     fn decide(&self, check: Check<'_>) -> Answer {
-        let name = (check.limiter().clone(), check.key().clone());
+        let name = (check.limiter.clone(), check.key.clone());
         let quotas: Quotas = match self.flaw {
             Flaw::Generous => {
                 let more = |quota: &Quota| {
                     Quota::new(quota.limit() + 1, quota.window()).algorithm(quota.counted_by())
                 };
-                check.quotas().iter().map(more).collect()
+                check.quotas.iter().map(more).collect()
             }
-            _ => check.quotas().clone(),
+            _ => check.quotas.clone(),
         };
-        let check = Check::new(check.limiter(), check.key(), &quotas, check.cost());
+        let check = Check::new(check.limiter, check.key, &quotas, check.cost);
         if self.flaw == Flaw::Racy {
             let mut counters = self
                 .counts
@@ -131,7 +131,7 @@ impl Store for Flawed {
             let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no refunds");
             return StoreFuture::ready(Err(error));
         }
-        let name = (refund.limiter().clone(), refund.key().clone());
+        let name = (refund.limiter.clone(), refund.key.clone());
         let mut counts = self.counts.lock().unwrap();
         let counters = counts.entry(name).or_default();
         for _ in 0..1 + u32::from(self.flaw == Flaw::RefundsTwice) {

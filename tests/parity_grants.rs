@@ -66,7 +66,7 @@ fn numbers(answer: &Result<Answer, Error>) -> Result<Numbers, ErrorKind> {
     let answer = answer.as_ref().map_err(Error::kind)?;
     let quotas = answer.quotas().iter();
     let quotas = quotas.map(|quota| (quota.used(), quota.retry_after(), quota.reset_after()));
-    Ok((answer.extra(), quotas.collect()))
+    Ok((answer.extra_units(), quotas.collect()))
 }
 
 /// The answer to the only check.
@@ -102,7 +102,8 @@ fn same_grants(algorithm: Algorithm) {
         for step in steps {
             match step {
                 Step::Check { quotas, cost, more } => {
-                    let check = Check::new(&limiter, &key, &lists[quotas], cost).and_up_to(more);
+                    let check =
+                        Check::new(&limiter, &key, &lists[quotas], cost).with_extra_units(more);
                     let answers = runtime.block_on(async {
                         [
                             only(ask(&time.memory, &[check]).await),
@@ -113,7 +114,7 @@ fn same_grants(algorithm: Algorithm) {
                     let [Ok(memory), Ok(redis)] = answers else {
                         continue;
                     };
-                    let extra = memory.extra();
+                    let extra = memory.extra_units();
                     extras.set(extras.get() + u64::from(extra));
                     prop_assert!(extra <= more && (cost > 0 || extra == 0));
                     if memory.is_admitted() {

@@ -83,20 +83,20 @@ impl Store for CountedStore {
         let [check] = checks else {
             return asked;
         };
-        if check.cost() == 0 {
+        if check.cost == 0 {
             return asked;
         }
-        let (key, quotas) = (check.key().clone(), check.quotas().clone());
+        let (key, quotas) = (check.key.clone(), check.quotas.clone());
         let counts = self.counts.clone();
         counts.change(&key, &quotas, |count| count.sent += 1);
-        let cost = u64::from(check.cost());
+        let cost = u64::from(check.cost);
         // Only Redis charges what is counted here, and it answers later.
         let asked = asked?;
         Some(StoreFuture::boxed(async move {
             let answers = asked.await?;
             for answer in answers.iter() {
                 if answer.source() == Source::Redis && answer.is_admitted() {
-                    let charged = cost + u64::from(answer.extra());
+                    let charged = cost + u64::from(answer.extra_units());
                     counts.change(&key, &quotas, |count| count.charged += charged);
                 }
             }
@@ -117,8 +117,8 @@ impl Store for CountedStore {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let units = u64::from(refund.units());
-        self.counts.change(refund.key(), refund.quotas(), |count| {
+        let units = u64::from(refund.units);
+        self.counts.change(refund.key, refund.quotas, |count| {
             count.sent += 1;
             // Even if the return fails, this process does not hold them any more.
             count.returned += units;

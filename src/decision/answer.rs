@@ -78,21 +78,21 @@ impl Answer {
     }
 
     /// Sets the number of units that were charged beyond the cost, because the check asked for
-    /// [more](crate::store::Check::more).
+    /// [extra units](crate::store::Check::extra_units).
     #[must_use]
-    pub fn with_extra(mut self, extra: u32) -> Self {
-        self.set_extra(extra);
+    pub fn with_extra_units(mut self, extra: u32) -> Self {
+        self.set_extra_units(extra);
         self
     }
 
-    pub(crate) fn set_extra(&mut self, extra: u32) {
+    pub(crate) fn set_extra_units(&mut self, extra: u32) {
         self.extra = extra.into();
     }
 
     /// Returns the number of units that were charged beyond the cost, because the check asked for
-    /// [more](crate::store::Check::more).
+    /// [extra units](crate::store::Check::extra_units).
     #[must_use]
-    pub fn extra(&self) -> u32 {
+    pub fn extra_units(&self) -> u32 {
         u32::try_from(self.extra).unwrap_or(u32::MAX)
     }
 

@@ -127,7 +127,7 @@ impl Admin {
         let blocked_for = limiter.block_list.remaining(limiter.subject(quotas, &key));
         let block_reason = match blocked_for {
             None => None,
-            Some(_) => self.reasons([&key]).await?.into_iter().next(),
+            Some(_) => Some(self.reason(&key).await?),
         };
         Ok(KeyStatus {
             view: decision.into_view(),
@@ -197,11 +197,10 @@ impl Admin {
                 Some(on_failure) => on_failure.shares_of(quotas, &limiter.quotas),
                 None => quotas.clone(),
             };
-            let subject = limiter.subject(&shares, &key);
-            fallback.credit(Credit { subject, units });
+            fallback.credit(Credit::new(&limiter.scope, &key, &shares, units));
         }
-        let subject = limiter.subject(quotas, &key);
-        limiter.store.credit(Credit { subject, units }).await
+        let credit = Credit::new(&limiter.scope, &key, quotas, units);
+        limiter.store.credit(credit).await
     }
 
     /// Blocks a key for a duration: all its checks are refused, even if units are left.
@@ -244,14 +243,14 @@ impl Admin {
         self.block(key, Duration::ZERO).await
     }
 
-    /// Returns the blocked keys of this limiter with the time and the reason of each block, the longest first.
+    /// Returns the blocked keys of this limiter with the time until each is unblocked, the longest first.
     ///
-    /// On Redis, it takes a call for the list, and one more for each hundred blocked keys.
+    /// [`peek`](Self::peek) returns the reason of a block.
     ///
     /// # Errors
     ///
     /// Returns an error if the store fails.
-    pub async fn blocked(&self) -> Result<Vec<BlockedKey>, Error> {
+    pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
         let RateLimiter {
             block_list, scope, ..
         } = &self.limiter;
@@ -260,14 +259,7 @@ impl Admin {
         blocked.sort_by(|(key, left), (other_key, other_left)| {
             other_left.cmp(left).then_with(|| key.cmp(other_key))
         });
-        let reasons = self.reasons(blocked.iter().map(|(key, _)| key)).await?;
-        let blocked = blocked.into_iter().zip(reasons);
-        let blocked = blocked.map(|((key, remaining), reason)| BlockedKey {
-            key,
-            remaining,
-            reason,
-        });
-        Ok(blocked.collect())
+        Ok(blocked)
     }
 
     fn forget_wait(&self, key: &Key) {
@@ -276,26 +268,18 @@ impl Admin {
         }
     }
 
-    /// Returns why each of these blocked keys is blocked.
-    async fn reasons<'a>(
-        &self,
-        keys: impl IntoIterator<Item = &'a Key>,
-    ) -> Result<Vec<BlockReason>, Error> {
+    /// Returns why a blocked key is blocked.
+    async fn reason(&self, key: &Key) -> Result<BlockReason, Error> {
         let limiter = &self.limiter;
         let rule = limiter.refusals.as_ref().map(|refusals| refusals.rule());
         // A look does not depend on the rule.
         let rule = rule.unwrap_or(BlockRule::refusals(1));
-        let looks = keys.into_iter();
-        let looks = looks.map(|key| Refusals::new(&limiter.scope, key, &rule, 0));
-        let looks: Vec<_> = looks.collect();
-        if looks.is_empty() {
-            return Ok(Vec::new());
-        }
-        match limiter.store.count_refusals(&looks).await {
-            Ok(outcomes) => Ok(outcomes.into_iter().map(BlockReason::from).collect()),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                Ok(vec![BlockReason::Operator; looks.len()])
-            }
+        let look = Refusals::new(&limiter.scope, key, &rule, 0);
+        match limiter.store.count_refusals(&[look]).await {
+            Ok(outcomes) => Ok(outcomes
+                .first()
+                .map_or(BlockReason::Operator, BlockReason::from)),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(BlockReason::Operator),
             Err(error) => Err(error),
         }
     }
@@ -320,18 +304,6 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// A blocked key of a limiter, as [`Admin::blocked`] returns it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BlockedKey {
-    /// The key as it is stored. Values of headers, for example, are stored as a hash.
-    pub key: Key,
-    /// The time until the key is unblocked.
-    pub remaining: Duration,
-    /// The reason of the block.
-    pub reason: BlockReason,
-}
-
 /// The reason why a key is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -345,9 +317,9 @@ pub enum BlockReason {
     },
 }
 
-impl From<RefusalOutcome> for BlockReason {
-    fn from(outcome: RefusalOutcome) -> Self {
-        match outcome {
+impl From<&RefusalOutcome> for BlockReason {
+    fn from(outcome: &RefusalOutcome) -> Self {
+        match *outcome {
             RefusalOutcome::StillBlocked { blocks, .. }
             | RefusalOutcome::Blocked { blocks, .. } => Self::Refusals { blocks },
             RefusalOutcome::Counted | RefusalOutcome::NoRoom => Self::Operator,

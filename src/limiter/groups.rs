@@ -177,10 +177,10 @@ impl PendingCheck {
                 check.first(),
                 limiters.limiter(*index),
                 self.decision.answer(*index),
-            ) && check.cost() > 0
+            ) && check.cost > 0
                 && answer.source() != Source::None
             {
-                let refund = Refund::new(*check, answer, check.cost());
+                let refund = Refund::new(*check, answer, check.cost);
                 refunds.push(limiter.store.refund(refund));
             }
             drop(check);

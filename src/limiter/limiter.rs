@@ -161,7 +161,7 @@ impl RateLimiter {
 
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
     ///
-    /// A key is blocked in all processes. [`Admin::blocks`](crate::Admin::blocks) shows the block, and
+    /// A key is blocked in all processes. [`Admin::peek`](crate::Admin::peek) shows the block, and
     /// [`Admin::unblock`](crate::Admin::unblock) lifts it. See [`BlockRule`] for the refusals that count, and
     /// [the guide](crate::guide::security#growing-blocks) for the choice of the key.
     ///
@@ -382,8 +382,9 @@ impl RateLimiter {
         if let Some(lease) = &self.lease {
             lease.void(key).await?;
         }
-        let subject = self.subject(&quotas, key);
-        self.store.reset(Reset { subject }).await
+        self.store
+            .reset(Reset::new(&self.scope, key, &quotas))
+            .await
     }
 
     /// Returns the quotas of this limiter.

@@ -16,7 +16,7 @@ mod refusals;
 mod settle;
 mod wait;
 
-pub use admin::{Admin, BlockReason, BlockedKey, KeyStatus};
+pub use admin::{Admin, BlockReason, KeyStatus};
 pub(crate) use check::record_admission;
 pub use failure_policy::FailurePolicy;
 pub use level_check::LevelCheck;

@@ -3,7 +3,6 @@
 use super::limiter::RateLimiter;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
-use crate::store::Refund;
 
 /// The number of attempts in which other callers took the room first, after which a settlement gives up.
 const MAX_LOST_RACES: u32 = 8;
@@ -84,19 +83,16 @@ impl RateLimiter {
             let (whole, held) = match answer.grant() {
                 0 => (charged, held.min(charged - before - own)),
                 _ => {
-                    let whole = charged.saturating_add(answer.extra());
+                    let whole = charged.saturating_add(answer.extra_units());
                     (whole, whole - own)
                 }
             };
             let sent = match &self.lease {
                 Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
-                _ => self.store.refund(Refund {
-                    subject,
-                    units: own,
-                    cost: whole,
-                    held,
-                    answer,
-                }),
+                _ => {
+                    let refund = subject.refund(answer, whole, own).holding(held);
+                    self.store.refund(refund)
+                }
             };
             outcome = sent.await.and(outcome);
         }

@@ -51,7 +51,7 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
 ///         let mut keys = self.keys.lock().unwrap();
 ///         let now = now();
-///         let name = |check: &Check<'_>| (check.limiter().as_str().to_owned(), check.key().as_str().to_owned());
+///         let name = |check: &Check<'_>| (check.limiter.as_str().to_owned(), check.key.as_str().to_owned());
 ///         let judge = |check| keys.entry(name(check)).or_default().judge(*check, Source::Other, now);
 ///         *answers = checks.iter().map(judge).collect();
 ///         if answers.are_admitted() {
@@ -63,7 +63,7 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///
 ///     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
 ///         let mut keys = self.keys.lock().unwrap();
-///         let name = (refund.limiter().as_str().to_owned(), refund.key().as_str().to_owned());
+///         let name = (refund.limiter.as_str().to_owned(), refund.key.as_str().to_owned());
 ///         if let Some(counters) = keys.get_mut(&name) {
 ///             counters.refund(refund, now());
 ///         }
@@ -145,8 +145,8 @@ impl Counters {
     /// Evaluates every quota, and charges all if all admit.
     #[inline]
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
-        match check.quotas().single() {
-            Some(quota) if check.more() == 0 => self.check_one(quota, check.cost(), now, answer),
+        match check.quotas.single() {
+            Some(quota) if check.extra_units == 0 => self.check_one(quota, check.cost, now, answer),
             _ => self.check_several(check, now, answer),
         }
     }
@@ -175,7 +175,7 @@ impl Counters {
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
     #[inline(never)]
     fn check_several(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
-        let (quotas, cost) = (check.quotas(), check.cost());
+        let (quotas, cost) = (check.quotas, check.cost);
         let (mut verdicts, mut row) = self.evaluate_all(check, now);
         let is_admitted = |verdict: &Verdict| verdict.wait == Wait::Zero;
         if cost > 0 && verdicts.iter().all(is_admitted) {
@@ -183,14 +183,14 @@ impl Counters {
             let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
             let left = left.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
-            let extra = check.more().min(left / MAX_EXTRA_PART).min(most);
+            let extra = check.extra_units.min(left / MAX_EXTRA_PART).min(most);
             for (_, quota) in quotas.charging() {
                 self.charge(quota, cost + extra, now, &mut row);
             }
             for (quota, verdict) in quotas.iter().zip(&mut verdicts) {
                 *verdict = self.evaluate(quota, 0, now, &mut row);
             }
-            answer.set_extra(extra);
+            answer.set_extra_units(extra);
         }
         for verdict in &verdicts {
             answer.push((*verdict).into());
@@ -204,8 +204,8 @@ impl Counters {
     fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (SmallVec<[Verdict; 2]>, Row) {
         self.remove_dead(now);
         let mut row = self.row();
-        let quotas = check.quotas().iter();
-        let verdicts = quotas.map(|quota| self.evaluate(quota, check.cost(), now, &mut row));
+        let quotas = check.quotas.iter();
+        let verdicts = quotas.map(|quota| self.evaluate(quota, check.cost, now, &mut row));
         (verdicts.collect(), row)
     }
 
@@ -275,17 +275,17 @@ impl Counters {
 
     /// Returns those units of an earlier charge that still count.
     pub fn refund(&mut self, refund: Refund<'_>, now: u64) {
-        if refund.units() == 0 {
+        if refund.units == 0 {
             return;
         }
         for (quota, answer) in refund.charged() {
             let charge = Charge {
-                time: refund.answer().time(),
+                time: refund.answer.time(),
                 receipt: answer.receipt(),
                 cost: refund.cost,
                 is_open: refund.held > 0,
             };
-            let units = refund.units();
+            let units = refund.units;
             self.give_back(quota, now, |state, check| {
                 state.refund(check, charge, units)
             });
@@ -294,10 +294,8 @@ impl Counters {
 
     /// Returns units in the count of each quota, whichever checks charged them.
     pub fn credit(&mut self, credit: Credit<'_>, now: u64) {
-        for (_, quota) in credit.quotas().charging() {
-            self.give_back(quota, now, |state, check| {
-                state.credit(check, credit.units())
-            });
+        for (_, quota) in credit.quotas.charging() {
+            self.give_back(quota, now, |state, check| state.credit(check, credit.units));
         }
     }
 
@@ -324,7 +322,7 @@ impl Counters {
     ///
     /// A log is removed with the history of all its windows, also those of quotas that the reset does not have.
     pub fn reset(&mut self, reset: Reset<'_>) {
-        for (_, quota) in reset.quotas().charging() {
+        for (_, quota) in reset.quotas.charging() {
             let id = quota.stored_count();
             self.counts.retain(|count| !count.is_of(id));
         }

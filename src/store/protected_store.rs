@@ -108,7 +108,7 @@ impl ProtectedStore {
     ) -> Option<PendingAnswers> {
         // The keys of a group are in one partition.
         let first = checks.first()?;
-        let (partition, permit) = self.circuit_breaker.permit(first.subject);
+        let (partition, permit) = self.circuit_breaker.permit(first.subject());
         let operation = match permit {
             Permit::Ask => Operation::Check,
             // Without a tokio runtime, the check of this caller is the probe.
@@ -147,7 +147,7 @@ impl ProtectedStore {
     /// any.
     pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>], answers: &mut Answers) -> bool {
         let is_open = |check: &Check<'_>| {
-            let partition = self.circuit_breaker.partition_of(check.subject);
+            let partition = self.circuit_breaker.partition_of(check.subject());
             self.circuit_breaker.is_open_at(partition)
         };
         match &self.refusal_cache {
@@ -200,7 +200,7 @@ impl ProtectedStore {
             return;
         };
         let mut answers = Answers::empty(1);
-        let look = check.subject.check(0);
+        let look = check.subject().check(0);
         match self.store.check(&[look], &mut answers) {
             Some(future) => {
                 drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
@@ -261,8 +261,8 @@ impl ProtectedStore {
 
     /// Returns units where they were charged: in the store or in the fallback counts.
     pub(crate) fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if refund.answer().source() != Source::Fallback {
-            return self.adjust(refund.subject, || self.store.refund(refund));
+        if refund.answer.source() != Source::Fallback {
+            return self.adjust(refund.subject(), || self.store.refund(refund));
         }
         if let Some(fallback) = self.fallback_if_used() {
             fallback.refund(refund);
@@ -275,12 +275,12 @@ impl ProtectedStore {
         if let Some(fallback) = self.fallback_if_used() {
             fallback.reset(reset);
         }
-        self.adjust(reset.subject, || self.store.reset(reset))
+        self.adjust(reset.subject(), || self.store.reset(reset))
     }
 
     /// Credits units in the store, but not in the fallback counts.
     pub(crate) fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.adjust(credit.subject, || self.store.credit(credit))
+        self.adjust(credit.subject(), || self.store.credit(credit))
     }
 
     /// Sends a request that returns units to the store, unless the circuit breaker is open.

@@ -214,11 +214,11 @@ impl RefusalCache {
         if !self.remembers(check) {
             return None;
         }
-        let refusals = self.inner.refusals.get(&check.subject.fingerprint())?;
+        let refusals = self.inner.refusals.get(&check.subject().fingerprint())?;
         let now = self.inner.settings.clock.now();
         refusals
             .iter()
-            .find(|refusal| refusal.matches(check.quotas(), check.cost()) && refusal.is_valid(now))
+            .find(|refusal| refusal.matches(check.quotas, check.cost) && refusal.is_valid(now))
             .map(|refusal| refusal.answer.repeated_after(now - refusal.answered_at))
     }
 
@@ -226,7 +226,7 @@ impl RefusalCache {
     pub(super) fn before_send(&self, check: Check<'_>) -> SendMark {
         SendMark {
             sent_at: self.inner.settings.clock.now(),
-            generation: self.stripe(check.subject.fingerprint()).generation(),
+            generation: self.stripe(check.subject().fingerprint()).generation(),
         }
     }
 
@@ -246,7 +246,7 @@ impl RefusalCache {
         let Inner {
             settings, refusals, ..
         } = &*self.inner;
-        let fingerprint = check.subject.fingerprint();
+        let fingerprint = check.subject().fingerprint();
         let known = refusals.get(&fingerprint);
         let stripe = self.stripe(fingerprint);
         let Some(wait) = longest_wait(answer) else {
@@ -257,7 +257,7 @@ impl RefusalCache {
             return;
         };
         let now = settings.clock.now();
-        let is_same = |refusal: &CachedRefusal| refusal.matches(check.quotas(), check.cost());
+        let is_same = |refusal: &CachedRefusal| refusal.matches(check.quotas, check.cost);
         // The same check may have been in flight twice.
         let mut known = known.iter().flat_map(|known| known.iter());
         if known.any(|refusal| is_same(refusal) && refusal.is_valid(now)) {
@@ -269,8 +269,8 @@ impl RefusalCache {
         }
         let age = certain_part(wait).min(micros(settings.max_age.min(max_age)));
         let refusal = CachedRefusal {
-            quotas: check.quotas().clone(),
-            cost: check.cost(),
+            quotas: check.quotas.clone(),
+            cost: check.cost,
             answer: answer.clone(),
             answered_at: now,
             expires_at: mark.sent_at.saturating_add(age),
@@ -285,7 +285,7 @@ impl RefusalCache {
     }
 
     fn remembers(&self, check: Check<'_>) -> bool {
-        check.cost() > 0 && !self.inner.settings.max_age.is_zero()
+        check.cost > 0 && !self.inner.settings.max_age.is_zero()
     }
 
     fn stripe(&self, fingerprint: Fingerprint) -> &Stripe {

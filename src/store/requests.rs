@@ -23,10 +23,24 @@ pub(crate) struct Subject<'a> {
 impl<'a> Subject<'a> {
     /// Returns a check of `cost` units.
     pub(crate) fn check(self, cost: u32) -> Check<'a> {
-        Check {
-            subject: self,
-            cost,
-            more: 0,
+        Check::new(self.limiter, self.key, self.quotas, cost)
+    }
+
+    /// Returns a refund of `units` of the units that were charged.
+    pub(crate) fn refund(self, answer: &'a Answer, charged: u32, units: u32) -> Refund<'a> {
+        let Self {
+            limiter,
+            key,
+            quotas,
+        } = self;
+        Refund {
+            limiter,
+            key,
+            quotas,
+            units,
+            cost: charged,
+            held: charged.saturating_sub(units),
+            answer,
         }
     }
 
@@ -36,63 +50,51 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Gives each request the accessors of its subject.
-macro_rules! impl_subject_accessors {
+/// Gives each request its subject.
+macro_rules! impl_subject {
     ($($request:ident)*) => {$(
         impl<'a> $request<'a> {
-            /// Returns the name of the limiter, in its stored form. Limiters of one name share their counts.
-            #[must_use]
-            pub fn limiter(&self) -> &'a Key {
-                self.subject.limiter
-            }
-
-            /// Returns the key that is counted.
-            #[must_use]
-            pub fn key(&self) -> &'a Key {
-                self.subject.key
-            }
-
-            /// Returns the quotas that apply. In requests of a limiter, the list is never empty.
-            #[must_use]
-            pub fn quotas(&self) -> &'a Quotas {
-                self.subject.quotas
+            #[inline]
+            pub(crate) fn subject(&self) -> Subject<'a> {
+                let Self { limiter, key, quotas, .. } = *self;
+                Subject { limiter, key, quotas }
             }
         }
     )*};
 }
 
-impl_subject_accessors!(Check Reset Refund Credit);
+impl_subject!(Check Reset Refund Credit);
 
 /// A limiter that begins to ask a [`Store`](crate::Store), for [`Store::announce`](crate::Store::announce).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LimiterInfo<'a> {
-    pub(crate) limiter: &'a Key,
-    pub(crate) quotas: &'a Quotas,
-}
-
-impl<'a> LimiterInfo<'a> {
-    /// Returns the name of the limiter, in its stored form. Limiters of one name share their counts.
-    #[must_use]
-    pub fn limiter(&self) -> &'a Key {
-        self.limiter
-    }
-
-    /// Returns the quotas of the limiter. A check may have others: see
-    /// [`quotas_for`](crate::RateLimitLayer::quotas_for).
-    #[must_use]
-    pub fn quotas(&self) -> &'a Quotas {
-        self.quotas
-    }
+    /// The name of the limiter, in its stored form. Limiters of one name share their counts.
+    pub limiter: &'a Key,
+    /// The quotas of the limiter. A check may have others: see [`quotas_for`](crate::RateLimitLayer::quotas_for).
+    pub quotas: &'a Quotas,
 }
 
 /// A request to a [`Store`](crate::Store): charge a cost to a key, if its quotas admit it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Check<'a> {
-    pub(crate) subject: Subject<'a>,
-    pub(crate) cost: u32,
-    pub(crate) more: u32,
+    /// The name of the limiter, in its stored form. Limiters of one name share their counts.
+    pub limiter: &'a Key,
+    /// The key that is counted.
+    pub key: &'a Key,
+    /// The quotas that apply. In requests of a limiter, the list is never empty.
+    pub quotas: &'a Quotas,
+    /// The number of units to charge. A check of cost 0 charges nothing.
+    pub cost: u32,
+    /// The most units to charge beyond the cost, if the check is admitted: a limiter with a
+    /// [lease](crate::RateLimiter::lease) holds them. 0 for most checks, and for a check of cost 0.
+    ///
+    /// The store charges at most an eighth of what the quotas have left after the cost. It charges them together
+    /// with the cost, and returns their number in [`Answer::extra_units`]. Only stores that
+    /// [support leases](crate::Store::supports_leases) are asked for more, and only by a check that is decided
+    /// alone.
+    pub extra_units: u32,
 }
 
 impl<'a> Check<'a> {
@@ -101,36 +103,20 @@ impl<'a> Check<'a> {
     /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
     #[must_use]
     pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas, cost: u32) -> Self {
-        let subject = Subject {
+        Self {
             limiter,
             key,
             quotas,
-        };
-        subject.check(cost)
+            cost,
+            extra_units: 0,
+        }
     }
 
-    /// Asks for up to `more` units beyond the cost: see [`more`](Self::more).
+    /// Asks for up to so many units beyond the cost, unless it is 0: see [`extra_units`](Self::extra_units).
     #[must_use]
-    pub fn and_up_to(self, more: u32) -> Self {
-        Self { more, ..self }
-    }
-
-    /// Returns the most units to charge beyond the cost, if the check is admitted: a limiter with a
-    /// [lease](crate::RateLimiter::lease) holds them. 0 for most checks, and for a check of cost 0.
-    ///
-    /// The store charges at most an eighth of what the quotas have left after the cost. It charges them together
-    /// with the cost, and returns their number in [`Answer::extra`]. Only stores that
-    /// [support leases](crate::Store::supports_leases) are asked for more, and only by a check that is decided
-    /// alone.
-    #[must_use]
-    pub fn more(&self) -> u32 {
-        if self.cost == 0 { 0 } else { self.more }
-    }
-
-    /// Returns the number of units to charge. A check of cost 0 charges nothing.
-    #[must_use]
-    pub fn cost(&self) -> u32 {
-        self.cost
+    pub fn with_extra_units(mut self, extra_units: u32) -> Self {
+        self.extra_units = if self.cost == 0 { 0 } else { extra_units };
+        self
     }
 }
 
@@ -142,7 +128,7 @@ pub(crate) struct OwnedCheck {
     key: Key,
     quotas: Quotas,
     cost: u32,
-    more: u32,
+    extra_units: u32,
 }
 
 /// The levels of a check: one, or several that are decided together.
@@ -164,13 +150,11 @@ pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
 impl OwnedCheck {
     pub(crate) fn check(&self) -> Check<'_> {
         Check {
-            subject: Subject {
-                limiter: &self.limiter,
-                key: &self.key,
-                quotas: &self.quotas,
-            },
+            limiter: &self.limiter,
+            key: &self.key,
+            quotas: &self.quotas,
             cost: self.cost,
-            more: self.more,
+            extra_units: self.extra_units,
         }
     }
 }
@@ -179,11 +163,11 @@ impl OwnedCheck {
 impl From<Check<'_>> for OwnedCheck {
     fn from(check: Check<'_>) -> Self {
         Self {
-            limiter: check.limiter().clone(),
-            key: check.key().clone(),
-            quotas: check.quotas().clone(),
-            cost: check.cost(),
-            more: check.more(),
+            limiter: check.limiter.clone(),
+            key: check.key.clone(),
+            quotas: check.quotas.clone(),
+            cost: check.cost,
+            extra_units: check.extra_units,
         }
     }
 }
@@ -195,7 +179,12 @@ impl From<Check<'_>> for OwnedCheck {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Reset<'a> {
-    pub(crate) subject: Subject<'a>,
+    /// The name of the limiter, in its stored form.
+    pub limiter: &'a Key,
+    /// The key that is counted.
+    pub key: &'a Key,
+    /// The quotas whose counts change.
+    pub quotas: &'a Quotas,
 }
 
 impl<'a> Reset<'a> {
@@ -204,12 +193,11 @@ impl<'a> Reset<'a> {
     /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
     #[must_use]
     pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas) -> Self {
-        let subject = Subject {
+        Self {
             limiter,
             key,
             quotas,
-        };
-        Self { subject }
+        }
     }
 }
 
@@ -219,9 +207,12 @@ impl<'a> Reset<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Block<'a> {
-    pub(crate) limiter: &'a Key,
-    pub(crate) key: &'a Key,
-    pub(crate) duration: Duration,
+    /// The name of the limiter that blocks the key, in its stored form.
+    pub limiter: &'a Key,
+    /// The key to block.
+    pub key: &'a Key,
+    /// How long the key is blocked from now on. Zero unblocks it.
+    pub duration: Duration,
 }
 
 impl<'a> Block<'a> {
@@ -236,24 +227,6 @@ impl<'a> Block<'a> {
             duration,
         }
     }
-
-    /// Returns the name of the limiter that blocks the key, in its stored form.
-    #[must_use]
-    pub fn limiter(&self) -> &'a Key {
-        self.limiter
-    }
-
-    /// Returns the key to block.
-    #[must_use]
-    pub fn key(&self) -> &'a Key {
-        self.key
-    }
-
-    /// Returns how long the key is blocked from now on. Zero unblocks it.
-    #[must_use]
-    pub fn duration(&self) -> Duration {
-        self.duration
-    }
 }
 
 /// A request to a [`Store`](crate::Store): count refusals of a key, and block it if its rule says so.
@@ -262,11 +235,16 @@ impl<'a> Block<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Refusals<'a> {
-    pub(crate) limiter: &'a Key,
-    pub(crate) key: &'a Key,
-    pub(crate) rule: &'a BlockRule,
-    pub(crate) count: u32,
-    pub(crate) age: Duration,
+    /// The name of the limiter, in its stored form.
+    pub limiter: &'a Key,
+    /// The key that was refused.
+    pub key: &'a Key,
+    /// The rule that says when the key is blocked, and for how long.
+    pub rule: &'a BlockRule,
+    /// The number of refusals. 0 only looks for a block.
+    pub count: u32,
+    /// How long ago the first of these refusals happened. The others are later.
+    pub age: Duration,
 }
 
 impl<'a> Refusals<'a> {
@@ -288,36 +266,6 @@ impl<'a> Refusals<'a> {
     #[must_use]
     pub fn aged(self, age: Duration) -> Self {
         Self { age, ..self }
-    }
-
-    /// Returns the name of the limiter, in its stored form.
-    #[must_use]
-    pub fn limiter(&self) -> &'a Key {
-        self.limiter
-    }
-
-    /// Returns the key that was refused.
-    #[must_use]
-    pub fn key(&self) -> &'a Key {
-        self.key
-    }
-
-    /// Returns the rule that says when the key is blocked, and for how long.
-    #[must_use]
-    pub fn rule(&self) -> &'a BlockRule {
-        self.rule
-    }
-
-    /// Returns the number of refusals. 0 only looks for a block.
-    #[must_use]
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Returns how long ago the first of these refusals happened. The others are later.
-    #[must_use]
-    pub fn age(&self) -> Duration {
-        self.age
     }
 }
 
@@ -349,31 +297,31 @@ pub enum RefusalOutcome {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Refund<'a> {
-    pub(crate) subject: Subject<'a>,
-    pub(crate) units: u32,
-    /// The units that were charged.
-    pub(crate) cost: u32,
-    /// The charged units that a later refund may still return.
-    pub(crate) held: u32,
-    pub(crate) answer: &'a Answer,
+    /// The name of the limiter, in its stored form.
+    pub limiter: &'a Key,
+    /// The key that is counted.
+    pub key: &'a Key,
+    /// The quotas whose counts change.
+    pub quotas: &'a Quotas,
+    /// The number of units to return: at most the cost.
+    pub units: u32,
+    /// The number of units that were charged.
+    pub cost: u32,
+    /// The number of charged units that a later refund may still return.
+    pub held: u32,
+    /// The store's answer to the check that charged the units.
+    pub answer: &'a Answer,
 }
 
 impl<'a> Refund<'a> {
     /// Creates a refund of `units` units of a check that was charged with this answer.
     ///
-    /// The cost includes the [extra](Answer::extra) units. More units than that count as the cost. A later refund may return the rest: see
-    /// [`holding`](Self::holding).
+    /// The cost includes the [extra units](Answer::extra_units). More units than that count as the cost. A later refund may
+    /// return the rest: see [`holding`](Self::holding).
     #[must_use]
     pub fn new(check: Check<'a>, answer: &'a Answer, units: u32) -> Self {
-        let cost = check.cost.saturating_add(answer.extra());
-        let units = units.min(cost);
-        Self {
-            subject: check.subject,
-            units,
-            cost,
-            held: cost - units,
-            answer,
-        }
+        let cost = check.cost.saturating_add(answer.extra_units());
+        check.subject().refund(answer, cost, units.min(cost))
     }
 
     /// Sets the number of charged units that a later refund may still return.
@@ -385,30 +333,6 @@ impl<'a> Refund<'a> {
         Self { held, ..self }
     }
 
-    /// Returns the number of units to return: at most the cost.
-    #[must_use]
-    pub fn units(&self) -> u32 {
-        self.units
-    }
-
-    /// Returns the number of units that the check charged.
-    #[must_use]
-    pub fn cost(&self) -> u32 {
-        self.cost
-    }
-
-    /// Returns the number of charged units that a later refund may still return.
-    #[must_use]
-    pub fn held(&self) -> u32 {
-        self.held
-    }
-
-    /// Returns the store's answer to the check that charged the units.
-    #[must_use]
-    pub fn answer(&self) -> &'a Answer {
-        self.answer
-    }
-
     /// Returns one quota for each stored count that was charged, with its answer.
     ///
     /// All quotas of [`SlidingLog`](crate::Algorithm::SlidingLog) share a count, and so do all buckets of one length. Of
@@ -416,7 +340,7 @@ impl<'a> Refund<'a> {
     /// algorithm and window share a count. Of these it is the one with the lowest limit.
     pub fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
-        let charging = self.subject.quotas.charging();
+        let charging = self.quotas.charging();
         charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
     }
 }
@@ -425,25 +349,25 @@ impl<'a> Refund<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Credit<'a> {
-    pub(crate) subject: Subject<'a>,
-    pub(crate) units: u32,
+    /// The name of the limiter, in its stored form.
+    pub limiter: &'a Key,
+    /// The key that is counted.
+    pub key: &'a Key,
+    /// The quotas whose counts change.
+    pub quotas: &'a Quotas,
+    /// The number of units to return in each stored count. A count with fewer units drops to zero.
+    pub units: u32,
 }
 
 impl<'a> Credit<'a> {
     /// Creates a credit of `units` units to each count of these quotas.
     #[must_use]
     pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas, units: u32) -> Self {
-        let subject = Subject {
+        Self {
             limiter,
             key,
             quotas,
-        };
-        Self { subject, units }
-    }
-
-    /// Returns the number of units to return in each stored count. A count with fewer units drops to zero.
-    #[must_use]
-    pub fn units(&self) -> u32 {
-        self.units
+            units,
+        }
     }
 }

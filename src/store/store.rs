@@ -58,7 +58,7 @@ use crate::error::{Error, ErrorKind};
 ///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
 ///         let wait = Some(Duration::from_secs(1));
 ///         let refusal = |check: &Check<'_>| {
-///             let answers = check.quotas().iter().map(|quota| match check.cost() {
+///             let answers = check.quotas.iter().map(|quota| match check.cost {
 ///                 0 => QuotaAnswer::admitted(quota.limit(), quota.window()),
 ///                 _ => QuotaAnswer::refused(quota.limit(), wait, quota.window()),
 ///             });
@@ -99,7 +99,7 @@ pub trait Store: Send + Sync + 'static {
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture>;
 
     /// Returns whether [`check`](Self::check) charges more than the cost if a check asks for
-    /// [more](Check::more): a limiter with a [lease](crate::RateLimiter::lease) holds these units.
+    /// [extra units](Check::extra_units): a limiter with a [lease](crate::RateLimiter::lease) holds these units.
     ///
     /// A store in the memory of the process returns false: holding units would not be faster. The default
     /// implementation returns false, too.

@@ -509,7 +509,7 @@ impl Store for Breaking {
     }
 
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        if checks.iter().all(|check| [0, COST].contains(&check.cost())) {
+        if checks.iter().all(|check| [0, COST].contains(&check.cost)) {
             return self.0.check(checks, answers);
         }
         let error = Error::new(ErrorKind::Unavailable, "in no mood");

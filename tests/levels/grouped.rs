@@ -26,7 +26,7 @@ pub(crate) struct Grouped {
 }
 
 fn group(check: Check<'_>) -> u64 {
-    let last = check.limiter().as_str().bytes().last().unwrap();
+    let last = check.limiter.as_str().bytes().last().unwrap();
     u64::from(last - b'0')
 }
 
@@ -102,8 +102,8 @@ impl Store for Grouped {
     }
 
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        if checks.len() > 1 || checks[0].cost() > 0 {
-            let names = checks.iter().map(|check| check.limiter().as_str());
+        if checks.len() > 1 || checks[0].cost > 0 {
+            let names = checks.iter().map(|check| check.limiter.as_str());
             self.log(format!("check {}", names.collect::<Vec<_>>().join("+")));
         }
         let group = group(checks[0]);
@@ -126,8 +126,8 @@ impl Store for Grouped {
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         self.log(format!(
             "refund {} {}",
-            refund.limiter().as_str(),
-            refund.units()
+            refund.limiter.as_str(),
+            refund.units
         ));
         StoreFuture::ready(now(self.counts.refund(refund)))
     }

@@ -227,7 +227,7 @@ impl Store for Foreign {
 
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
         for (check, answer) in checks.iter().zip(answers.iter_mut()) {
-            let quotas = check.quotas().iter();
+            let quotas = check.quotas.iter();
             let admitted = quotas.map(|quota| QuotaAnswer::admitted(1, quota.window()));
             *answer = Answer::new(Source::Other, admitted);
         }

@@ -109,7 +109,7 @@ async fn peek_and_list_show_blocks_of_other_processes_at_once() {
     let standing = there.admin().peek("ada").await.unwrap();
     let left = standing.blocked_for.unwrap();
     assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
-    assert_eq!(standing.used(), 1);
+    assert_eq!(standing.view.used(), 1);
     here.admin().block("bob", 2 * HOUR).await.unwrap();
     let blocked = there.admin().blocked().await.unwrap();
     let blocked: Vec<_> = blocked.iter().map(|(key, _)| key.as_str()).collect();

@@ -52,11 +52,13 @@ async fn until(holds: impl AsyncFn() -> bool) -> Duration {
 }
 
 async fn blocks(limiter: &RateLimiter) -> Vec<(BlockReason, u64)> {
-    let blocks = limiter.admin().blocks().await.expect("the blocks");
-    let blocks = blocks.iter();
+    let admin = limiter.admin();
+    let mut blocks = Vec::new();
+    for (key, left) in admin.blocked().await.expect("the blocks") {
+        let status = admin.peek(key).await.expect("a status");
+        blocks.extend(status.block_reason.map(|reason| (reason, left.as_secs())));
+    }
     blocks
-        .map(|block| (block.reason, block.remaining.as_secs()))
-        .collect()
 }
 
 #[tokio::test]

@@ -714,7 +714,7 @@ impl Sequence {
                 .collect();
             async move {
                 match checks.as_slice() {
-                    [check] => ask(store, &[check.and_up_to(*more)]).await,
+                    [check] => ask(store, &[check.with_extra_units(*more)]).await,
                     _ => ask(store, &checks).await,
                 }
             }
@@ -755,7 +755,10 @@ impl Sequence {
             let expected = self.model.decide(levels, *more);
             let found = match answer {
                 Ok(answers) => {
-                    let extra = answers.iter().map(|answer| u64::from(answer.extra())).sum();
+                    let extra = answers
+                        .iter()
+                        .map(|answer| u64::from(answer.extra_units()))
+                        .sum();
                     counts.refused += usize::from(!answers.iter().all(Answer::is_admitted));
                     counts.grants += usize::from(extra > 0);
                     Some((answers.iter().map(numbers_of).collect::<Vec<_>>(), extra))

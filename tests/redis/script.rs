@@ -461,7 +461,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();
     admin.block("ada", HOUR).await.unwrap();
-    assert_eq!(admin.blocks().await.unwrap().len(), 1);
+    assert_eq!(admin.blocked().await.unwrap().len(), 1);
 
     let scripts: Vec<_> = RedisStore::scripts().collect();
     let mut exists = redis::cmd("SCRIPT");

@@ -199,7 +199,7 @@ async fn a_key_that_an_operator_builds_or_reads_is_the_key_that_is_counted() {
             for _ in 0..4 {
                 assert!(tree.check(&keys).await.is_allowed());
             }
-            assert_eq!(admin.peek(&key).await.unwrap().used(), 4);
+            assert_eq!(admin.peek(&key).await.unwrap().view.used(), 4);
             admin.credit(&key, 3).await.unwrap();
             assert_eq!(tree.used(&keys).await, [1, 4 * number]);
             admin.reset(&key).await.unwrap();

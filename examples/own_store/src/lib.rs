@@ -153,10 +153,7 @@ impl Database {
         self.transact(|transaction, now| {
             let mut loaded = Vec::with_capacity(checks.len());
             for check in checks {
-                loaded.push((
-                    *check,
-                    read(transaction, check.limiter(), check.key(), now)?,
-                ));
+                loaded.push((*check, read(transaction, check.limiter, check.key, now)?));
             }
             let judged: Answers = loaded
                 .iter_mut()
@@ -170,8 +167,8 @@ impl Database {
                 .into_iter()
                 .map(|(check, mut counters)| {
                     let answer = counters.check(check, Source::Other, now);
-                    if check.cost() > 0 {
-                        write(transaction, check.limiter(), check.key(), &counters)?;
+                    if check.cost > 0 {
+                        write(transaction, check.limiter, check.key, &counters)?;
                     }
                     Ok(answer)
                 })
@@ -180,12 +177,12 @@ impl Database {
     }
 
     fn block(&self, block: Block<'_>) -> Result<(), Error> {
-        let (limiter, key) = (block.limiter().as_str(), block.key().as_str());
+        let (limiter, key) = (block.limiter.as_str(), block.key.as_str());
         self.transact(|transaction, now| {
-            let until = signed(now.saturating_add(micros(block.duration())));
+            let until = signed(now.saturating_add(micros(block.duration)));
             let written = transaction
                 .execute("DELETE FROM blocks WHERE until <= ?", params![signed(now)])
-                .and_then(|_| match block.duration().is_zero() {
+                .and_then(|_| match block.duration.is_zero() {
                     true => transaction.execute(
                         "DELETE FROM blocks WHERE limiter = ? AND key = ?",
                         params![limiter, key],
@@ -317,19 +314,19 @@ impl Store for SqliteStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let (limiter, key) = (reset.limiter(), reset.key());
+        let (limiter, key) = (reset.limiter, reset.key);
         let reset = |counters: &mut Counters, _| counters.reset(reset);
         StoreFuture::ready(self.database.adjust(limiter, key, reset))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let (limiter, key) = (refund.limiter(), refund.key());
+        let (limiter, key) = (refund.limiter, refund.key);
         let refund = |counters: &mut Counters, now| counters.refund(refund, now);
         StoreFuture::ready(self.database.adjust(limiter, key, refund))
     }
 
     fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        let (limiter, key) = (credit.limiter(), credit.key());
+        let (limiter, key) = (credit.limiter, credit.key);
         let credit = |counters: &mut Counters, now| counters.credit(credit, now);
         StoreFuture::ready(self.database.adjust(limiter, key, credit))
     }
@@ -344,7 +341,7 @@ impl Store for SqliteStore {
         let counted = self.database.count_refusals(refusals);
         for (refusals, outcome) in refusals.iter().zip(counted.iter().flatten()) {
             if let RefusalOutcome::Blocked { duration, .. } = *outcome {
-                let block = Block::new(refusals.limiter(), refusals.key(), duration);
+                let block = Block::new(refusals.limiter, refusals.key, duration);
                 if let Err(error) = self.block_list.put(block) {
                     return StoreFuture::ready(Err(error));
                 }

@@ -18,17 +18,17 @@ pub(crate) fn count(
     refusals: Refusals<'_>,
     now: u64,
 ) -> Result<RefusalOutcome, Error> {
-    let (limiter, key) = (refusals.limiter(), refusals.key());
+    let (limiter, key) = (refusals.limiter, refusals.key);
     let mut record = read(transaction, limiter, key, now)?;
     if let Some(left) = record.blocked_for(now) {
         let blocks = record.blocks();
         return Ok(RefusalOutcome::StillBlocked { left, blocks });
     }
-    if refusals.count() == 0 {
+    if refusals.count == 0 {
         return Ok(RefusalOutcome::Counted);
     }
     let mut outcome = RefusalOutcome::Counted;
-    let due = record.count(refusals.rule(), refusals.count(), refusals.age(), now);
+    let due = record.count(refusals.rule, refusals.count, refusals.age, now);
     if let Some(duration) = due {
         let until = now.saturating_add(micros(duration));
         match block(transaction, limiter, key, now, until).map_err(|error| failed(&error))? {
@@ -106,8 +106,8 @@ fn write(
 ) -> Result<(), Error> {
     let text = serde_json::to_string(record)
         .map_err(|error| Error::new(ErrorKind::InvalidReply, error.to_string()))?;
-    let (limiter, key) = (refusals.limiter().as_str(), refusals.key().as_str());
-    let expires_at = signed(record.expires_at(refusals.rule()));
+    let (limiter, key) = (refusals.limiter.as_str(), refusals.key.as_str());
+    let expires_at = signed(record.expires_at(refusals.rule));
     let written = transaction
         .execute(
             "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?)",

@@ -15,7 +15,7 @@ use crate::decision::{Answer, GrantUnits};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
-use crate::store::{ProtectedStore, Refund, StoreFuture, Subject, join_all};
+use crate::store::{ProtectedStore, StoreFuture, Subject, join_all};
 use crate::telemetry::LeaseMeter;
 
 #[cfg(all(test, feature = "test-util"))]
@@ -126,7 +126,7 @@ impl Lease {
 
     /// Returns the grant of an answer to a request that was sent at this time.
     fn grant(&self, quotas: &Quotas, sent_at: u64, answer: Answer) -> Grant {
-        let units = 1 + answer.extra();
+        let units = 1 + answer.extra_units();
         self.meter.record_grant(units);
         let windows = quotas.iter().zip(answer.quotas());
         let windows = windows
@@ -170,7 +170,7 @@ impl Lease {
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
     fn give_back_later(&self, place: Place<'_>, taken: &GrantUnits) {
-        let charged = taken.units.saturating_add(taken.answer.extra());
+        let charged = taken.units.saturating_add(taken.answer.extra_units());
         let subject = self.subject(place);
         let sent = self.give_back(subject, &taken.answer, taken.units, charged);
         if let (Err(future), Ok(runtime)) = (sent.try_ready(), Handle::try_current()) {
@@ -185,14 +185,8 @@ impl Lease {
         units: u32,
         charged: u32,
     ) -> StoreFuture<()> {
-        self.store.refund(Refund {
-            subject,
-            units,
-            cost: charged,
-            // The users of the other units may return them later.
-            held: charged.saturating_sub(units),
-            answer,
-        })
+        // The users of the other units may return them later.
+        self.store.refund(subject.refund(answer, charged, units))
     }
 
     /// Returns what is left of a grant that has ended.
@@ -370,7 +364,7 @@ impl Request {
         let place = Place { key, quotas };
         let units = self.ask.units.min(max_units(quotas));
         let check = lease.subject(place).check(1);
-        let check = check.and_up_to(units - 1);
+        let check = check.with_extra_units(units - 1);
         let sent_at = lease.table.clock.now();
         let answer = lease.store.grant(check).await.ok()?;
         if !answer.is_admitted() {

@@ -193,9 +193,9 @@ impl BlockList {
     /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
     pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
         let now = self.inner.clock.now();
-        let name = (block.key().fingerprint()).within(block.limiter().fingerprint());
+        let name = (block.key.fingerprint()).within(block.limiter.fingerprint());
         let mut blocked = self.write();
-        if block.duration().is_zero() {
+        if block.duration.is_zero() {
             blocked.remove(&name);
             self.rebuild_index(&blocked);
             return Ok(());
@@ -214,10 +214,10 @@ impl BlockList {
     /// Returns an error of kind [`Full`](ErrorKind::Full) if 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
     pub fn put_automatic(&self, block: Block<'_>) -> Result<bool, Error> {
         let now = self.inner.clock.now();
-        let name = (block.key().fingerprint()).within(block.limiter().fingerprint());
+        let name = (block.key.fingerprint()).within(block.limiter.fingerprint());
         let mut blocked = self.write();
         if !self.make_room(&mut blocked, MAX_AUTOMATIC, now)
-            || !has_room(&blocked, block.limiter(), now)
+            || !has_room(&blocked, block.limiter, now)
         {
             return Err(full());
         }
@@ -239,10 +239,10 @@ impl BlockList {
     }
 
     fn insert(&self, blocked: &mut Blocked, name: Fingerprint, block: Block<'_>, now: u64) {
-        let expires_at = now.saturating_add(micros(block.duration()));
+        let expires_at = now.saturating_add(micros(block.duration));
         let blocked_key = BlockedKey {
-            limiter: block.limiter().clone(),
-            key: block.key().clone(),
+            limiter: block.limiter.clone(),
+            key: block.key.clone(),
             expires_at,
         };
         blocked.insert(name, blocked_key);

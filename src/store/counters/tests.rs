@@ -228,12 +228,12 @@ fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
     let check = Check::new(&subject.limiter, &subject.key, &list, 1);
     let answer = subject
         .counters
-        .check(check.and_up_to(50), Source::Other, NOW);
-    assert_eq!(answer.extra(), 6);
+        .check(check.with_extra_units(50), Source::Other, NOW);
+    assert_eq!(answer.extra_units(), 6);
     assert_eq!(subject.used(&list, NOW), [7, 7, 7]);
     let refused = Check::new(&subject.limiter, &subject.key, &list, 43);
     let answer = subject
         .counters
-        .check(refused.and_up_to(50), Source::Other, NOW);
-    assert_eq!((answer.is_admitted(), answer.extra()), (false, 0));
+        .check(refused.with_extra_units(50), Source::Other, NOW);
+    assert_eq!((answer.is_admitted(), answer.extra_units()), (false, 0));
 }

@@ -63,7 +63,7 @@ impl MemoryCounts {
         match (checks, &mut answers[..]) {
             // One lock, and the answer in place.
             ([check], [answer]) => {
-                let name = check.subject.fingerprint();
+                let name = check.subject().fingerprint();
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
                 self.check_locked(&mut shard, name, *check, now, answer)
             }
@@ -77,7 +77,7 @@ impl MemoryCounts {
     /// Decides several checks. Two of them may share a count if the store is full. So the checks are charged one by
     /// one, and refunded if a later one does not fit.
     fn check_several(&self, checks: &[Check<'_>]) -> Result<Answers, Error> {
-        let names = checks.iter().map(|check| check.subject.fingerprint());
+        let names = checks.iter().map(|check| check.subject().fingerprint());
         let (mut shards, now) = self.keys.lock_all(names, &self.clock);
         let answers: Answers = checks
             .iter()
@@ -88,7 +88,7 @@ impl MemoryCounts {
         }
         let mut charged = Vec::with_capacity(checks.len());
         for check in checks {
-            let (name, mut answer) = (check.subject.fingerprint(), Answer::default());
+            let (name, mut answer) = (check.subject().fingerprint(), Answer::default());
             let decided = match shards.get_mut(name) {
                 Some(shard) => self.check_locked(shard, name, *check, now, &mut answer),
                 None => Err(self.full()),
@@ -98,12 +98,12 @@ impl MemoryCounts {
                 continue;
             }
             for (check, answer) in checks.iter().zip(&charged) {
-                let refund = Refund::new(*check, answer, check.cost()).holding(0);
+                let refund = Refund::new(*check, answer, check.cost).holding(0);
                 self.refund_locked(&mut shards, refund, now);
             }
             decided?;
             let others = checks.iter().map(|other| {
-                if other.subject.fingerprint() == name {
+                if other.subject().fingerprint() == name {
                     answer.clone()
                 } else {
                     self.judge(&mut shards, *other, now)
@@ -116,11 +116,11 @@ impl MemoryCounts {
 
     /// Decides a check of a key whose shard is locked, but charges nothing.
     fn judge(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
-        let name = check.subject.fingerprint();
+        let name = check.subject().fingerprint();
         if let Some(counters) = shards.get_mut(name).and_then(|shard| shard.get_mut(name)) {
             return counters.judge(check, Source::Memory, now);
         }
-        if let Some((mut shard, now, shared)) = self.overflow.active(check.subject, &self.clock)
+        if let Some((mut shard, now, shared)) = self.overflow.active(check.subject(), &self.clock)
             && let Some(counters) = shard.get_mut(shared.name)
         {
             return counters.judge(check, Source::Memory, now);
@@ -154,8 +154,8 @@ impl MemoryCounts {
 
     /// Refunds units of a key whose shard is locked.
     fn refund_locked(&self, shards: &mut LockedShards<'_>, refund: Refund<'_>, now: u64) {
-        let name = refund.subject.fingerprint();
-        match refund.answer().scope() {
+        let name = refund.subject().fingerprint();
+        match refund.answer.scope() {
             CountScope::Own => {
                 if let Some(shard) = shards.get_mut(name) {
                     shard.refund(name, refund, now);
@@ -166,7 +166,9 @@ impl MemoryCounts {
     }
 
     fn refund_shared(&self, refund: Refund<'_>, counted: CountScope) {
-        let shared = self.overflow.lock_now(refund.subject, counted, &self.clock);
+        let shared = self
+            .overflow
+            .lock_now(refund.subject(), counted, &self.clock);
         if let Some((mut shard, now, name)) = shared {
             shard.refund(name, refund, now);
         }
@@ -188,7 +190,7 @@ impl MemoryCounts {
             overflow, clock, ..
         } = self;
         if overflow.check_active(check, clock, answer)
-            || shard.check_new_key(check.subject.fingerprint(), check, now, answer)
+            || shard.check_new_key(check.subject().fingerprint(), check, now, answer)
         {
             return true;
         }
@@ -205,16 +207,16 @@ impl MemoryCounts {
 
     /// Removes all units of a key.
     pub(crate) fn reset(&self, reset: Reset<'_>) {
-        self.with_counts(reset.subject, |shard, name, _| {
+        self.with_counts(reset.subject(), |shard, name, _| {
             shard.reset(name, reset);
         });
     }
 
     /// Returns units to the count that was charged, even if the key is counted elsewhere now.
     pub(crate) fn refund(&self, refund: Refund<'_>) {
-        match refund.answer().scope() {
+        match refund.answer.scope() {
             CountScope::Own => {
-                let name = refund.subject.fingerprint();
+                let name = refund.subject().fingerprint();
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
                 shard.refund(name, refund, now);
             }
@@ -224,7 +226,7 @@ impl MemoryCounts {
 
     /// Returns units of a key, whichever checks charged them.
     pub(crate) fn credit(&self, credit: Credit<'_>) {
-        self.with_counts(credit.subject, |shard, name, now| {
+        self.with_counts(credit.subject(), |shard, name, now| {
             shard.credit(name, credit, now);
         });
     }

@@ -64,7 +64,7 @@ impl Overflow {
         clock: &Clock,
         answer: &mut Answer,
     ) -> bool {
-        let Some((mut shard, now, shared)) = self.active(check.subject, clock) else {
+        let Some((mut shard, now, shared)) = self.active(check.subject(), clock) else {
             return false;
         };
         let Some(counters) = shard.get_mut(shared.name) else {
@@ -78,7 +78,7 @@ impl Overflow {
 
     /// Decides a check of a key for which the store has no room. Returns false if there is no room here either.
     pub(super) fn check(&self, check: Check<'_>, clock: &Clock, answer: &mut Answer) -> bool {
-        let candidates = SharedCount::candidates(check.subject);
+        let candidates = SharedCount::candidates(check.subject());
         candidates.into_iter().flatten().rev().any(|shared| {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
             let len_before = shard.len();

@@ -50,9 +50,9 @@ impl RefusalRecords {
 
     /// Counts refusals, and blocks their key if a block is due.
     pub(super) fn count(&self, refusals: Refusals<'_>) -> RefusalOutcome {
-        let key = refusals.key().fingerprint();
+        let key = refusals.key.fingerprint();
         let mut limiters = self.lock();
-        let records = limiters.entry(refusals.limiter().fingerprint());
+        let records = limiters.entry(refusals.limiter.fingerprint());
         let records = records.or_default();
         let now = self.clock.now();
         let mut record = records.get(key);
@@ -60,15 +60,15 @@ impl RefusalRecords {
             let blocks = record.blocks();
             return RefusalOutcome::StillBlocked { left, blocks };
         }
-        if refusals.count() == 0 {
+        if refusals.count == 0 {
             return RefusalOutcome::Counted;
         }
-        let due = record.count(refusals.rule(), refusals.count(), refusals.age(), now);
+        let due = record.count(refusals.rule, refusals.count, refusals.age, now);
         let outcome = match due {
             None => RefusalOutcome::Counted,
             Some(_) if !records.has_room(key, now) => RefusalOutcome::NoRoom,
             Some(duration) => {
-                let block = Block::new(refusals.limiter(), refusals.key(), duration);
+                let block = Block::new(refusals.limiter, refusals.key, duration);
                 match self.block_list.put_automatic(block) {
                     Ok(true) => {
                         record.start_block(duration, now);
@@ -81,15 +81,15 @@ impl RefusalRecords {
                 }
             }
         };
-        let expires_at = record.expires_at(refusals.rule());
+        let expires_at = record.expires_at(refusals.rule);
         records.insert(key, record, expires_at);
         outcome
     }
 
     /// Forgets the refusals and the blocks of a key about which an operator has decided.
     pub(super) fn forget(&self, block: Block<'_>) {
-        if let Some(records) = self.lock().get_mut(&block.limiter().fingerprint()) {
-            records.remove(block.key().fingerprint());
+        if let Some(records) = self.lock().get_mut(&block.limiter.fingerprint()) {
+            records.remove(block.key.fingerprint());
         }
     }
 

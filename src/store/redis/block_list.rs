@@ -255,9 +255,9 @@ impl OwnedBlock {
 impl From<Block<'_>> for OwnedBlock {
     fn from(block: Block<'_>) -> Self {
         Self {
-            limiter: block.limiter().clone(),
-            key: block.key().clone(),
-            duration: block.duration(),
+            limiter: block.limiter.clone(),
+            key: block.key.clone(),
+            duration: block.duration,
         }
     }
 }

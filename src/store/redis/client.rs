@@ -69,7 +69,7 @@ impl Client {
     /// Returns the slot of a check on a cluster, where each node takes a limited number of checks at a time.
     fn slot(&self, check: Option<&OwnedCheck>) -> Option<u16> {
         let check = check.filter(|_| self.connections.is_cluster())?;
-        Some(self.names.slot(check.check().subject))
+        Some(self.names.slot(check.check().subject()))
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -148,7 +148,7 @@ impl Client {
         let connection = match connection {
             Some(connection) => connection.clone(),
             None => {
-                let index = first.map(|level| self.connection_index(level.check().subject));
+                let index = first.map(|level| self.connection_index(level.check().subject()));
                 self.connection(index.unwrap_or(KEYLESS))?
             }
         };
@@ -179,7 +179,7 @@ impl Client {
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let what = "reset";
         self.change(
-            reset.subject,
+            reset.subject(),
             &Change {
                 what,
                 ..Change::default()
@@ -194,12 +194,12 @@ impl Client {
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let change = Change {
             what: "refund",
-            units: refund.units(),
+            units: refund.units,
             cost: refund.cost,
             refundable: refund.held,
-            answer: Some(refund.answer()),
+            answer: Some(refund.answer),
         };
-        self.change(refund.subject, &change)
+        self.change(refund.subject(), &change)
     }
 
     /// Reduces the units that count against a key.
@@ -207,9 +207,9 @@ impl Client {
         &self,
         credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let (what, units) = ("credit", credit.units());
+        let (what, units) = ("credit", credit.units);
         self.change(
-            credit.subject,
+            credit.subject(),
             &Change {
                 what,
                 units,

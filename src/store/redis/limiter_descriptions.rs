@@ -39,12 +39,12 @@ pub(super) fn compare(client: &Client, store: StoreId, limiter: LimiterInfo<'_>)
         return;
     };
     let description = Description {
-        quotas: limiter.quotas().to_string(),
+        quotas: limiter.quotas.to_string(),
         process: PROCESS.clone(),
         store: store.number().to_string(),
         program: program(),
     };
-    let (client, name) = (client.clone(), limiter.limiter().clone());
+    let (client, name) = (client.clone(), limiter.limiter.clone());
     runtime.spawn(async move {
         sleep(DELAY).await;
         match client.exchange(&name, &description).await {

@@ -429,7 +429,7 @@ fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
     let mut names = HashSet::new();
     let is_distinct = checks
         .iter()
-        .all(|check| names.insert(check.subject.fingerprint()));
+        .all(|check| names.insert(check.subject().fingerprint()));
     if is_distinct {
         return Ok(());
     }
@@ -459,7 +459,7 @@ impl Store for RedisStore {
     }
 
     fn check(&self, checks: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
-        if checks.iter().all(|check| check.quotas().is_empty()) && self.shared.misuse.is_none() {
+        if checks.iter().all(|check| check.quotas.is_empty()) && self.shared.misuse.is_none() {
             return None;
         }
         let batchers = verify_distinct(checks).and_then(|()| self.batchers());
@@ -494,7 +494,7 @@ impl Store for RedisStore {
             client, topology, ..
         } = &*self.shared;
         if topology.is_cluster() {
-            client.names.slot(check.subject).into()
+            client.names.slot(check.subject()).into()
         } else {
             0
         }
@@ -505,7 +505,7 @@ impl Store for RedisStore {
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if refund.units() == 0 {
+        if refund.units == 0 {
             // LREM takes a count of 0 as all.
             return StoreFuture::ready(Ok(()));
         }

@@ -32,11 +32,11 @@ pub(super) struct OwnedRefusals {
 impl From<Refusals<'_>> for OwnedRefusals {
     fn from(refusals: Refusals<'_>) -> Self {
         Self {
-            limiter: refusals.limiter().clone(),
-            key: refusals.key().clone(),
-            rule: *refusals.rule(),
-            count: refusals.count(),
-            age: refusals.age(),
+            limiter: refusals.limiter.clone(),
+            key: refusals.key.clone(),
+            rule: *refusals.rule,
+            count: refusals.count,
+            age: refusals.age,
         }
     }
 }

@@ -234,10 +234,10 @@ impl Script {
     /// Records checks that are decided together, and returns the behaviour for them.
     fn next_behaviour(&mut self, checks: &[Check<'_>]) -> Behaviour {
         self.checks.extend(checks.iter().map(|check| Checked {
-            limiter: check.limiter().clone(),
-            key: check.key().clone(),
-            cost: check.cost(),
-            quotas: check.quotas().clone(),
+            limiter: check.limiter.clone(),
+            key: check.key.clone(),
+            cost: check.cost,
+            quotas: check.quotas.clone(),
         }));
         while self.next.front().is_some_and(|(left, _)| *left == 0) {
             self.next.pop_front();
@@ -246,8 +246,7 @@ impl Script {
             return self.lasting;
         };
         // A check of cost 0 is not refused, so it does not use up a refusal.
-        if checks.iter().any(|check| check.cost() > 0) || !matches!(behaviour, Behaviour::Refuse(_))
-        {
+        if checks.iter().any(|check| check.cost > 0) || !matches!(behaviour, Behaviour::Refuse(_)) {
             *left -= 1;
         }
         *behaviour
@@ -333,9 +332,9 @@ impl Store for TestStore {
 
 /// Returns the answer of a store in which every quota of the check is used up.
 fn refusal(check: Check<'_>, retry_after: Option<Duration>) -> Answer {
-    let answers = check.quotas().iter().map(|quota| {
+    let answers = check.quotas.iter().map(|quota| {
         let reset_after = retry_after.unwrap_or_else(|| quota.window());
-        match check.cost() {
+        match check.cost {
             0 => QuotaAnswer::admitted(quota.limit(), reset_after),
             _ => QuotaAnswer::refused(quota.limit(), retry_after, reset_after),
         }

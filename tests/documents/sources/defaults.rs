@@ -277,9 +277,9 @@ impl Store for Granting {
 
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
         for (check, answer) in checks.iter().zip(answers.iter_mut()) {
-            let quotas = check.quotas().iter();
+            let quotas = check.quotas.iter();
             let admitted = quotas.map(|quota| QuotaAnswer::admitted(1, quota.window()));
-            *answer = Answer::new(Source::Other, admitted).with_extra(check.more());
+            *answer = Answer::new(Source::Other, admitted).with_extra_units(check.more);
         }
         None
     }

@@ -109,7 +109,7 @@ fn units_are_used_until_their_grant_ends_and_not_later() {
     clock.advance(Duration::from_micros(799));
     let (result, answer) = take(&table, place, 60);
     assert!(result.is_complete && result.grants.is_empty());
-    assert_eq!((answer.grant(), answer.extra()), (1, 40));
+    assert_eq!((answer.grant(), answer.extra_units()), (1, 40));
     // 40 of the 100 are left.
     assert_eq!(answer.quotas()[0].used(), 60);
     clock.advance(Duration::from_micros(1));
@@ -153,10 +153,16 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     let (result, answer) = take(&table, place, 15);
     assert!(result.is_complete);
     let others: Vec<_> = (result.grants.iter())
-        .map(|taken| (taken.answer.grant(), taken.units, taken.answer.extra()))
+        .map(|taken| {
+            (
+                taken.answer.grant(),
+                taken.units,
+                taken.answer.extra_units(),
+            )
+        })
         .collect();
     // The answer is that of the later grant, which counts the units of the earlier one, too.
-    assert_eq!((answer.grant(), answer.extra()), (2, 5));
+    assert_eq!((answer.grant(), answer.extra_units()), (2, 5));
     assert_eq!(others, [(1, 10, 0)]);
     // A grant without units may get some back.
     assert!(table.put_back(place, 1, 4));

@@ -81,10 +81,10 @@ impl Batchers {
         let Some(first) = levels.first() else {
             return StoreFuture::ready(Ok(Answers::default()));
         };
-        if self.are_in_several_slots(levels.iter().map(|level| level.subject)) {
+        if self.are_in_several_slots(levels.iter().map(|level| level.subject())) {
             return StoreFuture::ready(Err(error::several_slots()));
         }
-        let batcher = &self.find(first.subject);
+        let batcher = &self.find(first.subject());
         let mut state = batcher.lock();
         if state.in_flight == 0 {
             state.in_flight = 1;
@@ -349,7 +349,7 @@ impl BatchWorker {
     fn requeue_by_slot(&self, entries: Vec<QueueEntry>) {
         self.batchers.topology.learn_cluster();
         for entry in entries {
-            let mut subjects = entry.levels().iter().map(|level| level.check().subject);
+            let mut subjects = entry.levels().iter().map(|level| level.check().subject());
             if self.batchers.are_in_several_slots(subjects.clone()) {
                 entry.fail(&error::several_slots());
                 continue;

@@ -54,7 +54,7 @@ impl Queue {
     /// Adds a check of these levels.
     #[inline(always)]
     pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
-        let mut last = levels.iter().map(|level| self.last_of_key(level.subject));
+        let mut last = levels.iter().map(|level| self.last_of_key(level.subject()));
         let last_of_first = last.next().flatten();
         let mut may_repeat = last_of_first.is_some();
         let mut is_last_of_all = true;
@@ -71,7 +71,7 @@ impl Queue {
         }
         let number = self.next_number();
         for level in levels {
-            self.set_last_of_key(level.subject, number, may_repeat);
+            self.set_last_of_key(level.subject(), number, may_repeat);
         }
         self.entries.push_back(QueueEntry {
             levels: to_owned(levels),
@@ -82,11 +82,11 @@ impl Queue {
 
     /// Adds an entry that was taken from another queue.
     pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
-        let mut subjects = entry.levels.iter().map(|level| level.check().subject);
+        let mut subjects = entry.levels.iter().map(|level| level.check().subject());
         entry.may_repeat = subjects.any(|subject| self.last_of_key(subject).is_some());
         let number = self.next_number();
         for level in &entry.levels {
-            self.set_last_of_key(level.check().subject, number, entry.may_repeat);
+            self.set_last_of_key(level.check().subject(), number, entry.may_repeat);
         }
         self.entries.push_back(entry);
     }
@@ -255,7 +255,7 @@ struct Call {
 
 impl Call {
     fn contains(&self, level: &OwnedCheck) -> bool {
-        let fingerprint = level.check().subject.fingerprint();
+        let fingerprint = level.check().subject().fingerprint();
         let is_same = |known: &Fingerprint| *known == fingerprint;
         self.subjects.find(fingerprint.hash(), is_same).is_some()
     }
@@ -267,9 +267,9 @@ impl Call {
         for level in levels {
             let check = level.check();
             let is_new = levels.len() == 1 || !self.contains(level);
-            let units = check.cost().saturating_add(check.more());
-            highest_cost = highest_cost.max(check.cost());
-            for quota in check.quotas().iter() {
+            let units = check.cost.saturating_add(check.extra_units);
+            highest_cost = highest_cost.max(check.cost);
+            for quota in check.quotas.iter() {
                 if is_new {
                     of_entry += WORK_PER_COUNT;
                 }
@@ -303,7 +303,7 @@ impl Call {
             return;
         }
         for level in levels {
-            let fingerprint = level.check().subject.fingerprint();
+            let fingerprint = level.check().subject().fingerprint();
             if !self.contains(level) {
                 let hash = |known: &Fingerprint| known.hash();
                 self.subjects
@@ -320,12 +320,12 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
         // The keys are those of the last entry, but may be of other levels of it. Each check that asks for more than its cost
         // has an answer of its own.
         let has_same_key =
-            levels.len() == 1 || (known.limiter(), known.key()) == (level.limiter(), level.key());
+            levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);
         has_same_key
-            && known.cost() == level.cost()
-            && known.more() == 0
-            && level.more() == 0
-            && known.quotas() == level.quotas()
+            && known.cost == level.cost
+            && known.extra_units == 0
+            && level.extra_units == 0
+            && known.quotas == level.quotas
     };
     known.len() == levels.len() && known.iter().zip(levels).all(is_same)
 }
@@ -391,8 +391,8 @@ mod tests {
         let entry = |entry: QueueEntry| {
             let check = entry.levels[0].check();
             (
-                check.key().as_str().to_owned(),
-                check.cost(),
+                check.key.as_str().to_owned(),
+                check.cost,
                 entry.waiters.len(),
             )
         };
@@ -541,10 +541,7 @@ mod tests {
         ];
         let taken = queue.take(Instant::now(), &timeout_error);
         let entries = taken.iter().map(|entry| {
-            let keys = entry
-                .levels
-                .iter()
-                .map(|level| level.check().key().as_str());
+            let keys = entry.levels.iter().map(|level| level.check().key.as_str());
             (
                 keys.collect::<String>(),
                 entry.waiters.len(),

@@ -46,8 +46,7 @@ impl ScratchKey {
     }
 
     pub(super) fn reset(&self) -> Reset<'_> {
-        let subject = self.subject();
-        Reset { subject }
+        Reset::new(&self.limiter, &self.key, &self.quotas)
     }
 
     /// Builds a command for each key that the counts may have, with arguments behind it.

@@ -14,7 +14,7 @@ use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::redis::protocol::problems;
 use crate::store::redis::protocol::{BatchEntry, KeyNames, ServerName};
-use crate::store::requests::{OwnedCheck, Refund};
+use crate::store::requests::OwnedCheck;
 
 /// The time that each question may take if the store's deadline is shorter: a slow server should be
 /// measured, not missed.
@@ -88,13 +88,7 @@ impl Session {
         answer: &Answer,
         units: u32,
     ) -> Result<(), Error> {
-        let refund = Refund {
-            subject: key.subject(),
-            units,
-            cost: units,
-            held: 0,
-            answer,
-        };
+        let refund = key.subject().refund(answer, units, units);
         self.within_timeout(self.client.refund(&refund)).await
     }
 

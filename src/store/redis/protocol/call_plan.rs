@@ -36,7 +36,7 @@ impl<'a> BatchEntry<'a> {
     /// Returns how many units the entry asks for beyond its cost.
     pub(super) fn more(&self) -> u32 {
         match self.levels {
-            [level] => level.check().more(),
+            [level] => level.check().extra_units,
             _ => 0,
         }
     }
@@ -110,18 +110,18 @@ impl<'a> CallPlan<'a> {
             let (first, mut levels) = (plan.numbers.len(), SmallVec::<[ScriptLevel; 2]>::new());
             let (mut is_new, mut fits) = (true, true);
             for (check_index, check) in entry.checks().enumerate() {
-                for count in plan.counts_of(check.quotas()) {
+                for count in plan.counts_of(check.quotas) {
                     let Some((_, facts)) = plan.counts.get(count) else {
                         continue;
                     };
                     let (value, is_apart) = (facts.value, facts.is_apart());
                     let mut new_key = || {
                         let keys = if is_apart { &mut apart } else { &mut plan.keys };
-                        keys.push((check.subject, value));
+                        keys.push((check.subject(), value));
                         keys.len() as u64 + if is_apart { APART } else { 0 }
                     };
                     let number = if repeats {
-                        let known = known.of(check.subject, value, count, new_key);
+                        let known = known.of(check.subject(), value, count, new_key);
                         is_new &= known.is_new;
                         fits &= known.is_of_count;
                         known.number
@@ -132,7 +132,7 @@ impl<'a> CallPlan<'a> {
                     levels.push(ScriptLevel {
                         check: check_index,
                         count,
-                        cost: check.cost(),
+                        cost: check.cost,
                     });
                 }
             }

@@ -264,7 +264,7 @@ impl<'r> ReplyReader<'r, '_> {
         let mut answers = Answers::empty(group.checks);
         for answer in answers.iter_mut() {
             answer.clear(self.time, Source::Redis);
-            answer.set_extra(charge.extra);
+            answer.set_extra_units(charge.extra);
         }
         for ((check, _), quota_answer) in quota_answers {
             if let Some(answer) = answers.get_mut(check) {

@@ -40,8 +40,10 @@ async fn more(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let (mut used, mut charges) = (0, Vec::new());
     for (cost, more) in [(1, 0), (3, 40), (1, 500), (7, 500), (900, 500), (0, 500)] {
         let left = 1_000_u32.saturating_sub(used + cost);
-        let answer = kit.decide(subject.check(cost).and_up_to(more)).await?;
-        let (extra, is_admitted) = (answer.extra(), answer.is_admitted());
+        let answer = kit
+            .decide(subject.check(cost).with_extra_units(more))
+            .await?;
+        let (extra, is_admitted) = (answer.extra_units(), answer.is_admitted());
         ensure!(
             is_admitted == (used + cost <= 1_000),
             "a cost of {cost} and up to {more} more, with {used} of 1000 used: {answer:?}"
