@@ -128,7 +128,7 @@ mod telemetry;
 
 pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
-pub use key::{Key, KeyExtractor};
+pub use key::{IntoKey, Key, KeyExtractor};
 pub use limiter::{Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
     CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,

@@ -224,7 +224,7 @@ async fn a_block_for_good_holds_on_each_store() {
             let standing = limiter.admin().peek("ada").await.unwrap();
             assert!(standing.blocked_for.is_some());
         }
-        let layer = RateLimitLayer::from(limiter.clone()).key(key::from_fn(|_| Some("ada".into())));
+        let layer = RateLimitLayer::from(limiter.clone()).key(key::from_fn(|_| "ada"));
         assert_eq!(ask(&layer).await.status(), 429);
     }
 }
@@ -249,7 +249,7 @@ async fn a_plan_is_looked_at_and_reset_by_its_own_quotas_and_blocked_whatever_th
         let planned = plan.clone();
         let layer = RateLimitLayer::new(store, Quota::per_hour(3))
             .name("tenants")
-            .key(key::from_fn(|_| Some("acme".into())))
+            .key(key::from_fn(|_| "acme"))
             .quotas_for(move |_, _| {
                 let plan = planned.clone();
                 async move { plan }

@@ -4,7 +4,6 @@
 mod support;
 
 use std::convert::Infallible;
-use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -152,10 +151,9 @@ async fn a_policy_outlives_a_new_name() {
 
 #[tokio::test]
 async fn replicas_share_the_limit_while_they_count_alone() {
-    let four = NonZeroU32::new(4).unwrap();
     for (limit, share) in [(100, 25), (7, 1), (3, 1), (0, 0)] {
-        let limiter = limiter(&Moody::unavailable(), limit)
-            .on_failure(FailurePolicy::fall_back().share(four));
+        let limiter =
+            limiter(&Moody::unavailable(), limit).on_failure(FailurePolicy::fall_back().share(4));
         for used in 1..=share {
             let decision = limiter.check("ada").await.unwrap();
             assert_eq!((decision.used(), decision.limit()), (used, share));
@@ -170,9 +168,8 @@ async fn replicas_share_the_limit_while_they_count_alone() {
 
 #[tokio::test]
 async fn what_is_above_the_share_is_not_refused_for_good() {
-    let ten = NonZeroU32::new(10).unwrap();
     let limiter =
-        limiter(&Moody::unavailable(), 100).on_failure(FailurePolicy::fall_back().share(ten));
+        limiter(&Moody::unavailable(), 100).on_failure(FailurePolicy::fall_back().share(10));
     assert!(limiter.check_n("ada", 10).await.unwrap().is_allowed());
     let error = limiter.check_n("bob", 11).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -243,7 +240,7 @@ async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::Gcra] {
         let store = Moody::unavailable();
         let quota = Quota::per_minute(90).algorithm(algorithm);
-        let policy = FailurePolicy::fall_back().share(NonZeroU32::new(3).unwrap());
+        let policy = FailurePolicy::fall_back().share(3);
         let limiter = RateLimiter::new(store.clone(), quota).on_failure(policy);
         let _ = limiter.check_n("ada", 20).await.unwrap();
         let error = limiter.admin().credit("ada", 6).await.unwrap_err();

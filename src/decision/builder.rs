@@ -5,7 +5,7 @@ use super::answers::Answers;
 use super::decision::{Decision, DecisionData, DecisionView};
 use super::levels::{GrantUnits, LevelData, LevelName, reported_index};
 use super::pool::Unshared;
-use crate::key::Key;
+use crate::key::IntoKey;
 use crate::quota::Quotas;
 
 /// Builds one decision. Call [`set_level`](Self::set_level) for each level and [`begin`](Self::begin), let the
@@ -28,7 +28,7 @@ impl DecisionBuilder {
         quotas: &Quotas,
         cost: u32,
         limiter: LevelName<'_>,
-        key: impl Into<Key>,
+        key: impl IntoKey,
     ) {
         let levels = &mut self.0.get_mut().levels;
         if levels.len() <= index {
@@ -182,7 +182,7 @@ impl Decision {
 impl DecisionBuilder {
     fn of_one(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
         let id = super::LimiterId {
-            name: Key::from(limiter).fingerprint(),
+            name: crate::Key::from(limiter).fingerprint(),
             store: super::StoreId::unique(),
         };
         let name = &limiter.into();

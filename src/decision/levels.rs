@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::answer::{Answer, QuotaAnswer, Source, StoreId};
-use crate::key::{Fingerprint, Key};
+use crate::key::{Fingerprint, IntoKey, Key};
 use crate::quota::{Quota, Quotas};
 
 /// The data of one level, without its answer.
@@ -57,14 +57,14 @@ pub(crate) struct LevelName<'a> {
 impl LevelData {
     /// Overwrites an earlier level.
     ///
-    /// Takes `impl Into<Key>` to convert the key in place: copying it takes a tenth of a check in memory.
+    /// Takes `impl IntoKey` to convert the key in place: copying it takes a tenth of a check in memory.
     #[inline(always)]
     pub(super) fn set(
         &mut self,
         quotas: &Quotas,
         cost: u32,
         limiter: LevelName<'_>,
-        key: impl Into<Key>,
+        key: impl IntoKey,
     ) {
         self.set_quotas(quotas);
         self.cost = cost;
@@ -74,7 +74,7 @@ impl LevelData {
         if !Arc::ptr_eq(&self.name, limiter.name) {
             self.name = Arc::clone(limiter.name);
         }
-        let (limiter, key) = (limiter.id, key.into());
+        let (limiter, key) = (limiter.id, key.into_key());
         self.charged = Some(ChargedKey { limiter, key });
     }
 

@@ -17,7 +17,7 @@ use super::reads::Reads;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key extractor",
     label = "expected a key extractor, such as `key::header(\"x-api-key\")`",
-    note = "for a closure, write `key::from_fn(|parts| Some(Key::from(..)))`",
+    note = "for a closure, write `key::from_fn(|parts| ..)`, which returns text, a number or a `Key`",
     note = "for a header, write `key::header(\"x-api-key\")`; for one key of all requests, `key::global()`; for a \
             request extension, `key::extension::<T>()`",
     note = "the module `tollgate::key` lists all extractors"

@@ -267,6 +267,44 @@ macro_rules! from_integers {
 
 from_integers!(u16 u32 u64 u128 usize i32 i64);
 
+/// Converts a value to a [`Key`]: text, bytes, a number, an address, a key, or a pair of these, which are
+/// [joined](Key::and).
+///
+/// Implemented for all types that convert [`Into`] a key. For a UUID or an ID of your own type, write
+/// [`Key::from_display`], or implement `From` for your type.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{IntoKey, Key};
+///
+/// assert_eq!(("acme", 42).into_key(), Key::from("acme").and(&Key::from(42)));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key",
+    label = "expected a key: text, bytes, a number, an address, or a pair of these",
+    note = "for a UUID, or another type that implements `Display`, write `Key::from_display(value)`"
+)]
+pub trait IntoKey {
+    /// Converts the value to a key.
+    fn into_key(self) -> Key;
+}
+
+#[diagnostic::do_not_recommend]
+impl<K: Into<Key>> IntoKey for K {
+    #[inline]
+    fn into_key(self) -> Key {
+        self.into()
+    }
+}
+
+impl<A: IntoKey, B: IntoKey> IntoKey for (A, B) {
+    fn into_key(self) -> Key {
+        let (first, second) = self;
+        first.into_key().and(&second.into_key())
+    }
+}
+
 impl From<&Self> for Key {
     fn from(key: &Self) -> Self {
         key.clone()

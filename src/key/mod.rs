@@ -95,9 +95,9 @@ pub use extension::{DisplayExtension, Extension, ExtensionWith, extension, exten
 pub use extractor::{KeyExtractor, Or};
 pub(crate) use fingerprint::{Fingerprint, HashFingerprint};
 pub use form::{KeyField, KeyForm};
-pub use from_fn::{FromFn, Global, from_fn, global};
+pub use from_fn::{FromFn, Global, OptionalKey, from_fn, global};
 pub use header::{Header, header};
-pub use key::Key;
+pub use key::{IntoKey, Key};
 pub(crate) use peer_ip::peer_of;
 pub use peer_ip::{PeerAddr, PeerIp, peer_ip};
 pub(crate) use reads::ReadExtension;

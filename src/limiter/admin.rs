@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::limiter::RateLimiter;
 use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
-use crate::key::Key;
+use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
 use crate::store::{Block, Credit, RefusalOutcome, Refusals};
 use crate::telemetry::RefusedKey;
@@ -119,9 +119,9 @@ impl Admin {
     ///
     /// Returns an error if the list of blocked keys cannot be fetched. Also returns the error of the check if
     /// the store fails, unless the [policy](RateLimiter::on_failure) of the limiter decides.
-    pub async fn peek(&self, key: impl Into<Key>) -> Result<KeyStatus, Error> {
+    pub async fn peek(&self, key: impl IntoKey) -> Result<KeyStatus, Error> {
         let Self { limiter, quotas } = self;
-        let key = key.into();
+        let key = key.into_key();
         limiter.block_list.refresh().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
         let blocked_for = limiter.block_list.remaining(limiter.subject(quotas, &key));
@@ -144,8 +144,8 @@ impl Admin {
     /// # Errors
     ///
     /// Returns an error if the store fails, or does not support resets.
-    pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
-        let key = key.into();
+    pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
+        let key = key.into_key();
         self.forget_wait(&key);
         self.limiter.reset_with(&self.quotas, &key).await
     }
@@ -177,7 +177,7 @@ impl Admin {
     ///
     /// The error is of kind [`CostTooLarge`](crate::ErrorKind::CostTooLarge) if `units` is above 100 000 and
     /// a quota counts with a log. Use [`reset`](Self::reset) instead.
-    pub async fn credit(&self, key: impl Into<Key>, units: u32) -> Result<(), Error> {
+    pub async fn credit(&self, key: impl IntoKey, units: u32) -> Result<(), Error> {
         let Self { limiter, quotas } = self;
         if quotas.is_empty() || units == 0 {
             return Ok(());
@@ -186,7 +186,7 @@ impl Admin {
         if units > quotas.max_cost() {
             return Err(Error::cost_too_large(units, quotas.max_cost()));
         }
-        let key = key.into();
+        let key = key.into_key();
         self.forget_wait(&key);
         let quotas = &limiter.counted(quotas);
         if let Some(lease) = &limiter.lease {
@@ -222,8 +222,8 @@ impl Admin {
     /// Returns an error if the store fails, does not support blocks, or has no room for another one. If the
     /// store did not reply in time, the key may be blocked; other processes then see the block within a
     /// second.
-    pub async fn block(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
-        let key = key.into();
+    pub async fn block(&self, key: impl IntoKey, duration: Duration) -> Result<(), Error> {
+        let key = key.into_key();
         self.forget_wait(&key);
         let block = Block {
             limiter: &self.limiter.scope,
@@ -239,7 +239,7 @@ impl Admin {
     /// # Errors
     ///
     /// Returns an error if the store fails, or does not support blocks.
-    pub async fn unblock(&self, key: impl Into<Key>) -> Result<(), Error> {
+    pub async fn unblock(&self, key: impl IntoKey) -> Result<(), Error> {
         self.block(key, Duration::ZERO).await
     }
 

@@ -13,7 +13,7 @@ use super::refusals::count_refusals;
 use super::wait::Wait;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
-use crate::key::Key;
+use crate::key::IntoKey;
 use crate::quota::Quotas;
 use crate::telemetry::OutcomeLabel;
 
@@ -23,7 +23,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error in the same cases as [`check_n`](Self::check_n).
-    pub fn check(&self, key: impl Into<Key>) -> impl Future<Output = Result<Decision, Error>> {
+    pub fn check(&self, key: impl IntoKey) -> impl Future<Output = Result<Decision, Error>> {
         self.check_n(key, 1)
     }
 
@@ -45,7 +45,7 @@ impl RateLimiter {
     ///   counts with a log ([`SlidingLog`](crate::Algorithm::SlidingLog), the default, or
     ///   [`SortedSetLog`](crate::Algorithm::SortedSetLog));
     /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
-    pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
+    pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
         check.add(self, key, cost, None);
@@ -58,10 +58,10 @@ impl RateLimiter {
     }
 
     /// Returns a level for [`check_all`](Self::check_all): this limiter, a key, and a cost of 1.
-    pub fn on(&self, key: impl Into<Key>) -> LevelCheck<'_> {
+    pub fn on(&self, key: impl IntoKey) -> LevelCheck<'_> {
         LevelCheck {
             limiter: self,
-            key: key.into(),
+            key: key.into_key(),
             cost: 1,
             quotas: None,
         }
@@ -145,7 +145,7 @@ impl RateLimiter {
     ///
     /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
     /// decides.
-    pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
+    pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
         self.check_despite_block(&self.quotas, key, 0).await
     }
 
@@ -153,7 +153,7 @@ impl RateLimiter {
     pub(super) async fn check_despite_block(
         &self,
         quotas: &Quotas,
-        key: impl Into<Key>,
+        key: impl IntoKey,
         cost: u32,
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
@@ -204,7 +204,7 @@ impl RateLimiter {
     /// ```
     pub async fn until_ready(
         &self,
-        key: impl Into<Key>,
+        key: impl IntoKey,
         cost: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {

@@ -31,13 +31,11 @@ use crate::telemetry::OutageLog;
 /// ```
 /// # #[cfg(feature = "redis")]
 /// # {
-/// use std::num::NonZeroU32;
 /// use tollgate::{FailurePolicy, Quota, RateLimitLayer, RateLimiter, RedisStore};
 ///
 /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
-/// let replicas = NonZeroU32::new(4).unwrap();
 /// let reads = RateLimitLayer::new(store.clone(), Quota::per_minute(600))
-///     .on_failure(FailurePolicy::fall_back().share(replicas));
+///     .on_failure(FailurePolicy::fall_back().share(4));
 ///
 /// // Two layers share one limit. During an outage, reports can be listed but not created.
 /// let reports = RateLimiter::new(store, Quota::per_hour(100)).name("reports");
@@ -103,10 +101,13 @@ impl FailurePolicy {
     /// replicas together admit about the whole limit.
     ///
     /// The result is rounded down, but is at least one unit. The default is 1: each replica applies the
-    /// whole limit. The other policies ignore the number.
+    /// whole limit; 0 counts as 1. The other policies ignore the number.
     #[must_use]
-    pub const fn share(mut self, replicas: NonZeroU32) -> Self {
-        self.share = replicas;
+    pub const fn share(mut self, replicas: u32) -> Self {
+        self.share = match NonZeroU32::new(replicas) {
+            Some(replicas) => replicas,
+            None => NonZeroU32::MIN,
+        };
         self
     }
 

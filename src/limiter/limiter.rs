@@ -12,7 +12,7 @@ use super::lease::Lease;
 use super::refusals::RefusalCounter;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
-use crate::key::Key;
+use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
 use crate::store::{BlockList, LimiterInfo, ProtectedStore, Reset, Store, Subject};
 use crate::telemetry::Telemetry;
@@ -369,8 +369,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the store fails, or does not support resets.
-    pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.reset_with(&self.quotas, &key.into()).await
+    pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
+        self.reset_with(&self.quotas, &key.into_key()).await
     }
 
     /// Deletes the counts of a key for these quotas.

@@ -22,7 +22,7 @@ use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
 use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind, polled_after_completion};
-use crate::key::Key;
+use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas};
 use crate::store::{Check, PendingAnswers, SendMark};
 
@@ -127,7 +127,7 @@ impl PendingCheck {
     pub(crate) fn add(
         &mut self,
         limiter: &RateLimiter,
-        key: impl Into<Key>,
+        key: impl IntoKey,
         cost: u32,
         quotas: Option<&Quotas>,
     ) {

@@ -250,6 +250,12 @@ impl From<&[Quota]> for Quotas {
     }
 }
 
+impl<const N: usize> From<&[Quota; N]> for Quotas {
+    fn from(quotas: &[Quota; N]) -> Self {
+        Self::from(quotas.as_slice())
+    }
+}
+
 impl From<&Self> for Quotas {
     fn from(quotas: &Self) -> Self {
         quotas.clone()

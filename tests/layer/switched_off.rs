@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::{Request, Response};
 use http_body_util::Full;
 use tollgate::store::TestStore;
-use tollgate::{DecisionView, Level, Quota, RateLimitLayer, RateLimiter, Reservation, key};
+use tollgate::{DecisionView, Key, Level, Quota, RateLimitLayer, RateLimiter, Reservation, key};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{ask, by_path, status, to};
@@ -16,7 +16,7 @@ async fn a_layer_that_is_off_reads_no_key_and_asks_no_store() {
     let store = TestStore::new();
     let tenant = RateLimiter::new(store.clone(), Quota::per_hour(0)).name("tenant");
     let off = RateLimitLayer::new(store.clone(), Quota::per_hour(0))
-        .key(key::from_fn(|_| panic!("the key was asked")))
+        .key(key::from_fn(|_| -> Key { panic!("the key was asked") }))
         .cost(|_| panic!("the cost was asked"))
         .skip(|_| panic!("skip was asked"))
         .quotas_for(|_, _| async { panic!("the plan was asked") as Option<Quota> })

@@ -1,6 +1,5 @@
 //! Groups of a store that fail, under each failure policy.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,8 +74,7 @@ async fn a_level_that_falls_back_is_charged_in_this_process() {
 
 #[tokio::test]
 async fn what_groups_charged_is_refunded_when_a_fallback_level_refuses() {
-    let replicas = NonZeroU32::new(2).unwrap();
-    let tree = Tree::without_tenants(Some(FailurePolicy::fall_back().share(replicas)));
+    let tree = Tree::without_tenants(Some(FailurePolicy::fall_back().share(2)));
     assert!(tree.tenant.check_n("acme", 3).await.unwrap().is_allowed());
     let decision = RateLimiter::check_all(tree.levels(3)).await.unwrap();
     assert!(!decision.is_allowed());

@@ -187,7 +187,7 @@ async fn an_admin_page() -> Done {
     limiter.reset(42_u64).await?;
     assert!(admin.busiest_refused(10).len() <= 1);
     let gold = limiter.admin().quotas(Quota::per_minute(1_000));
-    assert_eq!(gold.peek("ada").await?.limit(), 1_000);
+    assert_eq!(gold.peek("ada").await?.view.limit(), 1_000);
     assert_eq!(gold.limiter().quotas().len(), 1);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The settings of a layer.
 
 use std::collections::HashMap;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -147,8 +147,7 @@ fn settled_by_the_response() {
 fn failure_policies() -> Done {
     let _open = layer().on_failure(FailurePolicy::open());
     let _closed = layer().on_failure(FailurePolicy::closed());
-    let replicas = NonZeroU32::new(4).ok_or("zero")?;
-    let _share = layer().on_failure(FailurePolicy::fall_back().share(replicas));
+    let _share = layer().on_failure(FailurePolicy::fall_back().share(4));
     Ok(())
 }
 

@@ -279,7 +279,7 @@ impl Store for Granting {
         for (check, answer) in checks.iter().zip(answers.iter_mut()) {
             let quotas = check.quotas.iter();
             let admitted = quotas.map(|quota| QuotaAnswer::admitted(1, quota.window()));
-            *answer = Answer::new(Source::Other, admitted).with_extra_units(check.more);
+            *answer = Answer::new(Source::Other, admitted).with_extra_units(check.extra_units);
         }
         None
     }
