@@ -66,6 +66,7 @@ impl KeyNames {
     }
 
     /// Returns the name of a value of a subject.
+    #[cfg(any(test, feature = "doctor"))]
     pub(in crate::store::redis) fn value(&self, subject: Subject<'_>, value: Value) -> String {
         let mut name = String::new();
         self.write_value(subject, value, &mut name);
