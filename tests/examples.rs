@@ -899,9 +899,9 @@ fn the_doctor_tells_scripts_by_its_exit_status_what_it_found() {
     let server = RedisServer::start();
     let nowhere = DeadPort::new();
     let doctor = |arguments: &[&str]| {
-        let mut command = Command::new(built("doctor"));
+        let mut command = Command::new(built("tollgate-doctor"));
         command.env_remove("TOLLGATE_STORE").args(arguments);
-        let output = command.output().expect("the example runs");
+        let output = command.output().expect("the doctor runs");
         let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
         (output.status.code().expect("an end of its own"), said)
     };

@@ -3,7 +3,7 @@
 #[cfg(feature = "cluster")]
 #[path = "../support/proxy.rs"]
 mod proxy;
-#[path = "../../examples/script/state.rs"]
+#[path = "../support/state.rs"]
 mod state;
 #[path = "../support/mod.rs"]
 mod support;

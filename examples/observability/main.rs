@@ -1,4 +1,4 @@
-//! Metrics, alerts and a dashboard: `cargo run --example observability --features metrics -- --traffic 50`
+//! Metrics, alerts and a dashboard: `cargo run --example observability -- --traffic 50`
 //!
 //! A service with three limits. It serves `/metrics` for Prometheus, logs the events of tollgate, and sends
 //! itself 50 requests per second. Without `--traffic` it sends none. `--log info,tollgate::check=debug` logs
@@ -11,12 +11,11 @@
 //! Grafana shows the dashboard: add that Prometheus (`http://127.0.0.1:9090`) under Connections > Data sources,
 //! then import `examples/observability/dashboard.json` under Dashboards > New > Import.
 
-#[path = "observability/record.rs"]
 mod record;
-#[path = "support/store.rs"]
+#[path = "../support/store.rs"]
 mod store;
+#[path = "../support/mod.rs"]
 mod support;
-#[path = "observability/traffic.rs"]
 mod traffic;
 
 use std::error::Error;

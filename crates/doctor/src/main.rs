@@ -1,4 +1,4 @@
-//! Checks whether a Redis is ready for rate limits: `cargo run --example doctor -- redis://127.0.0.1:6379`
+//! Checks whether a Redis is ready for rate limits: `cargo run --package tollgate-doctor -- redis://127.0.0.1:6379`
 //!
 //! Without a URL it checks the Redis in `TOLLGATE_STORE`. Run it from the machine of the service, as the
 //! Redis user of the service. Permissions are tested on keys with the default prefix, `tollgate`: if the

@@ -1,12 +1,10 @@
-//! How many requests each algorithm admits around a window edge: `cargo run --example boundary --features test-util`
+//! How many requests each algorithm admits around a window edge: `cargo run --example boundary`
 //!
 //! Sends the same bursts to every algorithm, on a test clock, and prints the most requests that were admitted
 //! in any span as long as the window. The chart goes to `docs/boundary.svg`, or to the path in the first
 //! argument.
 
-#[path = "boundary/picture.rs"]
 mod picture;
-#[path = "boundary/traffic.rs"]
 mod traffic;
 
 use std::error::Error;
