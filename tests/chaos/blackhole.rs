@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Quota, RedisStore};
 
 use crate::drive::{Drive, by_path};
-use crate::proxy::{Proxy, Wire};
+use crate::support::proxy::{Proxy, Wire};
 use crate::suite::{alone, report, short_or_long};
 use crate::support::redis_server::RedisServer;
 

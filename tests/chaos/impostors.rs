@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tollgate::{Quota, RedisStore, Rejection, RejectionReason};
 
 use crate::drive::{Answer, Drive, ask, by_path};
-use crate::proxy::{Proxy, Wire};
+use crate::support::proxy::{Proxy, Wire};
 use crate::suite::{beside_others, closed, panics, report, short_or_long};
 use crate::support::log;
 use crate::support::redis_server::RedisServer;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter};
 
-use crate::store_on;
+use crate::support::store_on;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, signal};
 

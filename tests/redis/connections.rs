@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::store_on;
+use crate::support::store_on;
 use crate::support::redis_server::{RedisServer, run};
 
 fn runtime() -> tokio::runtime::Runtime {

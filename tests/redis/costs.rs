@@ -3,7 +3,7 @@
 use redis::Connection;
 use tollgate::RateLimiter;
 
-use crate::store_on;
+use crate::support::store_on;
 use crate::support::costs::{algorithms, commands, forget_calls, limiter};
 use crate::support::redis_server::RedisServer;
 

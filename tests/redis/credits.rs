@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Commands;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
 
-use crate::store_on;
+use crate::support::store_on;
 use crate::support::costs::{algorithms, calls, fill, forget_calls, limiter};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 

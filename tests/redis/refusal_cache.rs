@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Quota, RateLimiter, Source};
 
-use crate::store_on;
+use crate::support::store_on;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;

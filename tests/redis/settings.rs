@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::store::{Block, Credit, Reset, Store};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimitLayer, RateLimiter, RedisStore, Source};
 
-use crate::store_on;
+use crate::support::store_on;
 use crate::support::ask;
 use crate::support::redis_server::RedisServer;
 

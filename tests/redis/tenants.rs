@@ -9,7 +9,7 @@ use tollgate::key::{self, KeyExtractor};
 use tollgate::store::{Check, Store};
 use tollgate::{Decision, Key, LevelCheck, Quota, Quotas, RateLimiter, RedisStore, Source};
 
-use crate::store_on;
+use crate::support::store_on;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::RedisServer;
 
