@@ -141,13 +141,13 @@ pub use middleware::{
 pub use quota::{
     Algorithm, AlgorithmFacts, Blocking, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas,
 };
-pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use store::RedisStore;
 #[cfg(feature = "doctor")]
 #[cfg_attr(docsrs, doc(cfg(feature = "doctor")))]
 pub use store::redis::doctor;
+pub use store::{MemoryStore, Store};
 pub use telemetry::RefusedKey;
 
 /// Runs the examples of the README as doctests.

@@ -15,8 +15,8 @@ use tollgate::{
     RateLimitLayer, RateLimiter, Source, Store, key,
 };
 
-use crate::support::log;
 use crate::support::calls::{by_path, status};
+use crate::support::log;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);

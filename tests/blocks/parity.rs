@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use tollgate::store::{Block, RefusalOutcome, Refusals, Store};
 use tollgate::{Blocking, Key};
 

@@ -8,13 +8,13 @@ use redis::Commands;
 use tollgate::store::{RefusalOutcome, Refusals, Store};
 use tollgate::{BlockReason, Blocking, FailurePolicy, Key, Quota, RateLimiter, RedisStore, Source};
 
-use crate::support::store_on;
 #[cfg(feature = "cluster")]
 use crate::support::cluster::Cluster;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::relay::Relay;
+use crate::support::store_on;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);

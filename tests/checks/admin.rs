@@ -4,9 +4,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{Request, Response, StatusCode};
 use crate::support::calls::{ok, request, stores};
 use crate::support::redis_server::RedisServer;
+use axum::http::{Request, Response, StatusCode};
 use tollgate::store::{
     Answer, Answers, Check, QuotaAnswer, Store, StoreFuture, StoreId, TestClock,
 };

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use axum::http::request::Parts;
 use crate::support::redis_server::RedisServer;
 use crate::support::request::request;
 use crate::support::store_on;
+use axum::http::request::Parts;
 use tokio::task::JoinSet;
 use tollgate::key::{self, KeyErrorKind, KeyExtractor, client_ip};
 use tollgate::{Key, MemoryStore, Quota, RateLimiter};

@@ -1,10 +1,10 @@
 //! The conformance kit on the stores of this crate, and on stores that break a rule.
 
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
-use crate::support::redis_server::RedisServer;
-use crate::support::test_time::TestTime;
 
 use tollgate::store::{
     Answer, Answers, Check, Conformance, Counters, Refund, RuleOutcome, Source, Store, StoreFuture,

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, MemoryStore};
 
-use adversary::{Traffic, Wait, is_kept};
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
+use adversary::{Traffic, Wait, is_kept};
 
 /// A store in memory answers at once.
 struct AtOnce;

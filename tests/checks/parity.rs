@@ -5,10 +5,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::test_time::TestTime;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use tollgate::{Algorithm, Decision, ErrorKind, Quota, Quotas, RateLimiter, Source};
 
 const SECOND: Duration = Duration::from_secs(1);

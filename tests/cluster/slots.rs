@@ -4,9 +4,9 @@ use std::num::NonZeroU16;
 
 use tollgate::{Quota, RateLimiter, RedisStore};
 
-use crate::support::store_on;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 
 /// Checks one unit of each of a hundred keys, concurrently.
 async fn check_all(limiter: &RateLimiter) -> Vec<u32> {
@@ -75,10 +75,10 @@ mod that_loses_replies {
 
     use tollgate::{Algorithm, Error, ErrorKind, RedisStore};
 
-    use crate::support::proxy::Proxy;
-    use crate::support::store_on;
     use crate::support::costs::{algorithms, calls, forget_calls, limiter};
+    use crate::support::proxy::Proxy;
     use crate::support::redis_server::{RedisServer, run};
+    use crate::support::store_on;
 
     /// A cluster that announces the port of the proxy to clients, and a store that uses it.
     async fn start() -> (RedisServer, Proxy, RedisStore) {
@@ -373,7 +373,11 @@ mod of_six {
     async fn a_refund_follows_a_slot_that_moves_to_a_new_master() {
         let cluster = Cluster::start();
         let new = join_empty(&cluster);
-        let rights = [&crate::support::permissions::documented()[..], &crate::support::permissions::OF_CLUSTER].concat();
+        let rights = [
+            &crate::support::permissions::documented()[..],
+            &crate::support::permissions::OF_CLUSTER,
+        ]
+        .concat();
         for node in cluster.nodes.iter().chain([&new]) {
             let () = node.ask(&rights);
         }

@@ -3,9 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod policies;
 #[cfg(feature = "redis")]
 mod outage_log;
+mod policies;
 #[cfg(feature = "redis")]
 mod recovery;
 #[cfg(feature = "redis")]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, Request, Response, StatusCode};
 use crate::support::moody::{DEADLINE, Mood, Moody};
+use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
 use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId};
 use tollgate::{

@@ -8,11 +8,11 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, Commands, Pipeline, RedisError, RedisFuture, Value};
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore, Source};
 
-use crate::support::store_on;
-use crate::support::stored::name_of;
 use crate::support::costs::algorithms;
 use crate::support::node::Node;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal};
+use crate::support::store_on;
+use crate::support::stored::name_of;
 
 const ROW: &str = "tollgate:v3:{default,ada}";
 const LOG: &str = "tollgate:v3:{default,ada}:log";

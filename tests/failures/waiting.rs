@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use crate::support::node::Node;
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId, TestClock, TestStore};
 use tollgate::{

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::support::redis_server::RedisServer;
+use crate::support::served::{fetch, number, serve};
 use axum::extract::{MatchedPath, Path};
 use axum::{Extension, Router, routing::get};
 use reqwest::{Response, StatusCode};
-use crate::support::redis_server::RedisServer;
-use crate::support::served::{fetch, number, serve};
 use tollgate::{
     DecisionView, Headers, IetfDraft, MemoryStore, MissingKey, Quota, RateLimitLayer, RateLimiter,
     RedisStore, Store, key,

@@ -4,10 +4,10 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use crate::support::redis_server::DeadPort;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Empty;
-use crate::support::redis_server::DeadPort;
 use tollgate::{
     Algorithm, FailurePolicy, Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer, RedisStore,
     key,

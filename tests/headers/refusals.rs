@@ -1,9 +1,9 @@
 //! The response to a refused request, by protocol, as it arrives over HTTP.
 
+use crate::support::served::serve;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use axum::{Router, routing::any};
-use crate::support::served::serve;
 use tollgate::{Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer, key, problem_json};
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -1,8 +1,8 @@
 //! The rules of `key::client_ip`, row by row: which address counts for a request behind proxies.
 
-use axum::http::request::Parts;
 use crate::support::log;
 use crate::support::request::request;
+use axum::http::request::Parts;
 use tollgate::key::{self, ClientIp, KeyErrorKind, KeyExtractor, client_ip};
 
 /// The counted address, without its tag, or the status of the rejection.

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
+use crate::support::request::request;
 use axum::http::request::Parts;
 use proptest::prelude::*;
-use crate::support::request::request;
 use tollgate::Key;
 use tollgate::key::{self, ClientIp, KeyExtractor, client_ip};
 

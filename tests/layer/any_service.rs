@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::support::calls::{ok, request, stores};
+use crate::support::log;
+use crate::support::redis_server::{DeadPort, RedisServer};
 use axum::body::Bytes;
 use axum::body::HttpBody as _;
 use axum::http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
-use crate::support::calls::{ok, request, stores};
-use crate::support::log;
-use crate::support::redis_server::{DeadPort, RedisServer};
 use tollgate::key;
 use tollgate::{
     DecisionView, ErrorKind, FailurePolicy, Headers, Key, MemoryStore, MissingKey, Quota,

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod any_service;
 mod contract;
 mod diagnostics;
 mod dry_run;
@@ -14,17 +15,14 @@ mod settling;
 mod skipping;
 mod switched_off;
 mod ten_thousand;
-mod tower;
 mod waiting;
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use axum::http::{Request, Response};
-use tollgate::{Algorithm, Key, KeyExtractor, RateLimitLayer, RateLimiter, key};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate::{Algorithm, RateLimiter};
 
-use support::calls::{ok, request};
+use support::calls::{ask, by_path, status, to, told};
 
 /// Returns each algorithm, with 10 buckets.
 fn algorithms() -> impl Iterator<Item = Algorithm> {

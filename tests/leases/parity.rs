@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use crate::support::ask;
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use tollgate::store::{Answer, Answers, Check, Refund, Store};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
 

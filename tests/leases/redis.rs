@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Key, Quota, RateLimiter, Source};
 
-use crate::support::store_on;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 
 const LEASE: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(10);

@@ -20,10 +20,10 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::support::calls::told;
 use crate::support::calls::{ok, request, stores};
 use crate::support::log;
 use crate::support::redis_server::RedisServer;
-use crate::support::calls::told;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

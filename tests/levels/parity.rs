@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
-use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use crate::support::ask;
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::test_time::TestTime;
+use futures_util::future::{join, join_all};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Receipt, Refund, Store};
 use tollgate::{Algorithm, Key, Quota, Quotas};
 

@@ -9,10 +9,10 @@ use tollgate::{
     Algorithm, Decision, Key, LevelCheck, Quota, RateLimiter, RedisStore, Source, Store,
 };
 
-use crate::support::store_on;
-use crate::support::stored::name_of;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
+use crate::support::stored::name_of;
 use crate::support::test_time::TestTime;
 
 struct Tree {

@@ -5,12 +5,10 @@ use std::time::Duration;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::support::stored::name_of;
 use crate::support::costs::algorithms;
-#[cfg(feature = "cluster")]
-use crate::support::permissions::OF_CLUSTER;
 use crate::support::permissions::documented;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::stored::name_of;
 
 /// A store with a clock ahead of the server's.
 fn later(store: &RedisStore, millis: u32) -> RedisStore {

@@ -10,10 +10,10 @@ use tollgate::store::TestClock;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::state::describe;
-use crate::support::store_on;
 use crate::support::costs::{algorithms, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
-use crate::support::stored::{HEADER, RUN, double, double_at, log_of, name_of, seconds, store_log};
+use crate::support::store_on;
+use crate::support::stored::{HEADER, RUN, double, double_at, name_of, seconds, store_log};
 
 const ROW: &str = "tollgate:v3:{default,ada}";
 const LOG: &str = "tollgate:v3:{default,ada}:log";

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::http::{Request, Response};
 use http_body_util::Full;
-use tollgate::key::PeerAddr;
-use tollgate::{MemoryStore, Store};
+use tollgate::key::{self, PeerAddr};
+use tollgate::{Key, KeyExtractor, MemoryStore, RateLimitLayer, Store};
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::redis_server::RedisServer;
 use super::store_on;

@@ -63,7 +63,9 @@ pub(super) fn doctor(block: &Block) -> String {
     let policy = ["CONFIG", "SET", "maxmemory-policy", "volatile-lru"];
     run(&mut server.connect(), &policy);
     let diagnose = || {
-        let doctor = Command::new(built("tollgate-doctor")).arg(server.url()).output();
+        let doctor = Command::new(built("tollgate-doctor"))
+            .arg(server.url())
+            .output();
         let output = String::from_utf8(doctor.expect("the doctor runs").stdout).expect("text");
         short(&output)
     };
