@@ -1,4 +1,4 @@
-//! A gRPC service with a limit, and a client that waits and retries: `cargo run --example grpc`
+//! A gRPC service with a limit, and a client that waits and retries: `cargo run --example grpc --features grpc`
 //!
 //! Two limits apply: one per address, then one per API key in the metadata. The limit per address matters
 //! because this service does not verify API keys: a client could send a new one with each call. A refused

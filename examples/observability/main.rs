@@ -1,4 +1,4 @@
-//! Metrics, alerts and a dashboard: `cargo run --example observability -- --traffic 50`
+//! Metrics, alerts and a dashboard: `cargo run --example observability --features metrics -- --traffic 50`
 //!
 //! A service with three limits. It serves `/metrics` for Prometheus, logs the events of tollgate, and sends
 //! itself 50 requests per second. Without `--traffic` it sends none. `--log info,tollgate::check=debug` logs

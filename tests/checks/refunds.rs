@@ -1,5 +1,5 @@
 //! Refunds return at most what the decision still holds, and never units of another charge. Credits return
-//! units of any charge. The model is a plain list of all units; `tests/parity.rs` tests that Redis does the
+//! units of any charge. The model is a plain list of all units; `tests/checks/parity.rs` tests that Redis does the
 //! same.
 
 use std::time::Duration;

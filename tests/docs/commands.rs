@@ -20,7 +20,7 @@ pub(crate) fn is_command(code: &str) -> bool {
     let mut words = code.split_whitespace().filter(|word| !word.contains('='));
     match words.next() {
         Some("cargo") => words.any(|word| word.starts_with('-')),
-        Some("tests/run" | ".ci/floors" | ".ci/run" | ".ci/semver") => true,
+        Some("tests/run" | ".ci/floors" | ".ci/quick" | ".ci/run" | ".ci/semver") => true,
         _ => false,
     }
 }
@@ -41,6 +41,11 @@ pub(crate) fn is_run(command: &str) -> Result<(), String> {
             let name = value_of("--example", &words);
             let example = project.target("example", name)?;
             features_are_named(&example.required_features, &words)?;
+            a_test_runs(name)
+        }
+        ["cargo", "run", ..] if words.contains(&"--package") => {
+            let name = value_of("--package", &words);
+            let _ = project.target("bin", name)?;
             a_test_runs(name)
         }
         ["cargo", "bench", ..] => {
@@ -89,7 +94,7 @@ fn tests_exist(words: &[&str]) -> Result<(), String> {
     tests.try_for_each(|name| Project::get().target("test", name).map(drop))
 }
 
-/// Succeeds if a test names the example, and so starts it.
+/// Succeeds if a test names the example or program, and so starts it.
 fn a_test_runs(example: &str) -> Result<(), String> {
     let documents = crate::root().join("tests/docs");
     let mut tests = files("tests", &["rs"]).into_iter();
@@ -99,7 +104,7 @@ fn a_test_runs(example: &str) -> Result<(), String> {
         !path.starts_with(&documents) && named.iter().any(|name| text.contains(name))
     });
     run.then_some(())
-        .ok_or_else(|| format!("no test runs the example {example}: add one to tests/examples.rs"))
+        .ok_or_else(|| format!("no test runs {example}: add one to tests/examples/main.rs"))
 }
 
 /// Cargo refuses to build a target whose features are off.

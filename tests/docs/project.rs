@@ -13,6 +13,7 @@ pub(crate) struct Project {
     /// The features that each feature turns on.
     features: BTreeMap<String, Vec<String>>,
     pub(crate) rust_version: String,
+    /// Those of all packages of the workspace.
     targets: Vec<Target>,
 }
 
@@ -34,7 +35,8 @@ impl Project {
         static PACKAGED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
             let mut command = Command::new(env!("CARGO"));
             command.current_dir(crate::root());
-            command.args(["package", "--list", "--allow-dirty", "--offline"]);
+            command.args(["package", "--package", "tollgate", "--list"]);
+            command.args(["--allow-dirty", "--offline"]);
             let output = command.output().expect("cargo runs");
             let paths = String::from_utf8(output.stdout).expect("text");
             paths.lines().map(str::to_owned).collect()
@@ -48,7 +50,6 @@ impl Project {
         command.args(["metadata", "--no-deps", "--format-version=1"]);
         let output = command.output().expect("cargo runs");
         let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        // The workspace has another package.
         let packages = metadata["packages"].as_array().expect("a list");
         let package = packages
             .iter()
@@ -68,7 +69,8 @@ impl Project {
                 .map(|(name, on)| (name.clone(), texts(on)))
                 .collect(),
             rust_version: text(&package["rust_version"]),
-            targets: (package["targets"].as_array().expect("a list").iter())
+            targets: (packages.iter())
+                .flat_map(|package| package["targets"].as_array().expect("a list"))
                 .map(|target| Target {
                     kind: text(&target["kind"][0]),
                     name: text(&target["name"]),

@@ -77,7 +77,7 @@ async fn the_example_describes_what_is_stored() {
     for (name, algorithm) in algorithms() {
         let key = name_of("{default,ada}", algorithm, YEAR);
         if algorithm == Algorithm::SortedSetLog {
-            // `tests/examples.rs` runs the example.
+            // `tests/examples/main.rs` runs the example.
             continue;
         }
         let text = describe(&value(&mut connection, &key)).unwrap();
@@ -388,7 +388,7 @@ fn any_bytes_fail_their_own_entry_and_never_the_call_or_other_entries() {
     let (mut failed, mut decided) = (0, 0);
     for (name, algorithm) in algorithms() {
         if algorithm == Algorithm::SortedSetLog {
-            // Its values are no text, which `tests/redis/failures.rs` covers.
+            // Its values are no text, which `tests/failures/redis.rs` covers.
             continue;
         }
         for limit in [9, 5_000] {
