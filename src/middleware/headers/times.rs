@@ -1,8 +1,9 @@
-//! The wait that headers report, in whole seconds.
+//! The times that headers report: waits, in whole seconds, and the time in which units return.
 
 use std::time::Duration;
 
 use crate::decision::QuotaDecision;
+use crate::quota::{Algorithm, Quota};
 
 /// Returns whole seconds, rounded up: a client that waits a shorter time could be refused again.
 pub(in crate::middleware) fn whole_seconds(duration: Duration) -> u64 {
@@ -19,6 +20,22 @@ pub(super) fn reported_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
     } else {
         quota.retry_after()
     }
+}
+
+/// Returns the time in which `units` return with GCRA. `None` for other algorithms, where it depends on the
+/// times of earlier charges.
+pub(in crate::middleware) fn refill_time(quota: &Quota, units: u32) -> Option<Duration> {
+    if quota.counted_by() != Algorithm::Gcra {
+        return None;
+    }
+    let micros = quota.window().as_micros() * u128::from(units);
+    let micros = match quota.limit() {
+        0 => 0,
+        limit => micros.div_ceil(limit.into()),
+    };
+    Some(Duration::from_micros(
+        u64::try_from(micros).unwrap_or(u64::MAX),
+    ))
 }
 
 #[cfg(test)]

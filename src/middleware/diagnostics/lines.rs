@@ -1,4 +1,4 @@
-//! A flag that is set once.
+//! What the log lines share: the consequence that they name, and the flag by which each is logged once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,5 +19,14 @@ impl OnceFlag {
 
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns what happens to a request that cannot be checked.
+pub(super) fn answering_500(is_dry_run: bool) -> &'static str {
+    if is_dry_run {
+        "letting it pass in a dry run"
+    } else {
+        "answering 500"
     }
 }
