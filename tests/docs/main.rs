@@ -405,7 +405,7 @@ fn stale_blocks_and_commands_are_found() {
             "no example \"none\"",
         ),
         (
-            "```sh\ncargo run --example grpc\n```\n",
+            "```sh\ncargo run --example observability\n```\n",
             "it needs --features",
         ),
         (
