@@ -55,8 +55,8 @@ impl Drop for Example {
     }
 }
 
-/// Builds the examples and the doctor, and returns the program of one. `cargo test` builds all examples, but not if only some
-/// tests are selected.
+/// Builds the examples and the doctor, and returns the program of one. `cargo test` builds the examples, but not if only
+/// some tests are selected.
 pub(crate) fn built(name: &str) -> PathBuf {
     static BUILD: Once = Once::new();
     let tests = std::env::current_exe().expect("this program");

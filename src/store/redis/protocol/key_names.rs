@@ -102,7 +102,7 @@ impl KeyNames {
     }
 
     /// Returns the number of tags that keys share, if they share tags.
-    #[cfg(feature = "cluster")]
+    #[cfg(all(feature = "cluster", feature = "doctor"))]
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {
             HashTags::OfEachKey => None,
