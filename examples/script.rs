@@ -6,7 +6,7 @@
 //! With `--state`, it prints what is stored under a key, as text:
 //! `cargo run --example script -- --state redis://127.0.0.1 'tollgate:v3:{default,ada}:log'`
 
-#[path = "script/state.rs"]
+#[path = "../tests/support/state.rs"]
 mod state;
 
 use std::env;

@@ -143,13 +143,13 @@ impl Error {
     }
 
     /// The text without the remedy.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "doctor")]
     pub(crate) fn problem(&self) -> &str {
         &self.0.text
     }
 
     /// The remedy, if it is kept apart from the text.
-    #[cfg(feature = "redis")]
+    #[cfg(feature = "doctor")]
     pub(crate) fn remedy(&self) -> Option<&Cow<'static, str>> {
         self.0.remedy.as_ref()
     }

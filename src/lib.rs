@@ -83,6 +83,7 @@
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`]; a [responder](RateLimitLayer::responder) returns any `IntoResponse` | yes |
 //! | `calendar` | [`Quota::per_calendar_month`] and others: windows that begin with a day, week or month of a time zone | |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
+//! | `doctor` | [`RedisStore::doctor`], which examines whether a server is set up for exact limits | |
 //! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
 //! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::operations) | |
 //! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
@@ -117,7 +118,7 @@ mod clock;
 mod decision;
 mod error;
 // Its examples need these features; its pages are there without them.
-#[cfg(any(not(doctest), all(feature = "axum-08", feature = "redis")))]
+#[cfg(any(not(doctest), all(feature = "axum-08", feature = "doctor")))]
 pub mod guide;
 pub mod key;
 mod limiter;
@@ -138,10 +139,13 @@ pub use middleware::{
 pub use quota::{
     Algorithm, AlgorithmFacts, BlockRule, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas,
 };
-pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use store::{RedisStore, redis::doctor};
+pub use store::RedisStore;
+#[cfg(feature = "doctor")]
+#[cfg_attr(docsrs, doc(cfg(feature = "doctor")))]
+pub use store::redis::doctor;
+pub use store::{MemoryStore, Store};
 pub use telemetry::RefusedKey;
 
 /// Runs the examples of the README as doctests.

@@ -1,7 +1,7 @@
 //! The counting rules: pure functions of a state, a quota, a time and a cost.
 //!
 //! There is one file per algorithm. The file of the same name in `lua/` makes the same decisions in Redis;
-//! `tests/parity.rs` compares them. Times are whole microseconds of the store's clock.
+//! `tests/checks/parity.rs` compares them. Times are whole microseconds of the store's clock.
 //!
 //! Depends only on `decision`, `quota`, `key` and `clock`. Nothing here reads a clock or takes a lock.
 

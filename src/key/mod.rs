@@ -53,7 +53,7 @@
 
 mod address_text;
 mod authorization;
-#[cfg_attr(not(feature = "axum-08"), path = "without_axum_08.rs")]
+#[cfg_attr(not(feature = "axum-08"), path = "axum_08/disabled.rs")]
 mod axum_08;
 mod client_ip;
 mod cookie;
@@ -79,7 +79,7 @@ mod stored_text;
 mod tag;
 #[cfg(test)]
 mod test_request;
-#[cfg_attr(not(feature = "grpc"), path = "without_tonic_014.rs")]
+#[cfg_attr(not(feature = "grpc"), path = "tonic_014/disabled.rs")]
 mod tonic_014;
 mod tuple;
 

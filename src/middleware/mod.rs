@@ -2,7 +2,7 @@
 //!
 //! This is the only module that knows services and responses. It uses `limiter` and the modules below it.
 
-#[cfg_attr(not(feature = "axum-08"), path = "without_axum_08.rs")]
+#[cfg_attr(not(feature = "axum-08"), path = "axum_08/disabled.rs")]
 mod axum_08;
 mod body;
 mod check;

@@ -5,7 +5,9 @@ use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::memory::MemoryStore;
 #[cfg(feature = "redis")]
-use super::redis::{RedisStore, doctor::Report};
+use super::redis::RedisStore;
+#[cfg(feature = "doctor")]
+use super::redis::doctor::Report;
 use super::refusal_cache::RefusalCache;
 use super::requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
 use super::store::{Store, delegate_to_store};
@@ -65,8 +67,8 @@ impl AnyStore {
 
     /// Examines the server: see [`RedisStore::doctor`](crate::RedisStore::doctor). The report about a store in
     /// memory has no finding.
-    #[cfg(feature = "redis")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    #[cfg(feature = "doctor")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "doctor")))]
     pub async fn doctor(&self) -> Report {
         match self {
             Self::Memory(_) => Report::default(),

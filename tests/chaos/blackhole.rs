@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate::{Quota, RedisStore};
 
 use crate::drive::{Drive, by_path};
-use crate::proxy::{Proxy, Wire};
 use crate::suite::{alone, report, short_or_long};
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
 
 const QUOTA: Quota = Quota::per_hour(1_000_000);

@@ -8,9 +8,9 @@ use tokio::net::TcpListener;
 use tollgate::{Quota, RedisStore, Rejection, RejectionReason};
 
 use crate::drive::{Answer, Drive, ask, by_path};
-use crate::proxy::{Proxy, Wire};
 use crate::suite::{beside_others, closed, panics, report, short_or_long};
 use crate::support::log;
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
 
 /// Drives a load at what the URL leads to. Every answer is the policy's, and the log says once what

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tollgate::{Quota, RateLimiter, RedisStore};
 
 use crate::drive::{Answer, Drive, by_path, key_of};
-use crate::proxy::{Proxy, Wire};
 use crate::suite::{beside_others, closed, patient, report, short_or_long};
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
 
 #[test]

@@ -5,8 +5,6 @@
 
 #[path = "../support/drive.rs"]
 mod drive;
-#[path = "../support/proxy.rs"]
-mod proxy;
 #[path = "../support/spans.rs"]
 mod spans;
 mod suite;

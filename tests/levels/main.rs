@@ -1,9 +1,18 @@
 //! Checks of several keys: every level is charged, or none.
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod all_or_nothing;
 mod grouped;
 mod groups;
+#[cfg(all(feature = "axum-08", feature = "grpc", feature = "redis"))]
+mod layer;
 mod lost_groups;
+#[cfg(feature = "redis")]
+mod parity;
+#[cfg(feature = "redis")]
+mod redis;
 mod surface;
 mod threads;
 

@@ -2,9 +2,6 @@
 //!
 //! `tests/run peers` installs the programs and runs this. A test fails if its program is missing.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod admin;
 mod browser;
 mod clients_behind_nginx;
@@ -15,6 +12,7 @@ mod npm_clients;
 mod playground;
 mod prometheus;
 mod python;
+mod support;
 mod uploads;
 mod urllib3;
 mod webdriver;

@@ -131,7 +131,7 @@ async fn ask(requests: &Value) -> Vec<Value> {
     let packages = packages();
     // Node looks for packages beside the script.
     let script = packages.join("clients.mjs");
-    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/npm/clients.mjs");
+    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("npm/clients.mjs");
     std::fs::copy(original, &script).expect("a copy");
     let mut node = Command::new("node");
     node.arg(script)

@@ -19,7 +19,7 @@ fn python() -> PathBuf {
 
 /// Runs a script with these arguments, and returns the JSON that it prints.
 pub(crate) async fn run(script: &str, arguments: &[&str]) -> Value {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut python = Command::new(python());
     let python = python.arg(directory.join(script)).args(arguments);
     let output = timeout(PATIENCE, python.kill_on_drop(true).output()).await;

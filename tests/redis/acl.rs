@@ -5,22 +5,10 @@ use std::time::Duration;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::stored::name_of;
 use crate::support::costs::algorithms;
+use crate::support::permissions::documented;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
-
-/// The permissions that a cluster needs in addition.
-#[cfg(feature = "cluster")]
-pub(crate) const OF_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
-
-/// The words of the ACL rule in the documentation of the store.
-pub(crate) fn documented() -> Vec<&'static str> {
-    let docs = include_str!("../../src/store/redis/redis_store.rs");
-    let (_, line) = docs.split_once("/// ACL SETUSER ").unwrap();
-    let (line, _) = line.split_once("/// ```").unwrap();
-    let words = line.split_whitespace().filter(|word| *word != "///");
-    ["ACL", "SETUSER"].into_iter().chain(words).collect()
-}
+use crate::support::stored::name_of;
 
 /// A store with a clock ahead of the server's.
 fn later(store: &RedisStore, millis: u32) -> RedisStore {

@@ -10,10 +10,10 @@ use tokio::sync::Semaphore;
 use tollgate::store::TestClock;
 use tollgate::{Error, ErrorKind, FailurePolicy, Quota, RateLimiter, RedisStore, Source};
 
-use crate::store_on;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::store_on;
 use crate::support::test_time::TestTime;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter};
 
-use crate::store_on;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, signal};
+use crate::support::store_on;
 
 /// A limiter, after the server has loaded the script.
 async fn limiter(server: &RedisServer, quota: Quota) -> RateLimiter {

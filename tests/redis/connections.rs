@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::store_on;
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::store_on;
 
 fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread()

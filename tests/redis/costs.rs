@@ -3,9 +3,9 @@
 use redis::Connection;
 use tollgate::RateLimiter;
 
-use crate::store_on;
 use crate::support::costs::{algorithms, commands, forget_calls, limiter};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 
 #[tokio::test]
 async fn no_algorithm_runs_more_than_six_commands_for_a_quota_that_needs_no_trim() {

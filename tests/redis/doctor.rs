@@ -9,9 +9,9 @@ use redis::{Arg, AsyncConnectionConfig, Cmd, Commands, Connection, Pipeline, Red
 use tollgate::RedisStore;
 use tollgate::doctor::{Finding, Report, Severity};
 
-use crate::store_on;
 use crate::support::cluster::Cluster;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal, times_to_live};
+use crate::support::store_on;
 
 /// The ACL rules that the documentation gives.
 fn least_permissions() -> String {

@@ -7,9 +7,9 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::Commands;
 use tollgate::{Algorithm, Decision, Quota, RateLimiter};
 
-use crate::store_on;
-use crate::stored::{HEADER, double_at};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
+use crate::support::stored::{HEADER, double_at};
 use crate::support::test_time::TestTime;
 
 #[tokio::test]

@@ -13,9 +13,9 @@ use redis::Commands;
 use tollgate::store::{Answer, Answers, Check, TestClock};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RedisStore};
 
-use crate::stored::{log_of, name_of};
 use crate::support::ask;
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::stored::{log_of, name_of};
 use crate::support::test_time::TestTime;
 
 const KEYS: [&str; 3] = ["ada", "bob", "cem"];

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tollgate::{Quota, RateLimiter, Source};
 
-use crate::store_on;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 use crate::support::test_time::TestTime;
 
 const SECOND: Duration = Duration::from_secs(1);

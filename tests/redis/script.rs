@@ -8,10 +8,10 @@ use std::time::Duration;
 use redis::Commands;
 use tollgate::{Algorithm, ErrorKind, Quota, Quotas, RateLimiter, RedisStore};
 
-use crate::store_on;
-use crate::stored::{HEADER, RUN, name_of, store_log};
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::store_on;
+use crate::support::stored::{HEADER, RUN, name_of, store_log};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate::store::{Block, Credit, Reset, Store};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimitLayer, RateLimiter, RedisStore, Source};
 
-use crate::store_on;
 use crate::support::ask;
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 
 fn limiter(store: &RedisStore) -> RateLimiter {
     hourly(store.clone())

@@ -10,84 +10,16 @@ use tollgate::store::TestClock;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::state::describe;
-use crate::store_on;
 use crate::support::costs::{algorithms, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::store_on;
+use crate::support::stored::{HEADER, RUN, double, double_at, name_of, seconds, store_log};
 
 const ROW: &str = "tollgate:v3:{default,ada}";
 const LOG: &str = "tollgate:v3:{default,ada}:log";
 
-/// The bytes of a log before its runs, and of each run.
-pub(crate) const HEADER: usize = 29;
-pub(crate) const RUN: usize = 12;
-
 const SECOND: Duration = Duration::from_secs(1);
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
-
-/// The name of the key that counts for the tag `{limiter,key}`.
-pub(crate) fn name_of(tag: &str, algorithm: Algorithm, window: Duration) -> String {
-    let window = window.as_micros();
-    let suffix = match algorithm {
-        Algorithm::SlidingLog => ":log".to_owned(),
-        Algorithm::SlidingBuckets(count) => {
-            format!(":buckets:{}", window.div_ceil(u128::from(count)))
-        }
-        Algorithm::SortedSetLog => format!(":set:{window}"),
-        _ => String::new(),
-    };
-    format!("tollgate:v3:{tag}{suffix}")
-}
-
-/// A whole number as Lua stores it in eight bytes.
-#[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-fn double(number: u64) -> [u8; 8] {
-    (number as f64).to_be_bytes()
-}
-
-/// The number of a double at these bytes of a value.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time"
-)]
-pub(crate) fn double_at(value: &[u8], at: usize) -> u64 {
-    f64::from_be_bytes(value[at..at + 8].try_into().expect("eight bytes")) as u64
-}
-
-/// The time of the server in seconds.
-fn seconds(connection: &mut Connection) -> u32 {
-    let (seconds, _): (u32, u32) = redis::cmd("TIME").query(connection).unwrap();
-    seconds
-}
-
-/// The bytes of a log with a unit at each of these times.
-pub(crate) fn log_of(expires: u32, window: u64, limit: u32, times: &[u64]) -> Vec<u8> {
-    let mut bytes = expires.to_be_bytes().to_vec();
-    bytes.extend([0; 8]);
-    bytes.push(b'l');
-    bytes.extend(double(window));
-    bytes.extend(limit.to_be_bytes());
-    bytes.extend([0; 4]);
-    for (time, position) in times.iter().zip(1_u32..) {
-        bytes.extend(double(*time));
-        bytes.extend(position.to_be_bytes());
-    }
-    bytes
-}
-
-/// Stores such a log, which lives for an hour.
-pub(crate) fn store_log(
-    connection: &mut Connection,
-    name: &str,
-    window: u64,
-    limit: u32,
-    times: &[u64],
-) {
-    let expires = seconds(connection) + 3_600;
-    let () = connection
-        .set_ex(name, log_of(expires, window, limit, times), 3_600)
-        .unwrap();
-}
 
 fn value(connection: &mut Connection, name: &str) -> Vec<u8> {
     connection.get(name).unwrap()
@@ -145,7 +77,7 @@ async fn the_example_describes_what_is_stored() {
     for (name, algorithm) in algorithms() {
         let key = name_of("{default,ada}", algorithm, YEAR);
         if algorithm == Algorithm::SortedSetLog {
-            // `tests/examples.rs` runs the example.
+            // `tests/examples/main.rs` runs the example.
             continue;
         }
         let text = describe(&value(&mut connection, &key)).unwrap();
@@ -456,7 +388,7 @@ fn any_bytes_fail_their_own_entry_and_never_the_call_or_other_entries() {
     let (mut failed, mut decided) = (0, 0);
     for (name, algorithm) in algorithms() {
         if algorithm == Algorithm::SortedSetLog {
-            // Its values are no text, which `tests/redis/failures.rs` covers.
+            // Its values are no text, which `tests/failures/redis.rs` covers.
             continue;
         }
         for limit in [9, 5_000] {

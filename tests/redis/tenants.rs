@@ -9,9 +9,9 @@ use tollgate::key::{self, KeyExtractor};
 use tollgate::store::{Check, Store};
 use tollgate::{Decision, Key, LevelCheck, Quota, Quotas, RateLimiter, RedisStore, Source};
 
-use crate::store_on;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const TAGS: NonZeroU16 = NonZeroU16::new(48).unwrap();

@@ -6,11 +6,11 @@ use tokio::task::JoinSet;
 use tollgate::store::{Answers, Check};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
-use crate::store_on;
-use crate::stored::name_of;
 use crate::support::ask;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::store_on;
+use crate::support::stored::name_of;
 
 /// A limiter, a key, quotas and a cost.
 type Level = (&'static str, String, Quotas, u32);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use redis::Commands;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
 
-use crate::store_on;
-use crate::stored::{name_of, store_log};
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::store_on;
+use crate::support::stored::{name_of, store_log};
 
 const NOW_UNITS: u64 = 100;
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Once;
 
+use super::files;
+
 /// A running example, which ends with its test.
 pub(crate) struct Example {
     pub(crate) process: Child,
@@ -53,8 +55,8 @@ impl Drop for Example {
     }
 }
 
-/// Builds the examples and returns the program of one. `cargo test` builds all examples, but not if only some
-/// tests are selected.
+/// Builds the examples and the doctor, and returns the program of one. `cargo test` builds the examples, but not if only
+/// some tests are selected.
 pub(crate) fn built(name: &str) -> PathBuf {
     static BUILD: Once = Once::new();
     let tests = std::env::current_exe().expect("this program");
@@ -62,7 +64,11 @@ pub(crate) fn built(name: &str) -> PathBuf {
     let profile = tests.ancestors().nth(2).expect("a build directory");
     BUILD.call_once(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--examples", "--all-features"]);
+        build.current_dir(files::root());
+        // The packages whose features `cargo test` unites, so that nothing is built again, and the doctor.
+        build.args(["build", "--quiet", "--all-features", "--workspace"]);
+        build.args(["--exclude", "own_store", "--examples"]);
+        build.args(["--bin", "tollgate-doctor"]);
         if profile.ends_with("release") {
             build.arg("--release");
         }
@@ -75,5 +81,9 @@ pub(crate) fn built(name: &str) -> PathBuf {
         }
         assert!(build.status().expect("cargo runs").success());
     });
-    profile.join("examples").join(name)
+    if name == "tollgate-doctor" {
+        profile.join(name)
+    } else {
+        profile.join("examples").join(name)
+    }
 }

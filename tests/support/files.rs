@@ -3,6 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Returns the root of the repository. The manifest of a test is there, or in a package below it.
+pub(crate) fn root() -> PathBuf {
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = above.find(|directory| directory.join("deny.toml").exists());
+    root.expect("the root of the repository").to_owned()
+}
+
 /// Returns the files below a directory that have one of the extensions, sorted, except for build output.
 pub(crate) fn files(directory: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();

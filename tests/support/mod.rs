@@ -12,12 +12,16 @@ pub(crate) mod log;
 #[cfg(feature = "test-util")]
 pub(crate) mod moody;
 pub(crate) mod node;
+pub(crate) mod permissions;
 pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod relay;
 pub(crate) mod request;
 pub(crate) mod sentinel;
 pub(crate) mod served;
+#[cfg(feature = "redis")]
+pub(crate) mod stored;
 #[cfg(all(feature = "redis", feature = "test-util"))]
 pub(crate) mod test_time;
 #[cfg(feature = "tls")]

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
+
+use super::files;
 
 /// A query, and the panel, alert or recorded series that has it.
 #[derive(Clone, Debug)]
@@ -24,8 +26,7 @@ pub(crate) struct Alert {
 
 /// A file of the example.
 pub(crate) fn path(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    root.join("examples/observability").join(name)
+    files::root().join("examples/observability").join(name)
 }
 
 pub(crate) fn text(name: &str) -> String {

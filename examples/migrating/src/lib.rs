@@ -1,6 +1,6 @@
 //! Other rate limiters, and tollgate in their place: the code of the guide's page on migrating.
 //!
-//! The page shows the lines between `page: NAME` and `page: end`; `tests/documents` compares them.
+//! The page shows the lines between `page: NAME` and `page: end`; `tests/docs` compares them.
 
 pub mod actix_governor;
 pub mod axum_governor;

@@ -1,8 +1,8 @@
 //! The findings about a whole layer, each of which is logged once.
 
-use super::consequence::answering_500;
 use super::dry_run::DryRunLog;
-use super::once_flag::OnceFlag;
+use super::lines::OnceFlag;
+use super::lines::answering_500;
 use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::middleware::rejection::Rejection;

@@ -2,9 +2,9 @@
 
 use http::request::Parts;
 
-use super::consequence::answering_500;
+use super::lines::OnceFlag;
+use super::lines::answering_500;
 use super::misconfiguration::MisconfigurationChecks;
-use super::once_flag::OnceFlag;
 use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::key::{Key, KeyError, KeyExtractor};

@@ -2,15 +2,14 @@
 //!
 //! This module uses [`Rejection`](super::Rejection), and nothing else of the middleware.
 
-mod consequence;
 mod dry_run;
 mod forwarded_values;
 mod layer_diagnostics;
 mod level_diagnostics;
+mod lines;
 mod misconfiguration;
-mod once_flag;
 
 pub(super) use layer_diagnostics::Diagnostics;
 pub(super) use level_diagnostics::LevelDiagnostics;
+pub(super) use lines::OnceFlag;
 pub(super) use misconfiguration::layer_created;
-pub(super) use once_flag::OnceFlag;

@@ -6,12 +6,10 @@ use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
 
 use super::field_names::{POLICY, RATELIMIT};
-use super::field_syntax::FieldSyntax;
-use super::gcra_refill::refill_time;
 use super::number_value::static_text;
 use super::policy_names::{ListedLimit, policy_names};
-use super::structured_fields::{Integer, quoted};
-use super::wait::whole_seconds;
+use super::structured_fields::{FieldSyntax, Integer, quoted};
+use super::times::{refill_time, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision, Source};
 use crate::quota::Quota;
 

@@ -5,10 +5,9 @@ use std::cmp::Reverse;
 use http::{HeaderMap, HeaderValue};
 
 use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
-use super::field_syntax::FieldSyntax;
 use super::number_value::number_value;
-use super::structured_fields::Integer;
-use super::wait::{reported_wait, whole_seconds};
+use super::structured_fields::{FieldSyntax, Integer};
+use super::times::{reported_wait, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 

@@ -6,8 +6,6 @@ mod dialect;
 mod draft_11;
 mod drafts_03_to_07;
 pub(super) mod field_names;
-mod field_syntax;
-mod gcra_refill;
 mod inner_remaining;
 mod number_value;
 mod policy_list;
@@ -16,15 +14,14 @@ mod structured_fields;
 mod templates;
 #[cfg(test)]
 mod tests;
-mod wait;
+mod times;
 mod x_ratelimit;
 
 pub use dialect::{Headers, IetfDraft};
-pub(super) use gcra_refill::refill_time;
 pub(super) use inner_remaining::inner_remaining;
 pub(super) use number_value::number_value;
 #[cfg(test)]
 pub(super) use policy_names::{ListedLimit, policy_names};
 pub(super) use policy_names::{encoded, violated_policies};
 pub(super) use templates::{Place, Templates};
-pub(super) use wait::whole_seconds;
+pub(super) use times::{refill_time, whole_seconds};

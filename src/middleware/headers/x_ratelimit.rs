@@ -7,7 +7,7 @@ use http::HeaderMap;
 use super::dialect::ResetFormat;
 use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
 use super::number_value::{common_number_value, number_value};
-use super::wait::{reported_wait, whole_seconds};
+use super::times::{reported_wait, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
 
 /// The number of fields.

@@ -3,7 +3,7 @@
 //! This module uses `headers`, and nothing else of the middleware.
 
 mod finish;
-#[cfg_attr(not(feature = "grpc"), path = "without_grpc.rs")]
+#[cfg_attr(not(feature = "grpc"), path = "grpc/disabled.rs")]
 mod grpc;
 mod in_handler;
 mod problem_json;

@@ -2,7 +2,7 @@
 //!
 //! A monotonic clock allows that: a thread may read it and be delayed before it takes the lock of the shard.
 
-#[path = "../../../tests/contention/adversary.rs"]
+#[path = "../../../tests/checks/contention/adversary.rs"]
 mod adversary;
 
 use std::pin::pin;

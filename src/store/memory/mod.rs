@@ -9,7 +9,7 @@ mod refusal_records;
 mod shard;
 mod table;
 
-// `locked` imports these from here, so that `tests/interleavings.rs` can replace them by those of a model
+// `locked` imports these from here, so that `tests/checks/interleavings.rs` can replace them by those of a model
 // checker.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

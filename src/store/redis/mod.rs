@@ -7,6 +7,7 @@ mod batch;
 mod block_list;
 mod client;
 mod connection;
+#[cfg(feature = "doctor")]
 pub mod doctor;
 mod limiter_descriptions;
 mod open;

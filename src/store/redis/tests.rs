@@ -19,7 +19,7 @@ use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
 use crate::store::Check;
 use crate::store::requests::OwnedCheck;
 
-#[path = "../../../examples/script/state.rs"]
+#[path = "../../../tests/support/state.rs"]
 mod state;
 
 const CLOCK: &str = include_str!("../../../tests/support/clock.lua");

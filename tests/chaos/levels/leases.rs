@@ -9,9 +9,9 @@ use super::hammer::{Load, Pace, hammer, unix_time};
 use super::notes::Notes;
 use super::tree::{Level, Tree};
 use crate::clock::skewed_server;
-use crate::proxy::{Proxy, Wire};
 use crate::suite::{alone, patient, report, told};
 use crate::support::node::Node;
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
 
 const PROCESSES: u64 = 4;

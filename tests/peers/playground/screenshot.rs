@@ -1,12 +1,12 @@
 //! Writes docs/playground.png: `tests/run peers playground -- --ignored`
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::Playground;
+use crate::support::files;
 
 /// A stream, and a burst across the edge of a fixed window, which admits twice the limit.
 #[tokio::test(flavor = "multi_thread")]
@@ -28,7 +28,7 @@ async fn the_picture_of_the_readme() {
     page.browser.run("document.activeElement.blur()").await;
 
     let picture = page.browser.client.screenshot().await.expect("a picture");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/playground.png");
+    let path = files::root().join("docs/playground.png");
     fs::write(path, picture).expect("it is written");
     page.end().await;
 }

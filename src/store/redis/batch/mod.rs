@@ -10,5 +10,5 @@ mod queue;
 mod waiters;
 
 pub(super) use batcher::Batchers;
-#[cfg(feature = "cluster")]
+#[cfg(all(feature = "cluster", feature = "doctor"))]
 pub(super) use batcher::MAX_IN_FLIGHT;

@@ -26,7 +26,9 @@ mod tls_files;
 pub(crate) use acquired::{Acquired, Connection};
 pub(crate) use asked::{last as last_asked, scope as noting_asked};
 #[cfg(feature = "cluster")]
-pub(crate) use cluster::{Cluster, MAX_IN_FLIGHT_PER_NODE};
+pub(crate) use cluster::Cluster;
+#[cfg(all(feature = "cluster", feature = "doctor"))]
+pub(crate) use cluster::MAX_IN_FLIGHT_PER_NODE;
 pub(crate) use link::Connector;
 pub(crate) use per_runtime::PerRuntime;
 pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};

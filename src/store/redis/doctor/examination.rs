@@ -46,7 +46,7 @@ impl RedisStore {
     ///
     /// A topic that could not be examined is [`Unknown`](Severity::Unknown), usually for want of a permission.
     /// That is not a fault, but it proves nothing either: where that matters, require
-    /// `report.worst() == Severity::Ok`, as `--strict` of the example does. If the server is unreachable or stops
+    /// `report.worst() == Severity::Ok`, as `--strict` of the program does. If the server is unreachable or stops
     /// answering, the report ends there.
     ///
     /// The examination of a healthy server takes less than a second. Each question may take one second, or the
@@ -66,6 +66,7 @@ impl RedisStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "doctor")))]
     pub async fn doctor(&self) -> Report {
         let session = Session::new(&self.shared.client);
         let mut report = Report::default();

@@ -2,8 +2,8 @@
 //! set up for exact limits.
 //!
 //! A [`Report`] has one [`Finding`] for each topic, such as the eviction policy or missing permissions, and
-//! the remedy if something is wrong. Call the doctor when you set up a server, and when checks fail. The
-//! example `doctor` prints a report: `cargo run --example doctor -- redis://127.0.0.1:6379`
+//! the remedy if something is wrong. Call the doctor when you set up a server, and when checks fail. In a clone,
+//! the program `tollgate-doctor` prints a report: `cargo run --package tollgate-doctor -- redis://127.0.0.1:6379`
 //!
 //! # Permissions
 //!

@@ -66,6 +66,7 @@ impl KeyNames {
     }
 
     /// Returns the name of a value of a subject.
+    #[cfg(any(test, feature = "doctor"))]
     pub(in crate::store::redis) fn value(&self, subject: Subject<'_>, value: Value) -> String {
         let mut name = String::new();
         self.write_value(subject, value, &mut name);
@@ -101,7 +102,7 @@ impl KeyNames {
     }
 
     /// Returns the number of tags that keys share, if they share tags.
-    #[cfg(feature = "cluster")]
+    #[cfg(all(feature = "cluster", feature = "doctor"))]
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {
             HashTags::OfEachKey => None,

@@ -1,0 +1,58 @@
+//! Checks whether a Redis is ready for rate limits: `cargo run --package tollgate-doctor -- redis://127.0.0.1:6379`
+//!
+//! Without a URL it checks the Redis in `TOLLGATE_STORE`. Run it from the machine of the service, as the
+//! Redis user of the service. Permissions are tested on keys with the default prefix, `tollgate`: if the
+//! service calls `.prefix("shop")`, pass `shop` after the URL.
+//!
+//! | exit status | meaning |
+//! |---|---|
+//! | 0 | no problem was found; some topics may be unknown |
+//! | 1 | warnings: limits work, with a weaker guarantee |
+//! | 2 | problems: checks fail, or limits may be exceeded |
+//! | 3 | the URL is missing or invalid, or an option is unknown |
+//! | 4 | only with `--strict`: no warning and no problem, but a topic is unknown, for example for want of a permission |
+//!
+//! With `--strict`, status 0 means that every topic was examined and is `ok`. Use it where a program reads the
+//! status, such as a deployment, and give the user the permissions for a complete report.
+
+use std::env;
+use std::process::ExitCode;
+
+use tollgate::RedisStore;
+use tollgate::doctor::Severity;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let (store, is_strict) = match arguments() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("doctor: {error}");
+            return ExitCode::from(3);
+        }
+    };
+    let report = store.doctor().await;
+    println!("{report}");
+    match report.worst() {
+        Severity::Problem => ExitCode::from(2),
+        Severity::Warning => ExitCode::from(1),
+        Severity::Ok => ExitCode::SUCCESS,
+        _ if is_strict => ExitCode::from(4),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// The store, and whether each topic must be known.
+fn arguments() -> Result<(RedisStore, bool), String> {
+    let (options, arguments): (Vec<_>, Vec<_>) = env::args()
+        .skip(1)
+        .partition(|argument| argument.starts_with("--"));
+    if let Some(unknown) = options.iter().find(|option| *option != "--strict") {
+        return Err(format!("unknown option {unknown}: there is --strict"));
+    }
+    let mut arguments = arguments.into_iter();
+    let url = arguments.next().or_else(|| env::var("TOLLGATE_STORE").ok());
+    let url = url.ok_or("no Redis to check: pass its URL, or set TOLLGATE_STORE")?;
+    let prefix = arguments.next().unwrap_or_else(|| "tollgate".to_owned());
+    let store = RedisStore::open(&url).map_err(|error| error.to_string())?;
+    Ok((store.prefix(&prefix), !options.is_empty()))
+}

@@ -1,0 +1,8 @@
+//! Keys that are blocked after too many refusals.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod layer;
+mod parity;
+mod redis;

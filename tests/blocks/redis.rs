@@ -1,0 +1,394 @@
+//! `block_after` with Redis: processes that share refusals, an outage in between, and what it costs.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+use tollgate::store::{RefusalOutcome, Refusals, Store};
+use tollgate::{
+    BlockReason, BlockRule, FailurePolicy, Key, Quota, RateLimiter, RedisStore, Source,
+};
+
+#[cfg(feature = "cluster")]
+use crate::support::cluster::Cluster;
+use crate::support::costs::{calls, forget_calls};
+use crate::support::log;
+use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::relay::Relay;
+use crate::support::store_on;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+const RULE: BlockRule = BlockRule::refusals(20).block_for(HOUR).doubling();
+
+const RECORD: &str = "tollgate:v3:{blocks}:default,ada";
+
+/// A limiter of a process, with one unit a day.
+fn limiter(store: RedisStore, rule: BlockRule) -> RateLimiter {
+    RateLimiter::new(store, Quota::per_day(1)).block_after(rule)
+}
+
+async fn source(limiter: &RateLimiter) -> Source {
+    limiter.check("ada").await.expect("a decision").source()
+}
+
+async fn refuse(limiter: &RateLimiter, refusals: u32) {
+    for _ in 0..refusals {
+        let decision = limiter.check("ada").await.expect("a decision");
+        assert!(!decision.is_allowed() && decision.source() != Source::Block);
+    }
+}
+
+/// Waits until a condition holds.
+async fn until(holds: impl AsyncFn() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !holds().await {
+        assert!(begin.elapsed() < 10 * SECOND, "it never holds");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    begin.elapsed()
+}
+
+async fn blocks(limiter: &RateLimiter) -> Vec<(BlockReason, u64)> {
+    let admin = limiter.admin();
+    let mut blocks = Vec::new();
+    for (key, left) in admin.blocked().await.expect("the blocks") {
+        let status = admin.peek(key).await.expect("a status");
+        blocks.extend(status.block_reason.map(|reason| (reason, left.as_secs())));
+    }
+    blocks
+}
+
+#[tokio::test]
+async fn a_client_that_hammers_costs_redis_one_call_a_second() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = limiter(store_on(&server), BlockRule::refusals(1_000_000));
+    let _ = limiter.check("ada").await.expect("a decision");
+    refuse(&limiter, 1).await;
+    forget_calls(&mut connection);
+    let (begin, mut refusals) = (Instant::now(), 0);
+    let mut tick = tokio::time::interval(Duration::from_millis(1));
+    while begin.elapsed() < 4 * SECOND {
+        tick.tick().await;
+        refuse(&limiter, 1).await;
+        refusals += 1;
+    }
+    let calls = calls(&mut connection);
+    // Only the script of refusals sends GET: one for each key of a call.
+    let counted = calls.get("get").copied().unwrap_or(0);
+    assert!(
+        (3..=5).contains(&counted),
+        "{counted} calls for {refusals} refusals"
+    );
+    // The other calls check again, once a second, because a refusal is remembered for so long.
+    let scripts =
+        calls.get("evalsha").copied().unwrap_or(0) + calls.get("eval").copied().unwrap_or(0);
+    assert!(scripts <= 11, "{calls:?}");
+    assert!(refusals > 1_500, "{refusals}");
+}
+
+#[tokio::test]
+async fn an_admitted_check_sends_nothing_more() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let mut commands = Vec::new();
+    for rule in [None, Some(RULE)] {
+        let limiter = RateLimiter::new(store_on(&server), Quota::per_day(1_000));
+        let limiter = match rule {
+            None => limiter.name("without"),
+            Some(rule) => limiter.name("with").block_after(rule),
+        };
+        let _ = limiter.check("ada").await.expect("a decision");
+        forget_calls(&mut connection);
+        for _ in 0..100 {
+            let decision = limiter.check("ada").await.expect("a decision");
+            assert!(decision.is_allowed());
+        }
+        commands.push(calls(&mut connection));
+    }
+    assert_eq!(commands[0], commands[1]);
+}
+
+#[tokio::test]
+async fn a_key_is_blocked_in_all_processes_and_by_a_single_block() {
+    let server = RedisServer::start();
+    let stores = [(); 3].map(|()| {
+        let store = RedisStore::open(&server.url()).expect("a URL");
+        store.deadline(10 * SECOND)
+    });
+    let limiters = stores.map(|store| limiter(store, RULE));
+    for limiter in &limiters {
+        let _ = limiter.check("ada").await.expect("a decision");
+    }
+    for limiter in &limiters {
+        for _ in 0..30 {
+            let _ = limiter.check("ada").await.expect("a decision");
+        }
+    }
+    for limiter in &limiters {
+        let took = until(async || source(limiter).await == Source::Block).await;
+        assert!(took < 3 * SECOND, "{took:?}");
+    }
+    tokio::time::sleep(2 * SECOND).await;
+    for limiter in &limiters {
+        let [(reason, left)] = blocks(limiter).await[..] else {
+            panic!("one block");
+        };
+        assert_eq!(reason, BlockReason::Refusals { blocks: 1 });
+        assert!((3_580..3_600).contains(&left), "{left}");
+    }
+}
+
+#[tokio::test]
+async fn an_operator_lifts_a_block_in_all_processes_and_its_record_is_gone() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let [here, there] = [(); 2].map(|()| limiter(store_on(&server), RULE));
+    let _ = here.check("ada").await.expect("a decision");
+    refuse(&here, 1).await;
+    until(async || connection_has(&server, RECORD)).await;
+    refuse(&here, 25).await;
+    until(async || source(&here).await == Source::Block).await;
+    // The list and the record expire.
+    let keys = times_to_live(&mut connection);
+    let of_blocks: Vec<_> = keys
+        .iter()
+        .filter(|(key, _)| key.contains("{blocks}"))
+        .collect();
+    assert_eq!(of_blocks.len(), 2, "{keys:?}");
+    for (key, left) in of_blocks {
+        assert!((3_500_000..90_010_000).contains(left), "{key}: {left}");
+    }
+    there.admin().unblock("ada").await.expect("unblocked");
+    assert!(!connection_has(&server, RECORD));
+    assert_eq!(blocks(&here).await, []);
+    assert_ne!(source(&here).await, Source::Block);
+}
+
+fn connection_has(server: &RedisServer, key: &str) -> bool {
+    server.connect().exists(key).expect("EXISTS answers")
+}
+
+#[tokio::test]
+async fn a_key_of_another_program_is_left_alone() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    run(&mut connection, &["SET", RECORD, "of another program"]);
+    run(
+        &mut connection,
+        &["RPUSH", "tollgate:v3:{blocks}:default,bob", "1"],
+    );
+    let store = store_on(&server);
+    let (name, rule) = (Key::from("default"), BlockRule::refusals(1));
+    let count = async |keys: &[&str]| {
+        let keys: Vec<_> = keys.iter().map(|key| Key::from(*key)).collect();
+        let refusals: Vec<_> = keys
+            .iter()
+            .map(|key| Refusals::new(&name, key, &rule, 1))
+            .collect();
+        store.count_refusals(&refusals).await
+    };
+    for key in ["ada", "bob"] {
+        let error = count(&[key]).await.expect_err("no record");
+        assert_eq!(error.kind(), tollgate::ErrorKind::Misconfigured, "{error}");
+    }
+    // Another key of the same call is blocked all the same.
+    assert!(count(&["ada", "eve"]).await.is_err());
+    let list = store.block_list();
+    assert!(list.blocked_for(&name, &Key::from("eve")).is_some());
+    let value: String = connection.get(RECORD).expect("GET answers");
+    assert_eq!(value, "of another program");
+}
+
+#[tokio::test]
+async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let store = store_on(&server);
+    let (name, rule) = (Key::from("default"), BlockRule::refusals(2));
+    let count = async |key: &str| {
+        let key = Key::from(key);
+        let counted = store.count_refusals(&[Refusals::new(&name, &key, &rule, 2)]);
+        counted.await.expect("an outcome").remove(0)
+    };
+    let limiter = RateLimiter::new(store.clone(), Quota::per_day(1));
+    limiter
+        .admin()
+        .block("ada", 9 * HOUR)
+        .await
+        .expect("a block");
+    assert_eq!(count("ada").await, RefusalOutcome::Counted);
+    assert_eq!(blocks(&limiter).await[0].0, BlockReason::Operator);
+    let mut fill = redis::cmd("ZADD");
+    fill.arg("tollgate:v3:{blocks}");
+    for number in 0..8_999 {
+        fill.arg("4000000000000000")
+            .arg(format!("{},{number}", number % 10));
+    }
+    fill.exec(&mut connection).expect("ZADD answers");
+    assert_eq!(count("bob").await, RefusalOutcome::NoRoom);
+    limiter
+        .admin()
+        .block("eve", HOUR)
+        .await
+        .expect("there is room");
+    run(
+        &mut connection,
+        &["ZREM", "tollgate:v3:{blocks}", "1,1", "2,2"],
+    );
+    assert!(matches!(count("bob").await, RefusalOutcome::Blocked { .. }));
+}
+
+#[tokio::test]
+async fn many_keys_are_counted_in_calls_of_a_hundred() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let store = store_on(&server);
+    let name = Key::from("default");
+    let keys: Vec<_> = (0..250).map(Key::from).collect();
+    let refusals: Vec<_> = keys
+        .iter()
+        .map(|key| Refusals::new(&name, key, &RULE, 20))
+        .collect();
+    forget_calls(&mut connection);
+    let outcomes = store.count_refusals(&refusals).await.expect("outcomes");
+    assert_eq!(outcomes.len(), 250);
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, RefusalOutcome::Blocked { .. }))
+    );
+    let calls = calls(&mut connection);
+    assert_eq!(calls.get("time"), Some(&3), "{calls:?}");
+    assert_eq!(calls.get("get"), Some(&250));
+    let list = store.block_list();
+    assert!(
+        keys.iter()
+            .all(|key| list.blocked_for(&name, key).is_some())
+    );
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn on_a_cluster_keys_of_all_slots_are_counted_and_blocked_in_one_call() {
+    let cluster = Cluster::start();
+    let store = RedisStore::open(&cluster.url()).expect("a URL");
+    let store = store.deadline(10 * SECOND);
+    let name = Key::from("default");
+    let keys: Vec<_> = (0..50).map(Key::from).collect();
+    let refusals: Vec<_> = keys
+        .iter()
+        .map(|key| Refusals::new(&name, key, &RULE, 20))
+        .collect();
+    let outcomes = store.count_refusals(&refusals).await.expect("outcomes");
+    let is_blocked = |outcome: &RefusalOutcome| matches!(outcome, RefusalOutcome::Blocked { .. });
+    assert!(outcomes.iter().all(is_blocked), "{outcomes:?}");
+    let limiter = limiter(store, RULE);
+    assert_eq!(blocks(&limiter).await.len(), 50);
+    limiter.admin().unblock(7).await.expect("unblocked");
+    assert_eq!(blocks(&limiter).await.len(), 49);
+}
+
+#[tokio::test]
+async fn refusals_from_before_an_outage_count_after_it_and_those_of_the_fallback_do_not() {
+    log::keep();
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let store = RedisStore::open(&relay.url()).expect("a URL");
+    let store = store
+        .deadline(Duration::from_millis(300))
+        .block_list_refresh(Duration::ZERO);
+    let limiter = limiter(store, RULE).on_failure(FailurePolicy::fall_back());
+    assert_eq!(source(&limiter).await, Source::Redis);
+    refuse(&limiter, 10).await;
+    let counted = async || counted(&server);
+    until(async || counted().await == 10).await;
+    // Redis is away: the fallback decides, and its refusals do not count.
+    relay.lead_to(1);
+    relay.block();
+    until(async || source(&limiter).await == Source::Fallback).await;
+    for _ in 0..100 {
+        let decision = limiter.check("ada").await.expect("a decision");
+        assert_ne!(decision.source(), Source::Block);
+    }
+    relay.lead_to(server.port());
+    until(async || matches!(source(&limiter).await, Source::Redis | Source::RefusalCache)).await;
+    // Refusals that were sent when the connection was lost are not sent again.
+    tokio::time::sleep(2 * SECOND).await;
+    let before = counted().await;
+    assert!((10..20).contains(&before), "{before}");
+    refuse(&limiter, 19 - before).await;
+    tokio::time::sleep(3 * SECOND / 2).await;
+    assert_eq!(counted().await, 19);
+    assert_eq!(blocks(&limiter).await, []);
+    refuse(&limiter, 1).await;
+    until(async || source(&limiter).await == Source::Block).await;
+}
+
+/// The refusals in the record of a key.
+fn counted(server: &RedisServer) -> u32 {
+    let record: Option<Vec<u8>> = server.connect().get(RECORD).expect("GET answers");
+    let record = record.unwrap_or_default();
+    let (_, counts) = record.split_at(record.len().min(28));
+    let (counts, _) = counts.as_chunks::<4>();
+    counts.iter().map(|count| u32::from_be_bytes(*count)).sum()
+}
+
+const PROCESSES: u32 = 4;
+
+/// The variable with the server's URL, which only child processes have.
+const SERVER: &str = "TOLLGATE_TEST_BLOCKING_SERVER";
+
+const REPORT: &str = "source after five refusals: ";
+
+#[test]
+fn four_processes_share_twenty_refusals() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if let Ok(url) = env::var(SERVER) {
+        let source = runtime.block_on(async {
+            let store = RedisStore::open(&url).expect("a URL");
+            let limiter = limiter(store.deadline(10 * SECOND), RULE);
+            refuse(&limiter, 5).await;
+            let peek = async || {
+                let status = limiter.admin().peek("ada").await.expect("a status");
+                status.block_reason == Some(BlockReason::Refusals { blocks: 1 })
+            };
+            until(peek).await;
+            source(&limiter).await
+        });
+        println!("\n{REPORT}{source:?}");
+        return;
+    }
+    let server = RedisServer::start();
+    let here = limiter(store_on(&server), RULE);
+    runtime.block_on(async {
+        assert_eq!(source(&here).await, Source::Redis);
+    });
+    let children: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            Command::new(env::current_exe().expect("this program"))
+                .args([
+                    "redis::four_processes_share_twenty_refusals",
+                    "--exact",
+                    "--nocapture",
+                ])
+                .env(SERVER, server.url())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a process")
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().expect("a report");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
+        assert_eq!(report, Some("Block"), "{text}");
+    }
+    let blocks = runtime.block_on(blocks(&here));
+    assert_eq!(blocks.len(), 1);
+    assert_eq!(blocks[0].0, BlockReason::Refusals { blocks: 1 });
+    assert!(blocks[0].1 > 3_500 && blocks[0].1 < 3_600, "{blocks:?}");
+}

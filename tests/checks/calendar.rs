@@ -1,0 +1,184 @@
+//! Calendar windows begin at the same microsecond in memory and in Redis, over years of boundaries in ten zones.
+
+use std::time::Duration;
+
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+use tollgate::{Quota, RateLimiter};
+
+const MICRO: Duration = Duration::from_micros(1);
+
+/// Zones with and without summer time, with changes at midnight, of half an hour and of two hours.
+const ZONES: [&str; 10] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Havana",
+    "America/Santiago",
+    "Africa/Cairo",
+    "Antarctica/Troll",
+    "Asia/Beirut",
+    "Asia/Kolkata",
+    "Australia/Lord_Howe",
+];
+
+/// Uses up each window, waits as long as the stores say, and returns the lengths of all windows but the first, which has
+/// begun before.
+async fn walk(time: &mut TestTime, quota: Quota, windows: usize) -> Vec<Duration> {
+    // A refusal that is remembered would not ask Redis.
+    let redis = time.redis.fork().refusal_cache(Duration::ZERO);
+    let limiters = [
+        RateLimiter::new(time.memory.clone(), quota.clone()),
+        RateLimiter::new(redis, quota.clone()),
+    ];
+    let mut lengths = Vec::with_capacity(windows);
+    for number in 0..windows {
+        let mut waits = [Duration::ZERO; 2];
+        for (limiter, wait) in limiters.iter().zip(&mut waits) {
+            let all = limiter.check_n("ada", quota.limit()).await;
+            let all = all.expect("a decision");
+            assert!(all.is_allowed(), "{quota}, window {number}");
+            let more = limiter.check("ada").await.expect("a decision");
+            *wait = more.retry_after().expect("a refusal");
+            assert_eq!(all.reset_after(), *wait, "{quota}, window {number}");
+        }
+        assert_eq!(waits[0], waits[1], "{quota}, window {number}");
+        lengths.push(waits[0]);
+        time.advance(waits[0] - MICRO);
+        for limiter in &limiters {
+            let early = limiter.check("ada").await.expect("a decision");
+            assert_eq!(early.retry_after(), Some(MICRO), "{quota}, window {number}");
+        }
+        time.advance(MICRO);
+    }
+    lengths.split_off(1)
+}
+
+/// Days of each length in hours, from the shortest.
+fn hours(lengths: &[Duration]) -> Vec<(u64, usize)> {
+    let mut hours: Vec<u64> = lengths
+        .iter()
+        .map(|length| length.as_secs() / 3_600)
+        .collect();
+    hours.sort_unstable();
+    let runs = hours.chunk_by(PartialEq::eq);
+    runs.map(|run| (run[0], run.len())).collect()
+}
+
+#[tokio::test]
+async fn months_of_ten_years_begin_at_the_same_time_in_both_stores() {
+    let server = RedisServer::start();
+    for zone in ZONES {
+        let quota: Quota = format!("3/month:31@{zone}").parse().expect("a quota");
+        let lengths = walk(&mut TestTime::new(&server), quota, 121).await;
+        let years: Duration = lengths.iter().sum();
+        // From the end of June 2025 to that of June 2035, with the leap days of 2028 and 2032.
+        assert_eq!(years, Duration::from_secs(3_652 * 86_400), "{zone}");
+    }
+}
+
+#[tokio::test]
+async fn days_and_weeks_of_a_year_begin_at_the_same_time_in_both_stores() {
+    let server = RedisServer::start();
+    for zone in ZONES {
+        let day: Quota = format!("3/day@{zone}").parse().expect("a quota");
+        let days = hours(&walk(&mut TestTime::new(&server), day, 366).await);
+        let expected: &[(u64, usize)] = match zone {
+            "UTC" | "Asia/Kolkata" => &[(24, 365)],
+            // A step of half an hour.
+            "Australia/Lord_Howe" => &[(23, 1), (24, 364)],
+            "Antarctica/Troll" => &[(22, 1), (24, 363), (26, 1)],
+            _ => &[(23, 1), (24, 363), (25, 1)],
+        };
+        assert_eq!(days, expected, "{zone}");
+        let week: Quota = format!("3/week:7@{zone}").parse().expect("a quota");
+        let weeks = walk(&mut TestTime::new(&server), week, 53).await;
+        let year: Duration = weeks.iter().sum();
+        assert_eq!(year, Duration::from_secs(364 * 86_400), "{zone}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_the_zone_or_of_the_limit_keeps_the_count() {
+    let server = RedisServer::start();
+    let time = TestTime::new(&server);
+    let memory = |quota: Quota| RateLimiter::new(time.memory.clone(), quota);
+    let redis = |quota: Quota| RateLimiter::new(time.redis.clone(), quota);
+    let stores: [&dyn Fn(Quota) -> RateLimiter; 2] = [&memory, &redis];
+    for limiter in stores {
+        let limiter = |text: &str| limiter(text.parse().expect("a quota"));
+        let berlin = limiter("10/month@Europe/Berlin");
+        let charged = berlin.check_n("ada", 4).await.expect("a decision");
+        assert!(charged.is_allowed());
+        for (text, used) in [
+            ("10/month@America/New_York", 4),
+            ("3/month@Asia/Tokyo", 4),
+            ("10/week@Europe/Berlin", 0),
+            ("10/minute fixed-window", 0),
+        ] {
+            let now = limiter(text).peek("ada").await.expect("a decision");
+            assert_eq!(now.used(), used, "{text}");
+        }
+    }
+}
+
+/// Windows of zones that are at different dates, and the windows that can be the current one within the given days.
+const UNITS: [(&[&str], u32, u32); 3] = [
+    (&["day"], 12, 14),
+    // Mondays, and Sundays: a week may have begun eight days later elsewhere.
+    (&["week", "week:7"], 30, 8),
+    (&["month", "month:31"], 95, 6),
+];
+
+/// The first is two dates ahead of the others for an hour or two each day, from 10:00 UTC on.
+const DISTANT_ZONES: [&str; 4] = [
+    "Pacific/Kiritimati",
+    "Etc/GMT+12",
+    "Pacific/Pago_Pago",
+    "Pacific/Auckland",
+];
+
+#[tokio::test]
+async fn zones_whose_dates_differ_by_two_share_the_limit_of_each_window() {
+    let server = RedisServer::start();
+    for (units, days, windows) in UNITS {
+        let mut time = TestTime::new(&server);
+        let redis = time.redis.fork().refusal_cache(Duration::ZERO);
+        let quotas = DISTANT_ZONES.iter().flat_map(|zone| {
+            let quota = |unit: &&str| format!("10/{unit}@{zone}").parse().expect("a quota");
+            units.iter().map(quota).collect::<Vec<Quota>>()
+        });
+        let limiters: Vec<[RateLimiter; 2]> = quotas
+            .map(|quota| {
+                let memory = RateLimiter::new(time.memory.clone(), quota.clone());
+                [memory, RateLimiter::new(redis.clone(), quota)]
+            })
+            .collect();
+        let mut admitted = [0, 0];
+        // Half past each hour from 9 to 12 UTC, of each day.
+        let day = Duration::from_secs(86_400);
+        let since_midnight = Duration::from_micros(time.now()).as_micros() % day.as_micros();
+        let since_midnight = Duration::from_micros(u64::try_from(since_midnight).unwrap());
+        time.advance(day - since_midnight + Duration::from_secs(9 * 3_600 + 1_800));
+        for _ in 0..days {
+            for step in [1, 1, 1, 21] {
+                // Each zone asks again after each other one.
+                for limiters in limiters.iter().chain(&limiters) {
+                    for cost in [7, 3] {
+                        let mut decisions = Vec::new();
+                        for (limiter, admitted) in limiters.iter().zip(&mut admitted) {
+                            let decision = limiter.check_n("ada", cost).await.expect("a decision");
+                            *admitted += cost * u32::from(decision.is_allowed());
+                            decisions.push((decision.used(), decision.retry_after()));
+                        }
+                        assert_eq!(decisions[0], decisions[1], "{units:?}");
+                    }
+                }
+                time.advance(Duration::from_secs(step * 3_600));
+            }
+        }
+        println!("{units:?}: {admitted:?} of 10 admitted in {days} days");
+        assert!(admitted[0] <= 10 * windows, "{units:?}: {admitted:?}");
+        assert!(admitted[0] >= 10 * (windows - 4), "{units:?}: {admitted:?}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The conformance kit on the stores of this crate, and on stores that break a rule.
+
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tollgate::store::{
+    Answer, Answers, Check, Conformance, Counters, Refund, RuleOutcome, Source, Store, StoreFuture,
+    StoreId, TestClock,
+};
+use tollgate::{Key, MemoryStore, Quota, Quotas, RedisStore};
+
+#[tokio::test]
+async fn the_memory_store_conforms() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let kit = Conformance::new(store).clock(move |step| clock.advance(step));
+    let report = kit.run().await;
+    println!("{report}");
+    report.assert_complete();
+}
+
+#[tokio::test]
+async fn the_memory_store_conforms_by_a_clock_that_runs() {
+    let report = Conformance::new(MemoryStore::new()).run().await;
+    println!("{report}");
+    report.assert_complete();
+}
+
+#[tokio::test]
+async fn the_redis_store_conforms() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let kit = Conformance::new(time.redis.clone()).clock(move |step| time.advance(step));
+    let report = kit.run().await;
+    println!("{report}");
+    report.assert_complete();
+}
+
+#[tokio::test]
+async fn the_redis_store_conforms_by_the_clock_of_its_server() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).unwrap();
+    let report = Conformance::new(store.deadline(Duration::from_secs(10)))
+        .run()
+        .await;
+    println!("{report}");
+    report.assert_complete();
+}
+
+/// A flaw of a store.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    /// Admits a unit more than the limit.
+    Generous,
+    /// Refunds twice as many units.
+    RefundsTwice,
+    /// Decides several checks one by one, and leaves those charged that were admitted.
+    OneByOne,
+    /// Reads counts, and writes them back while others may have changed them.
+    Racy,
+    /// Has a new identity each time.
+    NoIdentity,
+    /// Does not know refunds, nor checks that are decided together.
+    Plain,
+}
+
+struct Flawed {
+    id: StoreId,
+    flaw: Flaw,
+    clock: TestClock,
+    counts: Mutex<HashMap<(Key, Key), Counters>>,
+}
+
+impl Flawed {
+    fn decide(&self, check: Check<'_>) -> Answer {
+        let name = (check.limiter.clone(), check.key.clone());
+        let quotas: Quotas = match self.flaw {
+            Flaw::Generous => {
+                let more = |quota: &Quota| {
+                    Quota::new(quota.limit() + 1, quota.window()).algorithm(quota.counted_by())
+                };
+                check.quotas.iter().map(more).collect()
+            }
+            _ => check.quotas.clone(),
+        };
+        let check = Check::new(check.limiter, check.key, &quotas, check.cost);
+        if self.flaw == Flaw::Racy {
+            let mut counters = self
+                .counts
+                .lock()
+                .unwrap()
+                .get(&name)
+                .cloned()
+                .unwrap_or_default();
+            std::thread::yield_now();
+            let answer = counters.check(check, Source::Other, self.clock.now_micros());
+            self.counts.lock().unwrap().insert(name, counters);
+            return answer;
+        }
+        let mut counts = self.counts.lock().unwrap();
+        let counters = counts.entry(name).or_default();
+        // Under the lock, so that times are in the order of the charges.
+        counters.check(check, Source::Other, self.clock.now_micros())
+    }
+}
+
+impl Store for Flawed {
+    fn id(&self) -> StoreId {
+        if self.flaw == Flaw::NoIdentity {
+            return StoreId::unique();
+        }
+        self.id
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        if checks.len() > 1 && self.flaw != Flaw::OneByOne {
+            let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "one at a time");
+            return Some(StoreFuture::ready(Err(error)));
+        }
+        *answers = checks.iter().map(|check| self.decide(*check)).collect();
+        None
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        if self.flaw == Flaw::Plain {
+            let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no refunds");
+            return StoreFuture::ready(Err(error));
+        }
+        let name = (refund.limiter.clone(), refund.key.clone());
+        let mut counts = self.counts.lock().unwrap();
+        let counters = counts.entry(name).or_default();
+        for _ in 0..1 + u32::from(self.flaw == Flaw::RefundsTwice) {
+            counters.refund(refund, self.clock.now_micros());
+        }
+        StoreFuture::ready(Ok(()))
+    }
+}
+
+/// The names of the rules that a store with a flaw breaks, and of those that it does not support.
+async fn broken_and_unsupported(flaw: Flaw) -> (Vec<String>, Vec<String>) {
+    let clock = TestClock::new();
+    let store = Flawed {
+        id: StoreId::unique(),
+        flaw,
+        clock: clock.clone(),
+        counts: Mutex::default(),
+    };
+    let kit = Conformance::new(store).clock(move |step| clock.advance(step));
+    let report = kit.run().await;
+    let rules = |is: fn(&RuleOutcome) -> bool| {
+        let rules = report.outcomes().filter(|(_, outcome)| is(outcome));
+        rules.map(|(rule, _)| rule.to_owned()).collect()
+    };
+    (
+        rules(|outcome| matches!(outcome, RuleOutcome::Failed(_))),
+        rules(|outcome| matches!(outcome, RuleOutcome::Unsupported(_))),
+    )
+}
+
+#[tokio::test]
+async fn the_kit_finds_the_flaws_of_a_store() {
+    let found = [
+        (
+            Flaw::Generous,
+            "the limit is admitted, and a refusal costs nothing",
+        ),
+        (
+            Flaw::Generous,
+            "no span holds more than the algorithm promises",
+        ),
+        (Flaw::RefundsTwice, "a refund returns its units"),
+        (
+            Flaw::RefundsTwice,
+            "a refund in parts returns no more than was charged",
+        ),
+        (Flaw::OneByOne, "several checks are all charged or none"),
+        (
+            Flaw::OneByOne,
+            "checks of several keys are all or nothing under threads",
+        ),
+        (
+            Flaw::Racy,
+            "threads are admitted the limit, and refunds lose nothing",
+        ),
+        (Flaw::NoIdentity, "a store has one identity"),
+    ];
+    for (flaw, rule) in found {
+        let (broken, _) = broken_and_unsupported(flaw).await;
+        assert!(
+            broken.iter().any(|broken| broken.starts_with(rule)),
+            "{flaw:?} is not found by {rule:?}, but by {broken:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_a_store_does_not_support_is_told_apart_from_what_it_breaks() {
+    let (broken, unsupported) = broken_and_unsupported(Flaw::Plain).await;
+    assert_eq!(broken, [""; 0]);
+    let about = |words: &str| unsupported.iter().any(|rule| rule.contains(words));
+    assert!(about("refund") && about("reset") && about("credit") && about("blocked"));
+    assert!(about("refused too often"));
+    assert!(about("several checks") && !about("the limit is admitted"));
+}

@@ -1,0 +1,26 @@
+//! The counting rules of every algorithm, in memory and in Redis.
+
+#[cfg(feature = "redis")]
+#[path = "../support/spans.rs"]
+mod spans;
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(all(feature = "axum-08", feature = "redis"))]
+mod admin;
+#[cfg(feature = "redis")]
+mod advisories;
+mod allocations;
+mod boundary;
+mod bounds;
+#[cfg(all(feature = "calendar", feature = "redis"))]
+mod calendar;
+#[cfg(feature = "redis")]
+mod conformance;
+#[cfg(feature = "redis")]
+mod contention;
+mod gcra;
+mod interleavings;
+#[cfg(all(feature = "calendar", feature = "redis"))]
+mod parity;
+mod refunds;

@@ -1,0 +1,1020 @@
+//! The memory store and Redis make the same decisions for the same sequence, and their waits are exact to the
+//! microsecond.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::support::redis_server::{RedisServer, run};
+use crate::support::test_time::TestTime;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::{Algorithm, Decision, ErrorKind, Quota, Quotas, RateLimiter, Source};
+
+const SECOND: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// One step of a sequence.
+#[derive(Clone, Debug)]
+enum Step {
+    Check {
+        plan: usize,
+        key: usize,
+        cost: u32,
+    },
+    /// What was checked last, once more: whatever happened in between, a refusal that is remembered
+    /// is one that the store would repeat.
+    Again,
+    /// Checks. If refused with a wait, checks again after half of it, a microsecond before its end, and at
+    /// its end.
+    CheckAndWait {
+        plan: usize,
+        key: usize,
+        cost: u32,
+    },
+    Peek {
+        plan: usize,
+        key: usize,
+    },
+    Reset {
+        plan: usize,
+        key: usize,
+    },
+    Advance(Duration),
+    /// Gives back units of a decision made before.
+    Refund {
+        decision: usize,
+        units: u32,
+    },
+    /// Credits units of any charge.
+    Credit {
+        plan: usize,
+        key: usize,
+        units: u32,
+    },
+    SetBack(Duration),
+    ForgetScripts,
+}
+
+/// What a limiter may change to while it runs: all share a name, so that a changed limit goes on
+/// with the same counts.
+fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
+    let per = |limit, window| Quota::new(limit, window).algorithm(algorithm);
+    let log = |limit, window| Quota::new(limit, window);
+    vec![
+        vec![per(5, WINDOW)],
+        vec![per(9, WINDOW)],
+        vec![per(2, WINDOW)],
+        vec![per(0, WINDOW)],
+        vec![per(12, SECOND), per(4, WINDOW)],
+        vec![per(7, WINDOW), per(3, WINDOW / 10), per(6, WINDOW)],
+        vec![],
+        vec![log(4, WINDOW), per(11, SECOND)],
+        vec![
+            per(3, WINDOW),
+            log(30, 9 * WINDOW),
+            Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
+        ],
+    ]
+}
+
+/// Windows of calendars, of which the longest is a month. The zones of one unit share counts, and the dates of two of
+/// them differ by two for an hour a day. The clock stands in the afternoon of a Sunday in June.
+fn calendar_plans() -> Vec<Vec<Quota>> {
+    let per = |text: &str| text.parse::<Quota>().expect("a quota");
+    vec![
+        vec![per("5/day@Europe/Berlin")],
+        vec![per("9/day@America/New_York")],
+        vec![per("2/day@Pacific/Kiritimati")],
+        vec![per("0/month@UTC")],
+        vec![per("12/week:7@UTC"), per("4/day@Europe/Berlin")],
+        vec![
+            per("7/day@Europe/Berlin"),
+            per("3/day@Asia/Kolkata"),
+            per("6/day@Europe/Berlin"),
+        ],
+        vec![per("40/month:17@Europe/Berlin")],
+        vec![Quota::new(4, WINDOW), per("11/day@UTC")],
+        vec![
+            per("3/day@Pacific/Pago_Pago"),
+            Quota::new(30, 9 * WINDOW),
+            Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
+        ],
+    ]
+}
+
+const PLANS: usize = 9;
+
+const KEYS: [&str; 3] = ["ada", "bob {}\n", ""];
+
+fn step(long: impl Strategy<Value = Duration> + Clone + 'static) -> impl Strategy<Value = Step> {
+    let plan = 0..PLANS;
+    let key = 0..KEYS.len();
+    let duration = prop_oneof![
+        Just(Duration::ZERO),
+        Just(Duration::from_micros(1)),
+        Just(WINDOW / 10),
+        Just(WINDOW - Duration::from_micros(1)),
+        Just(WINDOW),
+        Just(2 * WINDOW),
+        long,
+        (0..200_000_u64).prop_map(Duration::from_micros),
+        (0..5_000_u64).prop_map(Duration::from_millis),
+    ];
+    prop_oneof![
+        8 => (plan.clone(), key.clone(), 0..14_u32)
+            .prop_map(|(plan, key, cost)| Step::Check { plan, key, cost }),
+        8 => Just(Step::Again),
+        4 => (plan.clone(), key.clone(), 1..6_u32)
+            .prop_map(|(plan, key, cost)| Step::CheckAndWait { plan, key, cost }),
+        1 => (plan.clone(), key.clone()).prop_map(|(plan, key)| Step::Peek { plan, key }),
+        1 => (plan.clone(), key.clone()).prop_map(|(plan, key)| Step::Reset { plan, key }),
+        8 => duration.clone().prop_map(Step::Advance),
+        3 => (0..1_000_usize, 0..8_u32)
+            .prop_map(|(decision, units)| Step::Refund { decision, units }),
+        4 => (plan, key, prop_oneof![4 => 0..6_u32, 1 => Just(100_000)])
+            .prop_map(|(plan, key, units)| Step::Credit { plan, key, units }),
+        1 => duration.prop_map(Step::SetBack),
+        1 => Just(Step::ForgetScripts),
+    ]
+}
+
+/// Every field of a decision except its source.
+#[derive(Debug, PartialEq)]
+struct Fields {
+    numbers: Vec<(u32, u32, u32)>,
+    durations: Vec<(Duration, Option<Duration>)>,
+    allowed: bool,
+}
+
+fn fields(decision: &Result<Decision, tollgate::Error>) -> Result<Fields, ErrorKind> {
+    let decision = decision.as_ref().map_err(tollgate::Error::kind)?;
+    let quotas = decision.quotas();
+    let (mut numbers, mut durations): (Vec<_>, Vec<_>) = quotas
+        .map(|quota| {
+            (
+                (quota.limit(), quota.used(), quota.remaining()),
+                (quota.reset_after(), quota.retry_after()),
+            )
+        })
+        .unzip();
+    numbers.push((decision.limit(), decision.used(), decision.remaining()));
+    durations.push((decision.reset_after(), decision.retry_after()));
+    Ok(Fields {
+        numbers,
+        durations,
+        allowed: decision.is_allowed(),
+    })
+}
+
+/// Whether a stricter quota judges the same meter.
+fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
+    let shares = |other: &&Quota| {
+        other.window() == quota.window()
+            && other.counted_by() == Algorithm::Gcra
+            && quota.counted_by() == Algorithm::Gcra
+    };
+    quotas
+        .iter()
+        .filter(shares)
+        .any(|other| other.limit() < quota.limit())
+}
+
+struct Pair {
+    plans: Vec<Vec<Quota>>,
+    time: TestTime,
+    /// What was admitted by both stores.
+    admitted: Vec<[Decision; 2]>,
+    /// The plan, key and cost that were checked last.
+    last: (usize, &'static str, u32),
+    /// How often Redis was not asked.
+    denied_locally: usize,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Pair {
+    fn new(server: &RedisServer, plans: Vec<Vec<Quota>>) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        Self {
+            plans,
+            time: TestTime::new(server),
+            admitted: Vec::new(),
+            last: (0, KEYS[0], 1),
+            denied_locally: 0,
+            runtime: runtime.expect("a runtime"),
+        }
+    }
+
+    fn limiters(&self, plan: usize) -> [RateLimiter; 2] {
+        self.limiters_of(self.plans[plan].clone())
+    }
+
+    /// The limiters of both stores.
+    fn limiters_of(&self, quotas: impl Into<Quotas>) -> [RateLimiter; 2] {
+        let quotas = quotas.into();
+        [
+            RateLimiter::new(self.time.memory.clone(), quotas.clone()),
+            RateLimiter::new(self.time.redis.clone(), quotas),
+        ]
+    }
+
+    /// What both stores say, after seeing that it is the same.
+    fn check(&mut self, plan: usize, key: &str, cost: u32) -> Result<Fields, ErrorKind> {
+        let [memory, redis] = self.limiters(plan);
+        let (in_memory, in_redis) = self.runtime.block_on(async {
+            (
+                memory.check_n(key, cost).await,
+                redis.check_n(key, cost).await,
+            )
+        });
+        let said = fields(&in_memory);
+        let context = format!("cost {cost} of plan {plan} on {key:?}");
+        match &in_redis {
+            // The units used are those at the refusal in Redis.
+            Ok(decision) if decision.source() == Source::RefusalCache => {
+                self.denied_locally += 1;
+                let in_memory = in_memory.as_ref().expect("an answer");
+                assert!(!in_memory.is_allowed(), "{context}");
+                assert_eq!(decision.retry_after(), in_memory.retry_after(), "{context}");
+                // Redis would have said so, too; and the memory has trimmed what has expired, which a
+                // clock that is set back would show.
+                let asking = self.time.redis.fork().refusal_cache(Duration::ZERO);
+                let asking = RateLimiter::new(asking, self.plans[plan].clone());
+                let asked = self.runtime.block_on(asking.check_n(key, cost));
+                assert_eq!(said, fields(&asked), "{context}, asked");
+            }
+            _ => assert_eq!(said, fields(&in_redis), "{context}"),
+        }
+        if let (Ok(in_memory), Ok(in_redis)) = (in_memory, in_redis)
+            && in_memory.held() > 0
+        {
+            self.admitted.push([in_memory, in_redis]);
+        }
+        said
+    }
+
+    /// Refunds units in both stores, and verifies that the decisions hold fewer units.
+    fn refund(&mut self, decision: usize, units: u32) {
+        // The clock of the server jumps here. A refund that is sent with windows of another time fails, a check is sent
+        // again.
+        for plan in 0..PLANS {
+            let _ = self.check(plan, KEYS[0], 0);
+        }
+        let [memory, redis] = self.limiters(0);
+        let count = self.admitted.len().max(1);
+        if let Some([in_memory, in_redis]) = self.admitted.get_mut(decision % count) {
+            let left = in_memory.held().saturating_sub(units);
+            self.runtime.block_on(async {
+                memory.refund(in_memory, units).await.expect("a refund");
+                redis.refund(in_redis, units).await.expect("a refund");
+            });
+            assert_eq!([in_memory.held(), in_redis.held()], [left; 2]);
+        }
+        for key in KEYS {
+            let _ = self.check(decision % PLANS, key, 0);
+        }
+    }
+
+    /// Credits units in both stores, and verifies the units that still count.
+    fn credit(&mut self, plan: usize, key: &str, units: u32) {
+        let before = self.check(plan, key, 0).expect("a look");
+        let [memory, redis] = self.limiters(plan);
+        self.runtime.block_on(async {
+            memory.admin().credit(key, units).await.expect("a gift");
+            redis.admin().credit(key, units).await.expect("a gift");
+        });
+        let after = self.check(plan, key, 0).expect("a look");
+        let quotas = self.plans[plan].clone();
+        // The last ones are those of the whole decision.
+        for ((at, before), after) in before.numbers.iter().enumerate().zip(&after.numbers) {
+            let Some(quota) = quotas.get(at) else {
+                continue;
+            };
+            let (_, before, _) = before;
+            let (_, after, _) = after;
+            let expected = before.saturating_sub(units);
+            // A laxer quota of the same meter sees it drain by its own limit.
+            let is_laxer = is_laxer_of_meter(quota, &quotas);
+            assert!(
+                *after == expected || is_laxer && *after <= expected,
+                "{units} given of {before} leave {after} of {quota}"
+            );
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Check { plan, key, cost } => {
+                self.last = (plan, KEYS[key], cost);
+                let _ = self.check(plan, KEYS[key], cost);
+            }
+            Step::Again => {
+                let (plan, key, cost) = self.last;
+                let _ = self.check(plan, key, cost);
+            }
+            Step::CheckAndWait { plan, key, cost } => {
+                self.last = (plan, KEYS[key], cost);
+                self.check_and_wait(plan, KEYS[key], cost);
+            }
+            Step::Peek { plan, key } => {
+                let looked = self.check(plan, KEYS[key], 0);
+                assert_eq!(
+                    looked,
+                    self.check(plan, KEYS[key], 0),
+                    "a look changed something"
+                );
+            }
+            Step::Reset { plan, key } => {
+                let [memory, redis] = self.limiters(plan);
+                self.runtime.block_on(async {
+                    memory.reset(KEYS[key]).await.expect("reset");
+                    redis.reset(KEYS[key]).await.expect("reset");
+                });
+                self.time.advance(Duration::ZERO);
+                let used = self.check(plan, KEYS[key], 0).expect("a look");
+                assert!(used.numbers.iter().all(|(_, used, _)| *used == 0));
+            }
+            Step::Refund { decision, units } => self.refund(decision, units),
+            Step::Credit { plan, key, units } => self.credit(plan, KEYS[key], units),
+            Step::Advance(duration) => self.time.advance(duration),
+            Step::SetBack(duration) => self.time.step_back(duration),
+            Step::ForgetScripts => run(self.time.connection(), &["SCRIPT", "FLUSH"]),
+        }
+    }
+
+    fn check_and_wait(&mut self, plan: usize, key: &str, cost: u32) {
+        let Ok(first) = self.check(plan, key, cost) else {
+            return;
+        };
+        let Some((_, Some(wait))) = first.durations.last() else {
+            return;
+        };
+        let early = *wait - Duration::from_micros(1);
+        let half = Duration::from_micros(u64::try_from(early.as_micros() / 2).unwrap());
+        for part in [half, early - half] {
+            self.time.advance(part);
+            let early = self.check(plan, key, cost).expect("a decision");
+            assert!(!early.allowed, "admitted before {wait:?} had passed");
+        }
+        self.time.advance(Duration::from_micros(1));
+        let due = self.check(plan, key, cost).expect("a decision");
+        assert!(due.allowed, "refused after {wait:?}");
+    }
+}
+
+/// No key lives much longer than its units can matter; that each has a time to live is looked at
+/// whenever the time moves.
+fn assert_times_to_live(time: &mut TestTime, longest: Duration, stepped_back: i128) {
+    time.advance(Duration::ZERO);
+    for (key, millis) in time.times_to_live() {
+        // Only the name of a sorted set tells a window.
+        let window = key
+            .rsplit_once(":set:")
+            .and_then(|(_, end)| end.parse().ok());
+        let longest = i128::try_from(longest.as_micros()).expect("a number");
+        let window: i128 = window.unwrap_or(longest);
+        let most = 2 * window / 1_000 + 1_000;
+        // A step back has it live for that much longer.
+        assert!(
+            (1..=most + stepped_back).contains(&millis),
+            "{key} lives for {millis} ms"
+        );
+    }
+}
+
+/// The law, for one algorithm beside others.
+fn same_decisions(algorithm: Algorithm) {
+    let hour = Just(Duration::from_secs(3_600));
+    same_decisions_of_plans(&format!("{algorithm:?}"), &plans(algorithm), SECOND, hour);
+}
+
+/// The law, for these plans. The longest of their windows tells how long a key may live. Steps of the clock are up to a
+/// `long` one.
+fn same_decisions_of_plans(
+    name: &str,
+    plans: &[Vec<Quota>],
+    longest: Duration,
+    long: impl Strategy<Value = Duration> + Clone + 'static,
+) {
+    let server = RedisServer::start();
+    let config = Config {
+        cases: 290,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let (taken, denied_locally) = (Cell::new(0), Cell::new(0));
+    TestRunner::new(config)
+        .run(&prop::collection::vec(step(long), 1..160), |steps| {
+            let mut pair = Pair::new(&server, plans.to_vec());
+            for step in &steps {
+                pair.take(step);
+            }
+            let stepped_back = steps.iter().map(|step| match step {
+                Step::SetBack(duration) => i128::try_from(duration.as_millis()).unwrap() + 1,
+                _ => 0,
+            });
+            assert_times_to_live(&mut pair.time, longest, stepped_back.sum());
+            taken.set(taken.get() + steps.len());
+            denied_locally.set(denied_locally.get() + pair.denied_locally);
+            Ok(())
+        })
+        .unwrap();
+    println!(
+        "{name}: {} steps, {} checks denied locally",
+        taken.get(),
+        denied_locally.get()
+    );
+    assert!(taken.get() >= 20_000);
+    assert!(denied_locally.get() >= 200);
+}
+
+/// Memory and Redis give the same decisions, and waiting is exact.
+mod same_decisions_and_exact_waits {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::{Algorithm, calendar_plans, same_decisions, same_decisions_of_plans};
+
+    #[test]
+    fn windows_of_calendars() {
+        let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+        let long = prop_oneof![
+            (0..40_000_u64).prop_map(Duration::from_secs),
+            Just(hours(24)),
+            Just(hours(24) - Duration::from_micros(1)),
+            (0..40 * 24_u64).prop_map(hours),
+        ];
+        let longest = hours(31 * 24 + 2);
+        same_decisions_of_plans("calendars", &calendar_plans(), longest, long);
+    }
+
+    #[test]
+    fn sliding_log() {
+        same_decisions(Algorithm::SlidingLog);
+    }
+
+    #[test]
+    fn sorted_set_log() {
+        same_decisions(Algorithm::SortedSetLog);
+    }
+
+    #[test]
+    fn sliding_counter() {
+        same_decisions(Algorithm::SlidingCounter);
+    }
+
+    #[test]
+    fn sliding_buckets_that_do_not_divide_the_window() {
+        same_decisions(Algorithm::SlidingBuckets(7));
+    }
+
+    #[test]
+    fn sliding_buckets_that_divide_the_window() {
+        same_decisions(Algorithm::SlidingBuckets(50));
+    }
+
+    #[test]
+    fn fixed_window() {
+        same_decisions(Algorithm::FixedWindow);
+    }
+
+    #[test]
+    fn gcra() {
+        same_decisions(Algorithm::Gcra);
+    }
+}
+
+#[test]
+fn a_calendar_window_that_is_ahead_after_a_step_back_ends_when_the_stores_say() {
+    let server = RedisServer::start();
+    let day = 86_400 * SECOND;
+    // Plans of zones east and west of each other.
+    for (first, second) in [(0, 0), (0, 1), (1, 0), (2, 8), (8, 2)] {
+        for (back, hours) in [(1, 0), (2, 7), (3, 13), (40, 19)] {
+            let mut pair = Pair::new(&server, calendar_plans());
+            let [cost, next_cost] = [first, second].map(|plan| pair.plans[plan][0].limit());
+            for step in [
+                Step::Advance(Duration::from_secs(hours * 3_600)),
+                Step::Check {
+                    plan: first,
+                    key: 0,
+                    cost,
+                },
+                Step::SetBack(back * day),
+                Step::Check {
+                    plan: first,
+                    key: 0,
+                    cost,
+                },
+                Step::CheckAndWait {
+                    plan: second,
+                    key: 0,
+                    cost: next_cost,
+                },
+            ] {
+                pair.take(&step);
+            }
+        }
+    }
+}
+
+#[test]
+fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+    let quota = Quota::new(50, 10 * SECOND);
+    let [memory, redis] = pair.limiters_of(quota);
+    // The clock stands on a multiple of ten seconds.
+    pair.time.advance(9 * SECOND);
+    let mut admitted = [0, 0];
+    for _ in 0..2 {
+        pair.runtime.block_on(async {
+            for _ in 0..50 {
+                for (limiter, admitted) in [&memory, &redis].into_iter().zip(&mut admitted) {
+                    let decision = limiter.check("ada").await.expect("a decision");
+                    *admitted += u32::from(decision.is_allowed());
+                }
+            }
+        });
+        pair.time.advance(2 * SECOND);
+    }
+    assert_eq!(admitted, [50, 50]);
+}
+
+#[test]
+fn a_large_log_is_trimmed_searched_and_rewound_alike() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+    let quota = Quota::new(200_000, 10 * SECOND);
+    let [memory, redis] = pair.limiters_of(quota);
+    let both = |pair: &Pair, cost| {
+        pair.runtime.block_on(async {
+            let in_memory = fields(&memory.check_n("ada", cost).await);
+            let in_redis = fields(&redis.check_n("ada", cost).await);
+            assert_eq!(in_memory, in_redis, "cost {cost}");
+            in_memory.expect("a decision")
+        })
+    };
+    for (cost, step) in [
+        (100_000, SECOND),
+        (7_999, SECOND),
+        (8_000, SECOND),
+        (8_001, 4 * SECOND),
+        (100_000, Duration::ZERO),
+        (0, 4 * SECOND),
+        (50_000, SECOND),
+        (90_000, SECOND),
+        (100_000, Duration::ZERO),
+    ] {
+        let _ = both(&pair, cost);
+        pair.time.advance(step);
+    }
+    pair.time.step_back(5 * SECOND);
+    let looked = both(&pair, 0);
+    let rewound = both(&pair, 100_000);
+    assert_eq!(looked.numbers[0].1, rewound.numbers[0].1);
+    let (_, wait) = rewound.durations[0];
+    pair.time.advance(wait.expect("a wait"));
+    assert!(both(&pair, 100_000).allowed);
+}
+
+/// Charges units to both stores, and returns the units in the window.
+fn charge_both(pair: &Pair, limiters: &[RateLimiter; 2], cost: u32) -> u32 {
+    let [memory, redis] = limiters;
+    pair.runtime.block_on(async {
+        let in_memory = fields(&memory.check_n("ada", cost).await);
+        assert_eq!(in_memory, fields(&redis.check_n("ada", cost).await));
+        in_memory.expect("a decision").numbers[0].1
+    })
+}
+
+#[test]
+fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
+    for window in [10 * SECOND, 172_800 * SECOND] {
+        for many_every in [0, 40] {
+            let server = RedisServer::start();
+            let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+            let limiters = pair.limiters_of(Quota::new(310, window));
+            for number in 1..=1_500 {
+                let cost = 1 + u32::from(many_every > 0 && number % many_every == 0);
+                let used = charge_both(&pair, &limiters, cost);
+                assert!(used <= 310 && (number < 320 || used >= 300), "{used}");
+                pair.time.advance(window / 300);
+            }
+            // At most as many runs wait to be removed as count.
+            let mut connection = server.connect();
+            let value = redis::cmd("STRLEN")
+                .arg("tollgate:v3:{default,ada}:log")
+                .query::<usize>(&mut connection)
+                .unwrap();
+            let runs = (value - 29) / 12;
+            assert!((290..=2 * 310).contains(&runs), "{runs}");
+        }
+    }
+}
+
+/// Decides by both stores with all quotas of a limiter, and returns the units that count against the first one.
+fn decide_both(pair: &Pair, limiters: &[RateLimiter; 2], cost: u32, context: &str) -> Fields {
+    let [memory, redis] = limiters;
+    let (in_memory, in_redis) = pair.runtime.block_on(async {
+        (
+            memory.check_n("ada", cost).await,
+            redis.check_n("ada", cost).await,
+        )
+    });
+    let in_memory = fields(&in_memory);
+    assert_eq!(in_memory, fields(&in_redis), "{context}, cost {cost}");
+    in_memory.expect("a decision")
+}
+
+/// A key that fills slowly, is silent, and fills again at once. Whatever a store keeps for it, and whenever each part of
+/// that expires, nothing of the first fill counts after its window.
+#[test]
+fn a_large_log_that_is_silent_and_fills_again_is_decided_alike() {
+    // More than a small log has: 128 runs, or 160 of one unit.
+    const CHARGES: u32 = 165;
+    // Times of runs have four bytes or six.
+    for (window, units) in [(8 * SECOND, 3), (3_600 * SECOND, 1)] {
+        let server = RedisServer::start();
+        let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+        let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+        let quota = Quota::new(1_000, window);
+        let limiters = [
+            RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+            RateLimiter::new(redis, quota),
+        ];
+        // In percent of a window. The value dies two windows after the first charge, or after one that renewed it, and
+        // the list two windows after the charge that began it: both live, only the list does, or none.
+        for (fill, silence) in [
+            (95, 60),
+            (95, 105),
+            (95, 140),
+            (95, 190),
+            (60, 170),
+            (130, 130),
+            (130, 180),
+            (95, 320),
+        ] {
+            let context = format!("{fill} % of {window:?} to fill, {silence} % silent");
+            let fills = [window * fill / 100, window / 100];
+            for (fill, silence) in fills.into_iter().zip([silence, 0]) {
+                for _ in 0..CHARGES {
+                    let _ = decide_both(&pair, &limiters, units, &context);
+                    pair.time.advance(fill / CHARGES);
+                }
+                pair.time.advance(window * silence / 100);
+                let left = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                assert!(left == 0 || silence < 100, "{context}: {left} left");
+            }
+            // Units of the first fill have no part in these.
+            for credit in [0, 100] {
+                let [memory, redis] = &limiters;
+                pair.runtime.block_on(async {
+                    memory.admin().credit("ada", credit).await.expect("units");
+                    redis.admin().credit("ada", credit).await.expect("units");
+                });
+                let used = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                for cost in [1_001 - used, 1_000 - used / 2, 1_000] {
+                    let refused = decide_both(&pair, &limiters, cost, &context);
+                    assert!(refused.durations[0].1.is_some(), "{context}: {refused:?}");
+                }
+            }
+            pair.time.advance(window * 4);
+        }
+    }
+}
+
+/// A log that is never silent for a window keeps the time that its times count from: in six bytes, 2^48 microseconds are
+/// 8.9 years.
+#[test]
+fn a_log_that_is_in_use_for_ten_years_is_decided_alike() {
+    let year = 366 * 86_400 * SECOND;
+    let other = Quota::new(3_000, 40 * 86_400 * SECOND);
+    // A small log, a large one, and two that share a journal.
+    for (quotas, checks_a_year, costs) in [
+        (vec![Quota::new(5, year)], 7, [1, 1]),
+        (vec![Quota::new(5, year)], 7, [1, 2]),
+        (vec![Quota::new(180, year)], 190, [1, 1]),
+        (vec![Quota::new(180, year)], 150, [1, 2]),
+        (vec![Quota::new(5, year), other.clone()], 7, [1, 1]),
+        (vec![Quota::new(30, year), other], 35, [1, 1]),
+    ] {
+        let server = RedisServer::start();
+        let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+        let limiters = pair.limiters_of(quotas.clone());
+        for check in 0..checks_a_year * 10 {
+            let cost = costs[(check % 2) as usize];
+            let context = format!("check {check} of {quotas:?}");
+            let used = decide_both(&pair, &limiters, cost, &context).numbers[0].1;
+            assert!(used <= quotas[0].limit(), "{context}: {used}");
+            pair.time.advance(year / checks_a_year);
+        }
+    }
+}
+
+#[test]
+fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+    let quota = Quota::new(1_000, 100 * SECOND);
+    let limiters = pair.limiters_of(quota);
+    for check in 0..20 {
+        // Of checks 60 seconds apart, two are in any 100 seconds.
+        assert_eq!(
+            charge_both(&pair, &limiters, 1),
+            if check == 0 { 1 } else { 2 }
+        );
+        pair.time.advance(60 * SECOND);
+    }
+}
+
+#[test]
+fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+    let quota = Quota::new(1_000, 100 * SECOND);
+    let limiters = pair.limiters_of(quota);
+    // The log begins, and is trimmed by none of these.
+    assert_eq!(charge_both(&pair, &limiters, 1), 1);
+    pair.time.advance(99 * SECOND);
+    assert_eq!(charge_both(&pair, &limiters, 1), 2);
+    // Steps back and forth keep the first unit in the window, and the second is charged again.
+    for used in 3..9 {
+        pair.time.step_back(30 * SECOND);
+        assert_eq!(charge_both(&pair, &limiters, 1), used);
+        pair.time.advance(30 * SECOND);
+    }
+    let left = pair.time.times_to_live();
+    assert!(
+        left.iter().all(|(_, millis)| *millis >= 170_000),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        let mut pair = Pair::new(&server, plans(algorithm));
+        for cost in [1, 2] {
+            let _ = pair.check(1, "ada", cost);
+            pair.time.advance(Duration::from_micros(5));
+        }
+        pair.time.step_back(Duration::from_micros(10));
+        let _ = pair.check(1, "ada", 4);
+        pair.refund(2, 4);
+        assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 3);
+    }
+}
+
+#[test]
+fn after_a_step_back_all_that_is_stored_counts_by_its_own_time_alike() {
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        let mut pair = Pair::new(&server, plans(algorithm));
+        for cost in [3, 4] {
+            let _ = pair.check(1, "ada", cost);
+            pair.time.advance(WINDOW * 6 / 10);
+        }
+        pair.credit(1, "ada", 1);
+        pair.time.step_back(WINDOW / 2);
+        assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 6);
+    }
+}
+
+/// What a test does to a log of which more units have expired than a charge removes from a sorted set.
+#[derive(Clone, Copy, Debug)]
+enum Stir {
+    Charge,
+    Refuse,
+    /// Refunds the newest charge.
+    Refund,
+    Credit,
+    Advance(u64),
+    SetBack(u64),
+}
+
+#[test]
+fn units_that_have_expired_count_no_more_wherever_the_clock_steps() {
+    use Stir::{Advance, Charge, Credit, Refund, Refuse, SetBack};
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        for stirs in [
+            &[Charge, SetBack(3), Charge, Advance(1), Charge][..],
+            &[Charge, SetBack(3), Refuse, SetBack(2), Charge],
+            &[Charge, SetBack(3), Charge, SetBack(1), Refuse],
+            &[Charge, Charge, SetBack(3), Refund],
+            &[Charge, Refund, SetBack(3), Charge, Charge],
+            &[Charge, Refund, SetBack(3), Refuse, SetBack(1)],
+            &[Charge, Charge, Refund, SetBack(3), Credit],
+            &[Credit, SetBack(3), Charge, Advance(2)],
+            &[Charge, Credit, SetBack(3), Charge],
+            &[Charge, Advance(2), Credit, SetBack(5), Charge],
+            // The key expires in both stores at the same time.
+            &[Charge, Advance(1), Charge, Advance(20), SetBack(12)],
+            &[Charge, Advance(9), Charge, Advance(20), SetBack(12)],
+        ] {
+            let mut pair = Pair::new(&server, plans(algorithm));
+            let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+            let quota = Quota::new(9_000, 10 * SECOND).algorithm(algorithm);
+            let limiters = [
+                RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+                RateLimiter::new(redis, quota),
+            ];
+            let [memory, redis] = &limiters;
+            // Five times as many as a charge removes, at several times.
+            for _ in 0..10 {
+                let _ = decide_both(&pair, &limiters, 500, "fill");
+                pair.time.advance(SECOND / 10);
+            }
+            pair.time.advance(5 * SECOND);
+            let _ = decide_both(&pair, &limiters, 3, "before they expire");
+            pair.time.advance(5 * SECOND);
+            let mut newest: Vec<[Decision; 2]> = Vec::new();
+            for stir in stirs {
+                let context = format!("{stir:?} of {algorithm:?}: {stirs:?}");
+                match *stir {
+                    Charge => {
+                        let decisions = pair.runtime.block_on(async {
+                            let in_memory = memory.check_n("ada", 2).await;
+                            [in_memory.unwrap(), redis.check_n("ada", 2).await.unwrap()]
+                        });
+                        newest.push(decisions);
+                    }
+                    Refuse => {
+                        let refused = decide_both(&pair, &limiters, 9_000, &context);
+                        assert!(!refused.allowed, "{context}");
+                    }
+                    Refund => pair.runtime.block_on(async {
+                        let [in_memory, in_redis] = newest.last_mut().expect("a charge");
+                        memory.refund(in_memory, 2).await.expect("a refund");
+                        redis.refund(in_redis, 2).await.expect("a refund");
+                    }),
+                    Credit => pair.runtime.block_on(async {
+                        memory.admin().credit("ada", 1).await.expect("a credit");
+                        redis.admin().credit("ada", 1).await.expect("a credit");
+                    }),
+                    Advance(seconds) => pair.time.advance(Duration::from_secs(seconds)),
+                    SetBack(seconds) => pair.time.step_back(Duration::from_secs(seconds)),
+                }
+                let _ = decide_both(&pair, &limiters, 0, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server, plans(Algorithm::Gcra));
+    for cost in [3, 2] {
+        let _ = pair.check(1, "ada", cost);
+        pair.time.advance(Duration::from_micros(1));
+    }
+    pair.credit(1, "ada", 3);
+    let _ = pair.check(1, "ada", 5);
+    // What the first one has charged was the oldest.
+    pair.refund(0, 3);
+    assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 7);
+}
+
+/// A step of a large log: a check or a credit, and the time until the next step.
+#[derive(Clone, Debug)]
+enum LargeStep {
+    Check(u32, u64),
+    Credit(u32),
+    Refund(usize, u32),
+    Advance(u64),
+    SetBack(u64),
+    /// A part of the first window, in percent.
+    Silence(u32),
+}
+
+fn large_step(costs: Range<u32>) -> impl Strategy<Value = LargeStep> {
+    prop_oneof![
+        240 => (costs, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
+        6 => (0..90_u32).prop_map(LargeStep::Credit),
+        18 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
+        6 => (0..900_u64).prop_map(LargeStep::Advance),
+        6 => (0..3_000_u64).prop_map(LargeStep::SetBack),
+        1 => (50..310_u32).prop_map(LargeStep::Silence),
+    ]
+}
+
+#[test]
+fn a_log_that_becomes_a_list_and_returns_is_decided_alike() {
+    // Half of the checks are by a limit for which no list is declared.
+    let plans = [100_000, 90].map(|limit| vec![Quota::new(limit, 10 * SECOND)]);
+    // A list has more than 128 units.
+    assert!(long_history_is_decided_alike(&plans, 1..3) > 200);
+}
+
+#[test]
+fn a_log_of_single_units_is_decided_alike() {
+    let plans = [125, 90].map(|limit| vec![Quota::new(limit, 2 * SECOND)]);
+    assert!(long_history_is_decided_alike(&plans, 1..2) > 100);
+    let day = 86_400 * SECOND;
+    let plans = [1_000, 90].map(|limit| vec![Quota::new(limit, day)]);
+    assert!(long_history_is_decided_alike(&plans, 1..2) > 140);
+}
+
+#[test]
+fn several_logs_of_a_key_are_decided_alike() {
+    let short = Quota::new(40, SECOND / 2);
+    let long = Quota::new(128, 2 * SECOND);
+    let day = Quota::new(100_000, 86_400 * SECOND);
+    let of_all = vec![short.clone(), long.clone(), day];
+    for others in [vec![short.clone(), long.clone()], vec![long], vec![short]] {
+        for cost in 2..4 {
+            let plans = [of_all.clone(), others.clone()];
+            assert!(long_history_is_decided_alike(&plans, 1..cost) > 25);
+        }
+    }
+    // A value that only holds two logs.
+    let two = [Quota::new(40, SECOND / 2), Quota::new(128, 2 * SECOND)];
+    let plans = [two.to_vec(), two.to_vec()];
+    assert!(long_history_is_decided_alike(&plans, 1..2) > 25);
+}
+
+/// Decides long histories of one key, most of them by the first plan. Returns the most units that counted.
+fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> u32 {
+    let server = RedisServer::start();
+    let config = Config {
+        cases: 12,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let most = Cell::new(0);
+    TestRunner::new(config)
+        .run(
+            &prop::collection::vec(large_step(costs), 500..900),
+            |steps| {
+                let mut pair = Pair::new(&server, plans.to_vec());
+                // A refusal that Redis does not see removes nothing there.
+                let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+                let limits = plans.clone().map(|quotas| {
+                    let [memory, _] = pair.limiters_of(quotas.clone());
+                    [memory, RateLimiter::new(redis.clone(), quotas)]
+                });
+                for (number, step) in steps.iter().enumerate() {
+                    let [memory, redis] = &limits[usize::from(number % 7 == 0)];
+                    match *step {
+                        LargeStep::Check(cost, step) => {
+                            let (in_memory, in_redis) = pair.runtime.block_on(async {
+                                (
+                                    memory.check_n("ada", cost).await,
+                                    redis.check_n("ada", cost).await,
+                                )
+                            });
+                            let (told, asked) = (fields(&in_memory), fields(&in_redis));
+                            let decisions = [in_memory.unwrap(), in_redis.unwrap()];
+                            if decisions[1].source() != Source::RefusalCache {
+                                assert_eq!(told, asked, "step {number}");
+                            }
+                            most.set(most.get().max(decisions[0].used()));
+                            if decisions[1].held() > 0 {
+                                pair.admitted.push(decisions);
+                            }
+                            pair.time.advance(Duration::from_millis(step));
+                        }
+                        LargeStep::Credit(units) => pair.runtime.block_on(async {
+                            memory.admin().credit("ada", units).await.unwrap();
+                            redis.admin().credit("ada", units).await.unwrap();
+                        }),
+                        LargeStep::Refund(at, units) => {
+                            let count = pair.admitted.len().max(1);
+                            if let Some([in_memory, in_redis]) = pair.admitted.get_mut(at % count) {
+                                pair.runtime.block_on(async {
+                                    memory.refund(in_memory, units).await.unwrap();
+                                    redis.refund(in_redis, units).await.unwrap();
+                                });
+                            }
+                        }
+                        LargeStep::Advance(millis) => {
+                            pair.time.advance(Duration::from_millis(millis));
+                        }
+                        LargeStep::SetBack(millis) => {
+                            pair.time.step_back(Duration::from_millis(millis));
+                        }
+                        LargeStep::Silence(percent) => {
+                            pair.time.advance(plans[0][0].window() * percent / 100);
+                        }
+                    }
+                    let looked = pair
+                        .runtime
+                        .block_on(async { (memory.peek("ada").await, redis.peek("ada").await) });
+                    assert_eq!(
+                        fields(&looked.0),
+                        fields(&looked.1),
+                        "a look after step {number}"
+                    );
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+    most.get()
+}

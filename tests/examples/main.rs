@@ -1,0 +1,1545 @@
+//! Runs the examples as separate programs.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use reqwest::{Client, RequestBuilder};
+use serde_json::{Value, json};
+use support::example::{Example, built};
+use support::node::Node;
+use support::redis_server::{DeadPort, RedisServer, run};
+use tollgate::{Algorithm, Quota, RateLimiter, RedisStore};
+
+/// A client at this address of this machine.
+fn client_at(address: [u8; 4]) -> Client {
+    let client = Client::builder().local_address(IpAddr::from(address));
+    client.build().expect("a client")
+}
+
+async fn statuses_of(request: RequestBuilder, requests: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..requests {
+        let request = request.try_clone().expect("a body that can be sent again");
+        statuses.push(request.send().await.expect("an answer").status().as_u16());
+    }
+    statuses
+}
+
+async fn statuses(url: &str, requests: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..requests {
+        let response = reqwest::get(url).await.expect("an answer");
+        statuses.push(response.status().as_u16());
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn the_router_counts_in_memory_by_itself() {
+    let mut example = Example::start("axum", "memory:");
+    let address = example.address();
+    let statuses = statuses(&format!("http://{address}/"), 12).await;
+    assert_eq!(statuses, [[200; 10].as_slice(), &[429; 2]].concat());
+
+    let mut example = Example::start("axum", "memory:");
+    let url = format!("http://{}/search", example.address());
+    let keyless = reqwest::get(&url).await.expect("an answer");
+    assert_eq!(keyless.status(), 400);
+    assert!(keyless.text().await.expect("text").contains("x-api-key"));
+    let request = Client::new().get(&url).header("x-api-key", "ada");
+    let response = request.send().await.expect("an answer");
+    assert_eq!(response.headers()["x-ratelimit-limit"], "5");
+    assert_eq!(
+        response.text().await.expect("text"),
+        "found, with 4 of 5 units left\n"
+    );
+    for path in ["csv", "%63sv"] {
+        let request = Client::new().get(format!("{url}/{path}"));
+        let request = request.header("x-api-key", path);
+        let response = request.send().await.expect("an answer");
+        assert_eq!(
+            response.text().await.expect("text"),
+            "found, with 1 of 5 units left\n"
+        );
+    }
+}
+
+#[tokio::test]
+async fn routers_in_two_processes_share_one_limit_on_one_redis() {
+    let server = RedisServer::start();
+    let mut examples = [(); 2].map(|()| Example::start("axum", &server.url()));
+    let [one, other] = examples.each_mut().map(Example::address);
+    let mut all = Vec::new();
+    for _ in 0..8 {
+        all.extend(statuses(&format!("http://{one}/"), 1).await);
+        all.extend(statuses(&format!("http://{other}/"), 1).await);
+    }
+    assert_eq!(all, [[200; 10].as_slice(), &[429; 6]].concat());
+}
+
+#[tokio::test]
+async fn the_router_starts_and_answers_while_redis_is_down() {
+    let nowhere = DeadPort::new();
+    let mut example = Example::start("axum", &nowhere.url());
+    let url = format!("http://{}/", example.address());
+    let begin = Instant::now();
+    let response = reqwest::get(&url).await.expect("an answer");
+    assert_eq!(response.status(), 200);
+    // The deadline of the store is 100 ms.
+    assert!(
+        begin.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        begin.elapsed()
+    );
+    // Meanwhile it counts in memory.
+    let all = statuses(&url, 11).await;
+    assert_eq!(all, [[200; 9].as_slice(), &[429; 2]].concat());
+}
+
+/// What a playground answers as JSON.
+async fn told(request: RequestBuilder) -> Value {
+    let answer = request.send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let text = answer.text().await.expect("text");
+    serde_json::from_str(&text).expect(&text)
+}
+
+const LIMIT: &str = "quotas=2/hour&algorithm=gcra&key=ada&cost=1";
+
+#[tokio::test]
+async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
+    let mut example = Example::start("playground", "memory:");
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    let request = client.post(format!("{url}/request?{LIMIT}"));
+    assert_eq!(
+        statuses_of(request.try_clone().expect("no body"), 3).await,
+        [200, 200, 429]
+    );
+    let refused = request.send().await.expect("an answer");
+    let wait = refused.headers()["retry-after"].to_str().expect("text");
+    let wait: u32 = wait.parse().expect(wait);
+    assert!((1_700..=1_800).contains(&wait), "{wait}");
+    assert_eq!(
+        refused.headers()["ratelimit-policy"],
+        "\"playground\";q=2;w=3600"
+    );
+
+    // A look costs nothing; after a reset nothing is used.
+    let look = client.get(format!("{url}/peek?{LIMIT}"));
+    let looked = told(look.try_clone().expect("no body")).await;
+    assert_eq!(looked["lanes"][0]["used"], json!([2]));
+    assert_eq!(looked["lanes"][0]["held"], 0);
+    let reset = client.post(format!("{url}/reset?{LIMIT}"));
+    assert_eq!(told(reset).await, json!({ "failure": null }));
+    assert_eq!(told(look).await["lanes"][0]["used"], json!([0]));
+
+    let page = reqwest::get(&url).await.expect("an answer");
+    let policy = page.headers()["content-security-policy"]
+        .to_str()
+        .expect("text");
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'self'"),
+        "{policy}"
+    );
+    let html = page.text().await.expect("text");
+    let linked = html
+        .split('"')
+        .filter(|text| text.starts_with('/') && text.contains('.'));
+    let linked: Vec<_> = linked.collect();
+    assert_eq!(linked, ["/favicon.svg", "/style.css", "/main.js"]);
+    for file in linked {
+        let file = reqwest::get(format!("{url}{file}"))
+            .await
+            .expect("an answer");
+        assert_eq!(file.status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn the_playground_promises_of_each_algorithm_what_the_readme_does() {
+    let mut example = Example::start("playground", "memory:");
+    let script = reqwest::get(format!("http://{}/algorithms.js", example.address()));
+    let script = script.await.expect("an answer").text().await.expect("text");
+    let list = script
+        .strip_prefix("export const ALGORITHMS = ")
+        .and_then(|list| list.strip_suffix(";\n"))
+        .expect(&script);
+    let list: Value = serde_json::from_str(list).expect(list);
+
+    // | `SlidingLog`, the default | never more than the limit | ..
+    let readme = include_str!("../../README.md");
+    let (_, table) = readme
+        .split_once("<!-- from: algorithms -->\n")
+        .expect("a table");
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let rows = rows.map(|row| row.split('|').map(str::trim).skip(1).collect::<Vec<_>>());
+    let mut rows = rows.collect::<Vec<_>>().into_iter();
+    assert_eq!(
+        rows.next().expect("a head")[1],
+        "in any span as long as the window"
+    );
+    let rows = rows.skip(1).map(|row| {
+        let name = row[0].split('`').nth(1).expect(row[0]).to_lowercase();
+        // The playground has ten.
+        (
+            name.replace("(n)", ""),
+            row[1].replace("window/n", "window/10"),
+        )
+    });
+    let told = list.as_array().expect("a list").iter().map(|told| {
+        let text = |what: &str| told[what].as_str().expect(what).to_owned();
+        (
+            text("name").replace(' ', "").to_lowercase(),
+            text("promise"),
+        )
+    });
+    assert_eq!(told.collect::<Vec<_>>(), rows.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn the_playground_reports_each_request_of_a_stream_until_it_is_stopped() {
+    let mut example = Example::start("playground", "memory:");
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    let stream = |id, seconds| {
+        let pace = format!("rate=1000&seconds={seconds}&id={id}");
+        client.post(format!(
+            "{url}/stream?quotas=300/hour&algorithm=gcra&key=ada&cost=2&{pace}"
+        ))
+    };
+    let whole = stream("whole", 1).send().await.expect("an answer");
+    let endless = stream("endless", 120).send().await.expect("an answer");
+    let again = stream("endless", 120).send().await.expect("an answer");
+    assert_eq!(again.status(), 409);
+    let whole = whole.text().await.expect("text");
+    let stopped = client.post(format!("{url}/stream/stop?id=endless"));
+    assert_eq!(stopped.send().await.expect("an answer").status(), 200);
+    let endless = endless.text().await.expect("text");
+
+    let mut all = 0;
+    for (stream, expected) in [(whole, Some(1_000)), (endless, None)] {
+        let lines = stream
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect(line));
+        let mut reports: Vec<_> = lines.collect();
+        let done = reports.pop().expect("an end")["done"].take();
+        let requests = reports
+            .iter()
+            .flat_map(|report| report["requests"].as_array().expect("a list"));
+        let (mut asked, mut by_log) = (0, 0);
+        for request in requests {
+            asked += 1;
+            by_log += request[2].as_u64().expect("bits") & 1;
+        }
+        assert_eq!(done["asked"], asked);
+        assert_eq!(done["admitted"][0], by_log);
+        assert!(expected.is_none_or(|expected| expected == asked), "{asked}");
+        all += asked;
+    }
+    let counts = told(client.get(format!("{url}/counts"))).await;
+    assert_eq!(counts["asked"], all);
+    // Of 300 units, two each; how many of which stream is chance.
+    assert_eq!(counts["admitted"][0], 150);
+}
+
+#[tokio::test]
+async fn the_playground_sends_a_burst_on_both_sides_of_an_edge() {
+    let server = RedisServer::start();
+    for store in ["memory:".to_owned(), server.url()] {
+        let mut example = Example::start("playground", &store);
+        let url = format!("http://{}", example.address());
+        let client = Client::new();
+        let settings = "quotas=10/4s&algorithm=gcra&key=ada&cost=2&id=a";
+        let burst = client.post(format!("{url}/edge?{settings}"));
+        let (mut reports, done) = streamed(burst).await;
+        let wait = reports.remove(0)["edge_in"].as_u64().expect("a time");
+        assert!(wait <= 8_000_000, "{wait}");
+        let seen: Vec<_> = reports
+            .iter()
+            .map(|report| report["requests"].as_array().expect("a list").len())
+            .collect();
+        // Of ten units, at a cost of two.
+        assert_eq!(seen, [5, 5]);
+        assert_eq!(reports[1]["answers"].as_array().expect("a list").len(), 6);
+        assert_eq!(done["asked"], 10);
+        let admitted = &done["admitted"];
+        // The log admits the limit, the fixed window twice the limit.
+        assert_eq!((&admitted[0], &admitted[5]), (&json!(5), &json!(10)));
+        for (wrong, why) in [
+            ("10/hour", "a window of 1 s to 1 min"),
+            ("10/4s, 5/2s", "one quota"),
+            ("1/4s", "a limit of 1 to 1,000 requests"),
+        ] {
+            let settings = format!("quotas={wrong}&algorithm=gcra&key=ada&cost=2&id=a");
+            let burst = client.post(format!("{url}/edge?{settings}"));
+            assert_eq!(statuses_of(burst, 1).await, [400]);
+            let looked = told(client.get(format!("{url}/peek?{settings}"))).await;
+            let off = looked["edge_off"].as_str().expect("a reason");
+            assert!(off.contains(why), "{off}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_playground_tells_requests_that_redis_did_not_decide() {
+    let mut server = RedisServer::start();
+    let mut example = Example::start("playground", &server.url());
+    let url = format!("http://{}", example.address());
+    let send = Client::new().post(format!("{url}/send?{LIMIT}"));
+    let sent = told(send.try_clone().expect("no body")).await;
+    assert_eq!(sent["requests"][0][4], 0, "{sent}");
+    server.kill();
+    let sent = told(send).await;
+    assert_eq!(sent["requests"][0][4], 0b11_1111, "{sent}");
+    assert_eq!(sent["lanes"][0]["source"], "Fallback");
+}
+
+#[tokio::test]
+async fn the_playground_counts_in_redis_although_a_busy_machine_delays_the_reply() {
+    let server = RedisServer::start();
+    let mut example = Example::start("playground", &server.url());
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    // The first request connects.
+    let request = client.post(format!("{url}/request?{LIMIT}"));
+    assert_eq!(
+        statuses_of(request.try_clone().expect("no body"), 1).await,
+        [200]
+    );
+    run(&mut server.connect(), &["CLIENT", "PAUSE", "300", "ALL"]);
+    assert_eq!(statuses_of(request, 1).await, [200]);
+    let looked = told(client.get(format!("{url}/peek?{LIMIT}"))).await;
+    assert_eq!(looked["lanes"][0]["used"], json!([2]));
+}
+
+/// The lanes of a stream's reports: one list of values per report.
+async fn streamed(request: RequestBuilder) -> (Vec<Value>, Value) {
+    let stream = request.send().await.expect("an answer");
+    assert_eq!(stream.status(), 200);
+    let stream = stream.text().await.expect("text");
+    let lines = stream.lines().map(serde_json::from_str);
+    let mut reports: Vec<Value> = lines.collect::<Result<_, _>>().expect(&stream);
+    let done = reports.pop().expect("an end")["done"].take();
+    (reports, done)
+}
+
+/// Returns the requests of a stream that an algorithm decided from memory.
+fn from_memory(reports: &[Value], algorithm: usize) -> u64 {
+    let requests = reports
+        .iter()
+        .flat_map(|report| report["requests"].as_array().expect("a list"));
+    requests
+        .map(|request| request[3].as_u64().expect("bits") >> algorithm & 1)
+        .sum()
+}
+
+#[tokio::test]
+async fn the_playground_tells_units_held_by_a_lease_from_units_used() {
+    let server = RedisServer::start();
+    let mut example = Example::start("playground", &server.url());
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    let leased = "quotas=5000/10s&algorithm=sliding-log&key=ada&cost=1&lease=1s";
+    let look = || client.get(format!("{url}/peek?{leased}"));
+    assert_eq!(
+        told(look()).await["lease"],
+        json!({ "off": null, "longest": 1_000_000 })
+    );
+
+    let stream = client.post(format!("{url}/stream?{leased}&rate=400&seconds=3&id=a"));
+    let (reports, done) = streamed(stream).await;
+    let looked = told(look()).await;
+    assert_eq!(done["asked"], 1_200);
+    for algorithm in 0..6 {
+        assert_eq!(done["admitted"][algorithm], 1_200);
+        let from_memory = from_memory(&reports, algorithm);
+        assert!(from_memory > 600, "{from_memory}");
+        let sent = looked["lanes"][algorithm]["sent"]
+            .as_u64()
+            .expect("a count");
+        // Each check that was not decided from memory, and a few requests for units.
+        let asked = 1_200 - from_memory;
+        assert!(sent > asked && sent < asked + 100, "{sent} of {asked}");
+        let held = |report: &Value| report["lanes"][algorithm]["held"].as_u64() > Some(0);
+        assert!(reports.iter().any(held));
+    }
+    // In Redis, the units held are used.
+    let lane = &looked["lanes"][0];
+    assert_eq!(
+        (&lane["used"][0], &lane["used_here"]),
+        (&json!(1_200), &json!(1_200))
+    );
+
+    // They return when the lease ends, and nothing is held any more.
+    let patience = Instant::now() + Duration::from_secs(5);
+    loop {
+        let looked = told(look()).await;
+        let held = looked["lanes"].as_array().expect("a list").iter();
+        if held.clone().all(|lane| lane["held"] == 0) {
+            assert_eq!(looked["lanes"][0]["used"], json!([1_200]));
+            assert_eq!(looked["lanes"][0]["remaining"], 3_800);
+            break;
+        }
+        assert!(Instant::now() < patience, "{looked}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    // A reset takes back the units that are held, too.
+    let stream = client.post(format!("{url}/stream?{leased}&rate=400&seconds=1&id=b"));
+    let _ = streamed(stream).await;
+    let reset = client.post(format!("{url}/reset?{leased}"));
+    assert_eq!(told(reset).await, json!({ "failure": null }));
+    let looked = told(look()).await;
+    for lane in looked["lanes"].as_array().expect("a list") {
+        assert_eq!((&lane["used"], &lane["held"]), (&json!([0]), &json!(0)));
+    }
+}
+
+#[tokio::test]
+async fn the_playground_says_why_a_lease_has_no_effect() {
+    let server = RedisServer::start();
+    for (store, quotas, why) in [
+        (
+            "memory:".to_owned(),
+            "5000/10s",
+            Some("A lease needs Redis"),
+        ),
+        (server.url(), "20/10s", Some("limits of 20 and less")),
+        (server.url(), "5000/10s, 20/minute", Some("limits of 20")),
+        (server.url(), "5000/100ms", Some("below 500 ms")),
+        (server.url(), "21/10s", None),
+    ] {
+        let mut example = Example::start("playground", &store);
+        let url = format!("http://{}", example.address());
+        let client = Client::new();
+        // Limits are not part of the stored key, so each case has a key of its own.
+        let key = quotas.replace(['/', ',', ' '], "-");
+        let settings = format!("quotas={quotas}&algorithm=gcra&key={key}&cost=1");
+        let look = client.get(format!("{url}/peek?{settings}&lease=1s"));
+        let off = told(look).await["lease"]["off"].take();
+        let is_told = match why {
+            Some(why) => off.as_str().is_some_and(|off| off.contains(why)),
+            None => off.is_null(),
+        };
+        assert!(is_told, "{quotas}: {off}");
+        // Without an effect, it counts as without a lease.
+        let one = client.post(format!("{url}/request?{settings}&lease=1s"));
+        assert_eq!(statuses_of(one, 1).await, [200]);
+        let used = told(client.get(format!("{url}/peek?{settings}"))).await;
+        let expected = u64::from(why.is_some());
+        if !quotas.contains("ms") {
+            assert_eq!(used["lanes"][0]["used"][0], expected, "{quotas}");
+        }
+        let wrong = client.post(format!("{url}/request?{settings}&lease=2s"));
+        assert_eq!(statuses_of(wrong, 1).await, [400]);
+    }
+}
+
+#[tokio::test]
+async fn the_playground_is_for_its_own_page_on_this_machine_and_bounded() {
+    let mut example = Example::start("playground", "memory:");
+    let url = format!("http://{}", example.address());
+    let request = || Client::new().post(format!("{url}/request?{LIMIT}"));
+    let own = url.clone();
+    for (name, value, status) in [
+        ("origin", own.as_str(), 200),
+        ("origin", "http://example.com", 403),
+        ("origin", "null", 403),
+        ("host", "example.com", 403),
+        ("host", "localhost:3000", 200),
+    ] {
+        let answer = request()
+            .header(name, value)
+            .send()
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status(), status, "{name}: {value}");
+    }
+    for wrong in [
+        "quotas=2&algorithm=gcra&key=ada&cost=1",
+        "quotas=2/minute&algorithm=token&key=ada&cost=1",
+        "quotas=2/minute&algorithm=gcra&key=&cost=1",
+        "quotas=2/minute&algorithm=gcra&key=ada&cost=0",
+        "quotas=2000000/minute&algorithm=gcra&key=ada&cost=1",
+        "",
+    ] {
+        let request = Client::new().post(format!("{url}/request?{wrong}"));
+        assert_eq!(statuses_of(request, 1).await, [400], "{wrong}");
+        let pace = Client::new().post(format!("{url}/stream?{LIMIT}&rate=6000&seconds=1&id=a"));
+        assert_eq!(statuses_of(pace, 1).await, [400]);
+    }
+    let mut everywhere = Command::new(built("playground"));
+    everywhere
+        .env("TOLLGATE_ADDR", "0.0.0.0:0")
+        .env("TOLLGATE_STORE", "memory:");
+    let output = everywhere.output().expect("the example runs");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("this machine only"));
+}
+
+#[tokio::test]
+async fn a_tree_charges_the_user_the_tenant_and_the_service_or_none_of_them() {
+    let server = RedisServer::start();
+    for store in ["memory:".to_owned(), server.url()] {
+        let mut example = Example::start("tree", &store);
+        let address = example.address();
+        let by = |user: &str, tenant: &str, path: &str| {
+            let request = Client::new().get(format!("http://{address}/{path}"));
+            request.header("x-user", user).header("x-tenant-id", tenant)
+        };
+        let text_of = async |request: RequestBuilder| {
+            let answer = request.send().await.expect("an answer");
+            (answer.status().as_u16(), answer.text().await.expect("text"))
+        };
+        assert_eq!(
+            text_of(by("ada", "initech", "")).await,
+            (
+                200,
+                "user: 4 left\ntenant: 7 left\nservice: 11 left\n".to_owned()
+            )
+        );
+        // Five of ada, and none of those that are refused.
+        assert_eq!(
+            statuses_of(by("ada", "initech", ""), 9).await,
+            [[200; 4].as_slice(), &[429; 5]].concat()
+        );
+        // An export takes 4 of the 3 units that the tenant has left.
+        let (status, text) = text_of(by("bob", "initech", "export")).await;
+        assert_eq!(status, 429);
+        assert!(text.contains(r#""violated-policies":["tenant"]"#), "{text}");
+        // The plan of acme has 100.
+        let (status, text) = text_of(by("bob", "acme", "export")).await;
+        let left = "user: 4 left\ntenant: 96 left\nservice: 6 left\n";
+        assert_eq!((status, &*text), (200, left));
+        // Without a tenant, and until the service is full.
+        let alone = |user: &str| {
+            let request = Client::new().get(format!("http://{address}/"));
+            request.header("x-user", user)
+        };
+        let (status, text) = text_of(alone("eve")).await;
+        assert_eq!((status, &*text), (200, "user: 4 left\nservice: 5 left\n"));
+        assert_eq!(statuses_of(alone("dan"), 5).await, [200; 5]);
+        let full = by("joe", "acme", "").send().await.expect("an answer");
+        assert_eq!(full.status(), 429);
+        assert_eq!(
+            full.headers()["ratelimit-policy"],
+            r#""user";q=5;w=60, "tenant";q=100;w=60, "service";q=12;w=60"#
+        );
+        let limit = full.headers()["ratelimit"].to_str().expect("text");
+        assert!(limit.starts_with(r#""service";r=0;t="#), "{limit}");
+    }
+}
+
+#[test]
+fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
+    let mut example = Example::start("jobs", "memory:");
+    let refused = example.line();
+    assert!(
+        refused.starts_with("100 units are not available: 84 left, retry in 86"),
+        "{refused}"
+    );
+    assert_eq!(
+        example.line(),
+        "88 searches done, 9416 units used, 84 left\n"
+    );
+    assert!(example.process.wait().expect("an end").success());
+}
+
+#[test]
+fn the_jobs_wait_for_a_redis_that_is_started_after_them() {
+    let mut server = Node::start(&[]);
+    server.kill();
+    let mut example = Example::start("jobs", &server.url());
+    // Long enough for the circuit breaker to open.
+    std::thread::sleep(Duration::from_secs(2));
+    let ended = example.process.try_wait().expect("a process");
+    assert_eq!(ended, None, "it waits");
+    server.restart();
+    let refused = example.line();
+    assert!(refused.contains(" units are not available: "), "{refused}");
+    // A check whose reply comes too late is charged twice, so there may be fewer searches.
+    let done = example.line();
+    let (searches, usage) = done.split_once(" searches done, ").expect(&done);
+    let searches: u32 = searches.parse().expect(&done);
+    let (used, _) = usage.split_once(" units used, ").expect(&done);
+    let used: u32 = used.parse().expect(&done);
+    assert!((1..=88).contains(&searches), "{done}");
+    assert!((107 * searches..=9_500).contains(&used), "{done}");
+    assert!(example.process.wait().expect("an end").success());
+}
+
+/// The columns of a line of the example `lease`: calls per 10 000 decisions, admitted, the limit, and the percentage
+/// from memory.
+fn columns_of_lease(line: &str, title: &str) -> [u64; 4] {
+    let columns = line.strip_prefix(title).expect(line);
+    let columns: Vec<_> = columns.split_whitespace().collect();
+    let [_, calls, admitted, "of", limit, percentage, "%"] = columns[..] else {
+        panic!("{line}");
+    };
+    let calls = calls.strip_prefix("0.").expect(line);
+    [calls, admitted, limit, percentage].map(|number| number.parse().expect(line))
+}
+
+#[test]
+fn two_processes_with_a_lease_ask_redis_less_and_admit_no_more_than_the_limit() {
+    let server = RedisServer::start();
+    let mut example = Example::start("lease", &server.url());
+    assert!(example.line().contains("calls/decision"));
+    let [asking, .., none] = columns_of_lease(&example.line(), "without a lease");
+    let [leased, .., most] = columns_of_lease(&example.line(), "with a lease");
+    assert!(
+        none == 0 && most > 50 && leased < asking,
+        "{most} %, {leased} of {asking}"
+    );
+    let [_, admitted, limit, some] = columns_of_lease(&example.line(), "far above the limit");
+    assert!(
+        some > 0 && (limit * 9 / 10..=limit).contains(&admitted),
+        "{admitted} of {limit}, {some} %"
+    );
+    assert!(example.process.wait().expect("an end").success());
+}
+
+#[tokio::test]
+async fn each_tenant_has_the_quotas_of_its_plan_and_is_looked_up_once() {
+    let mut example = Example::start("per_tenant", "memory:");
+    let url = format!("http://{}/", example.address());
+    let of = |tenant| Client::new().get(&url).header("x-tenant-id", tenant);
+    for (tenant, expected) in [
+        ("acme", [200, 200, 200, 200, 200, 429]),
+        ("initech", [200, 200, 429, 429, 429, 429]),
+        // Exempt.
+        ("operations", [200; 6]),
+        // Without a plan.
+        ("umbrella", [200, 200, 200, 429, 429, 429]),
+        // With one that cannot be read.
+        ("hooli", [200, 200, 200, 429, 429, 429]),
+    ] {
+        assert_eq!(statuses_of(of(tenant), 6).await, expected, "{tenant}");
+    }
+    let acme = of("acme").send().await.expect("an answer");
+    assert_eq!(
+        acme.headers()["ratelimit-policy"],
+        r#""tenants-1m";q=100;w=60, "tenants-10s";q=5;w=10"#
+    );
+    let exempt = of("operations").send().await.expect("an answer");
+    assert!(!exempt.headers().contains_key("x-ratelimit-limit"));
+    for tenant in ["acme", "initech", "operations", "umbrella", "hooli"] {
+        let asked = format!("SELECT plan FROM tenants WHERE name = '{tenant}'\n");
+        assert_eq!(example.line(), asked);
+    }
+    assert_eq!(
+        Client::new()
+            .get(&url)
+            .send()
+            .await
+            .expect("an answer")
+            .status(),
+        400
+    );
+}
+
+#[tokio::test]
+async fn behind_a_proxy_its_clients_are_counted_whatever_they_claim() {
+    let mut example = Example::start("behind_proxy", "memory:");
+    let url = format!("http://{}/", example.address());
+    let forwarded =
+        |client: &Client, list: String| client.get(&url).header("x-forwarded-for", list);
+
+    // The proxy appends the address of its client. The client forges another address each time.
+    let proxy = client_at([127, 0, 0, 1]);
+    let mut spoofing = Vec::new();
+    for claimed in 1..=4 {
+        let request = forwarded(&proxy, format!("192.0.2.{claimed}, 203.0.113.7"));
+        spoofing.extend(statuses_of(request, 1).await);
+    }
+    assert_eq!(spoofing, [200, 200, 200, 429]);
+    let another = forwarded(&proxy, "203.0.113.8".into());
+    assert_eq!(statuses_of(another, 1).await, [200]);
+    // The forged address has its full limit.
+    let claimed = forwarded(&proxy, "192.0.2.1".into());
+    assert_eq!(statuses_of(claimed, 1).await, [200]);
+
+    // A client that bypasses the proxy is counted by its own address.
+    let direct = client_at([127, 0, 0, 2]);
+    let mut spoofing = Vec::new();
+    for claimed in 1..=4 {
+        let request = forwarded(&direct, format!("198.51.100.{claimed}"));
+        spoofing.extend(statuses_of(request, 1).await);
+    }
+    assert_eq!(spoofing, [200, 200, 200, 429]);
+}
+
+#[test]
+fn a_network_that_is_none_is_an_error_when_the_service_starts() {
+    let mut command = Command::new(built("behind_proxy"));
+    let command = command.env("TRUSTED_PROXIES", "10.0.0.0/8, 10.0.0.0/33");
+    let output = command.output().expect("the example runs");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        !output.status.success() && said.contains("10.0.0.0/33"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn only_failed_logins_count_by_address_and_by_account_from_it() {
+    let mut example = Example::start("login", "memory:");
+    let url = format!("http://{}/login", example.address());
+    let attempt = |at: u8, account: &str, password: &str| {
+        let form = format!("account={account}&password={password}");
+        client_at([127, 0, 0, at]).post(&url).body(form)
+    };
+    let right = |at| attempt(at, "ada", "hunter2");
+    let wrong = |at| attempt(at, "ada", "guess");
+
+    assert_eq!(statuses_of(right(1), 8).await, [200; 8]);
+    assert_eq!(statuses_of(wrong(1), 4).await, [401; 4]);
+    assert_eq!(statuses_of(right(1), 2).await, [200; 2]);
+    // The fifth failure is the last for the account from this address, however it is spelled.
+    assert_eq!(statuses_of(attempt(1, "Ada", "guess"), 2).await, [401, 429]);
+    assert_eq!(statuses_of(right(1), 1).await, [429]);
+    // The owner is not locked out elsewhere.
+    assert_eq!(statuses_of(right(2), 1).await, [200]);
+    // Seven attempts have failed from the address. Three more for any account, and it is refused.
+    let others = statuses_of(attempt(1, "grace", "guess"), 4).await;
+    assert_eq!(others, [401, 401, 401, 429]);
+    assert_eq!(statuses_of(attempt(2, "grace", "guess"), 1).await, [401]);
+
+    // The headers are of the limit per address.
+    let answer = attempt(5, "grace", "guess")
+        .send()
+        .await
+        .expect("an answer");
+    let headers = answer.headers();
+    assert!(!headers.contains_key("ratelimit-policy"));
+    assert_eq!(headers["x-ratelimit-limit"], "10");
+    assert_eq!(headers["x-ratelimit-remaining"], "9");
+}
+
+#[tokio::test]
+async fn a_login_that_claims_to_be_grpc_is_refused_and_counted_like_any_other() {
+    let mut example = Example::start("login", "memory:");
+    let url = format!("http://{}/login", example.address());
+    let guess = |account: &str| {
+        let request = client_at([127, 0, 0, 1]).post(&url);
+        request.body(format!("account={account}&password=guess"))
+    };
+    // After five failures, the limit of the account refuses.
+    assert_eq!(statuses_of(guess("ada"), 5).await, [401; 5]);
+    let disguised = guess("ada").header("content-type", "application/grpc");
+    assert_eq!(statuses_of(disguised, 60).await, [429; 60]);
+    // Five of them were charged to the address, which is refused by its own limit since.
+    let refused = guess("ada").send().await.expect("an answer");
+    assert_eq!(refused.headers()["x-ratelimit-remaining"], "0");
+    assert_eq!(statuses_of(guess("grace"), 1).await, [429]);
+}
+
+#[tokio::test]
+async fn a_tenant_is_limited_by_what_its_json_body_asks_for() {
+    let mut example = Example::start("json_body", "memory:");
+    let url = format!("http://{}/complete", example.address());
+    let ask = async |tenant: &str, tokens: u32| {
+        let body = format!(r#"{{"tenant": "{tenant}", "max_tokens": {tokens}}}"#);
+        let request = Client::new().post(&url).body(body);
+        let request = request.header("content-type", "application/json");
+        request.send().await.expect("an answer")
+    };
+    let admitted = ask("acme", 6_000).await;
+    assert_eq!(admitted.status(), 200);
+    assert_eq!(admitted.headers()["x-ratelimit-remaining"], "4000");
+    let refused = ask("acme", 6_000).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    assert_eq!(ask("globex", 6_000).await.status(), 200);
+    let never = ask("globex", 10_001).await;
+    assert_eq!(never.status(), 429);
+    assert!(!never.headers().contains_key("retry-after"));
+}
+
+// The client must be able to leave while the test reads what the example says.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_reserved_before_an_answer_and_settled_when_it_ends() {
+    let mut example = Example::start("llm_tokens", "memory:");
+    let url = format!("http://{}/complete", example.address());
+    let complete = || Client::new().post(&url).header("x-api-key", "ada").send();
+    let left = |answer: &reqwest::Response| -> u32 {
+        let left = answer.headers()["x-ratelimit-remaining"].to_str();
+        left.expect("text").parse().expect("a number")
+    };
+
+    let answer = complete().await.expect("an answer");
+    assert_eq!(left(&answer), 9_000);
+    let text = answer.text().await.expect("the whole of it");
+    assert_eq!(text.split_whitespace().count(), 640);
+    assert_eq!(example.line(), "1000 reserved, 640 used, 360 returned\n");
+
+    let answer = complete().await.expect("an answer");
+    assert_eq!(left(&answer), 10_000 - 640 - 1_000);
+    // The client leaves, and pays for what was made until then.
+    drop(answer);
+    let settled = example.line();
+    let used = settled.strip_prefix("1000 reserved, ").expect(&settled);
+    let (used, _) = used.split_once(" used").expect(&settled);
+    let used: u32 = used.parse().expect(&settled);
+    assert!(used < 640, "{settled}");
+    let answer = complete().await.expect("an answer");
+    assert_eq!(left(&answer), 10_000 - 640 - used - 1_000);
+}
+
+#[test]
+fn a_client_that_waits_for_its_turn_is_never_refused_by_its_upstream() {
+    let mut example = Example::start("outbound", "memory:");
+    let at_once = example.line();
+    assert!(
+        at_once.starts_with("5 answered, 10 rejected, in "),
+        "{at_once}"
+    );
+    let in_turn = example.line();
+    let seconds = in_turn.strip_prefix("15 answered, 0 rejected, in ");
+    let seconds = seconds.and_then(|rest| rest.strip_suffix(" s\n"));
+    let seconds: f32 = seconds.and_then(|text| text.parse().ok()).expect(&in_turn);
+    assert!(seconds >= 2.4, "{in_turn}");
+    assert!(example.process.wait().expect("an end").success());
+}
+
+#[test]
+fn the_client_of_grpc_waits_as_long_as_told_and_is_then_admitted() {
+    let mut example = Example::start("grpc", "memory:");
+    for left in [2, 1, 0] {
+        assert_eq!(example.line(), format!("admitted, {left} left\n"));
+    }
+    let refused = example.line();
+    assert!(refused.starts_with("refused, retry in 1.9"), "{refused}");
+    assert!(example.line().starts_with("admitted, "));
+    assert!(example.process.wait().expect("an end").success());
+}
+
+/// The checks in the metrics of a service, by limiter and outcome.
+async fn counted(address: &str) -> BTreeMap<(String, String), u64> {
+    let scraped = reqwest::get(format!("http://{address}/metrics")).await;
+    let scraped = scraped.expect("an answer");
+    let text = "text/plain; version=0.0.4; charset=utf-8";
+    assert_eq!(scraped.headers()["content-type"], text);
+    let mut counted = BTreeMap::new();
+    for line in scraped.text().await.expect("text").lines() {
+        let Some(series) = line.strip_prefix("tollgate_checks_total{") else {
+            continue;
+        };
+        let (labels, number) = series.split_once("} ").expect(line);
+        // limiter="…",outcome="…",source="…"
+        let values: Vec<_> = labels.split('"').skip(1).step_by(2).collect();
+        let count = counted.entry((values[0].into(), values[1].into()));
+        *count.or_default() += number.parse::<u64>().expect(line);
+    }
+    // A series may begin before there is anything to count.
+    counted.retain(|_, count| *count > 0);
+    counted
+}
+
+#[tokio::test]
+async fn a_service_to_watch_tells_what_its_clients_saw_and_whom_it_refused() {
+    let mut example = Example::start("observability", "memory:");
+    let address = example.address();
+    let search = Client::new().get(format!("http://{address}/search"));
+    let seen = statuses_of(search.header("x-api-key", "ada"), 9).await;
+    let refused = seen.iter().filter(|status| **status == 429).count() as u64;
+    assert!(refused > 0, "{seen:?}");
+    // The dry run rejects no exports.
+    let export = Client::new().get(format!("http://{address}/export"));
+    let seen = statuses_of(export.header("x-api-key", "ada"), 5).await;
+    assert_eq!(seen, [200; 5]);
+    for (path, status) in [("/search", 400), ("/", 200), ("/healthz", 200)] {
+        let seen = statuses(&format!("http://{address}{path}"), 1).await;
+        assert_eq!(seen, [status], "{path}");
+    }
+    let expected = [
+        ("export", "admitted", 3),
+        ("export", "would_reject", 2),
+        ("search", "admitted", 9 - refused),
+        ("search", "no_key", 1),
+        ("search", "refused", refused),
+        ("site", "admitted", 1),
+        ("site", "exempt", 1),
+    ];
+    let expected =
+        expected.map(|(limiter, outcome, count)| ((limiter.into(), outcome.into()), count));
+    assert_eq!(counted(&address).await, BTreeMap::from(expected));
+
+    let busiest = reqwest::get(format!("http://{address}/refused")).await;
+    let busiest = busiest.expect("an answer").text().await.expect("text");
+    let told = format!("=ada was refused {refused} times, or up to 0 fewer\n");
+    assert!(busiest.ends_with(&told), "{busiest}");
+}
+
+#[tokio::test]
+async fn a_service_to_watch_has_clients_of_its_own_if_it_is_told_to() {
+    let arguments = ["--traffic", "500", "--log", "info,tollgate::check=off"];
+    let mut example = Example::start_with("observability", "memory:", &arguments);
+    let address = example.address();
+    let patience = Instant::now() + Duration::from_secs(20);
+    let wanted = ["admitted", "refused", "would_reject", "exempt", "no_key"];
+    loop {
+        let counted = counted(&address).await;
+        let there: BTreeSet<&str> = counted.keys().map(|(_, outcome)| &**outcome).collect();
+        if there == BTreeSet::from(wanted) {
+            return;
+        }
+        assert!(Instant::now() < patience, "{counted:?}");
+    }
+}
+
+#[test]
+fn the_doctor_tells_scripts_by_its_exit_status_what_it_found() {
+    let server = RedisServer::start();
+    let nowhere = DeadPort::new();
+    let doctor = |arguments: &[&str]| {
+        let mut command = Command::new(built("tollgate-doctor"));
+        command.env_remove("TOLLGATE_STORE").args(arguments);
+        let output = command.output().expect("the doctor runs");
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+        (output.status.code().expect("an end of its own"), said)
+    };
+    // A machine that is busy is slow for once; a server that is unwell is so each time.
+    let ends_in = |expected: i32, saying: &str| {
+        let mut runs = (0..5).map(|_| doctor(&[&server.url()]));
+        runs.any(|(status, said)| status == expected && said.contains(saying))
+    };
+    assert!(
+        ends_in(0, "ok       script"),
+        "{:?}",
+        doctor(&[&server.url()])
+    );
+
+    let policy = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
+    run(&mut server.connect(), &policy);
+    assert!(
+        ends_in(1, "warning  eviction"),
+        "{:?}",
+        doctor(&[&server.url()])
+    );
+
+    let (status, said) = doctor(&[&nowhere.url()]);
+    assert!(
+        status == 2 && said.starts_with("problem  connection"),
+        "{said}"
+    );
+
+    // A topic that the user may not read is no proof of health.
+    let policy = ["CONFIG", "SET", "maxmemory-policy", "noeviction"];
+    run(&mut server.connect(), &policy);
+    let rules = ["~*", "+@all", "-info"];
+    let user = [&["ACL", "SETUSER", "blind", "on", ">hunter2"][..], &rules].concat();
+    run(&mut server.connect(), &user);
+    let blind = format!("redis://blind:hunter2@127.0.0.1:{}", server.port());
+    for (arguments, expected) in [(vec![&*blind], 0), (vec!["--strict", &blind], 4)] {
+        let mut runs = (0..5).map(|_| doctor(&arguments));
+        assert!(
+            runs.any(|(status, said)| { status == expected && said.contains("unknown  eviction") }),
+            "{arguments:?}: {:?}",
+            doctor(&arguments)
+        );
+    }
+    let mut runs = (0..5).map(|_| doctor(&["--strict", &server.url()]).0);
+    assert!(runs.any(|status| status == 0));
+
+    let wrong = [
+        &[][..],
+        &["memory:"],
+        &["http://user:hunter2@127.0.0.1"],
+        &["--string", "redis://127.0.0.1"],
+    ];
+    for arguments in wrong {
+        let (status, said) = doctor(arguments);
+        assert_eq!(status, 3, "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn the_script_is_printed_as_redis_gets_it() {
+    let printed = |arguments: &[&str]| {
+        let mut command = Command::new(built("script"));
+        let output = command.args(arguments).output().expect("the example runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        output.status.success().then_some(text)
+    };
+    let script = RedisStore::scripts().next().expect("a script").1;
+    assert_eq!(printed(&[]).as_deref(), Some(script));
+    let numbered = printed(&["--numbered"]).expect("a script");
+    assert_eq!(numbered.lines().count(), script.lines().count());
+    for (number, (line, original)) in (1..).zip(numbered.lines().zip(script.lines())) {
+        assert_eq!(line, format!("{number:4}  {original}"));
+    }
+    for (name, text) in RedisStore::scripts() {
+        assert_eq!(printed(&[name]).as_deref(), Some(text));
+    }
+    assert_eq!(printed(&["missing"]), None);
+}
+
+#[tokio::test]
+async fn the_state_of_a_key_is_printed_as_text() {
+    let server = RedisServer::start();
+    let counted_by = |algorithm| Quota::per_hour(90).algorithm(algorithm);
+    let algorithms = [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingBuckets(60),
+        Algorithm::SortedSetLog,
+        Algorithm::Gcra,
+    ];
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    let limiter = RateLimiter::new(store, algorithms.map(counted_by));
+    let _ = limiter.check_n("ada", 3).await.expect("an answer");
+    let printed = |key: &str| {
+        let mut command = Command::new(built("script"));
+        command.args(["--state", &server.url(), key]);
+        let output = command.output().expect("the example runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        output.status.success().then_some(text)
+    };
+    for (suffix, lines, part) in [
+        ("", 2, "window 3600000000 us: gcra, generation "),
+        (
+            ":log",
+            3,
+            "longest window 3600000000 us, largest limit 90 in it\n3 units at ",
+        ),
+        (":buckets:60000000", 4, "\nbuckets, generation "),
+        (":set:3600000000", 3, "1 unit at "),
+        (":other", 1, "nothing is stored"),
+    ] {
+        let key = format!("tollgate:v3:{{default,ada}}{suffix}");
+        let text = printed(&key).expect(&key);
+        assert_eq!(text.lines().count(), lines, "{text}");
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    run(&mut server.connect(), &["SET", "somebody", "else's"]);
+    assert_eq!(printed("somebody"), None);
+    run(&mut server.connect(), &["RPUSH", "list", "x"]);
+    assert_eq!(printed("list"), None);
+}
+
+/// A key as an operator enters it in the first form of its limiter.
+fn entered(values: &[&str]) -> Value {
+    json!({ "kind": "entered", "form": 0, "values": values })
+}
+
+/// The page of the example `admin`, and its service.
+struct Desk {
+    service: String,
+    page: String,
+    token: String,
+    _example: Example,
+}
+
+impl Desk {
+    fn start(store: &str) -> Self {
+        let mut example = Example::start("admin", store);
+        let service = format!("http://{}", example.address());
+        let line = example.line();
+        let told = line.trim_end().split_once("http://").expect(&line).1;
+        let (page, token) = told.split_once("/ with the token ").expect(&line);
+        let (page, token) = (format!("http://{page}"), token.to_owned());
+        Self {
+            service,
+            page,
+            token,
+            _example: example,
+        }
+    }
+
+    fn get(&self, client: &Client, path: &str) -> RequestBuilder {
+        let url = format!("{}/api/limiters{path}", self.page);
+        client.get(url).bearer_auth(&self.token)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+        let url = format!("{}/api/limiters{path}", self.page);
+        let request = Client::new().post(url).bearer_auth(&self.token);
+        let request = request.header("content-type", "application/json");
+        request.body(body.to_string())
+    }
+
+    async fn tells(&self, request: RequestBuilder) -> Value {
+        let answer = request.send().await.expect("an answer");
+        let (status, text) = (answer.status(), answer.text().await.expect("text"));
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).expect(&text)
+    }
+
+    /// Changes the key of a client at 127.0.0.1, and returns its status.
+    async fn change(&self, what: &Value) -> Value {
+        let mut order = json!({ "key": entered(&["127.0.0.1"]) });
+        let all = order.as_object_mut().expect("a map");
+        all.extend(what.as_object().expect("a map").clone());
+        self.tells(self.post("/site/change", &order)).await
+    }
+
+    async fn statuses(&self, requests: usize) -> Vec<u16> {
+        statuses(&format!("{}/", self.service), requests).await
+    }
+}
+
+#[tokio::test]
+async fn nobody_gets_at_the_keys_without_the_token_and_few_may_guess_it() {
+    let desk = Desk::start("memory:");
+    let [guest, owner] = [[127, 0, 0, 2], [127, 0, 0, 1]].map(client_at);
+    let url = format!("{}/api/limiters", desk.page);
+    assert_eq!(desk.token.len(), 32);
+
+    // Requests with the token are not limited.
+    assert_eq!(statuses_of(desk.get(&owner, ""), 25).await, [200; 25]);
+    assert_eq!(statuses_of(guest.get(&url), 5).await, [401; 5]);
+    let wrong = [
+        desk.token.to_uppercase() + "0",
+        String::new(),
+        desk.token[1..].to_owned(),
+    ];
+    for wrong in wrong {
+        assert_eq!(
+            statuses_of(guest.get(&url).bearer_auth(wrong), 1).await,
+            [401]
+        );
+    }
+    let basic = guest.get(&url).basic_auth("admin", Some(&desk.token));
+    assert_eq!(statuses_of(basic, 3).await, [401, 401, 429]);
+    // Ten attempts have failed. Now this address is limited, and others are not.
+    assert_eq!(statuses_of(desk.get(&guest, ""), 1).await, [429]);
+    assert_eq!(statuses_of(desk.get(&owner, ""), 1).await, [200]);
+
+    // A page of another site does not even use up attempts.
+    let foreign = || owner.post(format!("{url}/site/change")).body("{}");
+    for site in ["cross-site", "same-site"] {
+        let request = foreign().header("sec-fetch-site", site);
+        assert_eq!(statuses_of(request, 12).await, [403; 12]);
+    }
+    let own = desk.get(&owner, "").header("sec-fetch-site", "same-origin");
+    assert_eq!(statuses_of(own, 1).await, [200]);
+
+    // A site that points its own name to this machine is rejected too.
+    let port = desk.page.rsplit_once(':').expect("a port").1;
+    for (host, status) in [
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost", 200),
+        ("[::1]", 200),
+    ] {
+        let request = desk
+            .get(&owner, "")
+            .header("host", format!("{host}:{port}"));
+        assert_eq!(statuses_of(request, 1).await, [status], "{host}");
+    }
+    // The scheme is a word in any case, and spaces around the token are none of it.
+    for credentials in ["bearer ", "BEARER  "] {
+        let request = owner
+            .get(&url)
+            .header("authorization", format!("{credentials}{}", desk.token));
+        assert_eq!(statuses_of(request, 1).await, [200], "{credentials}");
+    }
+
+    // The service does not serve it.
+    let there = format!("{}/api/limiters", desk.service);
+    assert_eq!(
+        statuses_of(owner.get(there).bearer_auth(&desk.token), 1).await,
+        [404]
+    );
+}
+
+#[tokio::test]
+async fn an_operator_looks_at_a_key_and_resets_credits_and_blocks() {
+    let desk = Desk::start("memory:");
+    assert_eq!(
+        desk.statuses(12).await,
+        [[200; 10].as_slice(), &[429; 2]].concat()
+    );
+    let key = json!({ "key": entered(&["127.0.0.1"]) });
+    let look = || desk.tells(desk.post("/site/peek", &key));
+    let standing = look().await;
+    assert_eq!(standing["key"], "ip=127.0.0.1");
+    assert_eq!(standing["blocked_seconds"], Value::Null);
+    let quota = &standing["quotas"][0];
+    assert_eq!(quota["quota"], "10/hour");
+    assert_eq!(
+        (&quota["used"], &quota["remaining"]),
+        (&json!(10), &json!(0))
+    );
+    let returns = quota["returns_in_seconds"].as_f64().expect("a number");
+    assert!(returns > 1_800.0 && returns <= 3_600.0, "{returns}");
+
+    let given = desk.change(&json!({ "do": "credit", "units": 2 })).await;
+    assert_eq!(given["quotas"][0]["remaining"], 2);
+    assert_eq!(desk.statuses(3).await, [200, 200, 429]);
+    let reset = desk.change(&json!({ "do": "reset" })).await;
+    assert_eq!(reset["quotas"][0]["used"], 0);
+    assert_eq!(desk.statuses(1).await, [200]);
+    let blocked = desk.change(&json!({ "do": "block", "seconds": 90 })).await;
+    let left = blocked["blocked_seconds"].as_f64().expect("a number");
+    assert!(left > 80.0 && left <= 90.0, "{left}");
+    let refused = reqwest::get(&desk.service).await.expect("an answer");
+    assert_eq!(refused.status(), 429);
+    let wait = refused.headers()["retry-after"].to_str().expect("text");
+    let wait: u64 = wait.parse().expect(wait);
+    assert!(wait > 80 && wait <= 90, "{wait}");
+
+    let told = desk.tells(desk.post("/site/view", &json!({}))).await;
+    assert_eq!(told["blocked"]["rows"][0]["key"], "ip=127.0.0.1");
+    let busiest = json!([{ "key": "ip=127.0.0.1", "refused": 4, "error": 0 }]);
+    assert_eq!(told["busiest"], busiest);
+    // As the list shows it.
+    let order = json!({ "key": { "kind": "stored", "value": "ip=127.0.0.1" }, "do": "unblock" });
+    let unblocked = desk.tells(desk.post("/site/change", &order)).await;
+    assert_eq!(unblocked["blocked_seconds"], Value::Null);
+    assert_eq!(desk.statuses(1).await, [200]);
+
+    let api_key = json!({ "key": entered(&["ada"]) });
+    let search = Client::new().get(format!("{}/search", desk.service));
+    assert_eq!(
+        statuses_of(search.header("x-api-key", "ada"), 2).await,
+        [200; 2]
+    );
+    let standing = desk.tells(desk.post("/search/peek", &api_key)).await;
+    assert_eq!(standing["quotas"][1]["used"], 2);
+    assert!(!standing["key"].as_str().expect("text").contains("ada"));
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
+    let desk = Desk::start("memory:");
+    let ada = entered(&["127.0.0.1"]);
+    let stored = |value: &str| json!({ "key": { "kind": "stored", "value": value } });
+    for (path, body, status) in [
+        ("/site/peek", json!({ "key": entered(&["1.2.3"]) }), 400),
+        ("/site/peek", json!({ "key": entered(&[]) }), 400),
+        ("/reports/peek", json!({ "key": entered(&["acme"]) }), 400),
+        ("/site/peek", stored("a b"), 400),
+        (
+            "/site/peek",
+            json!({ "key": { "kind": "text", "value": "ada" } }),
+            422,
+        ),
+        ("/site/peek", json!({}), 422),
+        ("/nowhere/peek", json!({ "key": ada }), 404),
+        ("/site/change", json!({ "key": ada, "do": "explode" }), 422),
+        ("/site/change", json!({ "key": ada, "do": "credit" }), 422),
+        (
+            "/site/change",
+            json!({ "key": ada, "do": "credit", "units": -1 }),
+            422,
+        ),
+        (
+            "/site/change",
+            json!({ "key": ada, "do": "block", "seconds": 0.5 }),
+            422,
+        ),
+        (
+            "/site/peek",
+            json!({ "key": entered(&[&"a".repeat(5_000)]) }),
+            413,
+        ),
+    ] {
+        let statuses = statuses_of(desk.post(path, &body), 1).await;
+        assert_eq!(statuses, [status], "{path} {body}");
+    }
+    // What a form of another site could send.
+    let order = json!({ "key": ada, "do": "reset" }).to_string();
+    let url = format!("{}/api/limiters/site/change", desk.page);
+    let simple = Client::new().post(url).bearer_auth(&desk.token).body(order);
+    assert_eq!(statuses_of(simple, 1).await, [415]);
+}
+
+#[tokio::test]
+async fn a_key_is_asked_for_and_made_as_the_limiter_counts_it() {
+    let desk = Desk::start("memory:");
+    let limiters = desk.tells(desk.get(&Client::new(), "")).await;
+    let labels = |limiter: &Value| {
+        let fields = limiter["forms"][0].as_array().expect("a list");
+        fields.iter().map(|field| field["label"].clone()).collect()
+    };
+    let labels: Vec<Vec<Value>> = limiters
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(labels)
+        .collect();
+    let headers = [
+        "value of the header x-tenant-id",
+        "value of the header x-user-id",
+    ];
+    assert_eq!(
+        json!(labels),
+        json!([["IP address"], ["value of the header x-api-key"], headers])
+    );
+
+    let report = Client::new().get(format!("{}/reports", desk.service));
+    let report = report
+        .header("x-tenant-id", "acme")
+        .header("x-user-id", "ada");
+    assert_eq!(statuses_of(report, 1).await, [200]);
+    let key = json!({ "key": entered(&["acme", "ada"]) });
+    let status = desk.tells(desk.post("/reports/peek", &key)).await;
+    assert_eq!(
+        status["key"],
+        "header:x-tenant-id=acme,header:x-user-id=ada"
+    );
+    assert_eq!(status["quotas"][0]["used"], 1);
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_has_is_neither_looked_up_nor_blocked() {
+    let desk = Desk::start("memory:");
+    let block = |key: Value| json!({ "key": key, "do": "block", "seconds": 600 });
+    let stored = |value: &str| block(json!({ "kind": "stored", "value": value }));
+    let hashed = "header:x-api-key=~648169584ac95f61920b47c2a9aeaeeb5889044e";
+    for (limiter, order, said) in [
+        (
+            "site",
+            block(entered(&["1f0c"])),
+            "IP address is not valid: enter one like 192.0.2.1 or 2001:db8::1",
+        ),
+        ("site", block(entered(&[""])), "IP address is missing"),
+        (
+            "site",
+            stored(hashed),
+            "not a key of this limiter, which counts by IP address",
+        ),
+        (
+            "search",
+            stored("ip=127.0.0.1"),
+            "not a key of this limiter, which counts by value of the header x-api-key",
+        ),
+        (
+            "search",
+            block(entered(&["a\nb"])),
+            "value of the header x-api-key is not valid: no header can contain control characters",
+        ),
+        (
+            "reports",
+            stored("header:x-tenant-id=acme"),
+            "not a key of this limiter, which counts by value of the header x-tenant-id and value of the header x-user-id",
+        ),
+    ] {
+        for path in ["peek", "change"] {
+            let answer = desk
+                .post(&format!("/{limiter}/{path}"), &order)
+                .send()
+                .await
+                .expect("an answer");
+            assert_eq!(answer.status(), 400, "{order}");
+            assert_eq!(answer.text().await.expect("text"), said);
+        }
+        let view = desk
+            .tells(desk.post(&format!("/{limiter}/view"), &json!({})))
+            .await;
+        assert_eq!(view["blocked"]["total"], 0, "{order}");
+    }
+    // One that an earlier version of the service blocked is listed, so it can be unblocked.
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url())
+        .expect("a URL")
+        .prefix("shop");
+    let site = RateLimiter::new(store, "10/hour".parse::<Quota>().expect("a quota")).name("site");
+    site.admin()
+        .block("ada", Duration::from_secs(600))
+        .await
+        .expect("Redis answers");
+    let desk = Desk::start(&server.url());
+    let order = json!({ "key": { "kind": "stored", "value": "ada" }, "do": "unblock" });
+    let status = desk.tells(desk.post("/site/change", &order)).await;
+    assert_eq!(status["blocked_seconds"], Value::Null);
+    assert_eq!(
+        statuses_of(desk.post("/site/change", &order), 1).await,
+        [400]
+    );
+    let view = json!({ "key": order["key"] });
+    let view = desk.tells(desk.post("/site/view", &view)).await;
+    assert_eq!(
+        (&view["blocked"]["total"], &view["key"]),
+        (&json!(0), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn fifty_requests_with_the_token_at_once_all_pass_and_ten_wrong_tokens_do_not() {
+    let desk = Desk::start("memory:");
+    let at_once = async |request: &RequestBuilder, requests: usize| {
+        let sent = (0..requests).map(|_| request.try_clone().expect("no stream").send());
+        let mut statuses = Vec::new();
+        for answer in futures_util::future::join_all(sent).await {
+            statuses.push(answer.expect("an answer").status().as_u16());
+        }
+        statuses.sort_unstable();
+        statuses
+    };
+    let [owner, guest] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(client_at);
+    assert_eq!(at_once(&desk.get(&owner, ""), 50).await, [200; 50]);
+    let url = format!("{}/api/limiters", desk.page);
+    let wrong = guest.get(url).bearer_auth("x".repeat(32));
+    let expected = [[401; 10].as_slice(), &[429; 40]].concat();
+    assert_eq!(at_once(&wrong, 50).await, expected);
+    // Whoever has guessed too often does not learn whether the next guess is right.
+    let limited = desk.get(&guest, "").send().await.expect("an answer");
+    assert_eq!(limited.status(), 429);
+    let wait = limited.headers()["retry-after"].to_str().expect("text");
+    let wait: u64 = wait.parse().expect(wait);
+    assert!(wait > 30 && wait <= 61, "{wait}");
+    assert_eq!(at_once(&desk.get(&owner, ""), 50).await, [200; 50]);
+}
+
+#[tokio::test]
+async fn the_page_shows_and_lifts_a_block_after_too_many_refusals() {
+    let desk = Desk::start("memory:");
+    let statuses = desk.statuses(10 + 100).await;
+    assert_eq!(statuses, [[200; 10].as_slice(), &[429; 100]].concat());
+    let row = async || {
+        let view = desk.tells(desk.post("/site/view", &json!({}))).await;
+        view["blocked"]["rows"][0].clone()
+    };
+    let blocked = row().await;
+    assert_eq!(blocked["key"], "ip=127.0.0.1");
+    assert_eq!(blocked["reason"], "refused too often, block 1");
+    let lifted = desk.change(&json!({ "do": "unblock" })).await;
+    assert_eq!(lifted["blocked_seconds"], Value::Null);
+    let _ = desk.change(&json!({ "do": "block", "seconds": 90 })).await;
+    assert_eq!(row().await["reason"], "operator");
+}
+
+#[tokio::test]
+async fn blocked_keys_come_in_pages_and_are_searched() {
+    let desk = Desk::start("memory:");
+    for number in 0..120 {
+        let address = format!("192.0.2.{number}");
+        let seconds = 1_000 - number;
+        let order = json!({ "key": entered(&[&address]), "do": "block", "seconds": seconds });
+        let _ = desk.tells(desk.post("/site/change", &order)).await;
+    }
+    let page = async |search: &str, page: usize| {
+        let view = json!({ "blocked": { "search": search, "page": page } });
+        let mut view = desk.tells(desk.post("/site/view", &view)).await;
+        let keys = view["blocked"]["rows"].as_array().expect("a list").iter();
+        let keys: Vec<_> = keys
+            .map(|row| row["key"].as_str().expect("text").to_owned())
+            .collect();
+        view["blocked"]
+            .as_object_mut()
+            .expect("a map")
+            .remove("rows");
+        (view["blocked"].clone(), keys)
+    };
+    let (first, keys) = page("", 0).await;
+    assert_eq!(
+        first,
+        json!({ "total": 120, "found": 120, "page": 0, "pages": 3, "first": 1 })
+    );
+    let expected: Vec<_> = (0..50)
+        .map(|number| format!("ip=192.0.2.{number}"))
+        .collect();
+    assert_eq!(keys, expected);
+    // A page that is gone meanwhile is the last one.
+    for number in [2, 3, 999] {
+        let (last, keys) = page("", number).await;
+        assert_eq!(
+            last,
+            json!({ "total": 120, "found": 120, "page": 2, "pages": 3, "first": 101 })
+        );
+        assert_eq!((keys.len(), keys[0].as_str()), (20, "ip=192.0.2.100"));
+    }
+    let (found, keys) = page(" 2.11", 0).await;
+    assert_eq!(
+        found,
+        json!({ "total": 120, "found": 11, "page": 0, "pages": 1, "first": 1 })
+    );
+    assert_eq!(keys[0], "ip=192.0.2.11");
+    let (none, keys) = page("<script>", 5).await;
+    assert_eq!(
+        none,
+        json!({ "total": 120, "found": 0, "page": 0, "pages": 1, "first": 1 })
+    );
+    assert!(keys.is_empty());
+}
+
+/// Starts the example with these variables, and returns what it says before it ends. Empty if it serves.
+fn refusal(variables: &[(&str, &str)]) -> String {
+    let mut process = Command::new(built("admin"))
+        .envs([
+            ("TOLLGATE_STORE", "memory:"),
+            ("TOLLGATE_ADDR", "127.0.0.1:0"),
+        ])
+        .env("TOLLGATE_ADMIN_ADDR", "127.0.0.1:0")
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the example runs");
+    let mut output = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+    if output.any(|line| line.expect("text").contains("Then open the page")) {
+        process.kill().expect("it runs");
+        let _ = process.wait();
+        return String::new();
+    }
+    let ended = process.wait_with_output().expect("it ended");
+    assert!(!ended.status.success());
+    String::from_utf8(ended.stderr).expect("text")
+}
+
+#[test]
+fn a_short_token_and_plain_http_for_others_are_refused_at_the_start() {
+    let with_token = |token| refusal(&[("TOLLGATE_ADMIN_TOKEN", token)]);
+    let short = with_token("hunter2");
+    assert!(
+        short.contains("TOLLGATE_ADMIN_TOKEN: the token has 7 characters"),
+        "{short}"
+    );
+    assert!(
+        short.contains("at least 16") && !short.contains("hunter2"),
+        "{short}"
+    );
+    assert!(with_token("123456789012345 ").contains("has 15 characters"));
+    assert_eq!(with_token("1234567890123456"), "");
+    let odd = with_token("1234567890 123456");
+    assert!(odd.contains("use letters and digits"), "{odd}");
+
+    let everywhere = ("TOLLGATE_ADMIN_ADDR", "0.0.0.0:0");
+    for flag in ["", "1", "deny"] {
+        let said = refusal(&[everywhere, ("TOLLGATE_ADMIN_PLAIN_HTTP", flag)]);
+        assert!(
+            said.contains("refusing to serve plain HTTP on 0.0.0.0:"),
+            "{said}"
+        );
+        assert!(said.contains("TOLLGATE_ADMIN_PLAIN_HTTP=allow"), "{said}");
+    }
+    assert_eq!(
+        refusal(&[everywhere, ("TOLLGATE_ADMIN_PLAIN_HTTP", "allow")]),
+        ""
+    );
+}
+
+#[tokio::test]
+async fn what_is_blocked_on_the_page_of_one_process_all_refuse_within_a_second() {
+    let server = RedisServer::start();
+    let [one, other] = [(); 2].map(|()| Desk::start(&server.url()));
+    assert_eq!(other.statuses(1).await, [200]);
+    for (what, status) in [
+        (json!({ "do": "block", "seconds": 600 }), 429),
+        (json!({ "do": "unblock" }), 200),
+    ] {
+        let _ = one.change(&what).await;
+        assert_eq!(one.statuses(1).await, [status]);
+        let begin = Instant::now();
+        while other.statuses(1).await != [status] {
+            assert!(
+                begin.elapsed() < Duration::from_millis(1_300),
+                "{:?}",
+                begin.elapsed()
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let told = other.tells(other.post("/site/view", &json!({}))).await;
+        assert_eq!(told["blocked"]["total"], u8::from(status == 429));
+    }
+}

@@ -1,0 +1,14 @@
+//! Stores that fail: policies, waiting, the outage log and the recovery.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "redis")]
+mod outage_log;
+mod policies;
+#[cfg(feature = "redis")]
+mod recovery;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "redis")]
+mod waiting;

@@ -1,0 +1,10 @@
+//! What clients see: headers, rejections and nested limits, over HTTP.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(all(feature = "axum-08", feature = "redis"))]
+mod http;
+#[cfg(feature = "redis")]
+mod nested;
+mod refusals;

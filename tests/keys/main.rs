@@ -1,0 +1,7 @@
+//! Keys and how requests tell them, for anything that a client may send.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client_ip;
+mod identity;

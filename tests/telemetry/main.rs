@@ -1,0 +1,6 @@
+//! Metrics and events of checks.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod outcomes;
