@@ -281,6 +281,16 @@ fn sentences_have_the_figures_of_the_results() {
             ),
         ),
         (
+            "levels",
+            format!(
+                "three levels serve {} times the requests of three layers",
+                results
+                    .section("**64 connections, 10000 users")
+                    .table()
+                    .cell("one layer of three levels", "× layers")
+            ),
+        ),
+        (
             "leases",
             format!(
                 "goes from {} 000 to {} million decisions per second",
