@@ -22,6 +22,10 @@ pub mod after {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the scripts run as services call them"
+)]
 mod tests {
     use std::time::Duration;
 

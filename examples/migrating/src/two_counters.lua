@@ -1,4 +1,4 @@
--- KEYS: the counts of this window and of the one before. ARGV: the seconds of this window that are over, the window, the limit.
+-- KEYS: the counts of this window and of the one before. ARGV: the seconds into this window, the window, the limit.
 local count = tonumber(redis.call('GET', KEYS[1]) or 0)
 local before = tonumber(redis.call('GET', KEYS[2]) or 0)
 if before * (1 - ARGV[1] / ARGV[2]) + count >= tonumber(ARGV[3]) then
