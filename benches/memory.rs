@@ -1,8 +1,9 @@
 //! The memory of a key in Redis and the commands of a check, for each algorithm and for the textbook's sorted
-//! set. Prints three tables; README.md says how to read it.
+//! set. Prints four tables; README.md says how to read it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use redis::{Connection, Script};
 use tokio::task::JoinSet;
@@ -35,6 +36,17 @@ const KEYS: u32 = if cfg!(debug_assertions) {
     1_000
 } else {
     30_000
+};
+
+/// The numbers of buckets of the fourth table.
+const BUCKETS: [u16; 4] = [4, 12, 60, 240];
+
+/// In the fourth table, the window, after which no bucket is empty, and the time that is measured then. Without
+/// optimization, this bench only has to work.
+const STEADY: [Duration; 2] = if cfg!(debug_assertions) {
+    [Duration::from_millis(50); 2]
+} else {
+    [Duration::from_millis(1_500), Duration::from_secs(3)]
 };
 
 /// The sliding window as it is found in tutorials: one member a unit, scored by its time.
@@ -109,6 +121,7 @@ async fn main() {
     print_row("textbook sorted set", &of_textbook(&server).await);
     print_live(&server).await;
     print_many(&server).await;
+    print_buckets(&server).await;
 }
 
 async fn of_algorithm(server: &RedisServer, algorithm: Algorithm) -> Vec<Measured> {
@@ -194,6 +207,69 @@ async fn print_live(server: &RedisServer) {
         ];
         println!("| {name} | {} |", bytes.map(grouped).join(" | "));
     }
+}
+
+/// The cost of more buckets: they return units with less delay, and each check reads all of them.
+async fn print_buckets(server: &RedisServer) {
+    println!("\n**Buckets, none empty**\n");
+    println!("| counted by | bytes of a key | Redis CPU µs |");
+    println!("|---|--:|--:|");
+    for buckets in BUCKETS {
+        let full = of_full_buckets(server, buckets).await;
+        let bytes = full.last().expect("a limit").bytes;
+        let cpu = cpu_of_buckets(server, buckets).await;
+        println!("| SlidingBuckets({buckets}) | {} | {cpu} |", grouped(bytes));
+    }
+}
+
+/// The CPU of Redis for a decision, with 64 checks at a time on 192 keys. Each key is checked by one task.
+async fn cpu_of_buckets(server: &RedisServer, buckets: u16) -> String {
+    const TASKS: u64 = 64;
+    const KEYS_OF_A_TASK: u64 = 3;
+    let mut connection = server.connect();
+    run(&mut connection, &["FLUSHALL", "SYNC"]);
+    let [window, measured] = STEADY;
+    let quota = Quota::new(u32::MAX, window).algorithm(Algorithm::SlidingBuckets(buckets));
+    let limiter = RateLimiter::new(store_on(server), quota);
+    let decisions = Arc::new(AtomicU64::new(0));
+    let end = Instant::now() + 2 * window + measured;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (limiter, decisions) = (limiter.clone(), Arc::clone(&decisions));
+        tasks.spawn(async move {
+            let first = task * KEYS_OF_A_TASK;
+            let keys = (first..first + KEYS_OF_A_TASK).map(|key| Key::from(format!("{key}")));
+            for key in keys.collect::<Vec<_>>().iter().cycle() {
+                let decision = limiter.check(key.clone()).await;
+                assert!(decision.expect("the server answers").is_allowed());
+                decisions.fetch_add(1, Ordering::Relaxed);
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+        });
+    }
+    tokio::time::sleep(2 * window).await;
+    let before = (cpu(&mut connection), decisions.load(Ordering::Relaxed));
+    tokio::time::sleep(measured * 9 / 10).await;
+    let after = (cpu(&mut connection), decisions.load(Ordering::Relaxed));
+    tasks.join_all().await;
+    let decided = (after.1 - before.1).max(1);
+    let nanos = (after.0 - before.0) * 1_000 / decided;
+    format!("{}.{}", nanos / 1_000, nanos % 1_000 / 100)
+}
+
+/// The microseconds of CPU that the server has used.
+fn cpu(connection: &mut Connection) -> u64 {
+    let info = redis::cmd("INFO").arg("cpu").query(connection);
+    let info: redis::InfoDict = info.expect("INFO answers");
+    // "used_cpu_sys:0.123456"
+    let micros = |name: &str| -> u64 {
+        let seconds: String = info.get(name).expect("a number");
+        let digits: String = seconds.chars().filter(char::is_ascii_digit).collect();
+        digits.parse().expect("digits")
+    };
+    micros("used_cpu_user") + micros("used_cpu_sys")
 }
 
 /// The length of the name, and the bytes of a key whose units have different times and do not expire.

@@ -38,8 +38,10 @@
 //! 5. The [`Decision`] has the units used and left. If the check is refused, it also has the shortest wait
 //!    after which the same check is admitted, exact to the microsecond.
 //!
-//! Rule 3 is that of the default algorithm. The other [algorithms](Algorithm) store or promise something else:
+//! Rule 3 describes the default algorithm. The other [algorithms](Algorithm) store or promise something else:
 //! see [which one to choose](guide::algorithms).
+//!
+//! Windows are durations of 1 ms to 366 days or, with the feature `calendar`, days, weeks and months of a time zone.
 //!
 //! # Where to find what
 //!
@@ -58,8 +60,8 @@
 //! | [`doctor`] | the report of [`RedisStore::doctor`] about a server |
 //! | [`Error`], [`ConfigError`] | what can go wrong |
 //!
-//! The [guide] has one page per question, from [getting started](guide::getting_started) to
-//! [every default with its reason](guide::defaults).
+//! The [guide] has one page per question. Read [getting started](guide::getting_started), [keys](guide::keys),
+//! [placement](guide::placement), [algorithms](guide::algorithms) and [failures](guide::failures), then what you need.
 //!
 //! # What this does not do
 //!
@@ -69,12 +71,11 @@
 //! | limit requests in flight, or shed load | `tower::limit::ConcurrencyLimit` and `tower::load_shed`, inside of the layer |
 //! | stop floods | A refused request still passes the network, TLS and HTTP. Layers 3 and 4 belong to the provider, a load balancer or a firewall: see [security](guide::security). |
 //! | recognize clients behind proxies without configuration | [`key::client_ip`] reads forwarding headers only from the proxies that you trust |
-//! | read bodies | [Limits known only from the body](guide::plans_and_costs#limits-known-only-from-the-body) are checked in the handler |
+//! | read bodies | [Limits known only from the body](guide::bodies) are checked in the handler |
 //! | bill | Counts are forgotten after the window, and a lost answer may leave a charge. Bill from a database. |
 //! | stay exact across regions | Each Redis counts on its own: see [several regions](guide::deployment#several-regions) |
-//! | calendar months and time zones | Windows are durations of 1 ms to 366 days. [`Algorithm::FixedWindow`] aligns a day to midnight UTC in Redis. |
 //! | priorities and fair shares | Give each group a limiter with its own limit |
-//! | read rules from a file at run time | Quotas are text or serde values; [`RateLimitLayer::quotas_for`] looks them up per key. For a standalone service, see Envoy's ratelimit or Limitador. |
+//! | read rules from a file | [Your service reads it](guide::plans#plans-from-a-file-that-changes), and [`RateLimitLayer::quotas_for`] looks them up per key. For a standalone service, see Envoy's ratelimit or Limitador. |
 //!
 //! # Features
 //!
@@ -85,7 +86,7 @@
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
 //! | `doctor` | [`RedisStore::doctor`], which examines whether a server is set up for exact limits | |
 //! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
-//! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::operations) | |
+//! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::monitoring) | |
 //! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |

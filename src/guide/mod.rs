@@ -1,38 +1,52 @@
-//! The guide: one page per question.
+//! The guide: one page per question. Read the first five in this order, then what you need.
 //!
 //! | | page | answers |
 //! |---|---|---|
 //! | **Start** | [Getting started](getting_started) | How do I get from nothing to a limit in production? |
-//! | | [Placement](placement) | Where in the stack does the layer go? |
 //! | | [Keys](keys) | Who is counted, and how is a client recognized behind proxies? |
-//! | | [Algorithms](algorithms) | Which algorithm counts best for my limit? |
-//! | | [Plans and costs](plans_and_costs) | How do I set limits per tenant, and charge what a request really costs? |
+//! | | [Placement](placement) | Where in the stack does the layer go? |
+//! | | [Algorithms](algorithms) | Which algorithm counts best for my limit, by the name that I know? |
+//! | | [Failures](failures) | What happens when Redis fails? |
+//! | **Shape limits** | [Plans](plans) | How do I give each tenant its own quotas, from a database or a file? |
+//! | | [Costs and settling](costs) | How do I charge what a request really costs? |
+//! | | [Limits in bodies](bodies) | How do I limit by the account, the tokens or the rows in a body? |
 //! | | [Users, tenants and the whole service](levels) | How do I check several limits at once, all or nothing? |
 //! | | [Leases](leases) | How do I admit requests from memory without exceeding the limit? |
-//! | | [Clients](clients) | What do clients see, and how do I stay below the limit of another service? |
-//! | **Run** | [Failures](failures) | What happens when Redis fails? |
-//! | | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, Cluster, regions, Kubernetes |
+//! | **Other services** | [Clients](clients) | What do clients of my service see? |
+//! | | [Upstreams](upstreams) | How do I stay below the limit of a service that I call? |
+//! | **Run** | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, regions, Kubernetes |
+//! | | [Cluster and hash tags](cluster) | What changes on Redis Cluster? |
 //! | | [Capacity](capacity) | How much memory and CPU does Redis need, and how fast is a check? |
-//! | | [Operations](operations) | How do I watch limits, and correct them for one key? |
+//! | | [Metrics and alerts](monitoring) | How do I watch limits? |
+//! | | [Support](support) | How do I help a refused customer? |
 //! | | [Security](security) | What can an attacker do, and what prevents it? |
 //! | **Develop** | [Testing](testing) | How do I test a service that has limits? |
-//! | | [Migrating](migrating) | How do I replace another limiter? |
+//! | | [Migrating](migrating) | How do I replace another limiter, or a script? |
 //! | **Look up** | [Defaults](defaults) | What can I set, to which value is it set, and why? |
 
 #[doc = include_str!("getting_started.md")]
 pub mod getting_started {}
 
-#[doc = include_str!("placement.md")]
-pub mod placement {}
-
 #[doc = include_str!("keys.md")]
 pub mod keys {}
+
+#[doc = include_str!("placement.md")]
+pub mod placement {}
 
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
 
-#[doc = include_str!("plans_and_costs.md")]
-pub mod plans_and_costs {}
+#[doc = include_str!("failures.md")]
+pub mod failures {}
+
+#[doc = include_str!("plans.md")]
+pub mod plans {}
+
+#[doc = include_str!("costs.md")]
+pub mod costs {}
+
+#[doc = include_str!("bodies.md")]
+pub mod bodies {}
 
 #[doc = include_str!("levels.md")]
 pub mod levels {}
@@ -43,17 +57,23 @@ pub mod leases {}
 #[doc = include_str!("clients.md")]
 pub mod clients {}
 
-#[doc = include_str!("failures.md")]
-pub mod failures {}
+#[doc = include_str!("upstreams.md")]
+pub mod upstreams {}
 
 #[doc = include_str!("deployment.md")]
 pub mod deployment {}
 
+#[doc = include_str!("cluster.md")]
+pub mod cluster {}
+
 #[doc = include_str!("capacity.md")]
 pub mod capacity {}
 
-#[doc = include_str!("operations.md")]
-pub mod operations {}
+#[doc = include_str!("monitoring.md")]
+pub mod monitoring {}
+
+#[doc = include_str!("support.md")]
+pub mod support {}
 
 #[doc = include_str!("security.md")]
 pub mod security {}
@@ -62,7 +82,28 @@ pub mod security {}
 pub mod testing {}
 
 #[doc = include_str!("migrating.md")]
-pub mod migrating {}
+pub mod migrating {
+    #[doc = include_str!("migrating/tower_governor.md")]
+    pub mod tower_governor {}
+
+    #[doc = include_str!("migrating/axum_governor.md")]
+    pub mod axum_governor {}
+
+    #[doc = include_str!("migrating/actix_governor.md")]
+    pub mod actix_governor {}
+
+    #[doc = include_str!("migrating/governor.md")]
+    pub mod governor {}
+
+    #[doc = include_str!("migrating/tower_redis_cell.md")]
+    pub mod tower_redis_cell {}
+
+    #[doc = include_str!("migrating/tower.md")]
+    pub mod tower {}
+
+    #[doc = include_str!("migrating/scripts.md")]
+    pub mod scripts {}
+}
 
 #[doc = include_str!("defaults.md")]
 pub mod defaults {}

@@ -18,7 +18,7 @@ use crate::telemetry::RefusedKey;
 /// `layer.limiter().admin()`.
 ///
 /// These methods can lift any limit, so make them available only to authorized operators. The example
-/// `admin` is an admin page with a login. The [guide](crate::guide::operations) has more about operations.
+/// `admin` is an admin page with a login. The [guide](crate::guide::support) has more about operations.
 ///
 /// # Examples
 ///

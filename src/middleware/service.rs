@@ -22,7 +22,7 @@ use super::response::{prepare_request, rejection_response};
 ///
 /// tower has types with the same names: `tower::limit::RateLimit` and `tower::limit::RateLimitLayer`. They
 /// make calls wait, and have no keys. `ServiceBuilder::rate_limit` adds tower's. The guide compares them:
-/// [migrating](crate::guide::migrating#tower).
+/// [migrating](crate::guide::migrating::tower).
 ///
 /// The request body can be of any type. The response body has to implement [`http_body::Body`], like those of
 /// axum, hyper, tonic and tower-http, because [`settle`](crate::RateLimitLayer::settle) needs its size. The

@@ -183,6 +183,220 @@ fn governors_check_takes_as_long_as_the_bench_printed() {
     assert!(page.contains(&sentence), "{sentence}");
 }
 
+/// The pages that users read.
+fn pages() -> Vec<Document> {
+    let documents = documents().into_iter();
+    let pages = documents
+        .filter(|each| each.path.starts_with("src/guide") || each.path == Path::new("README.md"));
+    pages.collect()
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = read("README.md").lines().count();
+    assert!(lines <= 180, "{lines} lines");
+}
+
+#[test]
+fn sentences_have_the_figures_of_the_results() {
+    let results = Document::read(Path::new("benches/RESULTS.md"));
+    let memory = results.section("## Memory and commands");
+    let full = memory.table();
+    let expiring = memory.section("**A log whose units expire**").table();
+    let live = |tasks: &str| {
+        let mut lines = results
+            .text
+            .lines()
+            .filter(|line| line.starts_with("**About 10 live units"));
+        let heading = lines.find(|line| line.ends_with(&format!("; {tasks} at a time**")));
+        results.section(heading.expect("a heading")).table()
+    };
+    let bytes = |name: &str, limit: &str| full.number(name, limit);
+    let times = |limit| bytes("SortedSetLog", limit) / bytes("SlidingLog", limit);
+    let observed = |row: &str, column: usize| -> u32 {
+        let blocks = results.blocks.iter().flat_map(markdown::Block::rows);
+        let mut rows = blocks.filter(|cells| cells[0] == row);
+        rows.next().expect("a row")[column]
+            .parse()
+            .expect("a number")
+    };
+    let plain = observed("none; without the feature `metrics`", 1);
+    let metric = observed("a Prometheus recorder", 1) - plain;
+    let line = observed(
+        "a Prometheus recorder and a log at debug: a line for each check",
+        1,
+    ) - plain;
+    let hot = results.section("**Without HTTP, one hot key; ").table();
+    let sentences = [
+        (
+            "algorithms",
+            format!(
+                "a key that has used 10 000 units takes {:.0} kB in Redis, and {:.1} kB with",
+                bytes("SlidingLog", "limit 10 000") / 1e3,
+                bytes("the same, no bucket empty", "limit 10 000") / 1e3
+            ),
+        ),
+        (
+            "algorithms",
+            format!(
+                "{:.0} bytes a unit for a full log of 10 000 units, and {:.0} while units expire",
+                full.number("SlidingLog", "a unit of 10 000"),
+                expiring
+                    .cell_after("SlidingLog", "10 000 live units", 1)
+                    .parse::<f64>()
+                    .expect("a number")
+            ),
+        ),
+        (
+            "algorithms",
+            format!(
+                "a full set takes {:.1} times the memory of a log at a limit of 100, and {:.1} times at 10 000",
+                times("limit 100"),
+                times("limit 10 000")
+            ),
+        ),
+        (
+            "capacity",
+            format!(
+                "about {} 000 checks per second if 64 run at a time, and {} if each is sent alone. A key with the default \
+                 algorithm takes {:.1} kB at a limit of 100",
+                live("64")
+                    .cell("SlidingLog", "decisions/s")
+                    .trim_end_matches('k'),
+                live("1").cell("SlidingLog", "decisions/s"),
+                bytes("SlidingLog", "limit 100") / 1e3
+            ),
+        ),
+        (
+            "migrating/scripts",
+            format!(
+                "A set of 1 000 members takes {:.0} kB in Redis, the default algorithm {:.0} kB",
+                bytes("textbook sorted set", "limit 1 000") / 1e3,
+                bytes("SlidingLog", "limit 1 000") / 1e3
+            ),
+        ),
+        (
+            "monitoring",
+            format!(
+                "a metric adds about {metric} ns to a check, a debug log line {}",
+                line / 100 * 100
+            ),
+        ),
+        (
+            "levels",
+            format!(
+                "three levels serve {} times the requests of three layers",
+                results
+                    .section("**64 connections, 10000 users")
+                    .table()
+                    .cell("one layer of three levels", "× layers")
+            ),
+        ),
+        (
+            "leases",
+            format!(
+                "goes from {} 000 to {} million decisions per second",
+                hot.cell("Redis", "a second").trim_end_matches('k'),
+                hot.cell("Redis with a lease", "a second")
+                    .trim_end_matches('M')
+            ),
+        ),
+    ];
+    for (page, sentence) in sentences {
+        let text = read(&format!("src/guide/{page}.md"));
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(&sentence), "{page} lacks: {sentence}");
+    }
+    // A charge in a log: a time and a sum.
+    assert!(read("src/guide/algorithms.md").contains("A charge takes 12 bytes"));
+    assert!(read("lua/log_loop.lua").contains("local run = pack('>dI4', clock,"));
+}
+
+#[test]
+fn of_the_clients_in_the_table_so_many_wait() {
+    let clients = Document::read(Path::new("src/guide/clients.md"));
+    let table = clients.section("# Clients of your service").table();
+    let wait = |column: &str| {
+        let rows = table.rows().iter();
+        rows.filter(|row| table.cell(&row[0], column) == "waits")
+            .count()
+    };
+    let sentence = format!(
+        "Of the {} HTTP clients below, {} wait by this header, and none waits by the IETF's draft 11",
+        table.rows().len(),
+        wait("`Retry-After: 4`")
+    );
+    assert_eq!(wait("`RateLimit: \"api\";r=0;t=4` (draft 11)"), 0);
+    assert!(
+        clients.text.replace('\n', " ").contains(&sentence),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn each_fact_is_told_in_one_way() {
+    for page in pages() {
+        let text = page.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let path = page.path.display();
+        // The oldest server that has passed is of 6.2.
+        assert!(!text.contains("Redis 6.0"), "{path}");
+        for block in &page.blocks {
+            let markdown::Kind::Table(rows) = &block.kind else {
+                continue;
+            };
+            let mut heads = rows[0].clone();
+            // Ratios to one column, all better if lower.
+            heads.retain(|head| head != "×" && !head.is_empty());
+            heads.sort_unstable();
+            let columns = heads.len();
+            heads.dedup();
+            assert_eq!(columns, heads.len(), "{path}:{}: {heads:?}", block.line);
+        }
+    }
+    let docs = read("src/lib.rs");
+    let (_, not_done) = docs
+        .split_once("//! # What this does not do\n")
+        .expect("a section");
+    let (not_done, _) = not_done.split_once("//! # ").expect("the next one");
+    assert!(
+        !not_done.contains("calendar"),
+        "the feature `calendar` does it"
+    );
+}
+
+#[test]
+fn every_start_has_the_same_reading_order() {
+    let order = [
+        "getting_started",
+        "keys",
+        "placement",
+        "algorithms",
+        "failures",
+    ];
+    let guide = read("src/guide/mod.rs");
+    let mut modules = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod "));
+    let modules: Vec<_> = modules.by_ref().take(order.len()).collect();
+    assert_eq!(modules, order.map(|name| format!("{name} {{}}")));
+    for (path, links) in [
+        (
+            "README.md",
+            order.map(|name| format!("(src/guide/{name}.md)")),
+        ),
+        ("src/lib.rs", order.map(|name| format!("(guide::{name})"))),
+    ] {
+        let text = read(path);
+        // Each of them right after the one before.
+        let (_, mut rest) = text.split_once(&links[0]).expect(path);
+        for link in &links[1..] {
+            let (between, after) = rest.split_once(link.as_str()).expect(link);
+            assert!(between.len() < 40, "{path}: {link}");
+            rest = after;
+        }
+    }
+}
+
 #[test]
 fn results_name_their_date_and_their_machine() {
     for path in RESULTS {

@@ -538,16 +538,19 @@ async fn a_tree_charges_the_user_the_tenant_and_the_service_or_none_of_them() {
 }
 
 #[test]
-fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
+fn the_jobs_of_all_regions_stop_cleanly_when_their_searches_are_spent() {
     let mut example = Example::start("jobs", "memory:");
-    let refused = example.line();
-    assert!(
-        refused.starts_with("100 units are not available: 84 left, retry in 86"),
-        "{refused}"
-    );
+    for _ in 0..8 {
+        let refused = example.line();
+        assert!(
+            refused.starts_with("no searches left, retry in 86"),
+            "{refused}"
+        );
+    }
+    // 80 × (100 + 7). The rest is for pages of other jobs.
     assert_eq!(
         example.line(),
-        "88 searches done, 9416 units used, 84 left\n"
+        "80 searches in 8 regions, 8560 units used, 940 left\n"
     );
     assert!(example.process.wait().expect("an end").success());
 }
@@ -562,17 +565,61 @@ fn the_jobs_wait_for_a_redis_that_is_started_after_them() {
     let ended = example.process.try_wait().expect("a process");
     assert_eq!(ended, None, "it waits");
     server.restart();
-    let refused = example.line();
-    assert!(refused.contains(" units are not available: "), "{refused}");
-    // A check whose reply comes too late is charged twice, so there may be fewer searches.
+    for _ in 0..8 {
+        let refused = example.line();
+        assert!(refused.starts_with("no searches left, "), "{refused}");
+    }
+    // A search whose reply comes too late is charged twice, so there may be fewer of them. While the circuit breaker
+    // is open, pages pass uncounted.
     let done = example.line();
-    let (searches, usage) = done.split_once(" searches done, ").expect(&done);
+    let (searches, usage) = done.split_once(" searches in 8 regions, ").expect(&done);
     let searches: u32 = searches.parse().expect(&done);
     let (used, _) = usage.split_once(" units used, ").expect(&done);
     let used: u32 = used.parse().expect(&done);
-    assert!((1..=88).contains(&searches), "{done}");
-    assert!((107 * searches..=9_500).contains(&used), "{done}");
+    assert!((1..=80).contains(&searches), "{done}");
+    assert!((100 * searches..=9_500).contains(&used), "{done}");
     assert!(example.process.wait().expect("an end").success());
+}
+
+#[tokio::test]
+async fn plans_in_a_file_are_reloaded_and_a_broken_file_changes_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("plans.toml");
+    let write = |text: &str| std::fs::write(&file, text).expect("a file");
+    write("acme = \"2/hour\"");
+    let path = file.to_str().expect("text");
+    let mut example = Example::start_with("hot_reload", "memory:", &[path]);
+    let url = format!("http://{}/", example.address());
+    let request = Client::new().get(&url).header("x-tenant-id", "acme");
+    assert_eq!(
+        statuses_of(request.try_clone().expect("no body"), 3).await,
+        [200, 200, 429]
+    );
+
+    // Asks until a request passes. Refusals cost nothing.
+    let passes = async || {
+        let begin = Instant::now();
+        while statuses_of(request.try_clone().expect("no body"), 1).await != [200] {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // The two used units stay used.
+    write("acme = \"3/hour\"");
+    passes().await;
+    assert_eq!(
+        statuses_of(request.try_clone().expect("no body"), 1).await,
+        [429]
+    );
+
+    write("acme = \"many\"");
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(
+        statuses_of(request.try_clone().expect("no body"), 1).await,
+        [429]
+    );
+    write("acme = \"4/hour\"");
+    passes().await;
 }
 
 /// The columns of a line of the example `lease`: calls per 10 000 decisions, admitted, the limit, and the percentage

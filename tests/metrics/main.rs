@@ -209,7 +209,7 @@ fn each_panel_says_what_it_answers_and_in_which_unit() {
 
 /// The rows of the tables of the guide that begin with this head, without its code's quotes.
 fn rows(head: &str) -> Vec<Vec<String>> {
-    let guide = include_str!("../../src/guide/operations.md");
+    let guide = include_str!("../../src/guide/monitoring.md");
     let cells = |line: &str| -> Vec<String> {
         let line = line.trim().trim_matches('|');
         line.split('|')
@@ -265,7 +265,7 @@ fn the_guide_tells_each_value_of_each_label() {
 
 #[test]
 fn the_guide_reads_leases_by_what_is_told() {
-    let guide = include_str!("../../src/guide/operations.md");
+    let guide = include_str!("../../src/guide/monitoring.md");
     let (_, leases) = guide.split_once("\n## Leases\n").expect("a chapter");
     let (leases, _) = leases.split_once("\n# Alerts\n").expect("the next one");
     let expressions = leases.lines().filter(|line| line.starts_with("sum"));
@@ -302,7 +302,7 @@ fn buckets(text: &str) -> BTreeSet<Vec<String>> {
 #[test]
 fn the_example_and_the_guide_have_the_same_buckets_for_each_histogram() {
     let example = watched::text("record.rs");
-    let guide = include_str!("../../src/guide/operations.md");
+    let guide = include_str!("../../src/guide/monitoring.md");
     let histograms = EMITTED.metrics.iter();
     let histograms = histograms.filter(|(_, family)| family.kind == "histogram");
     let names: Vec<_> = histograms.map(|(name, _)| name).collect();

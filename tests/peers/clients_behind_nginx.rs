@@ -221,3 +221,21 @@ async fn by_peer_alone_all_clients_of_a_proxy_share_one_count() {
     let used = used(&limiter, |client| key.of(client), EDGE).await;
     assert_eq!(used, 2 * sent);
 }
+
+/// The recipe of the guide's page `keys`.
+#[tokio::test]
+async fn on_one_machine_a_client_needs_another_address_than_the_proxy() {
+    let proxy = "127.0.0.1";
+    let key = key::client_ip().behind([proxy]);
+    let (app, limiter) = limited_by("127.0.0.1:0", key.clone()).await;
+    let nginx = Nginx::start(app, proxy, APPENDS);
+    let invented = [("x-forwarded-for", "1.1.1.1".to_owned())];
+    let key_of = |client| key.of(client);
+    send(nginx.address(), CLIENTS[1], &invented).await;
+    assert_eq!(used(&limiter, key_of, CLIENTS[1]).await, 1);
+    assert_eq!(used(&limiter, key_of, "1.1.1.1").await, 0);
+    // From the address of the proxy, the client is taken for another proxy.
+    send(nginx.address(), proxy, &invented).await;
+    assert_eq!(used(&limiter, key_of, proxy).await, 0);
+    assert_eq!(used(&limiter, key_of, "1.1.1.1").await, 1);
+}

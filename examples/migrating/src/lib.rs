@@ -5,6 +5,7 @@
 pub mod actix_governor;
 pub mod axum_governor;
 pub mod governor;
+pub mod scripts;
 pub mod sorted_set;
 pub mod tower_governor;
 pub mod tower_limit;
