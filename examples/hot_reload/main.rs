@@ -1,9 +1,10 @@
-//! Plans of tenants from a file that is read again when it changes: `cargo run --example hot_reload --features serde`
+//! Plans of tenants from a file that is read again when it changes: `cargo run --example hot_reload`
 //!
-//! The first argument is the file; the default is `examples/hot_reload.toml`. Change a plan while the service runs:
+//! The first argument is the file; the default is `examples/hot_reload/plans.toml`. Change a plan while the service runs:
 //! it applies from the next request, within half a second, and used units stay used. A file that cannot be read or
 //! parsed changes nothing, and a log line names the error.
 
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ async fn main() -> Result<(), BoxError> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
 
     let path = env::args().nth(1);
-    let path = path.unwrap_or_else(|| "examples/hot_reload.toml".to_owned());
+    let path = path.unwrap_or_else(|| "examples/hot_reload/plans.toml".to_owned());
     // At the start, a broken file is an error: the service has no plans to keep.
     let plans = Arc::new(PlanFile::open(path.into())?);
     let followed = Arc::clone(&plans);
