@@ -3,10 +3,10 @@
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate::key::{KeyField, KeyForm};
-use tollgate::{Admin, Key, Level};
+use tollgate::{Admin, Key};
 
 use crate::failure::Failure;
+use crate::key_form::{KeyField, KeyForm};
 
 /// How many of the keys that are refused most the page lists.
 pub(crate) const BUSIEST: usize = 20;
@@ -27,14 +27,6 @@ impl Limiter {
     }
 }
 
-/// The forms are those of the extractor of the level. For a level whose key a closure extracts, write a form with
-/// [`KeyForm::new`] and call [`Limiter::new`].
-impl From<&Level> for Limiter {
-    fn from(level: &Level) -> Self {
-        Self::new(level.name(), level.limiter().admin(), level.key_forms())
-    }
-}
-
 /// A key as the operator names it. It is in the body, because URLs end up in logs.
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -49,14 +41,13 @@ impl Limiter {
     /// Describes the limiter: its quotas and forms.
     pub(crate) fn describe(&self) -> Value {
         let quotas = self.admin.limiter().quotas().iter();
-        let field =
-            |field: &KeyField| json!({ "label": field.label(), "example": field.example() });
+        let field = |field: &KeyField| json!({ "label": field.label, "example": field.example });
         let forms = self.forms.iter();
         json!({
             "name": self.name,
             "quotas": quotas.map(ToString::to_string).collect::<Vec<_>>(),
             "forms": forms
-                .map(|form| form.fields().iter().map(field).collect())
+                .map(|form| form.fields.iter().map(field).collect())
                 .collect::<Vec<Value>>(),
         })
     }
@@ -68,7 +59,7 @@ impl Limiter {
             KeyInput::Entered { form, values } => {
                 let form = self.forms.get(*form);
                 let form = form.ok_or_else(|| invalid("no such kind of key".to_owned()))?;
-                form.key(values).map_err(|error| invalid(error.to_string()))
+                form.key(values).map_err(invalid)
             }
             KeyInput::Stored { value } => {
                 let key = Key::from_stored(value.trim());
@@ -85,7 +76,7 @@ impl Limiter {
         }
     }
 
-    /// Returns whether the extractor can return this key. Keys of a closure may have any text.
+    /// Returns whether the key has one of the forms. Without forms, keys may have any text.
     fn may_have(&self, key: &Key) -> bool {
         self.forms.is_empty() || self.forms.iter().any(|form| form.may_be(key))
     }
@@ -104,7 +95,7 @@ impl Limiter {
 
     fn kinds(&self) -> String {
         let kinds = self.forms.iter().map(|form| {
-            let labels: Vec<_> = form.fields().iter().map(KeyField::label).collect();
+            let labels: Vec<_> = form.fields.iter().map(|field| &*field.label).collect();
             match labels.is_empty() {
                 true => "all requests together".to_owned(),
                 false => labels.join(" and "),

@@ -13,6 +13,7 @@
 
 mod blocks;
 mod failure;
+mod key_form;
 mod limiter;
 mod login;
 mod page;
@@ -29,6 +30,7 @@ use std::num::NonZeroUsize;
 use std::{env, io};
 
 use axum::{Router, routing::get};
+use key_form::KeyForm;
 use limiter::Limiter;
 use token::Token;
 use tollgate::{BlockRule, Quota, RateLimitLayer, key};
@@ -47,27 +49,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .track_refused(TRACKED)
         // The page shows and lifts these blocks, too.
         .block_after(BlockRule::refusals(100).doubling());
+    let api_key = key::header("x-api-key");
     let search = RateLimitLayer::new(
         store.clone(),
         [Quota::per_second(5), Quota::per_hour(1_000)],
     )
     .name("search")
-    .key(key::header("x-api-key"))
+    .key(api_key.clone())
     .track_refused(TRACKED);
+    let tenant = key::header("x-tenant-id").plain();
+    let user = key::header("x-user-id").plain();
     let reports = RateLimitLayer::new(store, Quota::per_hour(100))
         .name("reports")
-        .key((
-            key::header("x-tenant-id").plain(),
-            key::header("x-user-id").plain(),
-        ))
+        .key((tenant.clone(), user.clone()))
         .track_refused(TRACKED);
-    // Each extractor says what an operator enters to name one of its keys.
-    let layers = [&site, &search, &reports];
-    let limiters: Vec<_> = layers
-        .iter()
-        .flat_map(|layer| layer.levels())
-        .map(Limiter::from)
-        .collect();
+    // What an operator enters to name a key, for the extractor of each layer.
+    let by_address = KeyForm::address(|address| key::peer_ip().of(address));
+    let by_api_key = KeyForm::header("x-api-key", api_key);
+    let by_user = KeyForm::header("x-tenant-id", tenant).and(KeyForm::header("x-user-id", user));
+    let limiters = vec![
+        Limiter::new("site", site.limiter().admin(), vec![by_address]),
+        Limiter::new("search", search.limiter().admin(), vec![by_api_key]),
+        Limiter::new("reports", reports.limiter().admin(), vec![by_user]),
+    ];
 
     // Two listeners, so that clients of the service cannot reach the page.
     let listener = support::listen().await?;

@@ -6,7 +6,6 @@ use http::request::Parts;
 
 use super::error::KeyError;
 use super::extractor::{KeyExtractor, inherent_or};
-use super::form::KeyForm;
 use super::hash_key::{AUTHORIZATION as HASH_CONTEXT, HashKey};
 use super::key::Key;
 use super::single_value::SingleValue;
@@ -129,18 +128,6 @@ impl KeyExtractor for Authorization {
             .single_value
             .require(values.map(|value| value.as_bytes().trim_ascii()))?;
         Ok(self.of(value))
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        let extractor = self.clone();
-        let extract = move |parts: &Parts| extractor.extract(parts);
-        let label = "value of the header authorization".to_owned();
-        vec![KeyForm::in_header(
-            label,
-            "Bearer 1f0c",
-            AUTHORIZATION,
-            extract,
-        )]
     }
 }
 

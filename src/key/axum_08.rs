@@ -10,7 +10,6 @@ use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
-use super::form::KeyForm;
 use super::key::Key;
 use super::reads::Reads;
 use super::tag::Tag;
@@ -76,20 +75,6 @@ impl KeyExtractor for Path {
 
     fn reads(&self) -> Reads {
         Reads::matched_path()
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        let extractor = *self;
-        vec![KeyForm::new("route", "/users/{id}", move |route| {
-            let route = route.trim();
-            route
-                .starts_with('/')
-                .then(|| extractor.of(route))
-                .ok_or_else(|| {
-                    let text = "enter it as in the router, like /users/{id}";
-                    KeyError::new(KeyErrorKind::Invalid, text)
-                })
-        })]
     }
 }
 

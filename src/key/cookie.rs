@@ -7,12 +7,11 @@ use std::fmt;
 
 use http::header::COOKIE;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request};
+use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
 use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
-use super::form::KeyForm;
 use super::hash_key::{COOKIE as HASH_CONTEXT, HashKey};
 use super::key::Key;
 use super::single_value::SingleValue;
@@ -126,29 +125,6 @@ impl KeyExtractor for Cookie {
         } else {
             self.of(value)
         })
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        let (extractor, name) = (self.clone(), self.name.clone());
-        let label = match &name {
-            Ok(name) => format!("value of the cookie {name}"),
-            Err(_) => "value of the cookie".to_owned(),
-        };
-        vec![KeyForm::new(label, "1f0c", move |value| {
-            let name = name.as_ref().map_err(KeyError::clone)?;
-            let pair = HeaderValue::try_from(format!("{name}={value}"));
-            match pair {
-                Ok(pair) if !value.contains(';') => {
-                    let mut parts = Request::new(()).into_parts().0;
-                    parts.headers.insert(COOKIE, pair);
-                    extractor.extract(&parts)
-                }
-                _ => Err(KeyError::new(
-                    KeyErrorKind::Invalid,
-                    "no cookie can contain semicolons or control characters",
-                )),
-            }
-        })]
     }
 }
 

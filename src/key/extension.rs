@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
-use super::form::KeyForm;
 use super::hash_key::{EXTENSION, HashKey};
 use super::key::Key;
 use super::reads::Reads;
@@ -150,10 +149,6 @@ impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn reads(&self) -> Reads {
         Reads::extension::<T>()
     }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        vec![self.tag.form()]
-    }
 }
 
 inherent_or!(Extension<T>);
@@ -209,10 +204,6 @@ where
     fn reads(&self) -> Reads {
         Reads::extension::<T>()
     }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        vec![self.tag.form()]
-    }
 }
 
 inherent_or!(ExtensionWith<T, F>);
@@ -256,14 +247,6 @@ impl ExtensionTag {
             None => Key::tagged(tag, text),
             Some(hash_key) => Key::hashed(tag, &hash_key.hash(text)),
         }
-    }
-
-    /// Returns the form of the text. Operators see the name of the type, unless the tag is named.
-    fn form(self) -> KeyForm {
-        let label = format!("value of {}", self.tag);
-        KeyForm::new(label, "42", move |text| {
-            self.extract(|| Some(text.as_bytes().into()))
-        })
     }
 
     /// Returns the error text. Clients see it, so it does not contain the type name.

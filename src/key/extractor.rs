@@ -5,7 +5,6 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
-use super::form::KeyForm;
 use super::key::Key;
 use super::reads::Reads;
 
@@ -40,15 +39,6 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Reads::nothing()
     }
 
-    /// Returns what an operator enters to name a key of this extractor, for an admin page; see [`KeyForm`].
-    ///
-    /// There are several forms if there are several kinds of keys, as with [`or`](Self::or). An extractor that
-    /// wraps another one should forward the call. The default is an empty list: an operator cannot enter such a
-    /// key. A closure has no form, and neither has a tuple with a closure.
-    fn forms(&self) -> Vec<KeyForm> {
-        Vec::new()
-    }
-
     /// Uses the key of `second` if a request does not have this key.
     ///
     /// `second` is tried only after [`KeyErrorKind::Missing`]. A request whose key is ambiguous is still
@@ -80,10 +70,6 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
     fn reads(&self) -> Reads {
         (**self).reads()
     }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        (**self).forms()
-    }
 }
 
 impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
@@ -93,10 +79,6 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
 
     fn reads(&self) -> Reads {
         (**self).reads()
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        (**self).forms()
     }
 }
 
@@ -134,12 +116,6 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 
     fn reads(&self) -> Reads {
         self.first.reads().and(self.second.reads())
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        let mut forms = self.first.forms();
-        forms.extend(self.second.forms());
-        forms
     }
 }
 

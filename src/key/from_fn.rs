@@ -7,7 +7,6 @@ use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
-use super::form::KeyForm;
 use super::key::{IntoKey, Key};
 
 /// Returns an extractor that calls a closure for the [key](crate::IntoKey) of each request.
@@ -104,10 +103,6 @@ inherent_or!(Global);
 impl KeyExtractor for Global {
     fn extract(&self, _: &Parts) -> Result<Key, KeyError> {
         Ok(Key::global())
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        vec![KeyForm::fixed(Key::global())]
     }
 }
 

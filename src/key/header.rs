@@ -7,7 +7,6 @@ use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
-use super::form::KeyForm;
 use super::hash_key::{HEADER, HashKey};
 use super::key::Key;
 use super::single_value::SingleValue;
@@ -135,21 +134,6 @@ impl KeyExtractor for Header {
             .single_value
             .require(values.map(|value| value.as_bytes().trim_ascii()))?;
         Ok(self.of(value))
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        let extractor = self.clone();
-        vec![match &self.name {
-            Ok(name) => {
-                let label = format!("value of the header {name}");
-                let extract = move |parts: &Parts| extractor.extract(parts);
-                KeyForm::in_header(label, "1f0c", name.clone(), extract)
-            }
-            Err(error) => {
-                let error = error.clone();
-                KeyForm::new("value of the header", "", move |_| Err(error.clone()))
-            }
-        }]
     }
 }
 

@@ -44,12 +44,6 @@
 //!
 //! An ambiguous key, such as a header that is sent twice, is always rejected with 400. Otherwise a client
 //! could choose which value counts.
-//!
-//! # Keys that operators enter
-//!
-//! To inspect or block a key, make it with the method `of` of its extractor. A program that does not know the
-//! extractor, such as an admin page for many layers, asks for the values of a [`KeyForm`] and makes the key from
-//! them. All extractors have forms except closures, which can have one that you write.
 
 mod address_text;
 mod authorization;
@@ -61,7 +55,6 @@ mod error;
 mod extension;
 mod extractor;
 mod fingerprint;
-mod form;
 mod from_fn;
 mod hash_key;
 mod header;
@@ -94,7 +87,6 @@ pub use error::{KeyError, KeyErrorKind};
 pub use extension::{DisplayExtension, Extension, ExtensionWith, extension, extension_with};
 pub use extractor::{KeyExtractor, Or};
 pub(crate) use fingerprint::{Fingerprint, HashFingerprint};
-pub use form::{KeyField, KeyForm};
 pub use from_fn::{FromFn, Global, OptionalKey, from_fn, global};
 pub use header::{Header, header};
 pub use key::{IntoKey, Key};

@@ -7,7 +7,6 @@ use http::request::Parts;
 use super::axum_08;
 use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
-use super::form::KeyForm;
 use super::ipv6_prefix::Ipv6Prefix;
 use super::key::Key;
 use super::reads::Reads;
@@ -110,11 +109,6 @@ impl KeyExtractor for PeerIp {
 
     fn reads(&self) -> Reads {
         Reads::peer_address()
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        let extractor = *self;
-        vec![KeyForm::address(move |address| Ok(extractor.of(address)))]
     }
 }
 

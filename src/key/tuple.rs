@@ -4,7 +4,6 @@ use http::request::Parts;
 
 use super::error::KeyError;
 use super::extractor::KeyExtractor;
-use super::form::KeyForm;
 use super::key::Key;
 use super::reads::Reads;
 
@@ -26,25 +25,8 @@ macro_rules! tuples {
                 $(let reads = reads.and($tail.reads());)+
                 reads
             }
-
-            #[expect(non_snake_case, reason = "a part is named as its type")]
-            fn forms(&self) -> Vec<KeyForm> {
-                let ($head, $($tail),+) = self;
-                let forms = $head.forms();
-                $(let forms = joined(&forms, &$tail.forms());)+
-                forms
-            }
         }
     )*};
-}
-
-/// Joins each of some forms with each of others.
-fn joined(forms: &[KeyForm], others: &[KeyForm]) -> Vec<KeyForm> {
-    let joined = |form: &KeyForm| {
-        let form = form.clone();
-        others.iter().map(move |other| form.and(other))
-    };
-    forms.iter().flat_map(joined).collect()
 }
 
 tuples!(

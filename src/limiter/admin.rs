@@ -53,8 +53,7 @@ use crate::telemetry::RefusedKey;
 ///
 /// Pass the key as the limiter counts it. Create it with the [extractor](mod@crate::key) of the layer:
 /// `key::peer_ip().of(address)` or `key::header("x-api-key").of("1f0c")`. To parse the stored text of a
-/// key, for example from an admin page, use [`Key::from_stored`]. For keys that an operator enters, use the
-/// [forms](crate::Level::key_forms) of the level.
+/// key, for example from an admin page, use [`Key::from_stored`].
 ///
 /// # When other processes see a change
 ///

@@ -672,27 +672,6 @@ impl RateLimitLayer {
         self.config.levels().map(|level| &level.limiter)
     }
 
-    /// Returns the levels: that of this layer, then those that were [added](Self::and).
-    ///
-    /// Use them for an admin page: a level has the name of its limiter, and what an operator enters to name a key.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
-    ///
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).key(key::header("x-api-key"));
-    /// for level in layer.clone().name("search").levels() {
-    ///     assert_eq!(level.name(), "search");
-    ///     let form = &level.key_forms()[0];
-    ///     assert_eq!(form.fields()[0].label(), "value of the header x-api-key");
-    ///     let _admin = level.limiter().admin();
-    /// }
-    /// ```
-    pub fn levels(&self) -> impl Iterator<Item = &Level> {
-        self.config.levels()
-    }
-
     fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {
         Arc::make_mut(&mut self.config).update(change);
         self

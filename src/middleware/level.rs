@@ -11,7 +11,7 @@ use http_body::SizeHint;
 use super::diagnostics::LevelDiagnostics;
 use super::plan_lookup::{PlanFuture, PlanLookup, plan_future};
 use crate::decision::DecisionView;
-use crate::key::{Key, KeyError, KeyExtractor, KeyForm};
+use crate::key::{Key, KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::quota::IntoPlan;
 
@@ -162,25 +162,6 @@ impl Level {
     {
         let settle = Some(Arc::new(settle) as Arc<SettleFn>);
         Self { settle, ..self }
-    }
-
-    /// Returns the limiter of this level.
-    #[must_use]
-    pub fn limiter(&self) -> &RateLimiter {
-        &self.limiter
-    }
-
-    /// Returns the [name](RateLimiter::name) of the limiter.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.limiter.name
-    }
-
-    /// Returns what an operator enters to name a key of this level, as its [extractor](KeyExtractor::forms) says.
-    /// The list is empty if a closure extracts the key.
-    #[must_use]
-    pub fn key_forms(&self) -> Vec<KeyForm> {
-        self.key.forms()
     }
 
     pub(super) fn set_key(&mut self, key: impl KeyExtractor) {

@@ -16,7 +16,6 @@ use super::trusted_proxies::{FoundClient, TrustedProxies};
 use crate::error::ConfigError;
 use crate::key::error::{KeyError, KeyErrorKind};
 use crate::key::extractor::{KeyExtractor, inherent_or};
-use crate::key::form::KeyForm;
 use crate::key::ipv6_prefix::Ipv6Prefix;
 use crate::key::key::Key;
 use crate::key::peer_ip::{peer_of, unknown_peer};
@@ -398,16 +397,6 @@ impl KeyExtractor for ClientIp {
             warned: self.warnings.any(),
             ..Reads::nothing()
         }
-    }
-
-    fn forms(&self) -> Vec<KeyForm> {
-        let extractor = self.clone();
-        vec![KeyForm::address(move |address| {
-            match extractor.config_error() {
-                Some(error) => Err(error),
-                None => Ok(extractor.of(address)),
-            }
-        })]
     }
 }
 
