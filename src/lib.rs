@@ -137,9 +137,7 @@ pub use middleware::{
     RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
     cors, plain_text, problem_json, problem_json_typed,
 };
-pub use quota::{
-    Algorithm, AlgorithmFacts, BlockRule, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas,
-};
+pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use store::RedisStore;

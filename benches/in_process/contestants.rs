@@ -11,7 +11,7 @@ pub(crate) const KEYS: usize = 10_000;
 
 /// Returns each algorithm with its name. In memory, a sorted set log is a sliding log.
 pub(crate) fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
-    let algorithms = Algorithm::ALL.iter().map(|facts| facts.algorithm);
+    let algorithms = Algorithm::ALL.iter().copied();
     let algorithms = algorithms.filter(|algorithm| *algorithm != Algorithm::SortedSetLog);
     algorithms.map(|algorithm| (&*format!("{algorithm:?}").leak(), algorithm))
 }

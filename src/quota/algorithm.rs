@@ -1,4 +1,4 @@
-//! The algorithms that count units, and a table of facts about them.
+//! The algorithms that count units, and facts about them.
 
 /// The algorithm that counts the units of a [`Quota`](crate::Quota).
 ///
@@ -15,7 +15,7 @@
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
 ///
 /// Each algorithm has its own stored counts, so a change of the algorithm starts at 0 units. All windows of
-/// `SlidingLog` are one stored count, so another window keeps the history. The guide [helps to choose](crate::guide::algorithms). [`Algorithm::ALL`] has these facts as values.
+/// `SlidingLog` are one stored count, so another window keeps the history. The guide [helps to choose](crate::guide::algorithms).
 ///
 /// # Examples
 ///
@@ -80,74 +80,18 @@ pub enum Algorithm {
     Gcra,
 }
 
-/// The facts about one algorithm: a row of [`Algorithm::ALL`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AlgorithmFacts {
-    /// The algorithm. [`SlidingBuckets`](Algorithm::SlidingBuckets) has 60 buckets here; its facts
-    /// hold for any number of them.
-    pub algorithm: Algorithm,
+/// The facts about one algorithm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AlgorithmFacts {
     /// The name in the text of a quota, such as `sliding-log`. After the name of
     /// [`SlidingBuckets`](Algorithm::SlidingBuckets), a quota has the number of buckets: `:60`.
-    pub text: &'static str,
-    /// The most units that are admitted in any span as long as the window.
-    pub promise: Promise,
+    pub(crate) text: &'static str,
     /// The highest cost of one check.
-    pub max_cost: u32,
+    pub(crate) max_cost: u32,
     /// The name of the file in `lua/` without its extension, and of the algorithm in a call of the script.
     pub(crate) script: &'static str,
-    /// Whether a refund needs the receipt of the charge. The logs find a charge by its time.
-    pub(crate) needs_receipt: bool,
     /// The time in Redis that each unit of a check adds, in tenths of a microsecond.
     pub(crate) work_per_unit: u64,
-}
-
-impl AlgorithmFacts {
-    /// Returns the algorithm with `buckets` buckets, or the algorithm as it is if it has no buckets.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the algorithm has buckets and the number is not from 1 to 1000. In a `const`, that is a
-    /// compile error. For a number from outside the program, parse text such as `sliding-buckets:60`.
-    #[must_use]
-    pub const fn with_buckets(&self, buckets: u16) -> Algorithm {
-        match self.algorithm {
-            Algorithm::SlidingBuckets(_) => {
-                let algorithm = Algorithm::SlidingBuckets(buckets);
-                algorithm.assert_in_range();
-                algorithm
-            }
-            algorithm => algorithm,
-        }
-    }
-}
-
-/// The most units that an algorithm admits in any span as long as the window.
-///
-/// If checks with different limits share a key, "the limit" is the largest one that charged units within the
-/// span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Promise {
-    /// At most the limit.
-    Limit,
-    /// Less than twice the limit.
-    BelowTwice,
-    /// At most twice the limit.
-    Twice,
-}
-
-impl Promise {
-    /// Returns the most units that a quota with this limit admits in any span as long as the window.
-    #[must_use]
-    pub const fn max_units(self, limit: u32) -> u64 {
-        let limit = limit as u64;
-        match self {
-            Self::Limit => limit,
-            Self::BelowTwice => (2 * limit).saturating_sub(1),
-            Self::Twice => 2 * limit,
-        }
-    }
 }
 
 /// The most buckets of [`Algorithm::SlidingBuckets`].
@@ -156,98 +100,95 @@ pub(super) const MAX_BUCKETS: u16 = 1_000;
 /// The highest cost for logs, which store each unit.
 const MAX_COST_OF_LOGS: u32 = 100_000;
 
-/// Builds [`Algorithm::ALL`] and [`Algorithm::facts`] from the same rows, so that an algorithm without a row
-/// does not compile.
-macro_rules! algorithm_table {
-    ($($algorithm:pat => $facts:expr,)*) => {
-        impl Algorithm {
-            /// The facts about every algorithm, from the strictest [promise](Promise) to the loosest.
-            ///
-            /// # Examples
-            ///
-            /// ```
-            /// use tollgate::Algorithm;
-            ///
-            /// let names: Vec<_> = Algorithm::ALL.iter().map(|facts| facts.text).collect();
-            /// assert!(names.contains(&"gcra"));
-            /// ```
-            pub const ALL: &'static [AlgorithmFacts] = &[$($facts),*];
-
-            /// Returns the row of this algorithm in [`Algorithm::ALL`].
-            #[must_use]
-            #[inline]
-            pub const fn facts(self) -> &'static AlgorithmFacts {
-                match self {
-                    $($algorithm => const { &$facts },)*
-                }
-            }
-        }
-    };
-}
-
-algorithm_table! {
-    Algorithm::SlidingLog => AlgorithmFacts {
-        algorithm: Algorithm::SlidingLog,
-        text: "sliding-log",
-        promise: Promise::Limit,
-        max_cost: MAX_COST_OF_LOGS,
-        script: "sliding_log",
-        needs_receipt: false,
-        work_per_unit: 0,
-    },
-    Algorithm::SortedSetLog => AlgorithmFacts {
-        algorithm: Algorithm::SortedSetLog,
-        text: "sorted-set-log",
-        promise: Promise::Limit,
-        max_cost: MAX_COST_OF_LOGS,
-        script: "sorted_set_log",
-        needs_receipt: false,
-        work_per_unit: 1,
-    },
-    Algorithm::SlidingBuckets(_) => AlgorithmFacts {
-        algorithm: Algorithm::SlidingBuckets(60),
-        text: "sliding-buckets",
-        promise: Promise::Limit,
-        max_cost: u32::MAX,
-        script: "sliding_buckets",
-        needs_receipt: true,
-        work_per_unit: 0,
-    },
-    Algorithm::SlidingCounter => AlgorithmFacts {
-        algorithm: Algorithm::SlidingCounter,
-        text: "sliding-counter",
-        promise: Promise::BelowTwice,
-        max_cost: u32::MAX,
-        script: "sliding_counter",
-        needs_receipt: true,
-        work_per_unit: 0,
-    },
-    Algorithm::Gcra => AlgorithmFacts {
-        algorithm: Algorithm::Gcra,
-        text: "gcra",
-        promise: Promise::BelowTwice,
-        max_cost: u32::MAX,
-        script: "gcra",
-        needs_receipt: true,
-        work_per_unit: 0,
-    },
-    Algorithm::FixedWindow => AlgorithmFacts {
-        algorithm: Algorithm::FixedWindow,
-        text: "fixed-window",
-        promise: Promise::Twice,
-        max_cost: u32::MAX,
-        script: "fixed_window",
-        needs_receipt: true,
-        work_per_unit: 0,
-    },
-}
-
 impl Algorithm {
+    /// All algorithms, from the strictest promise to the loosest. [`SlidingBuckets`](Self::SlidingBuckets) has 60
+    /// buckets here.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Algorithm;
+    ///
+    /// let names: Vec<_> = Algorithm::ALL.iter().map(Algorithm::to_string).collect();
+    /// assert_eq!(names[2], "sliding-buckets:60");
+    /// ```
+    pub const ALL: &'static [Self] = &[
+        Self::SlidingLog,
+        Self::SortedSetLog,
+        Self::SlidingBuckets(60),
+        Self::SlidingCounter,
+        Self::Gcra,
+        Self::FixedWindow,
+    ];
+
+    /// Returns the facts about this algorithm.
+    #[inline]
+    pub(crate) const fn facts(self) -> &'static AlgorithmFacts {
+        match self {
+            Self::SlidingLog => &AlgorithmFacts {
+                text: "sliding-log",
+                max_cost: MAX_COST_OF_LOGS,
+                script: "sliding_log",
+                work_per_unit: 0,
+            },
+            Self::SortedSetLog => &AlgorithmFacts {
+                text: "sorted-set-log",
+                max_cost: MAX_COST_OF_LOGS,
+                script: "sorted_set_log",
+                work_per_unit: 1,
+            },
+            Self::SlidingBuckets(_) => &AlgorithmFacts {
+                text: "sliding-buckets",
+                max_cost: u32::MAX,
+                script: "sliding_buckets",
+                work_per_unit: 0,
+            },
+            Self::SlidingCounter => &AlgorithmFacts {
+                text: "sliding-counter",
+                max_cost: u32::MAX,
+                script: "sliding_counter",
+                work_per_unit: 0,
+            },
+            Self::Gcra => &AlgorithmFacts {
+                text: "gcra",
+                max_cost: u32::MAX,
+                script: "gcra",
+                work_per_unit: 0,
+            },
+            Self::FixedWindow => &AlgorithmFacts {
+                text: "fixed-window",
+                max_cost: u32::MAX,
+                script: "fixed_window",
+                work_per_unit: 0,
+            },
+        }
+    }
+
     /// Returns the number of buckets, if the algorithm has buckets.
     pub(crate) const fn buckets(self) -> Option<u16> {
         match self {
             Self::SlidingBuckets(buckets) => Some(buckets),
             _ => None,
+        }
+    }
+
+    /// Returns the algorithm with this number of buckets, if it has buckets.
+    pub(crate) const fn with_buckets(self, buckets: u16) -> Self {
+        match self {
+            Self::SlidingBuckets(_) => Self::SlidingBuckets(buckets),
+            algorithm => algorithm,
+        }
+    }
+
+    /// Returns the most units that are admitted in any span as long as the window. If checks with different limits share
+    /// a key, `limit` is the largest one that charged units within the span.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) const fn max_units(self, limit: u32) -> u64 {
+        let limit = limit as u64;
+        match self {
+            Self::SlidingLog | Self::SortedSetLog | Self::SlidingBuckets(_) => limit,
+            Self::SlidingCounter | Self::Gcra => (2 * limit).saturating_sub(1),
+            Self::FixedWindow => 2 * limit,
         }
     }
 
@@ -276,12 +217,12 @@ impl Algorithm {
 
 /// Returns the rule for the text of an algorithm: the names of all algorithms.
 pub(super) fn algorithm_rule() -> String {
-    let names = Algorithm::ALL
-        .iter()
-        .map(|facts| match facts.algorithm.buckets() {
-            None => facts.text.to_owned(),
-            Some(_) => format!("{}:N with N from 1 to {MAX_BUCKETS}", facts.text),
-        });
+    let names = Algorithm::ALL.iter().map(|algorithm| {
+        match (algorithm.facts().text, algorithm.buckets()) {
+            (text, None) => text.to_owned(),
+            (text, Some(_)) => format!("{text}:N with N from 1 to {MAX_BUCKETS}"),
+        }
+    });
     let names: Vec<_> = names.collect();
     format!("the algorithm is one of {}", names.join(", "))
 }
@@ -293,32 +234,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_algorithm_has_a_row_with_unique_names() {
+    fn each_algorithm_has_unique_names() {
         let distinct = |name: fn(&AlgorithmFacts) -> &str| {
-            let names: HashSet<_> = Algorithm::ALL.iter().map(name).collect();
-            assert_eq!(names.len(), Algorithm::ALL.len());
+            let names = Algorithm::ALL.iter().map(|algorithm| name(algorithm.facts()));
+            assert_eq!(names.collect::<HashSet<_>>().len(), Algorithm::ALL.len());
         };
         distinct(|facts| facts.text);
         distinct(|facts| facts.script);
-        for facts in Algorithm::ALL {
-            assert_eq!(facts.algorithm.facts(), facts);
-            assert_eq!(facts.with_buckets(7).facts(), facts);
-        }
     }
 
     #[test]
     fn the_number_of_buckets_is_from_1_to_1000() {
-        let facts = Algorithm::SlidingBuckets(60).facts();
-        for buckets in [1, MAX_BUCKETS] {
-            let algorithm = facts.with_buckets(buckets);
-            assert_eq!(algorithm, Algorithm::SlidingBuckets(buckets));
-        }
-        for buckets in [0, MAX_BUCKETS + 1, u16::MAX] {
-            let panic = std::panic::catch_unwind(|| facts.with_buckets(buckets)).unwrap_err();
-            let text = panic.downcast::<&str>().unwrap();
-            assert!(text.contains("from 1 to 1000"), "{text}");
-        }
-        // The other algorithms have no buckets.
-        assert_eq!(Algorithm::Gcra.facts().with_buckets(0), Algorithm::Gcra);
+        let is_in_range = |buckets| Algorithm::SlidingBuckets(buckets).is_in_range();
+        assert!([1, MAX_BUCKETS].into_iter().all(is_in_range));
+        assert!(![0, MAX_BUCKETS + 1, u16::MAX].into_iter().any(is_in_range));
     }
 }

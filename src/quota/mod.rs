@@ -16,7 +16,7 @@ mod quotas;
 mod serde;
 mod text;
 
-pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
+pub use algorithm::Algorithm;
 pub use block_rule::BlockRule;
 #[cfg(feature = "redis")]
 pub(crate) use calendar::Calendar;

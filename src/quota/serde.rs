@@ -407,10 +407,10 @@ mod tests {
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
             buckets in 1..=1_000_u16,
-            facts in prop::sample::select(Algorithm::ALL),
+            algorithm in prop::sample::select(Algorithm::ALL),
             name in prop::option::of("\\PC{0,9}"),
         ) {
-            let algorithm = facts.with_buckets(buckets);
+            let algorithm = algorithm.with_buckets(buckets);
             let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
             let quota = match name {
                 Some(name) => quota.named(name),

@@ -163,13 +163,14 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
         None => (text, None),
         Some((name, buckets)) => (name, Some(buckets)),
     };
-    let facts = Algorithm::ALL.iter().find(|facts| facts.text == name)?;
-    match (facts.algorithm.buckets(), buckets) {
-        (None, None) => Some(facts.algorithm),
+    let mut algorithms = Algorithm::ALL.iter();
+    let algorithm = algorithms.find(|algorithm| algorithm.facts().text == name)?;
+    match (algorithm.buckets(), buckets) {
+        (None, None) => Some(*algorithm),
         (Some(_), Some(buckets)) => {
             let buckets = u16::try_from(parse_number(buckets)?).ok()?;
             let is_in_range = (1..=MAX_BUCKETS).contains(&buckets);
-            is_in_range.then(|| facts.with_buckets(buckets))
+            is_in_range.then_some(algorithm.with_buckets(buckets))
         }
         _ => None,
     }
@@ -399,10 +400,10 @@ mod tests {
         fn formatted_text_parses_to_the_same_value(
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
-            facts in prop::sample::select(Algorithm::ALL),
+            algorithm in prop::sample::select(Algorithm::ALL),
             buckets in 1..=MAX_BUCKETS,
         ) {
-            let algorithm = facts.with_buckets(buckets);
+            let algorithm = algorithm.with_buckets(buckets);
             let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
             prop_assert_eq!(quota.to_string().parse(), Ok(quota));
             prop_assert_eq!(algorithm.to_string().parse(), Ok(algorithm));

@@ -65,7 +65,7 @@ fn a_refused_upload_allocates_no_more_than_any_refusal() {
 
 #[test]
 fn a_check_of_a_known_key_allocates_nothing() {
-    for algorithm in Algorithm::ALL.iter().map(|facts| facts.algorithm) {
+    for algorithm in Algorithm::ALL.iter().copied() {
         // Of ten checks in a window, some are refused or none.
         for limit in [4, 1_000] {
             let quotas = [1, 2]

@@ -6,10 +6,12 @@ mod traffic;
 use tollgate::Algorithm;
 use traffic::{ALGORITHMS, Admitted, LIMIT};
 
+use crate::support::algorithms::promised;
+
 /// The most requests in any span as long as the window. Both of those below twice the limit come as
 /// near to it as whole requests can.
 fn most(algorithm: Algorithm) -> u32 {
-    let units = algorithm.facts().promise.max_units(LIMIT);
+    let units = promised(algorithm, LIMIT);
     u32::try_from(units).expect("at most twice the limit")
 }
 

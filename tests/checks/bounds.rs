@@ -8,6 +8,8 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
 
+use crate::support::algorithms::{algorithms, promised};
+
 const LIMIT: u32 = 8;
 const WINDOW: Duration = Duration::from_millis(100);
 
@@ -177,10 +179,9 @@ fn gcra_admits_nearly_twice_the_limit_after_a_burst_and_no_more() {
 
 #[test]
 fn no_algorithm_admits_more_than_it_promises_while_the_clock_steps_back() {
-    for facts in Algorithm::ALL {
-        let algorithm = facts.with_buckets(7);
+    for algorithm in algorithms(7) {
         let worst = u64::from(worst_found(algorithm, Clock::StepsBack));
-        let most = facts.promise.max_units(LIMIT);
+        let most = promised(algorithm, LIMIT);
         assert!(worst <= most, "{algorithm:?}: {worst}");
         // The adversary is good enough to reach what each algorithm admits while the clock is steady.
         assert!(worst + 2 >= most, "{algorithm:?}: {worst}");
@@ -254,7 +255,7 @@ proptest! {
 
 /// Returns any algorithm, with 7 buckets.
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
-    prop::sample::select(Algorithm::ALL).prop_map(|facts| facts.with_buckets(7))
+    prop::sample::select(algorithms(7).collect::<Vec<_>>())
 }
 
 proptest! {

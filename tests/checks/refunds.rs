@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
+use crate::support::algorithms::algorithms;
+
 const LIMIT: u32 = 20;
 const WINDOW: u64 = 1_000;
 const BUCKET: u64 = 100;
@@ -97,7 +99,7 @@ fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
 
 /// Returns any algorithm, with 10 buckets.
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
-    prop::sample::select(Algorithm::ALL).prop_map(|facts| facts.with_buckets(10))
+    prop::sample::select(algorithms(10).collect::<Vec<_>>())
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -26,7 +26,7 @@ use support::calls::{ask, by_path, status, to, told};
 
 /// Returns each algorithm, with 10 buckets.
 fn algorithms() -> impl Iterator<Item = Algorithm> {
-    Algorithm::ALL.iter().map(|facts| facts.with_buckets(10))
+    support::algorithms::algorithms(10)
 }
 
 /// The units that count for a key.

@@ -74,7 +74,7 @@ fn random_trees_are_decided_as_in_memory_and_refused_checks_are_charged_nowhere(
     let tested = runner.run(&(quotas, steps), |(quotas, steps)| {
         let limiters = |store: &dyn Fn(&str, Vec<Quota>) -> RateLimiter| -> Vec<RateLimiter> {
             let quota = |(limit, millis, algorithm): &(u32, u64, usize)| {
-                let algorithm = Algorithm::ALL[*algorithm].algorithm;
+                let algorithm = Algorithm::ALL[*algorithm];
                 Quota::new(*limit, Duration::from_millis(*millis)).algorithm(algorithm)
             };
             let names = ["user", "tenant", "service"].into_iter();
@@ -175,7 +175,7 @@ const PAIR_WINDOW: Duration = Duration::from_secs(8_000 * 3_600);
 /// A user and a tenant with equal quotas, of each algorithm whose count is one value. Their values are equal if both
 /// were charged by the same checks.
 fn pairs(store: &RedisStore) -> Vec<[RateLimiter; 2]> {
-    let algorithms = Algorithm::ALL.iter().map(|facts| facts.algorithm);
+    let algorithms = Algorithm::ALL.iter().copied();
     let in_values = algorithms.filter(|algorithm| *algorithm != Algorithm::SortedSetLog);
     let pair = |(index, algorithm): (usize, Algorithm)| {
         let quota = Quota::new(1_000_000, PAIR_WINDOW).algorithm(algorithm);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::Commands;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
 
+use crate::support::algorithms::is_log;
 use crate::support::costs::{algorithms, calls, fill, forget_calls, limiter};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::store_on;
@@ -174,8 +175,7 @@ async fn a_credit_of_more_than_a_log_accepts_is_an_error() {
         let quota = Quota::per_day(1_000_000).algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota);
         let outcome = limiter.admin().credit("ada", 100_001).await;
-        let is_bounded = algorithm.facts().max_cost < u32::MAX;
-        let refused = is_bounded.then_some(ErrorKind::CostTooLarge);
+        let refused = is_log(algorithm).then_some(ErrorKind::CostTooLarge);
         assert_eq!(
             outcome.err().map(|error| error.kind()),
             refused,

@@ -12,7 +12,7 @@ const WINDOW: Duration = Duration::from_secs(300 * 86_400);
 
 /// Returns each algorithm with its name in tables: `Gcra`, `SlidingBuckets(60)`.
 pub(crate) fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
-    let algorithms = Algorithm::ALL.iter().map(|facts| facts.algorithm);
+    let algorithms = Algorithm::ALL.iter().copied();
     algorithms.map(|algorithm| (&*format!("{algorithm:?}").leak(), algorithm))
 }
 

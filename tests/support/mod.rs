@@ -1,6 +1,7 @@
 //! Helpers of several tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod algorithms;
 #[cfg(feature = "redis")]
 pub(crate) mod calls;
 pub(crate) mod cluster;

@@ -52,8 +52,8 @@ impl Wait for Lagging {
 
 #[test]
 fn no_window_exceeds_the_limit_though_the_readings_of_threads_lag() {
-    let broken = Algorithm::ALL.iter().filter_map(|facts| {
-        let algorithm = facts.with_buckets(10);
+    let broken = Algorithm::ALL.iter().filter_map(|algorithm| {
+        let algorithm = algorithm.with_buckets(10);
         let outcome = TRAFFIC.run(algorithm, &MemoryStore::new(), Lagging::new);
         is_kept(algorithm, &TRAFFIC, &outcome).err()
     });

@@ -132,8 +132,8 @@ fn a_key_at_one_of_its_limits_is_not_evicted() {
 fn with_every_algorithm_a_key_is_idle_once_all_units_have_returned() {
     use crate::quota::Algorithm;
 
-    for facts in Algorithm::ALL {
-        let algorithm = facts.with_buckets(7);
+    for algorithm in Algorithm::ALL {
+        let algorithm = algorithm.with_buckets(7);
         let clock = TestClock::new();
         let store = MemoryStore::build(1, Clock::Test(clock.clone()));
         let quota = Quota::per_second(LIMIT).algorithm(algorithm);

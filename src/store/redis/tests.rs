@@ -15,7 +15,7 @@ use super::test_server::{RedisServer, run};
 use crate::decision::{Answers, QuotaAnswer};
 use crate::error::ErrorKind;
 use crate::key::Key;
-use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
+use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::Check;
 use crate::store::requests::OwnedCheck;
 
@@ -119,7 +119,7 @@ fn checks_of_one_call_see_each_other() {
 fn refused_checks_of_several_levels_see_the_charges_between_them() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
+    for algorithm in Algorithm::ALL.iter().copied() {
         run(&mut connection, &["FLUSHALL"]);
         let quotas = |limit| Quotas::from(Quota::per_hour(limit).algorithm(algorithm));
         let (of_user, of_tenant) = (quotas(1), quotas(3));
@@ -195,7 +195,7 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
 fn a_full_server_fails_only_the_checks_that_would_write() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
+    for algorithm in Algorithm::ALL.iter().copied() {
         run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
         run(&mut connection, &["FLUSHALL"]);
         let year = Duration::from_secs(366 * 86_400);
@@ -257,7 +257,7 @@ fn commands(connection: &mut Connection) -> Vec<String> {
 fn an_entry_of_many_checks_runs_the_commands_of_one() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
+    for algorithm in Algorithm::ALL.iter().copied() {
         let year = Duration::from_secs(366 * 86_400);
         let quotas = Quotas::from(Quota::new(2_000, year).algorithm(algorithm));
         let mut commands_of = |key, count| {

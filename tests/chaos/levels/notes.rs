@@ -10,6 +10,7 @@ use tollgate::Algorithm;
 
 use super::tree::Tree;
 use crate::spans::{Admission, Admissions};
+use crate::support::algorithms::promised;
 
 /// The clock has whole microseconds.
 const CLOCK_ERROR: Duration = Duration::from_micros(2);
@@ -204,10 +205,9 @@ impl Notes {
         for (index, level) in self.tree.0.iter().enumerate() {
             let of_level = self.of_level(index);
             for quota in level.quotas().iter() {
-                let promise = quota.counted_by().facts().promise;
                 let span = quota.window() - CLOCK_ERROR;
                 let most = of_level.iter().map(|of_key| of_key.most_within(span)).max();
-                let promised = promise.max_units(quota.limit());
+                let promised = promised(quota.counted_by(), quota.limit());
                 assert!(most <= Some(promised), "{}, {quota}: {most:?}", level.name);
             }
         }

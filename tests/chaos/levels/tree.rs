@@ -121,7 +121,7 @@ impl Limiters {
 
 /// A different algorithm for each index.
 pub(super) fn algorithm(index: usize) -> Algorithm {
-    Algorithm::ALL[index % Algorithm::ALL.len()].algorithm
+    Algorithm::ALL[index % Algorithm::ALL.len()]
 }
 
 /// A quota for the whole test.

@@ -6,9 +6,14 @@ use std::time::{Duration, Instant};
 use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::store::Store;
-use tollgate::{Algorithm, Decision, Promise, Quota, RateLimiter};
+use tollgate::{Algorithm, Decision, Quota, RateLimiter};
 
 use crate::spans::{Admission, Admissions};
+
+#[path = "../../support/algorithms.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod algorithms;
+use algorithms::promised;
 
 /// The traffic of one run.
 #[derive(Clone, Copy, Debug)]
@@ -85,10 +90,7 @@ impl Traffic {
 /// The most units in a span of this many windows. An algorithm that promises about the limit for steady
 /// traffic also keeps the limit in each aligned window.
 fn max_in_windows(algorithm: Algorithm, windows: u64, limit: u32) -> u64 {
-    let spare = match algorithm.facts().promise {
-        Promise::Limit => 0,
-        _ => 1,
-    };
+    let spare = u64::from(promised(algorithm, limit) > u64::from(limit));
     (windows + spare) * u64::from(limit)
 }
 
@@ -102,7 +104,7 @@ pub(crate) fn is_kept(
         admissions,
         refused,
     } = outcome;
-    let in_window = algorithm.facts().promise.max_units(traffic.limit());
+    let in_window = promised(algorithm, traffic.limit());
     // The clocks of Redis and of this test differ by some millionths, and a store's is one of
     // whole microseconds.
     let window = traffic.window - traffic.window / 2_000 - Duration::from_micros(2);

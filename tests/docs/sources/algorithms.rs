@@ -7,6 +7,7 @@ use tollgate::Algorithm;
 
 use crate::markdown::{Block, Document, Table, numbers, table};
 use crate::project::{files, read};
+use crate::support::algorithms::promised;
 use crate::traffic::{Admitted, LIMIT};
 
 pub(super) fn readme(_: &Block) -> String {
@@ -69,17 +70,21 @@ fn bytes_of(bytes: &Table, name: &str) -> [String; 2] {
 fn rows() -> impl Iterator<Item = (String, String, String)> {
     let documented = documented();
     assert_eq!(documented.rows().len(), Algorithm::ALL.len());
-    Algorithm::ALL.iter().map(move |facts| {
-        let debug = format!("{:?}", facts.algorithm);
+    Algorithm::ALL.iter().map(move |algorithm| {
+        let debug = format!("{algorithm:?}");
         let name = debug.split('(').next().expect("a name");
         let mut rows = documented.rows().iter();
         let row = rows.find(|row| row[0].starts_with(&format!("[`{name}")));
         let row = row.unwrap_or_else(|| panic!("the docs of Algorithm lack {name}"));
         let name = row[0].split('`').nth(1).expect("a name");
-        let admitted = super::block_on(Admitted::by(facts.with_buckets(10)));
+        let with_ten_buckets = match algorithm {
+            Algorithm::SlidingBuckets(_) => Algorithm::SlidingBuckets(10),
+            algorithm => *algorithm,
+        };
+        let admitted = super::block_on(Admitted::by(with_ten_buckets));
         let most = admitted.expect("a decision").most();
         assert!(
-            u64::from(most) <= facts.promise.max_units(LIMIT),
+            u64::from(most) <= promised(*algorithm, LIMIT),
             "{name}: {most}"
         );
         (name.to_owned(), row[1].clone(), most.to_string())

@@ -169,8 +169,8 @@ fn of_loads(results: &Document) -> Vec<Vec<String>> {
 }
 
 fn of_algorithms(measured: &Table, columns: &[Column]) -> Vec<Vec<String>> {
-    let rows = Algorithm::ALL.iter().map(|facts| {
-        let name = format!("{:?}", facts.algorithm);
+    let rows = Algorithm::ALL.iter().map(|algorithm| {
+        let name = format!("{algorithm:?}");
         let figures = columns.iter();
         let figures = figures.map(|(column, after)| measured.cell_after(&name, column, *after));
         let figures: Vec<_> = figures.map(str::to_owned).collect();

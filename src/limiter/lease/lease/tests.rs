@@ -126,8 +126,8 @@ impl Process {
 
 #[tokio::test(start_paused = true)]
 async fn no_window_exceeds_the_limit_though_the_readings_of_threads_lag() {
-    for facts in Algorithm::ALL {
-        let algorithm = facts.with_buckets(10);
+    for algorithm in Algorithm::ALL {
+        let algorithm = algorithm.with_buckets(10);
         let mut process = Process::new(algorithm);
         for _ in 0..40 {
             process.attack().await;
@@ -135,7 +135,7 @@ async fn no_window_exceeds_the_limit_though_the_readings_of_threads_lag() {
         let admissions = Admissions::new(process.admitted);
         // A unit that was charged at the start of the window has left it at its end.
         let most = admissions.most_within(WINDOW - Duration::from_micros(1));
-        let promised = facts.promise.max_units(LIMIT);
+        let promised = algorithm.max_units(LIMIT);
         let from_memory = process.from_memory;
         println!(
             "{algorithm}: at most {most} in a window ({promised} promised), {from_memory} from memory"

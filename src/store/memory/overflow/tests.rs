@@ -93,8 +93,8 @@ fn clients_of_one_network_share_its_limit() {
 
 #[test]
 fn a_client_gets_no_second_limit_when_there_is_room_again() {
-    for facts in Algorithm::ALL {
-        let algorithm = facts.with_buckets(10);
+    for algorithm in Algorithm::ALL {
+        let algorithm = algorithm.with_buckets(10);
         let flooded = Flooded::new(algorithm);
         flooded.clock.advance(HOUR / 2);
         let client = v4(198, 51, 100, 7);

@@ -474,9 +474,9 @@ mod tests {
     /// The guide names the buckets of `tollgate_batch_checks`. A larger call would be beyond the last one.
     #[test]
     fn no_call_has_more_than_400_checks_and_the_cheapest_have_more_than_256() {
-        let most = Algorithm::ALL.iter().flat_map(|facts| {
+        let most = Algorithm::ALL.iter().flat_map(|algorithm| {
             [0, 1].map(|cost| {
-                let quota = Quota::per_minute(9).algorithm(facts.algorithm);
+                let quota = Quota::per_minute(9).algorithm(*algorithm);
                 let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
                 let push = |_| push(&mut queue, "a", &quotas, cost);
                 let _waiting: Vec<_> = (0..1_000).map(push).collect();

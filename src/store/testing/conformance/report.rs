@@ -45,15 +45,15 @@ impl Conformance {
             .iter()
             .chain(returned_units::RULES_OF_ALGORITHMS)
         {
-            for facts in Algorithm::ALL {
-                let name = format!("{name} ({})", facts.text);
-                outcomes.push((name, outcome(rule(&kit, facts.algorithm).await)));
+            for algorithm in Algorithm::ALL {
+                let name = format!("{name} ({})", algorithm.facts().text);
+                outcomes.push((name, outcome(rule(&kit, *algorithm).await)));
             }
         }
         for (name, rule) in threads::RULES {
-            for facts in Algorithm::ALL {
-                let name = format!("{name} ({})", facts.text);
-                outcomes.push((name, outcome(rule(&kit, facts.algorithm))));
+            for algorithm in Algorithm::ALL {
+                let name = format!("{name} ({})", algorithm.facts().text);
+                outcomes.push((name, outcome(rule(&kit, *algorithm))));
             }
         }
         ConformanceReport { outcomes }

@@ -168,9 +168,9 @@ async fn mixed_quotas(kit: &Conformance) -> Result<(), Broken> {
     let quotas: Quotas = Algorithm::ALL
         .iter()
         .enumerate()
-        .map(|(index, facts)| {
+        .map(|(index, algorithm)| {
             let limit = if index == 3 { 4 } else { 6 };
-            Quota::new(limit, kit.window()).algorithm(facts.algorithm)
+            Quota::new(limit, kit.window()).algorithm(*algorithm)
         })
         .collect();
     let subject = kit.subject(quotas);
@@ -521,7 +521,7 @@ async fn promise(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> 
             kit.pass(kit.window() * step / 400).await;
         }
         let window = u64::try_from(kit.window().as_micros()).unwrap_or(u64::MAX);
-        let max = algorithm.facts().promise.max_units(limit);
+        let max = algorithm.max_units(limit);
         for (index, (start, _)) in admitted.iter().enumerate() {
             let span = admitted.iter().skip(index);
             let span = span.take_while(|(time, _)| time - start < window);
@@ -581,9 +581,9 @@ async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
         "{used} units used within a day, not {shared}"
     );
     let mut others = Vec::new();
-    for facts in Algorithm::ALL {
-        if facts.algorithm != algorithm {
-            others.push(subject.with(Quota::per_hour(2).algorithm(facts.algorithm)));
+    for other in Algorithm::ALL.iter().copied() {
+        if other != algorithm {
+            others.push(subject.with(Quota::per_hour(2).algorithm(other)));
         }
     }
     let another = kit.subject(quota.clone());

@@ -52,11 +52,8 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
     };
     let (mut keys, mut schedule) = (Vec::new(), Vec::new());
     for (fill, again) in ages {
-        for facts in Algorithm::ALL {
-            let is_log = matches!(
-                facts.algorithm,
-                Algorithm::SlidingLog | Algorithm::SortedSetLog
-            );
+        for algorithm in Algorithm::ALL.iter().copied() {
+            let is_log = matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog);
             // Without a clock of the kit, there is no time for more.
             if !is_log && !kit.is_exact() {
                 continue;
@@ -66,7 +63,7 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
                 let fast = window * (*again * CHARGES + charge) / (100 * CHARGES);
                 schedule.extend([(slow, keys.len()), (fast, keys.len())]);
             }
-            let quota = Quota::new(LIMIT, window).algorithm(facts.algorithm);
+            let quota = Quota::new(LIMIT, window).algorithm(algorithm);
             keys.push(Filled {
                 subject: kit.subject(quota),
                 is_log,

@@ -150,7 +150,7 @@ fn promise_under_threads(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     let window = u64::try_from(kit.window().as_micros()).unwrap_or(u64::MAX);
-    let max = algorithm.facts().promise.max_units(LIMIT);
+    let max = algorithm.max_units(LIMIT);
     for (start, ..) in &admitted {
         // Units were charged within the span if the whole interval of their check is within it.
         let within = admitted

@@ -1,0 +1,26 @@
+//! What the docs of `Algorithm` promise, written a second time for the tests.
+
+use tollgate::Algorithm;
+
+/// Returns each algorithm, with this many buckets.
+pub(crate) fn algorithms(buckets: u16) -> impl Iterator<Item = Algorithm> + Clone {
+    Algorithm::ALL.iter().map(move |algorithm| match algorithm {
+        Algorithm::SlidingBuckets(_) => Algorithm::SlidingBuckets(buckets),
+        algorithm => *algorithm,
+    })
+}
+
+/// Returns the most units in any span as long as the window.
+pub(crate) fn promised(algorithm: Algorithm, limit: u32) -> u64 {
+    let limit = u64::from(limit);
+    match algorithm {
+        Algorithm::FixedWindow => 2 * limit,
+        Algorithm::Gcra | Algorithm::SlidingCounter => (2 * limit).saturating_sub(1),
+        _ => limit,
+    }
+}
+
+/// Returns whether one check may cost at most 100 000 units.
+pub(crate) fn is_log(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog)
+}
