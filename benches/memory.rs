@@ -155,7 +155,7 @@ async fn of_full_buckets(server: &RedisServer, buckets: u16) -> Vec<Measured> {
     let mut measured = Vec::new();
     for limit in LIMITS {
         let mut time = TestTime::new(server);
-        let quota = Quota::new(limit, HOUR).algorithm(Algorithm::SlidingBuckets(buckets));
+        let quota = Quota::new(limit, HOUR).with_algorithm(Algorithm::SlidingBuckets(buckets));
         let limiter = RateLimiter::new(time.redis.clone(), quota);
         // One bucket more than there are in a window: the oldest counts until all of it is past.
         let steps = u32::from(buckets) + 1;
@@ -229,7 +229,7 @@ async fn cpu_of_buckets(server: &RedisServer, buckets: u16) -> String {
     let mut connection = server.connect();
     run(&mut connection, &["FLUSHALL", "SYNC"]);
     let [window, measured] = STEADY;
-    let quota = Quota::new(u32::MAX, window).algorithm(Algorithm::SlidingBuckets(buckets));
+    let quota = Quota::new(u32::MAX, window).with_algorithm(Algorithm::SlidingBuckets(buckets));
     let limiter = RateLimiter::new(store_on(server), quota);
     let decisions = Arc::new(AtomicU64::new(0));
     let end = Instant::now() + 2 * window + measured;
@@ -314,7 +314,7 @@ async fn in_steady_state(server: &RedisServer, algorithm: Algorithm, live: u32) 
     let limit = LIMITS[LIMITS.len() - 1].max(2 * live);
     let limiter = RateLimiter::new(
         time.redis.clone(),
-        Quota::new(limit, HOUR).algorithm(algorithm),
+        Quota::new(limit, HOUR).with_algorithm(algorithm),
     );
     // `MEMORY USAGE` visits each entry of a log.
     let every = live.div_ceil(100);

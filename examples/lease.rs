@@ -33,7 +33,7 @@ async fn main() -> Result<(), BoxError> {
         ("with a lease", 2_000_000, LEASE),
         ("far above the limit", 5_000, LEASE),
     ] {
-        let quota = Quota::new(limit, WINDOW).algorithm(Algorithm::SlidingBuckets(60));
+        let quota = Quota::new(limit, WINDOW).with_algorithm(Algorithm::SlidingBuckets(60));
         let processes = [
             process(&url, title, &quota, lease)?,
             process(&url, title, &quota, lease)?,

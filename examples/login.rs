@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // The account is the one in the form, even if no such account exists: otherwise the limit would reveal which
     // accounts exist. No headers, because they would reveal attempts by others behind the same address.
-    let account = key::extension::<Account>().named("account");
+    let account = key::extension::<Account>().name("account");
     let quarter_hour = Duration::from_secs(15 * 60);
     let by_account = RateLimitLayer::new(store, Quota::new(5, quarter_hour))
         .name("login-account")

@@ -12,7 +12,7 @@ pub(crate) fn print() {
     println!("|---|--:|--:|--:|");
     for (name, algorithm) in algorithms() {
         for limit in [10, 100] {
-            let quota = Quota::per_hour(limit).algorithm(algorithm);
+            let quota = Quota::per_hour(limit).with_algorithm(algorithm);
             let few = if crate::is_tried() { 100 } else { 1 };
             let bytes = [10_000, 100_000].map(|keys| bytes_a_key(&quota, keys / few));
             println!("| {name} | {limit} | {:.0} | {:.0} |", bytes[0], bytes[1]);

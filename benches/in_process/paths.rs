@@ -32,7 +32,7 @@ fn governor_keyed(bencher: Bencher<'_, '_>, outcome: Outcome) {
 fn admitted(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     each_key(
         bencher,
-        with_keys(Outcome::Admitted.quota().algorithm(algorithm)),
+        with_keys(Outcome::Admitted.quota().with_algorithm(algorithm)),
     );
 }
 
@@ -40,7 +40,7 @@ fn admitted(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
 fn refused(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     each_key(
         bencher,
-        with_keys(Outcome::Refused.quota().algorithm(algorithm)),
+        with_keys(Outcome::Refused.quota().with_algorithm(algorithm)),
     );
 }
 

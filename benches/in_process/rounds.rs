@@ -64,7 +64,7 @@ fn contestants(outcome: Outcome) -> Vec<Contestant> {
         governor(outcome)
     })];
     for (name, algorithm) in algorithms() {
-        let quota = outcome.quota().algorithm(algorithm);
+        let quota = outcome.quota().with_algorithm(algorithm);
         let ours = quota.clone();
         all.push(contestant(name, outcome, move || with_keys(ours.clone())));
         let name = format!("{name}, by `&str`");

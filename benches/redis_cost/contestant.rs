@@ -62,7 +62,7 @@ impl Contestant {
 
     /// tollgate with each check in a separate call.
     pub(crate) fn unbatched(server: &RedisServer) -> Self {
-        let store = store(server).batches(false);
+        let store = store(server).without_batches();
         Self {
             name: "SlidingLog, each check a call",
             backend: Backend::Tollgate(store, Algorithm::SlidingLog),
@@ -112,7 +112,7 @@ impl Contestant {
             Backend::Tollgate(store, algorithm) => {
                 let quotas = (1..=setting.quotas).map(|times| {
                     let quota = Quota::new(setting.limit * times, setting.window * times);
-                    quota.algorithm(*algorithm)
+                    quota.with_algorithm(*algorithm)
                 });
                 let limiter = RateLimiter::new(store.clone(), quotas.collect::<Vec<_>>());
                 // The name separates the counts of contestants with the same algorithm.

@@ -43,7 +43,7 @@ impl Admitted {
     pub(crate) async fn by(algorithm: Algorithm) -> Result<Self, tollgate::Error> {
         let clock = TestClock::new();
         let window = Duration::from_millis(WINDOW.into());
-        let quota = Quota::new(LIMIT, window).algorithm(algorithm);
+        let quota = Quota::new(LIMIT, window).with_algorithm(algorithm);
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
 
         let mut bursts = Vec::new();

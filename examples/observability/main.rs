@@ -122,7 +122,7 @@ impl Limits {
             // Dry run: admits every request, and counts those that it would reject. The name of the store
             // labels its metrics.
             export: RateLimitLayer::new(
-                MemoryStore::new().named("exports"),
+                MemoryStore::new().name("exports"),
                 "3/10s".parse::<Quota>()?,
             )
             .name("export")

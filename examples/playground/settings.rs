@@ -106,7 +106,9 @@ impl Settings {
     /// Returns the quotas with an algorithm.
     pub(crate) fn counted_by(&self, algorithm: Algorithm) -> Quotas {
         let quotas = self.quotas.iter().cloned();
-        quotas.map(|quota| quota.algorithm(algorithm)).collect()
+        quotas
+            .map(|quota| quota.with_algorithm(algorithm))
+            .collect()
     }
 }
 
@@ -120,7 +122,7 @@ fn quotas(text: &str) -> Result<Quotas, Invalid> {
     }
     if quotas
         .iter()
-        .any(|quota| quota.counted_by() != Algorithm::default())
+        .any(|quota| quota.algorithm() != Algorithm::default())
     {
         let rule = "select the algorithm above, and enter only LIMIT/WINDOW here";
         return Err(Invalid::new("quotas", rule));

@@ -299,9 +299,9 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// The generation of the count. It changes when the count is reset or has been empty.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// The position of the charge in the count.
-    pub(crate) position: u64,
+    pub position: u64,
     pub(crate) scope: CountScope,
 }
 
@@ -318,18 +318,6 @@ impl Receipt {
             position,
             scope: CountScope::Own,
         }
-    }
-
-    /// Returns the generation of the count.
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// Returns the position of the charge in the count.
-    #[must_use]
-    pub fn position(&self) -> u64 {
-        self.position
     }
 }
 

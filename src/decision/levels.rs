@@ -322,7 +322,7 @@ impl fmt::Debug for LevelDecision<'_> {
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// use tollgate::{MemoryStore, Quota, RateLimiter};
 ///
-/// let quotas = [Quota::per_second(2).named("burst"), Quota::per_day(1_000).named("daily")];
+/// let quotas = [Quota::per_second(2).with_name("burst"), Quota::per_day(1_000).with_name("daily")];
 /// let limiter = RateLimiter::new(MemoryStore::new(), quotas);
 /// let decision = limiter.check("ada").await?;
 ///

@@ -2,7 +2,6 @@
 
 use std::any::type_name;
 use std::fmt::{self, Display, Write};
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -24,7 +23,7 @@ use super::tag::Tag;
 /// The text is tagged with the name of the type (`extension:app::UserId=42`), so a `UserId` and a `TeamId`
 /// with the same text have different keys. The name changes if the type is renamed or moved, or if a
 /// compiler spells it differently, and then new counts start. Set a permanent tag with
-/// [`named`](Extension::named).
+/// [`name`](Extension::name).
 ///
 /// The text is stored readable. [`secret`](Extension::secret) stores a hash instead.
 ///
@@ -49,7 +48,7 @@ use super::tag::Tag;
 pub fn extension<T: DisplayExtension>() -> Extension<T> {
     Extension {
         tag: ExtensionTag::of::<T>(),
-        text_of: |value| text_of(value),
+        text_of: Arc::new(|value| text_of(value)),
     }
 }
 
@@ -76,20 +75,19 @@ pub fn extension<T: DisplayExtension>() -> Extension<T> {
 /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60));
 /// let by_user = layer.clone().key(key::extension_with(|user: &User| user.id));
 ///
-/// let tenant = key::extension_with(|user: &User| user.tenant.clone()).named("tenant");
+/// let tenant = key::extension_with(|user: &User| user.tenant.clone()).name("tenant");
 /// let by_tenant = layer.key(tenant);
 /// ```
 #[must_use]
-pub fn extension_with<T, F, D>(value: F) -> ExtensionWith<T, F>
+pub fn extension_with<T, F, D>(value: F) -> Extension<T>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> D + Send + Sync + 'static,
     D: Display,
 {
-    ExtensionWith {
+    Extension {
         tag: ExtensionTag::of::<T>(),
-        value,
-        value_type: PhantomData,
+        text_of: Arc::new(move |extension| text_of(&value(extension))),
     }
 }
 
@@ -104,20 +102,22 @@ pub trait DisplayExtension: Display + Send + Sync + 'static {}
 #[diagnostic::do_not_recommend]
 impl<T: Display + Send + Sync + 'static> DisplayExtension for T {}
 
-/// A key extractor that counts by a request extension; created by [`extension`].
+/// A key extractor that counts by a request extension; created by [`extension`] and [`extension_with`].
 pub struct Extension<T> {
     tag: ExtensionTag,
-    // As a pointer, so that only `extension` reports a type without `Display`.
-    text_of: fn(&T) -> Text,
+    text_of: Arc<TextFn<T>>,
 }
+
+type TextFn<T> = dyn Fn(&T) -> Text + Send + Sync;
 
 impl<T> Extension<T> {
     /// Tags the key with `tag` instead of the type name, which changes if the type is renamed.
     ///
     /// A client that is rejected because the extension is missing sees this tag. A client never sees the
-    /// type name.
+    /// type name. Give two parts of one type different tags: otherwise a user and a tenant with the same number have
+    /// the same key.
     #[must_use]
-    pub fn named(mut self, tag: &'static str) -> Self {
+    pub fn name(mut self, tag: &'static str) -> Self {
         self.tag.name(tag);
         self
     }
@@ -143,7 +143,7 @@ impl<T> Extension<T> {
 impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         self.tag
-            .extract(|| parts.extensions.get::<T>().map(self.text_of))
+            .extract(|| parts.extensions.get::<T>().map(&*self.text_of))
     }
 
     fn reads(&self) -> Reads {
@@ -152,61 +152,6 @@ impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
 }
 
 inherent_or!(Extension<T>);
-
-/// A key extractor that counts by a part of a request extension; created by [`extension_with`].
-pub struct ExtensionWith<T, F> {
-    tag: ExtensionTag,
-    value: F,
-    value_type: PhantomData<fn() -> T>,
-}
-
-impl<T, F, D> ExtensionWith<T, F>
-where
-    F: Fn(&T) -> D,
-    D: Display,
-{
-    /// Tags the key with `tag` instead of the type name, which changes if the type is renamed.
-    ///
-    /// Give two parts of one type different tags: otherwise a user and a tenant with the same number have the
-    /// same key.
-    #[must_use]
-    pub fn named(mut self, tag: &'static str) -> Self {
-        self.tag.name(tag);
-        self
-    }
-
-    /// Stores the text as a hash with a secret of your application; see [`Extension::secret`].
-    #[must_use]
-    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.tag.hash(secret.as_ref());
-        self
-    }
-
-    /// Returns the key of requests with this extension, to inspect or reset its count.
-    #[must_use]
-    pub fn of(&self, extension: &T) -> Key {
-        self.tag.key_of(&text_of(&(self.value)(extension)))
-    }
-}
-
-impl<T, F, D> KeyExtractor for ExtensionWith<T, F>
-where
-    T: Send + Sync + 'static,
-    F: Fn(&T) -> D + Send + Sync + 'static,
-    D: Display,
-{
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let extension = || parts.extensions.get::<T>();
-        self.tag
-            .extract(|| extension().map(|extension| text_of(&(self.value)(extension))))
-    }
-
-    fn reads(&self) -> Reads {
-        Reads::extension::<T>()
-    }
-}
-
-inherent_or!(ExtensionWith<T, F>);
 
 /// The tag of the keys of an extension, and how their text is stored.
 #[derive(Clone, Copy)]
@@ -282,11 +227,12 @@ impl Write for ValueText {
 
 impl<T> Clone for Extension<T> {
     fn clone(&self) -> Self {
-        *self
+        Self {
+            tag: self.tag,
+            text_of: Arc::clone(&self.text_of),
+        }
     }
 }
-
-impl<T> Copy for Extension<T> {}
 
 impl<T> fmt::Debug for Extension<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -294,24 +240,10 @@ impl<T> fmt::Debug for Extension<T> {
     }
 }
 
-impl<T, F: Clone> Clone for ExtensionWith<T, F> {
-    fn clone(&self) -> Self {
-        Self {
-            tag: self.tag,
-            value: self.value.clone(),
-            value_type: PhantomData,
-        }
-    }
-}
-
-impl<T, F> fmt::Debug for ExtensionWith<T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ExtensionWith").field(&self.tag.tag).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::marker::PhantomData;
+
     use super::*;
     use crate::key::test_request::get;
 
@@ -329,7 +261,7 @@ mod tests {
         parts.extensions.insert(7_u64);
         let text = |key: Result<Key, KeyError>| key.unwrap().as_str().to_owned();
         assert_eq!(text(extension::<u64>().extract(&parts)), "extension:u64=7");
-        let named = extension::<u64>().named("user");
+        let named = extension::<u64>().name("user");
         assert_eq!(text(named.extract(&parts)), "extension:user=7");
         assert_eq!(named.of(&7), named.extract(&parts).unwrap());
     }
@@ -348,7 +280,7 @@ mod tests {
         let mut parts = get();
         let (id, team) = (
             extension_with(|user: &User| user.id),
-            extension_with(|user: &User| user.team.clone()).named("team"),
+            extension_with(|user: &User| user.team.clone()).name("team"),
         );
         for error in [
             id.extract(&parts).unwrap_err(),
@@ -390,7 +322,7 @@ mod tests {
             !unnamed.contains("tring") && !unnamed.contains("::"),
             "{unnamed}"
         );
-        assert!(text(extension().named("user")).contains("`user`"));
+        assert!(text(extension().name("user")).contains("`user`"));
     }
 
     #[test]
@@ -419,13 +351,13 @@ mod tests {
     fn a_value_is_hashed_with_a_secret() {
         let mut parts = get();
         parts.extensions.insert("ada@example.com".to_owned());
-        let mail = extension::<String>().named("mail");
-        let hashed = mail.secret("s3cret");
+        let mail = extension::<String>().name("mail");
+        let hashed = mail.clone().secret("s3cret");
         let key = hashed.extract(&parts).unwrap();
         assert!(key.as_str().starts_with("extension:mail=~"), "{key:?}");
         assert_eq!(key, hashed.of(&"ada@example.com".to_owned()));
         assert_ne!(key, mail.extract(&parts).unwrap());
-        assert_ne!(key, mail.secret("other").extract(&parts).unwrap());
+        assert_ne!(key, mail.clone().secret("other").extract(&parts).unwrap());
         assert!(!format!("{hashed:?}").contains("s3cret"));
         let empty = mail.secret("").extract(&parts).unwrap_err();
         assert_eq!(empty.kind(), KeyErrorKind::Misconfigured);

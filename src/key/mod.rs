@@ -84,7 +84,7 @@ pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, NetworkList, client_ip};
 pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};
-pub use extension::{DisplayExtension, Extension, ExtensionWith, extension, extension_with};
+pub use extension::{DisplayExtension, Extension, extension, extension_with};
 pub use extractor::{KeyExtractor, Or};
 pub(crate) use fingerprint::{Fingerprint, HashFingerprint};
 pub use from_fn::{FromFn, Global, OptionalKey, from_fn, global};

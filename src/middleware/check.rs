@@ -193,7 +193,7 @@ fn backoff(
     // The quotas of a limiter may not be those of the key.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
     // A dry run delays no request.
-    if config.dry_run.is_some() || levels.iter().any(is_unknown) {
+    if config.is_dry_run || levels.iter().any(is_unknown) {
         return None;
     }
     backoff_after(decision, left)

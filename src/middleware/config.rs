@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, Response, StatusCode};
+use http::{Response, StatusCode};
 
 use super::diagnostics::Diagnostics;
 use super::headers::{Headers, Templates};
@@ -40,21 +40,14 @@ pub(super) struct LayerConfig {
     /// Whether gRPC calls are rejected with a gRPC status.
     pub(super) grpc: bool,
     /// Whether the rejection of an HTTP/1 upload has `Connection: close`.
-    pub(super) close_rejected_uploads: bool,
+    pub(super) closes_rejected_uploads: bool,
     /// `Some` if nothing is rejected.
-    pub(super) dry_run: Option<DryRun>,
+    pub(super) is_dry_run: bool,
     pub(super) diagnostics: Arc<Diagnostics>,
 }
 
 pub(super) type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
-
-/// The settings of a dry run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DryRun {
-    /// The header that is added to the response of a request that would have been rejected.
-    pub(super) header: Option<HeaderName>,
-}
 
 impl LayerConfig {
     pub(super) fn new(limiter: RateLimiter) -> Self {
@@ -72,8 +65,8 @@ impl LayerConfig {
             status: StatusCode::TOO_MANY_REQUESTS,
             responder: Arc::new(plain_text()),
             grpc: false,
-            close_rejected_uploads: true,
-            dry_run: None,
+            closes_rejected_uploads: true,
+            is_dry_run: false,
             diagnostics: Arc::default(),
         }
     }
@@ -152,8 +145,8 @@ impl fmt::Debug for LayerConfig {
             status,
             responder: _,
             grpc,
-            close_rejected_uploads,
-            dry_run,
+            closes_rejected_uploads,
+            is_dry_run,
             diagnostics: _,
         } = self;
         f.debug_struct("LayerConfig")
@@ -165,8 +158,8 @@ impl fmt::Debug for LayerConfig {
             .field("headers", headers)
             .field("status", status)
             .field("grpc", grpc)
-            .field("close_rejected_uploads", close_rejected_uploads)
-            .field("dry_run", dry_run)
+            .field("closes_rejected_uploads", closes_rejected_uploads)
+            .field("is_dry_run", is_dry_run)
             .finish_non_exhaustive()
     }
 }

@@ -43,9 +43,6 @@ use crate::middleware::headers::field_names as field;
 ///
 /// Pass it to `CorsLayer::expose_headers` of tower-http. `Access-Control-Expose-Headers: *` has the same
 /// effect, but not for requests with credentials.
-///
-/// The header of a [dry run](crate::RateLimitLayer::dry_run_header) is not in the list, because you choose its
-/// name.
 pub const EXPOSED_HEADERS: [HeaderName; 13] = [
     RETRY_AFTER,
     field::RATELIMIT,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderName, StatusCode, response};
+use http::{StatusCode, response};
 use http_body::SizeHint;
 use tower_layer::Layer;
 
@@ -118,10 +118,9 @@ impl RateLimitLayer {
         Ok(Self::from(RateLimiter::try_new(store, quotas)?))
     }
 
-    /// Switches the layer on or off. By default, it is on.
+    /// Switches the layer off: it passes every request on.
     ///
-    /// A layer that is off passes every request on. It extracts no key, does not ask its store, and adds no
-    /// headers.
+    /// It then extracts no key, does not ask its store, and adds no headers.
     ///
     /// Use it in place of `tower::util::option_layer` and `ServiceBuilder::option_layer`. These do not compile
     /// (E0271: type mismatch of `ResponseBody`), because the response body has different types with and without the
@@ -135,12 +134,12 @@ impl RateLimitLayer {
     ///
     /// let is_production = std::env::var("APP_ENV").is_ok_and(|name| name == "production");
     ///
-    /// let app: Router = Router::new()
-    ///     .route("/", get(|| async { "ok" }))
-    ///     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)).enabled(is_production));
+    /// let limit = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100));
+    /// let limit = if is_production { limit } else { limit.disable() };
+    /// let app: Router = Router::new().route("/", get(|| async { "ok" })).layer(limit);
     /// ```
-    pub fn enabled(self, enabled: bool) -> Self {
-        self.with(|config| config.enabled = enabled)
+    pub fn disable(self) -> Self {
+        self.with(|config| config.enabled = false)
     }
 
     /// Sets the name of the limiter, which is a part of each stored key. The default is `default`.
@@ -588,7 +587,7 @@ impl RateLimitLayer {
         self.with(|config| config.grpc = true)
     }
 
-    /// Sets whether the rejection of an HTTP/1 upload has `Connection: close`. The default is `true`.
+    /// Leaves out the `Connection: close` of rejected HTTP/1 uploads.
     ///
     /// A rejection does not read the request body, so an HTTP/1 server has to close the connection. hyper does
     /// this without an announcement, and then the next request of the client on that connection fails with a
@@ -596,7 +595,7 @@ impl RateLimitLayer {
     /// `Transfer-Encoding` or a `Content-Length` above 0. HTTP/2 and HTTP/3 end only the stream, so they never
     /// get it.
     ///
-    /// Turn it off
+    /// Leave it out
     ///
     /// - behind a proxy that sends each request in one piece: it would have to reconnect after each rejected
     ///   upload. [Placement](crate::guide::placement) in the guide has measurements with nginx;
@@ -608,10 +607,10 @@ impl RateLimitLayer {
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
     ///
     /// let behind_nginx = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
-    ///     .close_rejected_uploads(false);
+    ///     .without_connection_close();
     /// ```
-    pub fn close_rejected_uploads(self, close: bool) -> Self {
-        self.with(|config| config.close_rejected_uploads = close)
+    pub fn without_connection_close(self) -> Self {
+        self.with(|config| config.closes_rejected_uploads = false)
     }
 
     /// Makes the layer a dry run, which counts requests but rejects none, to try out a limit.
@@ -623,21 +622,34 @@ impl RateLimitLayer {
     /// - to handlers: the refused [`DecisionView`], in the extensions of the request;
     /// - to outer layers: a [`WouldReject`](crate::WouldReject), in the extensions of the response.
     ///
-    /// Clients see nothing, not even the headers of the limit, except for [a header](Self::dry_run_header) if
-    /// you choose one. No request [waits](Self::wait_up_to), and [blocked](crate::Admin::block) keys pass, too.
-    pub fn dry_run(self) -> Self {
-        self.with(|config| {
-            config.dry_run.get_or_insert_default();
-        })
-    }
-
-    /// Makes the layer a [dry run](Self::dry_run) that adds a header to the responses of requests that it would
-    /// have rejected.
+    /// Clients see nothing, not even the headers of the limit. No request [waits](Self::wait_up_to), and
+    /// [blocked](crate::Admin::block) keys pass, too.
     ///
-    /// The value of the header is the name of the limiter, with characters other than printable ASCII
-    /// percent-encoded.
-    pub fn dry_run_header(self, name: HeaderName) -> Self {
-        self.with(|config| config.dry_run.get_or_insert_default().header = Some(name))
+    /// # Examples
+    ///
+    /// A header of your choice shows who would have been rejected:
+    ///
+    /// ```
+    /// use axum::response::Response;
+    /// use axum::{Router, middleware, routing::get};
+    /// use http::HeaderValue;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, WouldReject};
+    ///
+    /// async fn show(mut response: Response) -> Response {
+    ///     if response.extensions().get::<WouldReject>().is_some() {
+    ///         response.headers_mut().insert("x-would-reject", HeaderValue::from_static("search"));
+    ///     }
+    ///     response
+    /// }
+    ///
+    /// let limit = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(30)).name("search");
+    /// let app: Router = Router::new()
+    ///     .route("/search", get(|| async { "found" }))
+    ///     .layer(limit.dry_run())
+    ///     .layer(middleware::map_response(show));
+    /// ```
+    pub fn dry_run(self) -> Self {
+        self.with(|config| config.is_dry_run = true)
     }
 
     /// Tracks the keys that this process refuses most often; see [`RateLimiter::track_refused`].

@@ -32,7 +32,7 @@ use crate::quota::IntoPlan;
 /// use tollgate::{Algorithm, Level, MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
 ///
 /// let store = MemoryStore::new();
-/// let per_minute = Quota::per_minute(100_000).algorithm(Algorithm::SlidingBuckets(60));
+/// let per_minute = Quota::per_minute(100_000).with_algorithm(Algorithm::SlidingBuckets(60));
 /// let tokens = RateLimiter::new(store.clone(), per_minute).name("tokens");
 ///
 /// let layer = RateLimitLayer::new(store, Quota::per_minute(60))

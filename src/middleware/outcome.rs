@@ -49,7 +49,7 @@ impl Outcome {
                 return None;
             }
             (KeyErrorKind::Misconfigured, _) => {
-                let (limiter, is_dry_run) = (&level.limiter.name, config.dry_run.is_some());
+                let (limiter, is_dry_run) = (&level.limiter.name, config.is_dry_run);
                 level
                     .diagnostics
                     .key_misconfigured(limiter, is_dry_run, &error);
@@ -76,7 +76,7 @@ impl Outcome {
                 let view = decision.into_view();
                 let limiter = &refusing.limiter.name;
                 refusing.diagnostics.observe_refusal(limiter, &view);
-                if config.dry_run.is_none() {
+                if !config.is_dry_run {
                     count_refusals(levels, &view);
                 }
                 Self::reject(config, refusing, RejectionReason::Refused(view))
@@ -95,7 +95,7 @@ impl Outcome {
         levels: impl IntoIterator<Item = &'a Level>,
         error: Error,
     ) -> Self {
-        let is_dry_run = config.dry_run.is_some();
+        let is_dry_run = config.is_dry_run;
         let mut levels = levels.into_iter();
         let first = levels.next().unwrap_or(&config.first);
         let limiter = &first.limiter.name;
@@ -117,7 +117,7 @@ impl Outcome {
     fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Self {
         record_rejection(config, level, &reason);
         let rejection = Rejection::new(&level.limiter.name, reason).with_status(config.status);
-        if config.dry_run.is_some() {
+        if config.is_dry_run {
             config.diagnostics.would_reject(&rejection);
             Self::DryRun(rejection)
         } else {
@@ -140,9 +140,9 @@ pub(super) fn is_refused_for_free(level: LevelDecision<'_>) -> bool {
 
 fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {
     let telemetry = &level.limiter.telemetry;
-    let label = |rejected| match config.dry_run {
-        None => rejected,
-        Some(_) => OutcomeLabel::WouldReject,
+    let label = |rejected| match config.is_dry_run {
+        false => rejected,
+        true => OutcomeLabel::WouldReject,
     };
     match reason {
         RejectionReason::Refused(decision) => {

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::config::LayerConfig;
-use super::settlement::{ActualCosts, LeftOut, named_costs, settle, shared_costs};
+use super::settlement::{ActualCosts, LeftOut, costs_of, settle, shared_costs};
 use crate::decision::{Decision, DecisionView};
+use crate::limiter::RateLimiter;
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
 ///
@@ -97,35 +98,37 @@ impl Reservation {
         self.settle_costs(&shared_costs(config, left_out, actual_cost));
     }
 
-    /// Adjusts the charge of the [levels](crate::Level) with a limiter of this name to the actual cost in
-    /// units. Later calls for the same level do nothing.
+    /// Adjusts the charge of the [levels](crate::Level) of this limiter to the actual cost in units. Later calls
+    /// for the same level do nothing.
     ///
-    /// Use it for levels with their own [cost](crate::Level::cost), such as tokens beside requests. If no
-    /// limiter of the layer has this name, the charge stays, and a warning is logged.
+    /// Use it for levels with their own [cost](crate::Level::cost), such as tokens beside requests. If the layer has
+    /// no level of the limiter, the charge stays, and a warning is logged.
     ///
     /// It runs in the background, as [`settle`](Self::settle) does.
     ///
     /// # Examples
     ///
     /// ```
-    /// use tollgate::Reservation;
+    /// use tollgate::{RateLimiter, Reservation};
     ///
-    /// fn answered(reservation: &Reservation, tokens: u32) {
-    ///     // The layer has a level whose limiter is named `tokens`. The level of the requests stays charged.
-    ///     reservation.settle_level("tokens", tokens);
+    /// // `tokens` is the limiter of a level of the layer. The level of the requests stays charged.
+    /// fn answered(reservation: &Reservation, tokens: &RateLimiter, used: u32) {
+    ///     reservation.settle_level(tokens, used);
     /// }
     /// ```
-    pub fn settle_level(&self, limiter: &str, actual_cost: u32) {
+    pub fn settle_level(&self, limiter: &RateLimiter, actual_cost: u32) {
         let Inner {
             config, left_out, ..
         } = &*self.0;
-        let mut names = config.levels().map(|level| &*level.limiter.name);
-        if !names.any(|name| name == limiter) {
+        if !config
+            .levels()
+            .any(|level| level.limiter.name == limiter.name)
+        {
             let own = &config.first.limiter.name;
-            config.diagnostics.unknown_level(own, limiter);
+            config.diagnostics.unknown_level(own, &limiter.name);
             return;
         }
-        self.settle_costs(&named_costs(config, left_out, limiter, actual_cost));
+        self.settle_costs(&costs_of(config, left_out, limiter, actual_cost));
     }
 
     /// Returns the levels that were left out of the check.

@@ -10,11 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, LOCATION};
 use http::request::Parts;
-use http::{HeaderValue, Method, Response};
+use http::{Method, Response};
 use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
-use super::headers::{Place, encoded, inner_remaining, refill_time};
+use super::headers::{Place, inner_remaining, refill_time};
 use super::outcome::{Admission, Outcome};
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::Reservation;
@@ -147,7 +147,7 @@ impl ResponseFinisher {
                     return response;
                 }
             }
-            Passed::DryRun(rejection) => report_dry_run(&config, rejection, &mut response),
+            Passed::DryRun(rejection) => report_dry_run(rejection, &mut response),
         }
         response
     }
@@ -177,7 +177,7 @@ fn actual_costs<B: Body>(
 /// An inner layer or the service may have written headers of another limit. That limit is tighter if it
 /// refused the request or reports no more units left than this one.
 fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut Response<B>) {
-    if config.dry_run.is_some() {
+    if config.is_dry_run {
         return;
     }
     let remaining = decision.remaining();
@@ -226,13 +226,8 @@ fn retry_wait(decision: &DecisionView) -> Option<Duration> {
     decision.quotas().filter_map(wait).max()
 }
 
-/// Reports a request that passed only because of a dry run, in the header and extensions of its response.
-fn report_dry_run<B>(config: &LayerConfig, rejection: Rejection, response: &mut Response<B>) {
-    let header = config.dry_run.as_ref().and_then(|run| run.header.clone());
-    let limiter = HeaderValue::from_str(&encoded(rejection.limiter()));
-    if let (Some(header), Ok(limiter)) = (header, limiter) {
-        response.headers_mut().append(header, limiter);
-    }
+/// Reports a request that passed only because of a dry run, in the extensions of its response.
+fn report_dry_run<B>(rejection: Rejection, response: &mut Response<B>) {
     response
         .extensions_mut()
         .insert(WouldReject::new(rejection));
@@ -251,7 +246,7 @@ pub(super) fn rejection_response(
         Some(grpc) => grpc.reject(&rejection),
     };
     rejection.complete(&config.templates, &mut response);
-    if config.close_rejected_uploads && unread_body::is_announced(parts) {
+    if config.closes_rejected_uploads && unread_body::is_announced(parts) {
         unread_body::announce_close(response.headers_mut());
     }
     if parts.method == Method::HEAD {

@@ -13,6 +13,7 @@ use super::config::LayerConfig;
 use super::level::Level;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
+use crate::limiter::RateLimiter;
 
 /// The levels of a layer that were left out of one check, by their indices in ascending order.
 ///
@@ -89,16 +90,16 @@ pub(super) fn shared_costs(config: &LayerConfig, left_out: &LeftOut, used: u32) 
         .collect()
 }
 
-/// Returns the costs for a settlement of the levels with a limiter of this name.
-pub(super) fn named_costs(
+/// Returns the costs for a settlement of the levels of this limiter.
+pub(super) fn costs_of(
     config: &LayerConfig,
     left_out: &LeftOut,
-    limiter: &str,
+    limiter: &RateLimiter,
     used: u32,
 ) -> ActualCosts {
     let levels = left_out.checked(config);
     levels
-        .map(|(_, level)| (*level.limiter.name == *limiter).then_some(used))
+        .map(|(_, level)| (level.limiter.name == limiter.name).then_some(used))
         .collect()
 }
 

@@ -23,7 +23,7 @@
 /// use tollgate::{Algorithm, Quota};
 ///
 /// // An hour in buckets of one minute: a key has at most 61 counts, not 100 000 times.
-/// let quota = Quota::per_hour(100_000).algorithm(Algorithm::SlidingBuckets(60));
+/// let quota = Quota::per_hour(100_000).with_algorithm(Algorithm::SlidingBuckets(60));
 ///
 /// let configured: Quota = "100000/hour sliding-buckets:60".parse()?;
 /// assert_eq!(configured, quota);
@@ -60,7 +60,7 @@ pub enum Algorithm {
     /// Quotas of a key with buckets of one length share them: those of `SlidingBuckets(60)` of an hour and of
     /// `SlidingBuckets(1)` of a minute.
     ///
-    /// The number of buckets is from 1 to 1000. [`Quota::algorithm`](crate::Quota::algorithm) accepts no
+    /// The number of buckets is from 1 to 1000. [`Quota::with_algorithm`](crate::Quota::with_algorithm) accepts no
     /// other.
     SlidingBuckets(u16),
     /// Counts aligned windows, which start at multiples of their length since the Unix epoch, by the store's
@@ -236,7 +236,9 @@ mod tests {
     #[test]
     fn each_algorithm_has_unique_names() {
         let distinct = |name: fn(&AlgorithmFacts) -> &str| {
-            let names = Algorithm::ALL.iter().map(|algorithm| name(algorithm.facts()));
+            let names = Algorithm::ALL
+                .iter()
+                .map(|algorithm| name(algorithm.facts()));
             assert_eq!(names.collect::<HashSet<_>>().len(), Algorithm::ALL.len());
         };
         distinct(|facts| facts.text);

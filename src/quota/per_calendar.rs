@@ -135,6 +135,6 @@ mod tests {
     #[should_panic(expected = "counted as a fixed window")]
     fn another_algorithm_for_a_calendar_window_panics() {
         let quota = Quota::per_calendar_day(1, "UTC").unwrap();
-        let _ = quota.algorithm(Algorithm::Gcra);
+        let _ = quota.with_algorithm(Algorithm::Gcra);
     }
 }

@@ -151,18 +151,18 @@ impl Quota {
     ///
     /// Panics if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000, or if the window is
     /// one of a calendar and the algorithm is not [`Algorithm::FixedWindow`]. In a `const`, that is a compile
-    /// error. For an algorithm from outside the program, use [`Quota::try_algorithm`].
+    /// error. Text from outside the program, such as `100/minute gcra`, is parsed by [`FromStr`](#impl-FromStr-for-Quota).
     ///
     /// # Examples
     ///
     /// ```
     /// use tollgate::{Algorithm, Quota};
     ///
-    /// const EXPORTS: Quota = Quota::per_day(100_000).algorithm(Algorithm::SlidingBuckets(24));
+    /// const EXPORTS: Quota = Quota::per_day(100_000).with_algorithm(Algorithm::SlidingBuckets(24));
     /// assert_eq!(EXPORTS.to_string(), "100000/day sliding-buckets:24");
     /// ```
     #[must_use]
-    pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
+    pub const fn with_algorithm(mut self, algorithm: Algorithm) -> Self {
         algorithm.assert_in_range();
         assert!(
             self.may_be_counted_by(algorithm),
@@ -176,21 +176,14 @@ impl Quota {
         self.calendar.is_none() || matches!(algorithm, Algorithm::FixedWindow)
     }
 
-    /// Sets the algorithm as [`Quota::algorithm`] does, but returns an error in place of a panic.
-    ///
-    /// For an algorithm from outside the program.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000, or if the
-    /// window is one of a calendar and the algorithm is not [`Algorithm::FixedWindow`].
-    pub fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
+    /// Sets an algorithm from outside the program.
+    pub(super) fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
         if !self.may_be_counted_by(algorithm) {
             let text = algorithm.to_string();
             let rule = "a calendar window is counted as a fixed-window";
             Err(ConfigError::quota_part("algorithm", &text, rule))
         } else if algorithm.is_in_range() {
-            Ok(self.algorithm(algorithm))
+            Ok(self.with_algorithm(algorithm))
         } else {
             let text = algorithm.to_string();
             Err(ConfigError::quota_part(
@@ -206,7 +199,7 @@ impl Quota {
     /// The name distinguishes the quota in [`DecisionView::quotas`](crate::DecisionView::quotas) and in the
     /// [headers](crate::Headers). Stored counts do not depend on it.
     #[must_use]
-    pub fn named(mut self, name: impl AsRef<str>) -> Self {
+    pub fn with_name(mut self, name: impl AsRef<str>) -> Self {
         self.name = Some(name.as_ref().into());
         self
     }
@@ -237,11 +230,11 @@ impl Quota {
 
     /// Returns the algorithm that counts the units.
     #[must_use]
-    pub const fn counted_by(&self) -> Algorithm {
+    pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Returns the name, if [`named`](Self::named) set one.
+    /// Returns the name, if [`with_name`](Self::with_name) set one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -395,8 +388,8 @@ mod tests {
     fn the_number_of_buckets_is_from_1_to_1000() {
         for buckets in [1, 1_000] {
             let algorithm = Algorithm::SlidingBuckets(buckets);
-            let quota = Quota::per_hour(5).algorithm(algorithm);
-            assert_eq!(quota.counted_by(), algorithm);
+            let quota = Quota::per_hour(5).with_algorithm(algorithm);
+            assert_eq!(quota.algorithm(), algorithm);
             assert_eq!(Quota::per_hour(5).try_algorithm(algorithm), Ok(quota));
         }
         for buckets in [0, 1_001, u16::MAX] {
@@ -414,13 +407,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "from 1 to 1000")]
     fn too_few_buckets_panic() {
-        let _ = Quota::per_hour(5).algorithm(Algorithm::SlidingBuckets(0));
+        let _ = Quota::per_hour(5).with_algorithm(Algorithm::SlidingBuckets(0));
     }
 
     #[test]
     #[should_panic(expected = "from 1 to 1000")]
     fn too_many_buckets_panic() {
-        let _ = Quota::per_hour(5).algorithm(Algorithm::SlidingBuckets(1_001));
+        let _ = Quota::per_hour(5).with_algorithm(Algorithm::SlidingBuckets(1_001));
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Quotas {
         let quotas = list.iter();
         let max_costs = quotas
             .clone()
-            .map(|quota| quota.counted_by().facts().max_cost);
+            .map(|quota| quota.algorithm().facts().max_cost);
         Self(Arc::new(List {
             min_limit: quotas.map(Quota::limit).min(),
             max_cost: max_costs.min().unwrap_or(u32::MAX),
@@ -336,7 +336,7 @@ mod tests {
         ];
         assert_eq!(charging(&logs), [(2, 9)]);
         // Of a counter, the lowest limit.
-        let counters = logs.map(|quota| quota.algorithm(Algorithm::FixedWindow));
+        let counters = logs.map(|quota| quota.with_algorithm(Algorithm::FixedWindow));
         assert_eq!(charging(&counters), [(0, 5), (1, 2)]);
     }
 

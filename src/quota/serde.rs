@@ -34,7 +34,7 @@ impl QuotaMap {
             quota = quota.try_algorithm(algorithm).map_err(E::custom)?;
         }
         Ok(match self.name {
-            Some(name) => quota.named(name),
+            Some(name) => quota.with_name(name),
             None => quota,
         })
     }
@@ -98,7 +98,7 @@ impl Serialize for Quota {
             Some(name) => QuotaMap {
                 limit: self.limit(),
                 window: format_window(self),
-                algorithm: Some(self.counted_by())
+                algorithm: Some(self.algorithm())
                     .filter(|algorithm| *algorithm != Algorithm::default())
                     .filter(|_| self.calendar().is_none()),
                 name: Some(name.into()),
@@ -243,14 +243,17 @@ mod tests {
         let five = Quota::new(5, TEN_SECONDS);
         for (json, quota) in [
             (r#""5/10s""#, five.clone()),
-            (r#""5/10s gcra""#, five.clone().algorithm(Algorithm::Gcra)),
+            (
+                r#""5/10s gcra""#,
+                five.clone().with_algorithm(Algorithm::Gcra),
+            ),
             (r#"{"limit": 5, "window": "10s"}"#, five.clone()),
             (r#"{"window": "minute", "limit": 5}"#, Quota::per_minute(5)),
             (
                 r#"{"limit": 5, "window": "10s", "algorithm": "sliding-buckets:60", "name": "burst"}"#,
                 five.clone()
-                    .algorithm(Algorithm::SlidingBuckets(60))
-                    .named("burst"),
+                    .with_algorithm(Algorithm::SlidingBuckets(60))
+                    .with_name("burst"),
             ),
             (r#"{"limit": 5, "window": "10s", "name": null}"#, five),
         ] {
@@ -268,7 +271,7 @@ mod tests {
     fn the_window_of_a_map_may_be_one_of_a_calendar() {
         let quota = Quota::per_calendar_month(5, "Europe/Berlin")
             .unwrap()
-            .named("plan");
+            .with_name("plan");
         let written = json!({"limit": 5, "window": "month@Europe/Berlin", "name": "plan"});
         assert_eq!(to_value(&quota).unwrap(), written);
         assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), quota);
@@ -315,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_a_word_or_quotas_in_any_form() {
-        let burst = Quota::new(5, TEN_SECONDS).named("burst");
+        let burst = Quota::new(5, TEN_SECONDS).with_name("burst");
         for (written, plan) in [
             (json!("default"), Plan::Default),
             (json!("exempt"), Plan::Exempt),
@@ -394,7 +397,7 @@ mod tests {
             to_value(Quota::per_minute(100)).unwrap(),
             json!("100/minute")
         );
-        let named = Quota::per_second(5).named("burst");
+        let named = Quota::per_second(5).with_name("burst");
         assert_eq!(
             to_value(Quotas::from([named, Quota::per_day(9)])).unwrap(),
             json!([{"limit": 5, "window": "second", "name": "burst"}, "9/day"]),
@@ -411,9 +414,9 @@ mod tests {
             name in prop::option::of("\\PC{0,9}"),
         ) {
             let algorithm = algorithm.with_buckets(buckets);
-            let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
+            let quota = Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm);
             let quota = match name {
-                Some(name) => quota.named(name),
+                Some(name) => quota.with_name(name),
                 None => quota,
             };
             let written = serde_json::to_string(&quota).unwrap();

@@ -215,7 +215,7 @@ impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.limit())?;
         write_window(f, self)?;
-        match self.counted_by() {
+        match self.algorithm() {
             Algorithm::SlidingLog => Ok(()),
             Algorithm::FixedWindow if self.calendar().is_some() => Ok(()),
             algorithm => write!(f, " {algorithm}"),
@@ -351,7 +351,7 @@ mod tests {
             Ok(&quota),
             Quota::per_calendar_month(100, "Europe/Berlin").as_ref()
         );
-        assert_eq!(quota.counted_by(), Algorithm::FixedWindow);
+        assert_eq!(quota.algorithm(), Algorithm::FixedWindow);
         assert_eq!(quota.time_zone(), Some("Europe/Berlin"));
         assert_eq!(quota.window(), Duration::from_secs(31 * 86_400));
         assert_eq!(quota.short_window(), "month");
@@ -404,7 +404,7 @@ mod tests {
             buckets in 1..=MAX_BUCKETS,
         ) {
             let algorithm = algorithm.with_buckets(buckets);
-            let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
+            let quota = Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm);
             prop_assert_eq!(quota.to_string().parse(), Ok(quota));
             prop_assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }

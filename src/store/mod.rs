@@ -56,7 +56,7 @@ pub use memory::MemoryStore;
 pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use redis::RedisStore;
+pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
 pub(crate) use requests::Subject;

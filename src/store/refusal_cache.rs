@@ -187,7 +187,7 @@ impl RefusalCache {
 
     /// Sets the name of the store in metrics. The default is `other`. Returns a new, empty cache.
     #[must_use]
-    pub fn named(self, store: &str) -> Self {
+    pub fn name(self, store: &str) -> Self {
         self.meter(StoreMeter::new(store))
     }
 

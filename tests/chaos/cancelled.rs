@@ -181,7 +181,7 @@ fn futures_that_are_dropped_at_any_point_leave_counts_of_what_was_executed() {
         let server = RedisServer::start();
         // Calls are counted: none is to be for anything else.
         let store = RedisStore::open(&server.url()).expect("a URL");
-        let store = store.batches(false).block_list_refresh(Duration::ZERO);
+        let store = store.without_batches().block_list_refresh(Duration::ZERO);
         let before = calls(&mut server.connect());
         let (told, counted, undecided) = counts_after_a_storm(&server, store, futures).await;
         let after = calls(&mut server.connect());

@@ -121,7 +121,8 @@ impl Stepped {
         store: &RedisStore,
         (name, algorithm, promise, late): (&'static str, Algorithm, usize, Duration),
     ) -> Self {
-        let quota = Quota::new(u32::try_from(LIMIT).expect("few"), WINDOW).algorithm(algorithm);
+        let quota =
+            Quota::new(u32::try_from(LIMIT).expect("few"), WINDOW).with_algorithm(algorithm);
         let layer = closed(by_path(store.clone(), quota).name(name));
         let drive = Drive::start_at(SHARE, &layer, |_| "/ada".to_owned());
         Self {

@@ -52,7 +52,7 @@ fn allocations_of_a_refusal(layer: &RateLimitLayer, request: Request<()>) -> u64
 #[test]
 fn a_refused_upload_allocates_no_more_than_any_refusal() {
     let closes = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(key::global());
-    let keeps = closes.clone().close_rejected_uploads(false);
+    let keeps = closes.clone().without_connection_close();
     let request = |name: &str| Request::post("/").header(name, "1024").body(()).unwrap();
     for layer in [&closes, &keeps] {
         // The first refusal of a layer also makes what the layer keeps.
@@ -71,7 +71,7 @@ fn a_check_of_a_known_key_allocates_nothing() {
             let quotas = [1, 2]
                 .map(Duration::from_secs)
                 .map(|window| Quota::new(limit, window));
-            let quotas = quotas.map(|quota| quota.algorithm(algorithm));
+            let quotas = quotas.map(|quota| quota.with_algorithm(algorithm));
             for quotas in [
                 Quotas::from(quotas.clone()),
                 Quotas::from(quotas[0].clone()),

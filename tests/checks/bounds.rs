@@ -43,7 +43,7 @@ fn wait_for(future: impl Future<Output = u32>) -> u32 {
 /// The most units that this traffic is admitted in any span as long as the window.
 async fn most_in_a_window(algorithm: Algorithm, traffic: &Traffic) -> u32 {
     let clock = TestClock::new();
-    let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+    let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
     let mut admitted: Vec<(u64, u32)> = Vec::new();
     let mut elapsed = 0;
@@ -192,7 +192,7 @@ fn no_algorithm_admits_more_than_it_promises_while_the_clock_steps_back() {
 async fn a_unit_of_buckets_returns_at_most_a_bucket_late() {
     for (buckets, offset) in [(1, 0), (7, 0), (7, 13), (10, 99_999), (60, 5), (1_000, 50)] {
         let clock = TestClock::new();
-        let quota = Quota::new(LIMIT, WINDOW).algorithm(Algorithm::SlidingBuckets(buckets));
+        let quota = Quota::new(LIMIT, WINDOW).with_algorithm(Algorithm::SlidingBuckets(buckets));
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
         clock.advance(Duration::from_micros(offset));
         let full = limiter.check_n("ada", LIMIT).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_unit_of_buckets_returns_at_most_a_bucket_late() {
 #[tokio::test]
 async fn gcra_does_not_drift_where_the_limit_does_not_divide_the_window() {
     let clock = TestClock::new();
-    let quota = Quota::new(7, WINDOW).algorithm(Algorithm::Gcra);
+    let quota = Quota::new(7, WINDOW).with_algorithm(Algorithm::Gcra);
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
     let begin = clock.now_micros();
     let mut admitted = 0;
@@ -232,7 +232,7 @@ proptest! {
         steps in prop::collection::vec(0..1_000_u64, 1..60),
     ) {
         let clock = TestClock::new();
-        let quota = Quota::new(limit, Duration::from_micros(window)).algorithm(Algorithm::Gcra);
+        let quota = Quota::new(limit, Duration::from_micros(window)).with_algorithm(Algorithm::Gcra);
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -268,7 +268,7 @@ proptest! {
         at in 0..30_usize,
     ) {
         let clock = TestClock::new();
-        let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+        let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -309,7 +309,7 @@ proptest! {
         let clock = TestClock::new();
         let store = MemoryStore::with_clock(clock);
         let limited_to = |limit| {
-            RateLimiter::new(store.clone(), Quota::new(limit, WINDOW).algorithm(algorithm))
+            RateLimiter::new(store.clone(), Quota::new(limit, WINDOW).with_algorithm(algorithm))
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
@@ -319,7 +319,7 @@ proptest! {
             let changed = limited_to(limit).peek("ada").await.unwrap();
             prop_assert_eq!(changed.remaining(), limit.saturating_sub(charged));
             // Another window has a count of its own, except of a log.
-            let other = Quota::new(LIMIT, 2 * WINDOW).algorithm(algorithm);
+            let other = Quota::new(LIMIT, 2 * WINDOW).with_algorithm(algorithm);
             let other = RateLimiter::new(store.clone(), other);
             let shared = if algorithm == Algorithm::SlidingLog { charged } else { 0 };
             prop_assert_eq!(other.peek("ada").await.unwrap().used(), shared);
@@ -334,8 +334,8 @@ proptest! {
     ) {
         let quotas = [
             Quota::per_second(10),
-            Quota::per_minute(12).algorithm(Algorithm::SlidingBuckets(60)),
-            Quota::per_day(14).algorithm(Algorithm::SlidingCounter),
+            Quota::per_minute(12).with_algorithm(Algorithm::SlidingBuckets(60)),
+            Quota::per_day(14).with_algorithm(Algorithm::SlidingCounter),
         ];
         let clock = TestClock::new();
         let ordered = order.iter().map(|index| quotas[*index].clone());

@@ -80,7 +80,7 @@ impl Flawed {
         let quotas: Quotas = match self.flaw {
             Flaw::Generous => {
                 let more = |quota: &Quota| {
-                    Quota::new(quota.limit() + 1, quota.window()).algorithm(quota.counted_by())
+                    Quota::new(quota.limit() + 1, quota.window()).with_algorithm(quota.algorithm())
                 };
                 check.quotas.iter().map(more).collect()
             }

@@ -16,7 +16,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn limiter(store: &MemoryStore, limit: u32, window: Duration) -> RateLimiter {
-    let quota = Quota::new(limit, window).algorithm(Algorithm::Gcra);
+    let quota = Quota::new(limit, window).with_algorithm(Algorithm::Gcra);
     RateLimiter::new(store.clone(), quota)
 }
 

@@ -59,7 +59,7 @@ enum Step {
 /// What a limiter may change to while it runs: all share a name, so that a changed limit goes on
 /// with the same counts.
 fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
-    let per = |limit, window| Quota::new(limit, window).algorithm(algorithm);
+    let per = |limit, window| Quota::new(limit, window).with_algorithm(algorithm);
     let log = |limit, window| Quota::new(limit, window);
     vec![
         vec![per(5, WINDOW)],
@@ -73,7 +73,7 @@ fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
         vec![
             per(3, WINDOW),
             log(30, 9 * WINDOW),
-            Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
+            Quota::new(8, SECOND).with_algorithm(Algorithm::Gcra),
         ],
     ]
 }
@@ -98,7 +98,7 @@ fn calendar_plans() -> Vec<Vec<Quota>> {
         vec![
             per("3/day@Pacific/Pago_Pago"),
             Quota::new(30, 9 * WINDOW),
-            Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
+            Quota::new(8, SECOND).with_algorithm(Algorithm::Gcra),
         ],
     ]
 }
@@ -171,8 +171,8 @@ fn fields(decision: &Result<Decision, tollgate::Error>) -> Result<Fields, ErrorK
 fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
     let shares = |other: &&Quota| {
         other.window() == quota.window()
-            && other.counted_by() == Algorithm::Gcra
-            && quota.counted_by() == Algorithm::Gcra
+            && other.algorithm() == Algorithm::Gcra
+            && quota.algorithm() == Algorithm::Gcra
     };
     quotas
         .iter()
@@ -819,7 +819,7 @@ fn units_that_have_expired_count_no_more_wherever_the_clock_steps() {
         ] {
             let mut pair = Pair::new(&server, plans(algorithm));
             let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
-            let quota = Quota::new(9_000, 10 * SECOND).algorithm(algorithm);
+            let quota = Quota::new(9_000, 10 * SECOND).with_algorithm(algorithm);
             let limiters = [
                 RateLimiter::new(pair.time.memory.clone(), quota.clone()),
                 RateLimiter::new(redis, quota),

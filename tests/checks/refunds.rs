@@ -93,7 +93,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
-    let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).algorithm(algorithm);
+    let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).with_algorithm(algorithm);
     RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota)
 }
 
@@ -261,7 +261,7 @@ proptest! {
             let clock = TestClock::new();
             let store = MemoryStore::with_clock(clock.clone());
             let limited_to = |limit| {
-                let quota = Quota::new(limit, Duration::from_micros(WINDOW)).algorithm(algorithm);
+                let quota = Quota::new(limit, Duration::from_micros(WINDOW)).with_algorithm(algorithm);
                 RateLimiter::new(store.clone(), quota)
             };
             let (before, after) = (limited_to(limits.0), limited_to(limits.1));
@@ -297,7 +297,7 @@ proptest! {
         block_on(async {
             let clock = TestClock::new();
             let window = Duration::from_micros(window);
-            let quota = Quota::new(limit, window).algorithm(algorithm);
+            let quota = Quota::new(limit, window).with_algorithm(algorithm);
             let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
             for (cost, step) in charges {
                 let _ = limiter.check_n("ada", part_of(limit, cost)).await.unwrap();
@@ -378,8 +378,8 @@ async fn all_quotas_get_back_what_all_were_charged() {
     let quotas = [
         Quota::per_second(10),
         Quota::per_second(20),
-        Quota::per_day(30).algorithm(Algorithm::Gcra),
-        Quota::per_hour(40).algorithm(Algorithm::SlidingBuckets(60)),
+        Quota::per_day(30).with_algorithm(Algorithm::Gcra),
+        Quota::per_hour(40).with_algorithm(Algorithm::SlidingBuckets(60)),
     ];
     let limiter = RateLimiter::new(MemoryStore::new(), quotas);
     let mut decision = limiter.check_n("ada", 8).await.unwrap();

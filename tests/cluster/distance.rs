@@ -197,8 +197,8 @@ mod of_a_cluster {
         for (settings, expected) in [("", "no hash tags"), ("?hash_tags=48", "48 hash tags")] {
             let store = RedisStore::open(&format!("{}{settings}", cluster.url())).unwrap();
             let report = store.deadline(Duration::from_secs(5)).doctor().await;
-            let capacity = report.findings().iter().find(|it| it.topic() == "capacity");
-            let text = capacity.unwrap().text();
+            let capacity = report.findings().iter().find(|it| it.topic == "capacity");
+            let text = &capacity.unwrap().text;
             for part in ["checks of different keys per second", "3 masters", expected] {
                 assert!(text.contains(part), "{text}");
             }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
+use tollgate::store::HashTags;
 use tollgate::{Error, Quota, RateLimiter, RedisStore};
 
 use crate::support::cluster::{Cluster, Move, hand_over, join_empty};
@@ -137,7 +138,7 @@ async fn a_long_log_is_counted_exactly_while_its_slot_moves() {
 async fn keys_that_share_a_slot_are_decided_together_and_counted_while_some_of_them_have_moved() {
     const KEYS: usize = 30;
     let cluster = Cluster::of_masters(2, &[]);
-    let store = patient(&cluster).hash_tags(NonZeroU16::MIN);
+    let store = patient(&cluster).hash_tags(HashTags::Shared(NonZeroU16::MIN));
     let limiter = RateLimiter::new(store, QUOTA);
     let check_all = async |keys: std::ops::Range<usize>| {
         let checks = keys.map(|key| {
@@ -176,7 +177,7 @@ async fn checks_that_are_asked_to_go_elsewhere_read_no_map_and_share_a_connectio
     let [from, other] = [0, 1].map(|node| &cluster.nodes[node]);
     let new = join_empty(&cluster.nodes);
     // Each check is a call of its own.
-    let limiter = RateLimiter::new(patient(&cluster).batches(false), QUOTA);
+    let limiter = RateLimiter::new(patient(&cluster).without_batches(), QUOTA);
     let (key, slot) = key_on(&cluster, 0);
     let _ = decided(&limiter, &key).await;
     let slot = Move::begin(from, &new, slot);

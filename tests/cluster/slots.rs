@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU16;
 
+use tollgate::store::HashTags;
 use tollgate::{Quota, RateLimiter, RedisStore};
 
 use crate::support::costs::{calls, forget_calls};
@@ -42,7 +43,7 @@ async fn checks_of_keys_in_several_slots_are_sent_slot_by_slot() {
 #[tokio::test]
 async fn keys_that_share_hash_tags_share_calls() {
     let tags = NonZeroU16::new(4).unwrap();
-    let calls = calls_on_a_cluster(|store| store.hash_tags(tags)).await;
+    let calls = calls_on_a_cluster(|store| store.hash_tags(HashTags::Shared(tags))).await;
     // Four tags; the first check of each finds an empty queue, and is sent at once.
     assert_eq!(calls, 8);
 }

@@ -1033,7 +1033,7 @@ fn the_script_is_printed_as_redis_gets_it() {
 #[tokio::test]
 async fn the_state_of_a_key_is_printed_as_text() {
     let server = RedisServer::start();
-    let counted_by = |algorithm| Quota::per_hour(90).algorithm(algorithm);
+    let counted_by = |algorithm| Quota::per_hour(90).with_algorithm(algorithm);
     let algorithms = [
         Algorithm::SlidingLog,
         Algorithm::SlidingBuckets(60),

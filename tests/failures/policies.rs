@@ -237,7 +237,7 @@ async fn what_the_fallback_charged_is_given_back_to_it_and_reset_there() {
 async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::Gcra] {
         let store = Moody::unavailable();
-        let quota = Quota::per_minute(90).algorithm(algorithm);
+        let quota = Quota::per_minute(90).with_algorithm(algorithm);
         let policy = FailurePolicy::fall_back().share(3);
         let limiter = RateLimiter::new(store.clone(), quota).on_failure(policy);
         let _ = limiter.check_n("ada", 20).await.unwrap();

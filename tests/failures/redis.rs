@@ -24,7 +24,7 @@ async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {
     let mut connection = server.connect();
     let both = [Quota::per_hour(5), Quota::per_day(9)];
     let both = RateLimiter::new(store_on(&server), both);
-    let gcra = Quota::per_hour(5).algorithm(Algorithm::Gcra);
+    let gcra = Quota::per_hour(5).with_algorithm(Algorithm::Gcra);
     let gcra = RateLimiter::new(store_on(&server), gcra);
     // So many units that the log is read in pages.
     let long = RateLimiter::new(store_on(&server), Quota::per_hour(5_000));
@@ -87,7 +87,7 @@ async fn a_reply_that_makes_no_sense_for_one_key_fails_neither_the_call_nor_the_
     store_nonsense(&mut connection);
     let store = store_on(&server);
     let year = Quota::new(1_000, Duration::from_secs(366 * 86_400));
-    let limiter = RateLimiter::new(store.clone(), year.algorithm(Algorithm::FixedWindow));
+    let limiter = RateLimiter::new(store.clone(), year.with_algorithm(Algorithm::FixedWindow));
     let other = RateLimiter::new(store, Quota::per_hour(1_000)).name("other");
     // More in a row than open the circuit breaker.
     for _ in 0..20 {
@@ -127,7 +127,7 @@ async fn a_reply_that_makes_no_sense_for_one_key_fails_neither_the_call_nor_the_
 async fn no_quota_is_charged_if_one_fails() {
     let server = RedisServer::start();
     let hour = Duration::from_secs(3_600);
-    let quotas = algorithms().map(|(_, algorithm)| Quota::new(5, hour).algorithm(algorithm));
+    let quotas = algorithms().map(|(_, algorithm)| Quota::new(5, hour).with_algorithm(algorithm));
     let limiter = RateLimiter::new(store_on(&server), quotas.collect::<Vec<_>>());
     let mut connection = server.connect();
     for (_, algorithm) in algorithms() {

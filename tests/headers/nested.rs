@@ -202,7 +202,7 @@ async fn a_call_of_grpc_that_no_wait_helps_is_told_none() {
 #[tokio::test]
 async fn of_gcra_outside_the_wait_is_until_all_units_of_the_request_are_back() {
     // A unit is back every 10 s. Two requests of 4 leave 2, so that the third lacks 2.
-    let outer = layer("outer", per(10, 100).algorithm(Algorithm::Gcra)).cost(|_| 4);
+    let outer = layer("outer", per(10, 100).with_algorithm(Algorithm::Gcra)).cost(|_| 4);
     let service = outer.layer(layer("inner", per(1, 5)).layer(answering(200, &[])));
     assert_eq!(told(&service, Request::new(())).await.0, StatusCode::OK);
     let (status, headers) = told(&service, Request::new(())).await;

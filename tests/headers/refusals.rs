@@ -10,8 +10,8 @@ use tower::{Layer, ServiceExt, service_fn};
 /// One request is admitted; of the next, the first quota has no room and the second has.
 fn layer() -> RateLimitLayer {
     let quotas = [
-        Quota::per_minute(1).named("burst"),
-        Quota::per_day(1_000).named("daily"),
+        Quota::per_minute(1).with_name("burst"),
+        Quota::per_day(1_000).with_name("daily"),
     ];
     RateLimitLayer::new(MemoryStore::new(), quotas)
         .key(key::global())
@@ -185,7 +185,7 @@ async fn a_refusal_that_leaves_a_body_unread_announces_the_end_of_the_connection
         let connection = connection_of(layer(), version, head).await;
         assert_eq!(connection, expected, "{version:?} {head:?}");
     }
-    let off = layer().close_rejected_uploads(false);
+    let off = layer().without_connection_close();
     assert_eq!(connection_of(off, Version::HTTP_11, &length).await, "-");
     // Whatever the reason, and however it is answered.
     let keyless = layer().key(key::header("x-api-key"));

@@ -254,7 +254,7 @@ const PLACES: [fn(&[u8]) -> Key; 13] = [
     |value| key::cookie("a").secret("s").of(value),
     |value| key::authorization().of([b"x ", value].concat()),
     |value| key::authorization().of([b"y ", value].concat()),
-    |value| key::extension::<String>().named("a").of(&hex(value)),
+    |value| key::extension::<String>().name("a").of(&hex(value)),
 ];
 
 fn hex(value: &[u8]) -> String {

@@ -437,7 +437,7 @@ async fn layers_that_differ_in_name_key_store_or_algorithm_charge_nothing_twice(
     let store = MemoryStore::new();
     let search = || limited(store.clone(), "search");
     let counted_otherwise = || {
-        let quota = Quota::per_hour(1_000_000).algorithm(Algorithm::FixedWindow);
+        let quota = Quota::per_hour(1_000_000).with_algorithm(Algorithm::FixedWindow);
         RateLimitLayer::new(store.clone(), quota).name("search")
     };
     for other in [

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::{HeaderName, Request, Response};
+use axum::http::{Request, Response};
 use http_body_util::Full;
 use tollgate::{
     DecisionView, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, RejectionReason,
@@ -19,7 +19,7 @@ use crate::support::calls::stores;
 use crate::support::log;
 use crate::support::moody::Moody;
 use crate::support::redis_server::RedisServer;
-use crate::{ask, by_path, to, told, used};
+use crate::{ask, by_path, to, used};
 
 fn dry(store: impl Store) -> RateLimitLayer {
     let layer = RateLimitLayer::new(store, Quota::per_hour(2)).name("search");
@@ -51,31 +51,6 @@ async fn nothing_is_refused_and_all_is_counted_and_nobody_is_told() {
         );
         assert!(rejection.retry_after().is_some());
         assert!(matches!(rejection.reason(), RejectionReason::Refused(_)));
-    }
-}
-
-#[tokio::test]
-async fn a_header_of_the_operators_choice_tells_what_would_be_refused() {
-    let name = HeaderName::from_static("x-would-reject");
-    let layer = dry(MemoryStore::new()).dry_run_header(name);
-    for expected in ["-", "-", "search", "search"] {
-        let response = ask(&layer, "/ada").await;
-        assert_eq!(told(&response, "x-would-reject"), expected);
-        assert_eq!(told(&response, "x-ratelimit-limit"), "-");
-    }
-    // `dry_run_header` enables the dry run.
-    let name = HeaderName::from_static("x-would-reject");
-    let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(by_path());
-    assert_eq!(ask(&layer.dry_run_header(name), "/ada").await.status(), 200);
-}
-
-#[tokio::test]
-async fn a_name_that_no_header_can_hold_is_told_encoded() {
-    let layer = dry(MemoryStore::new()).name("straße");
-    let layer = layer.dry_run_header(HeaderName::from_static("x-would-reject"));
-    for expected in ["-", "-", "stra%C3%9Fe"] {
-        let response = ask(&layer, "/ada").await;
-        assert_eq!(told(&response, "x-would-reject"), expected);
     }
 }
 

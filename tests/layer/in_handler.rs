@@ -91,7 +91,7 @@ async fn a_handler_that_checks_by_its_body_answers_like_a_layer() {
 async fn the_headers_and_the_body_of_a_rejection_can_be_chosen() {
     let limiter = RateLimiter::new(
         MemoryStore::new(),
-        [Quota::per_minute(1).named("burst"), Quota::per_day(9)],
+        [Quota::per_minute(1).with_name("burst"), Quota::per_day(9)],
     )
     .name("search");
     let admitted = limiter.check("acme").await.expect("a decision");

@@ -13,7 +13,7 @@ const LIMIT: u32 = 50;
 const WINDOW: u64 = 1_000;
 
 fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
-    let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).algorithm(algorithm);
+    let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).with_algorithm(algorithm);
     RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota)
 }
 

@@ -609,7 +609,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// Reserves, lets two windows pass, has others charge, and settles.
 async fn settle_late(store: impl Store, algorithm: Algorithm, pass: impl FnOnce()) {
-    let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+    let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
     let limiter = RateLimiter::new(store, quota);
     let (down, up) = (
         limiter.check_n("ada", COST).await.unwrap(),

@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Lists of quotas that one key has at different times.
 fn lists(algorithm: Algorithm) -> [Quotas; 4] {
-    let per = |limit, window| Quota::new(limit, window).algorithm(algorithm);
+    let per = |limit, window| Quota::new(limit, window).with_algorithm(algorithm);
     [
         per(300, WINDOW).into(),
         per(90, WINDOW).into(),

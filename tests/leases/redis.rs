@@ -40,7 +40,7 @@ async fn a_busy_key_is_admitted_from_memory_and_what_is_left_returns() {
     let mut connection = server.connect();
     for algorithm in Algorithm::ALL.iter().copied() {
         // The boundary of a fixed window would take units away: at most once a day.
-        let quota = Quota::per_day(100_000).algorithm(algorithm);
+        let quota = Quota::per_day(100_000).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota).lease(LEASE);
         let key = format!("{algorithm:?}");
         forget_calls(&mut connection);

@@ -34,7 +34,7 @@ fn quotas() -> impl Strategy<Value = Vec<Quota>> {
         Just(Algorithm::Gcra),
     ];
     let quota = (1_u32..9, 10_u64..200, algorithm).prop_map(|(limit, millis, algorithm)| {
-        Quota::new(limit, Duration::from_millis(millis)).algorithm(algorithm)
+        Quota::new(limit, Duration::from_millis(millis)).with_algorithm(algorithm)
     });
     proptest::collection::vec(quota, 1..4)
 }
@@ -103,7 +103,7 @@ impl Oracle {
         charges.push((now, cost));
         for quota in self.quotas[limiter].iter() {
             let is_exact = matches!(
-                quota.counted_by(),
+                quota.algorithm(),
                 Algorithm::SlidingLog | Algorithm::SortedSetLog | Algorithm::SlidingBuckets(_)
             );
             let window = u64::try_from(quota.window().as_micros()).unwrap();

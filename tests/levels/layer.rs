@@ -677,7 +677,7 @@ fn items(text: &str) -> Vec<(String, Vec<(String, i64)>)> {
 async fn six_policies_parse_with_six_names_and_the_refusing_ones_are_listed() {
     let store = memory();
     let both = [Quota::per_second(1_000), Quota::per_hour(2)];
-    let named = [Quota::per_minute(2).named("User"), Quota::per_day(50)];
+    let named = [Quota::per_minute(2).with_name("User"), Quota::per_day(50)];
     let user_limit = RateLimiter::new(Arc::clone(&store), named).name("user");
     let tenant_limit = RateLimiter::new(Arc::clone(&store), both).name("tenant");
     let service = RateLimiter::new(Arc::clone(&store), Quota::per_minute(70)).name("user");
@@ -807,24 +807,24 @@ async fn a_handler_settles_each_level_once() {
             reservation.expect("a reservation").clone()
         };
         let reserved = handled(&layer, by_ada(), reservation).await;
-        reserved.settle_level("tenant", 55);
+        reserved.settle_level(&tree.tenant, 55);
         tree.counts([10, 55, 10]).await;
-        reserved.settle_level("tenant", 1);
+        reserved.settle_level(&tree.tenant, 1);
         reserved.settle(3);
         tree.counts([3, 55, 3]).await;
         reserved.settle(0);
-        reserved.clone().settle_level("user", 0);
+        reserved.clone().settle_level(&tree.user, 0);
         tree.counts([3, 55, 3]).await;
         // A level that shares the cost may be settled alone, too.
         let reserved = handled(&layer, by_ada(), reservation).await;
-        reserved.settle_level("service", 0);
+        reserved.settle_level(&tree.service, 0);
         reserved.settle(4);
         tree.counts([7, 95, 3]).await;
         // To settle for what is held changes nothing, and is a settlement.
         tree.tenant.reset(acme()).await.unwrap();
         let reserved = handled(&layer, by_ada(), reservation).await;
-        reserved.settle_level("tenant", 40);
-        reserved.settle_level("tenant", 0);
+        reserved.settle_level(&tree.tenant, 40);
+        reserved.settle_level(&tree.tenant, 0);
         reserved.settle(0);
         tree.counts([7, 40, 3]).await;
     }
@@ -838,7 +838,7 @@ async fn a_handler_that_settles_a_level_that_is_not_there_is_told_once() {
     for _ in 0..2 {
         handled(&layer, by_ada(), |request| {
             let reservation = request.extensions().get::<Reservation>().unwrap();
-            reservation.settle_level("tokens", 0);
+            reservation.settle_level(&limiter(&memory(), "tokens", 9), 0);
         })
         .await;
     }
@@ -868,7 +868,7 @@ async fn a_settlement_finds_its_level_if_others_were_left_out() {
     let layer = layer.on_missing_key(MissingKey::Exempt).reserve();
     handled(&layer, with(&[]), |request| {
         let reservation = request.extensions().get::<Reservation>().unwrap();
-        reservation.settle_level("service", 5);
+        reservation.settle_level(&tree.service, 5);
     })
     .await;
     tree.counts([0, 0, 35]).await;
@@ -904,7 +904,7 @@ async fn two_layers_that_charge_one_count_at_any_level_are_warned_of() {
 #[tokio::test]
 async fn an_outer_layer_lengthens_the_wait_by_the_cost_of_each_level() {
     let store = memory();
-    let gcra = |limit| Quota::per_hour(limit).algorithm(Algorithm::Gcra);
+    let gcra = |limit| Quota::per_hour(limit).with_algorithm(Algorithm::Gcra);
     let tokens = RateLimiter::new(Arc::clone(&store), gcra(10)).name("tokens");
     // The requests have fewer units left than the tokens, but enough.
     let outer = RateLimitLayer::new(Arc::clone(&store), gcra(3))
@@ -930,7 +930,7 @@ fn any_tree() -> impl Strategy<Value = Vec<(Vec<Quota>, u32)>> {
         Just(Algorithm::Gcra),
     ];
     let quota = (3_u32..20, 1_u64..100, algorithm).prop_map(|(limit, seconds, algorithm)| {
-        Quota::new(limit, Duration::from_secs(seconds)).algorithm(algorithm)
+        Quota::new(limit, Duration::from_secs(seconds)).with_algorithm(algorithm)
     });
     let level = (prop::collection::vec(quota, 1..3), 0_u32..4);
     prop::collection::vec(level, 1..5)

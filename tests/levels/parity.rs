@@ -20,7 +20,7 @@ const LEVELS: [(&str, usize); 4] = [("user", 6), ("team", 3), ("tenant", 2), ("s
 
 /// The quotas that a level may have. A level that changes them goes on with the same counts.
 fn plans(algorithm: Algorithm) -> Vec<Quotas> {
-    let per = |limit, window| Quota::new(limit, window).algorithm(algorithm);
+    let per = |limit, window| Quota::new(limit, window).with_algorithm(algorithm);
     let log = |limit, window| Quota::new(limit, window);
     vec![
         per(40, WINDOW).into(),
@@ -33,7 +33,7 @@ fn plans(algorithm: Algorithm) -> Vec<Quotas> {
         Quotas::from(Vec::new()),
         [
             log(300, 9 * WINDOW),
-            Quota::new(80, SECOND).algorithm(Algorithm::Gcra),
+            Quota::new(80, SECOND).with_algorithm(Algorithm::Gcra),
         ]
         .into(),
         per(0, WINDOW).into(),

@@ -75,7 +75,7 @@ fn random_trees_are_decided_as_in_memory_and_refused_checks_are_charged_nowhere(
         let limiters = |store: &dyn Fn(&str, Vec<Quota>) -> RateLimiter| -> Vec<RateLimiter> {
             let quota = |(limit, millis, algorithm): &(u32, u64, usize)| {
                 let algorithm = Algorithm::ALL[*algorithm];
-                Quota::new(*limit, Duration::from_millis(*millis)).algorithm(algorithm)
+                Quota::new(*limit, Duration::from_millis(*millis)).with_algorithm(algorithm)
             };
             let names = ["user", "tenant", "service"].into_iter();
             let lists = quotas.iter().map(|list| list.iter().map(quota).collect());
@@ -178,7 +178,7 @@ fn pairs(store: &RedisStore) -> Vec<[RateLimiter; 2]> {
     let algorithms = Algorithm::ALL.iter().copied();
     let in_values = algorithms.filter(|algorithm| *algorithm != Algorithm::SortedSetLog);
     let pair = |(index, algorithm): (usize, Algorithm)| {
-        let quota = Quota::new(1_000_000, PAIR_WINDOW).algorithm(algorithm);
+        let quota = Quota::new(1_000_000, PAIR_WINDOW).with_algorithm(algorithm);
         ["user", "tenant"].map(|name| {
             let limiter = RateLimiter::new(store.clone(), quota.clone());
             limiter.name(format!("{name}{index}"))
@@ -223,7 +223,7 @@ async fn a_reader_of_the_stored_values_never_sees_one_level_charged_without_the_
     let pairs = pairs(&store_on(&server));
     let mut get = redis::cmd("MGET");
     for (index, [user, _]) in pairs.iter().enumerate() {
-        let algorithm = user.quotas().iter().next().unwrap().counted_by();
+        let algorithm = user.quotas().iter().next().unwrap().algorithm();
         for tag in [
             format!("{{user{index},ada}}"),
             format!("{{tenant{index},acme}}"),

@@ -55,13 +55,20 @@ async fn refused_uploads_break_no_kept_alive_connection_of_python() {
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_nginx_each_refused_upload_costs_a_connection_unless_it_is_switched_off() {
     for (close, expected) in [(true, POSTS), (false, 1)] {
-        let (address, connections) = refusing(|layer| layer.close_rejected_uploads(close)).await;
+        let (address, connections) = refusing(|layer| closing(layer, close)).await;
         let nginx = Nginx::start(address, "127.0.0.10", KEEPS);
         let report = posts_to(nginx.address(), 1_024).await;
         assert_eq!(report["failures"], json!({}), "{report}");
         assert_eq!(report["statuses"], json!({ "429": POSTS }), "{report}");
         let connections = connections.load(Ordering::Relaxed);
-        assert_eq!(connections, expected, "close_rejected_uploads({close})");
+        assert_eq!(connections, expected, "closing: {close}");
+    }
+}
+
+fn closing(layer: RateLimitLayer, close: bool) -> RateLimitLayer {
+    match close {
+        true => layer,
+        false => layer.without_connection_close(),
     }
 }
 
@@ -71,8 +78,7 @@ async fn behind_nginx_each_refused_upload_costs_a_connection_unless_it_is_switch
 async fn refused_uploads_are_measured() {
     for bytes in [1_024, 8_000, 65_536, 1_000_000] {
         for close in [true, false] {
-            let (address, connections) =
-                refusing(|layer| layer.close_rejected_uploads(close)).await;
+            let (address, connections) = refusing(|layer| closing(layer, close)).await;
             let report = posts_to(address, bytes).await;
             let direct = connections.swap(0, Ordering::Relaxed);
             println!("{bytes} bytes, announced: {close}, direct: {direct} connections, {report}");

@@ -25,7 +25,7 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
         let key = format!("ada:{run}");
         // Some units expire and are trimmed, and then the clock steps back.
         for millis in [0, 6_000, 12_000, 11_000] {
-            let quota = Quota::new(9, Duration::from_secs(10)).algorithm(algorithm);
+            let quota = Quota::new(9, Duration::from_secs(10)).with_algorithm(algorithm);
             let limiter = RateLimiter::new(later(store, millis), quota).name(name);
             let mut decision = limiter.check_n(key.as_str(), 2).await?;
             limiter.refund(&mut decision, 1).await?;
@@ -96,7 +96,7 @@ async fn each_permission_is_needed_and_its_lack_is_named() {
 fn pair(first: Algorithm, second: Algorithm) -> [Quota; 2] {
     let days = |days: u64| Duration::from_secs(days * 86_400);
     [(first, 300), (second, 310)]
-        .map(|(algorithm, window)| Quota::new(1_000, days(window)).algorithm(algorithm))
+        .map(|(algorithm, window)| Quota::new(1_000, days(window)).with_algorithm(algorithm))
 }
 
 /// The units used in each quota.
@@ -162,7 +162,7 @@ async fn a_level_of_another_type_charges_no_other_level_whatever_the_user_may_wr
         for (name, algorithm) in algorithms() {
             // Letters stand as they are in the name of a key.
             let name = name.split('(').next().unwrap();
-            let quota = Quota::new(60, WINDOW).algorithm(algorithm);
+            let quota = Quota::new(60, WINDOW).with_algorithm(algorithm);
             let user = RateLimiter::new(store.clone(), quota.clone()).name("user");
             let tenant = RateLimiter::new(store.clone(), quota).name("tenant");
             let user_key = format!("{name} {is_known}");
@@ -203,7 +203,7 @@ async fn a_log_stays_whole_if_a_permission_is_missing_after_the_clock_stepped_ba
         ] {
             // All units are after now, or only the last two.
             for kept in [0, 3] {
-                let quota = Quota::per_hour(100).algorithm(algorithm);
+                let quota = Quota::per_hour(100).with_algorithm(algorithm);
                 let key = format!("{algorithm:?} {right} {kept}");
                 let at = |millis| RateLimiter::new(later(&store, millis), quota.clone());
                 run(&mut connection, &documented());
@@ -235,7 +235,7 @@ async fn a_full_server_still_refuses_by_a_log_after_its_clock_stepped_back() {
     run(&mut connection, &documented());
     let store = store(&server);
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        let quota = Quota::per_hour(2).algorithm(algorithm);
+        let quota = Quota::per_hour(2).with_algorithm(algorithm);
         let at = |millis| RateLimiter::new(later(&store, millis), quota.clone());
         let key = format!("{algorithm:?}");
         let _ = at(60_000).check_n(key.as_str(), 2).await.unwrap();

@@ -103,7 +103,7 @@ async fn a_decision_appends_few_bytes_and_a_refusal_none() {
 #[tokio::test]
 async fn a_refusal_of_several_units_or_of_several_algorithms_appends_nothing() {
     let algorithms = Algorithm::ALL.iter().copied();
-    let of_each = algorithms.map(|algorithm| Quota::new(LIMIT, WINDOW).algorithm(algorithm));
+    let of_each = algorithms.map(|algorithm| Quota::new(LIMIT, WINDOW).with_algorithm(algorithm));
     for (quotas, cost) in [(logs(1), 3), (logs(4), 3), (of_each.collect(), 1)] {
         let appended = appended(quotas, 150, cost).await;
         let (bytes, refusals) = appended.refused;

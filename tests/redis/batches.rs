@@ -51,7 +51,7 @@ async fn large_checks_of_one_key_in_one_call_see_what_the_others_charged() {
             // It stores each unit.
             continue;
         }
-        let quota = Quota::per_day(200_000).algorithm(algorithm);
+        let quota = Quota::per_day(200_000).with_algorithm(algorithm);
         let limiter = limiter(&server, quota).await.name(name);
         let checks = (0..20).map(|_| limiter.check_n("ada", 60_000));
         let mut waiting: Vec<_> = checks.map(Box::pin).collect();
@@ -75,7 +75,7 @@ async fn checks_of_one_key_share_an_entry_and_are_decided_in_order() {
     let mut connection = server.connect();
     for (_, algorithm) in algorithms() {
         run(&mut connection, &["FLUSHALL"]);
-        let quota = Quota::per_day(90).algorithm(algorithm);
+        let quota = Quota::per_day(90).with_algorithm(algorithm);
         let limiter = limiter(&server, quota).await;
         forget_calls(&mut connection);
         let keys = std::iter::repeat_n("ada".to_owned(), 100);
@@ -226,7 +226,7 @@ fn a_runtime_that_shuts_down_with_checks_in_flight_does_not_hang() {
 async fn each_check_can_be_a_call_of_its_own() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let store = store_on(&server).batches(false);
+    let store = store_on(&server).without_batches();
     let limiter = RateLimiter::new(store, Quota::per_hour(90));
     let _ = limiter.peek("nobody").await.unwrap();
     forget_calls(&mut connection);

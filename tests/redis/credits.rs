@@ -100,12 +100,12 @@ async fn a_key_without_a_count_is_left_alone() {
 #[tokio::test]
 async fn a_credit_applies_once_to_each_key_of_all_quotas() {
     let server = RedisServer::start();
-    let log = [Quota::per_day(90), Quota::per_day(50).named("strict")];
+    let log = [Quota::per_day(90), Quota::per_day(50).with_name("strict")];
     // So long that no window ends during the test.
     let year = Duration::from_secs(366 * 86_400);
-    let others = algorithms().map(|(_, algorithm)| Quota::new(70, year).algorithm(algorithm));
+    let others = algorithms().map(|(_, algorithm)| Quota::new(70, year).with_algorithm(algorithm));
     let others: Vec<_> = others.collect();
-    let meters = [40, 60].map(|limit| Quota::new(limit, year / 2).algorithm(Algorithm::Gcra));
+    let meters = [40, 60].map(|limit| Quota::new(limit, year / 2).with_algorithm(Algorithm::Gcra));
     let quotas = [&log[..], &others, &meters].concat();
     let limiter = RateLimiter::new(store_on(&server), quotas);
     let _ = limiter.check_n("ada", 20).await.unwrap();
@@ -127,7 +127,7 @@ async fn if_one_key_cannot_be_read_none_is_credited() {
         // The broken key is read last.
         let days = |days: u64| {
             let window = Duration::from_secs(days * 86_400);
-            Quota::new(9, window).algorithm(algorithm)
+            Quota::new(9, window).with_algorithm(algorithm)
         };
         let [one, both] = [vec![days(300)], vec![days(300), days(301)]]
             .map(|quotas| RateLimiter::new(store_on(&server), quotas).name(name));
@@ -172,7 +172,7 @@ async fn a_credit_removes_the_newest_units() {
 async fn a_credit_of_more_than_a_log_accepts_is_an_error() {
     let server = RedisServer::start();
     for (_, algorithm) in algorithms() {
-        let quota = Quota::per_day(1_000_000).algorithm(algorithm);
+        let quota = Quota::per_day(1_000_000).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota);
         let outcome = limiter.admin().credit("ada", 100_001).await;
         let refused = is_log(algorithm).then_some(ErrorKind::CostTooLarge);

@@ -23,18 +23,15 @@ fn least_permissions() -> String {
 
 fn finding<'a>(report: &'a Report, topic: &str) -> &'a Finding {
     let mut findings = report.findings().iter();
-    let found = findings.find(|finding| finding.topic() == topic);
+    let found = findings.find(|finding| finding.topic == topic);
     found.unwrap_or_else(|| panic!("no finding of {topic}:\n{report}"))
 }
 
 /// The severity, and the text with the remedy.
 fn severity_and_text(report: &Report, topic: &str) -> (Severity, String) {
     let finding = finding(report, topic);
-    let remedy = finding.remedy().unwrap_or_default();
-    (
-        finding.severity(),
-        format!("{} -> {remedy}", finding.text()),
-    )
+    let remedy = finding.remedy.as_deref().unwrap_or_default();
+    (finding.severity, format!("{} -> {remedy}", finding.text))
 }
 
 #[track_caller]
@@ -66,7 +63,11 @@ async fn a_healthy_server_has_only_ok_findings_and_keeps_no_key() {
     let server = RedisServer::start();
     let report = store_on(&server).doctor().await;
     assert_eq!(report.worst(), Severity::Ok, "{report}");
-    let topics: Vec<_> = report.findings().iter().map(Finding::topic).collect();
+    let topics: Vec<_> = report
+        .findings()
+        .iter()
+        .map(|finding| finding.topic)
+        .collect();
     let expected = [
         "connection",
         "server",
@@ -184,7 +185,7 @@ async fn the_documented_permissions_are_enough() {
     }
     // Read from HELLO.
     assert_finding(&report, "role", Severity::Ok, &["a master"]);
-    assert_ne!(finding(&report, "server").text(), "");
+    assert_ne!(finding(&report, "server").text, "");
     assert_finding(
         &report,
         "connection",
@@ -318,13 +319,13 @@ async fn each_master_that_shares_a_finding_is_named() {
     let found: Vec<_> = report
         .findings()
         .iter()
-        .filter(|finding| finding.topic() == "eviction")
+        .filter(|finding| finding.topic == "eviction")
         .collect();
     assert_eq!(found.len(), 2, "{report}");
     let warning = found
         .iter()
-        .find(|finding| finding.severity() == Severity::Warning);
-    let warning = warning.expect("a warning").text();
+        .find(|finding| finding.severity == Severity::Warning);
+    let warning = warning.expect("a warning").text.clone();
     let (named, _) = warning.split_once(": maxmemory-policy is").unwrap();
     let mut named: Vec<_> = named.split(", ").map(ToOwned::to_owned).collect();
     named.sort();
@@ -336,7 +337,7 @@ async fn each_master_that_shares_a_finding_is_named() {
     let report = doctor().await;
     assert!(
         finding(&report, "eviction")
-            .text()
+            .text
             .starts_with("maxmemory-policy is allkeys-lru"),
         "{report}"
     );

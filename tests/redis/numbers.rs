@@ -18,7 +18,7 @@ async fn every_microsecond_is_kept() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for algorithm in Algorithm::ALL.iter().copied() {
-        let quota = Quota::per_day(100).algorithm(algorithm);
+        let quota = Quota::per_day(100).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota);
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
         let _ = limiter.check("ada").await.unwrap();
@@ -104,7 +104,7 @@ async fn a_charge_renews_the_time_to_live_for_the_ticks_in_which_it_drains() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let window = Duration::from_micros(2_097_152_000_001);
-    let quota = Quota::new(u32::MAX, window).algorithm(Algorithm::Gcra);
+    let quota = Quota::new(u32::MAX, window).with_algorithm(Algorithm::Gcra);
     assert!(both(&time, &quota, 1).await.0);
     time.advance(window);
     assert!(both(&time, &quota, u32::MAX).await.0);
@@ -147,7 +147,7 @@ fn products_beyond_2_pow_53_are_decided_alike_and_waits_are_exact() {
                 let mut time = TestTime::new(&server);
                 for (cost, step, divisor, given) in steps {
                     let limit = limit / divisor;
-                    let quota = Quota::new(limit, window).algorithm(algorithm);
+                    let quota = Quota::new(limit, window).with_algorithm(algorithm);
                     runtime.block_on(credit_both(&time, &quota, part_of(limit, given)));
                     let cost = part_of(limit, cost);
                     let said = runtime.block_on(both(&time, &quota, cost));

@@ -302,7 +302,7 @@ impl Model {
     /// The name of the key that counts a quota, and if it has several counters, which one. The quotas of a list that share a
     /// key are opened together.
     fn place(key: &str, quota: &Quota) -> Place {
-        let (algorithm, window) = (quota.counted_by(), quota.window());
+        let (algorithm, window) = (quota.algorithm(), quota.window());
         let name = name_of(&format!("{{l,{key}}}"), algorithm, window);
         let is_row = name.ends_with('}');
         (
@@ -313,7 +313,7 @@ impl Model {
 
     /// The length of a bucket, or 0, and the time of a charge.
     fn clock(&self, quota: &Quota) -> (u64, u64) {
-        match quota.counted_by() {
+        match quota.algorithm() {
             Algorithm::SlidingBuckets(count) => {
                 let bucket = micros(quota.window()).div_ceil(count.into());
                 (bucket, (self.now / bucket + 1) * bucket - 1)
@@ -323,7 +323,7 @@ impl Model {
     }
 
     fn value(&mut self, key: &str, quota: &Quota) -> &mut Value {
-        let new = || match quota.counted_by() {
+        let new = || match quota.algorithm() {
             algorithm @ (Algorithm::FixedWindow | Algorithm::SlidingCounter | Algorithm::Gcra) => {
                 Value::Counter(Counter::new(algorithm))
             }
@@ -521,7 +521,7 @@ impl Sequence {
             (false, false) => [1, 3, 10, 40],
         };
         let limit = self.pick(&limits);
-        Quota::new(limit, Duration::from_micros(self.window * windows)).algorithm(algorithm)
+        Quota::new(limit, Duration::from_micros(self.window * windows)).with_algorithm(algorithm)
     }
 
     /// Makes plans of several quotas each; steady keys have one quota, of which the limit changes.
@@ -545,7 +545,7 @@ impl Sequence {
             if let (true, Some(first)) = (self.is_steady, self.model.plans.first()) {
                 let limit = quotas[0].limit();
                 let first = first.iter().next().unwrap();
-                quotas = vec![Quota::new(limit, first.window()).algorithm(first.counted_by())];
+                quotas = vec![Quota::new(limit, first.window()).with_algorithm(first.algorithm())];
             }
             self.model.plans.push(quotas.into());
         }
@@ -563,7 +563,7 @@ impl Sequence {
     /// Stores exact logs of some thousand charges, which are read in pages.
     fn fill_logs(&mut self) {
         let quotas = self.model.plans.iter().flat_map(Quotas::iter);
-        let is_log = |quota: &&Quota| quota.counted_by() == Algorithm::SlidingLog;
+        let is_log = |quota: &&Quota| quota.algorithm() == Algorithm::SlidingLog;
         let Some(quota) = quotas
             .filter(is_log)
             .max_by_key(|quota| quota.limit())
@@ -736,7 +736,7 @@ impl Sequence {
                 let mut answer = self.send(&self.loop_alone, entry).await.remove(0);
                 if answer.is_ok() {
                     let (_, plan, _) = entry[0].0[0];
-                    let algorithms = self.model.plans[plan].iter().map(Quota::counted_by);
+                    let algorithms = self.model.plans[plan].iter().map(Quota::algorithm);
                     counts
                         .algorithms_of_loops
                         .extend(algorithms.map(|of| format!("{of:?}")));

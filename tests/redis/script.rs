@@ -145,7 +145,7 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
 #[tokio::test]
 async fn quotas_of_one_window_are_charged_once_and_judged_each() {
     let server = RedisServer::start();
-    let quotas = [Quota::per_hour(9), Quota::per_hour(2).named("strict")];
+    let quotas = [Quota::per_hour(9), Quota::per_hour(2).with_name("strict")];
     let limiter = RateLimiter::new(store_on(&server), quotas);
     let decision = limiter.check("ada").await.unwrap();
     let used: Vec<_> = decision
@@ -206,7 +206,7 @@ async fn the_whole_range_of_limits_windows_and_costs_works() {
 
 /// A limiter with windows of a second, of two, and so on.
 fn limiter_of(server: &RedisServer, count: u64, name: &str, algorithm: Algorithm) -> RateLimiter {
-    let quota = |seconds| Quota::new(2, Duration::from_secs(seconds)).algorithm(algorithm);
+    let quota = |seconds| Quota::new(2, Duration::from_secs(seconds)).with_algorithm(algorithm);
     let quotas: Quotas = (1..=count).map(quota).collect();
     RateLimiter::new(store_on(server), quotas).name(format!("{count} quotas {name}"))
 }
@@ -249,7 +249,7 @@ async fn more_counters_than_a_row_holds_fail_their_own_check() {
 async fn keys_of_any_bytes_are_counted_apart_and_in_one_slot() {
     let server = RedisServer::start();
     // The second has a key of its own.
-    let set = Quota::per_minute(1).algorithm(Algorithm::SortedSetLog);
+    let set = Quota::per_minute(1).with_algorithm(Algorithm::SortedSetLog);
     let limiter = RateLimiter::new(store_on(&server), [Quota::per_hour(1), set]);
     let megabyte = vec![b'x'; 1 << 20];
     let keys: [&[u8]; 12] = [
@@ -450,7 +450,7 @@ fn a_loop_precedes_all_functions() {
 #[tokio::test]
 async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let server = RedisServer::start();
-    let quotas = algorithms().map(|(_, algorithm)| Quota::per_hour(9).algorithm(algorithm));
+    let quotas = algorithms().map(|(_, algorithm)| Quota::per_hour(9).with_algorithm(algorithm));
     let quotas: Vec<_> = quotas.collect();
     let plans = quotas.iter().map(|quota| vec![quota.clone()]);
     for plan in plans.chain([quotas.clone()]) {

@@ -23,7 +23,7 @@ async fn settings_before_the_first_use_are_those_of_the_store() {
     let store = store_on(&server)
         .prefix("shop")
         .refusal_cache(Duration::ZERO)
-        .batches(false);
+        .without_batches();
     assert!(limiter(&store).check("ada").await.unwrap().is_allowed());
     for _ in 0..2 {
         let refused = limiter(&store).check("ada").await.unwrap();

@@ -38,7 +38,7 @@ async fn the_bytes_of_a_log_and_of_a_row_are_those_that_are_documented() {
     let minute = Duration::from_secs(60);
     let quotas = [
         Quota::new(10, minute),
-        Quota::new(20, minute).algorithm(Algorithm::FixedWindow),
+        Quota::new(20, minute).with_algorithm(Algorithm::FixedWindow),
     ];
     let limiter = RateLimiter::new(store_on(&server), quotas);
     let before = u64::from(seconds(&mut connection)) * 1_000_000;
@@ -70,7 +70,7 @@ async fn the_bytes_of_a_log_and_of_a_row_are_those_that_are_documented() {
 async fn the_example_describes_what_is_stored() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let quotas = algorithms().map(|(_, algorithm)| Quota::new(90, YEAR).algorithm(algorithm));
+    let quotas = algorithms().map(|(_, algorithm)| Quota::new(90, YEAR).with_algorithm(algorithm));
     let limiter = RateLimiter::new(store_on(&server), quotas.collect::<Vec<_>>());
     let mut decision = limiter.check_n("ada", 5).await.unwrap();
     limiter.refund(&mut decision, 2).await.unwrap();
@@ -104,8 +104,8 @@ async fn a_quota_added_beside_a_shorter_one_lives_as_long_as_it_counts() {
     let mut connection = server.connect();
     let day = Duration::from_secs(86_400);
     for (name, algorithm) in algorithms() {
-        let shorter = Quota::per_second(99).algorithm(algorithm);
-        let longer = Quota::per_day(99).algorithm(algorithm);
+        let shorter = Quota::per_second(99).with_algorithm(algorithm);
+        let longer = Quota::per_day(99).with_algorithm(algorithm);
         // Of sorted sets and buckets, each window has a value of its own.
         let [of_short, of_long] =
             [SECOND, day].map(|window| name_of("{default,ada}", algorithm, window));
@@ -135,7 +135,8 @@ async fn a_charge_renews_a_value_that_would_expire_before_its_counts() {
         if algorithm == Algorithm::SortedSetLog {
             continue;
         }
-        let quota = |seconds| Quota::new(99, Duration::from_secs(seconds)).algorithm(algorithm);
+        let quota =
+            |seconds| Quota::new(99, Duration::from_secs(seconds)).with_algorithm(algorithm);
         let key = name_of("{default,ada}", algorithm, Duration::from_secs(60));
         for quotas in [vec![quota(60)], vec![quota(30), quota(60)]] {
             let limiter = RateLimiter::new(store_on(&server), quotas);
@@ -162,7 +163,7 @@ async fn quotas_that_a_check_does_not_ask_stay_as_they_are() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let quotas: Vec<_> = algorithms()
-        .map(|(_, algorithm)| Quota::new(90, YEAR).algorithm(algorithm))
+        .map(|(_, algorithm)| Quota::new(90, YEAR).with_algorithm(algorithm))
         .collect();
     let all = RateLimiter::new(store_on(&server), quotas.clone());
     let _ = all.check_n("ada", 5).await.unwrap();
@@ -181,7 +182,7 @@ async fn quotas_that_a_check_does_not_ask_stay_as_they_are() {
     }
     // In another order, with one more and one fewer.
     let mut others: Vec<_> = quotas.into_iter().skip(1).rev().collect();
-    others.push(Quota::per_day(9).algorithm(Algorithm::FixedWindow));
+    others.push(Quota::per_day(9).with_algorithm(Algorithm::FixedWindow));
     let others = RateLimiter::new(store_on(&server), others);
     let before = used(&others).await;
     let _ = others.check("ada").await.unwrap();
@@ -393,10 +394,10 @@ fn any_bytes_fail_their_own_entry_and_never_the_call_or_other_entries() {
         }
         for limit in [9, 5_000] {
             let quotas = [
-                vec![Quota::new(limit, YEAR).algorithm(algorithm)],
+                vec![Quota::new(limit, YEAR).with_algorithm(algorithm)],
                 vec![
-                    Quota::new(limit, YEAR).algorithm(algorithm),
-                    Quota::new(limit, YEAR / 2).algorithm(algorithm),
+                    Quota::new(limit, YEAR).with_algorithm(algorithm),
+                    Quota::new(limit, YEAR / 2).with_algorithm(algorithm),
                 ],
             ];
             let limiters =

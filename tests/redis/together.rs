@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tollgate::store::HashTags;
 use tollgate::store::{Answers, Check};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
@@ -114,7 +115,7 @@ async fn trees_of_shared_levels_share_calls_and_write_each_level_once() {
     let server = RedisServer::start();
     let store = store_on(&server);
     let mut connection = server.connect();
-    let quotas = Quotas::from(Quota::per_day(1_000).algorithm(Algorithm::SlidingCounter));
+    let quotas = Quotas::from(Quota::per_day(1_000).with_algorithm(Algorithm::SlidingCounter));
     let all = [&quotas; 4];
     // The keys are there, and the script is known.
     for answers in check_trees(&store, (0..64).map(|user| tree(user, all))).await {
@@ -145,7 +146,7 @@ async fn identical_trees_share_an_entry() {
     let server = RedisServer::start();
     let store = store_on(&server);
     let mut connection = server.connect();
-    let quotas = Quotas::from(Quota::per_day(150).algorithm(Algorithm::FixedWindow));
+    let quotas = Quotas::from(Quota::per_day(150).with_algorithm(Algorithm::FixedWindow));
     let _ = check_trees(&store, [tree(0, [&quotas; 4])]).await;
     forget_calls(&mut connection);
     let answers = check_trees(&store, (0..200).map(|_| tree(0, [&quotas; 4]))).await;
@@ -165,7 +166,7 @@ async fn many_tasks_admit_exactly_the_limit_of_each_shared_level() {
     let server = RedisServer::start();
     for (_, algorithm) in algorithms() {
         let store = store_on(&server).prefix(format!("{algorithm:?}"));
-        let per_day = |limit| Quotas::from(Quota::per_day(limit).algorithm(algorithm));
+        let per_day = |limit| Quotas::from(Quota::per_day(limit).with_algorithm(algorithm));
         // A tenant would admit 320, of which its teams admit 240 and the service 400 of two.
         let [users, teams, tenants, service] = [40, 60, 320, 400].map(per_day);
         let quotas = [&users, &teams, &tenants, &service];
@@ -208,7 +209,7 @@ async fn a_full_level_refuses_its_trees_and_no_others_of_the_call() {
     let store = store_on(&server);
     for (_, algorithm) in algorithms() {
         let store = store.fork().prefix(format!("{algorithm:?}"));
-        let per_day = |limit| Quotas::from(Quota::per_day(limit).algorithm(algorithm));
+        let per_day = |limit| Quotas::from(Quota::per_day(limit).with_algorithm(algorithm));
         let [users, teams, tenants, service] = [9, 3, 100, 100].map(per_day);
         let quotas = [&users, &teams, &tenants, &service];
         for call in 0..2 {
@@ -245,7 +246,7 @@ async fn a_level_of_another_type_fails_its_trees_and_no_others_of_the_call() {
     let mut connection = server.connect();
     for (_, algorithm) in algorithms() {
         run(&mut connection, &["FLUSHALL"]);
-        let quotas = Quotas::from(Quota::per_day(100).algorithm(algorithm));
+        let quotas = Quotas::from(Quota::per_day(100).with_algorithm(algorithm));
         let day = Duration::from_secs(86_400);
         let key = name_of("{team,1}", algorithm, day);
         run(&mut connection, &["RPUSH", &key, "x"]);
@@ -294,7 +295,7 @@ async fn a_write_that_fails_fails_its_call_and_frees_nothing() {
     let store = RedisStore::open(&url)
         .unwrap()
         .deadline(Duration::from_secs(10));
-    let quotas = |algorithm| Quotas::from(Quota::per_day(100).algorithm(algorithm));
+    let quotas = |algorithm| Quotas::from(Quota::per_day(100).with_algorithm(algorithm));
     let [counter, log] = [Algorithm::Gcra, Algorithm::SlidingLog].map(quotas);
     // Counters are written by SETRANGE, logs by APPEND.
     let trees = || (0..12).map(|user| tree(user, [&counter, &log, &log, &counter]));
@@ -405,7 +406,7 @@ async fn a_key_that_is_one_level_of_one_check_and_another_level_of_another_is_co
     let server = RedisServer::start();
     for (_, algorithm) in algorithms() {
         let store = store_on(&server).prefix(format!("{algorithm:?}"));
-        let quotas = Quotas::from(Quota::per_day(100).algorithm(algorithm));
+        let quotas = Quotas::from(Quota::per_day(100).with_algorithm(algorithm));
         let account = |key: usize, cost| ("account", key.to_string(), quotas.clone(), cost);
         // Each account is the first of three checks, and the second of three others.
         for round in 1..4 {
@@ -448,7 +449,9 @@ async fn levels_in_several_slots_of_a_cluster_are_an_error_and_charge_nothing() 
     }
     assert_eq!(used(&store, "service", 0, &quotas).await, 0);
     // With one tag, all keys are in one slot.
-    let store = store.fork().hash_tags(std::num::NonZeroU16::MIN);
+    let store = store
+        .fork()
+        .hash_tags(HashTags::Shared(std::num::NonZeroU16::MIN));
     for answers in check_trees(&store, (0..12).map(|user| tree(user, [&quotas; 4]))).await {
         assert!(is_admitted(&answers.unwrap()));
     }

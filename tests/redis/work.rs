@@ -77,7 +77,7 @@ async fn time_to_drop_a_million(algorithm: Algorithm, keys: u64, live: u64) -> u
         let key = format!("ada{key}");
         fill(&mut connection, algorithm, &key, 1_000_000 / keys, live);
     }
-    let quota = Quota::new(u32::MAX, Duration::from_secs(30)).algorithm(algorithm);
+    let quota = Quota::new(u32::MAX, Duration::from_secs(30)).with_algorithm(algorithm);
     let limiter = RateLimiter::new(store_on(&server), quota);
     let _ = limiter.peek("nobody").await.unwrap();
     run(
@@ -123,7 +123,7 @@ async fn a_log_accepts_a_hundred_thousand_units_at_once_and_a_counter_any_number
         ("log", Algorithm::SlidingLog),
         ("set", Algorithm::SortedSetLog),
     ] {
-        let quota = Quota::per_hour(u32::MAX).algorithm(algorithm);
+        let quota = Quota::per_hour(u32::MAX).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota).name(name);
         assert_eq!(
             limiter.check_n("ada", 100_000).await.unwrap().used(),
@@ -134,7 +134,8 @@ async fn a_log_accepts_a_hundred_thousand_units_at_once_and_a_counter_any_number
     }
     let algorithms = Algorithm::ALL.iter().copied();
     for algorithm in algorithms.filter(|algorithm| !is_log(*algorithm)) {
-        let quota = Quota::new(u32::MAX, Duration::from_secs(366 * 86_400)).algorithm(algorithm);
+        let quota =
+            Quota::new(u32::MAX, Duration::from_secs(366 * 86_400)).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota);
         let decision = limiter.check_n("ada", u32::MAX).await.unwrap();
         assert_eq!(

@@ -18,7 +18,7 @@ pub(crate) fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
 
 /// A limiter that returns nothing while it is measured. The server knows its script already.
 pub(crate) async fn limiter(store: RedisStore, algorithm: Algorithm, limit: u32) -> RateLimiter {
-    let quota = Quota::new(limit, WINDOW).algorithm(algorithm);
+    let quota = Quota::new(limit, WINDOW).with_algorithm(algorithm);
     let limiter = RateLimiter::new(store, quota);
     let _ = limiter.peek("nobody").await.expect("the server answers");
     limiter

@@ -239,7 +239,7 @@ async fn a_recorder_that_is_installed_late_is_told_what_comes() {
 async fn keys_are_told_as_they_come_and_go() {
     const HELD: &str = r#"tollgate_keys{store="sessions",holds="counts"}"#;
     let (prometheus, _guard) = scrape();
-    let store = MemoryStore::new().named("sessions");
+    let store = MemoryStore::new().name("sessions");
     let limiter = RateLimiter::new(store.clone(), Quota::per_minute(9));
     for key in 0..50 {
         let _ = limiter.check(format!("{WHO}:{key}")).await.unwrap();
@@ -333,7 +333,7 @@ fn ends_of_waits(recorder: &DebuggingRecorder) -> BTreeMap<String, usize> {
 async fn a_wait_is_told_apart_by_how_it_ended_so_that_a_dead_redis_does_not_look_fast() {
     let mut server = RedisServer::start();
     let (recorder, _guard) = record();
-    let limiter = RateLimiter::new(store_on(&server).named("redis"), Quota::per_hour(9));
+    let limiter = RateLimiter::new(store_on(&server).name("redis"), Quota::per_hour(9));
     for _ in 0..3 {
         let _ = limiter.check(WHO).await.unwrap();
     }
@@ -344,7 +344,7 @@ async fn a_wait_is_told_apart_by_how_it_ended_so_that_a_dead_redis_does_not_look
     let given_up = tokio::time::timeout(Duration::from_millis(1), limiter.check(WHO)).await;
     assert!(given_up.is_err());
     assert_eq!(ends_of_waits(recorder), expected("abandoned", 1));
-    let hasty = store_on(&server).named("redis");
+    let hasty = store_on(&server).name("redis");
     let hasty = hasty.deadline(Duration::from_millis(40));
     let hasty = RateLimiter::new(hasty, Quota::per_hour(9));
     let late = hasty.check(WHO).await.unwrap_err();
@@ -352,7 +352,7 @@ async fn a_wait_is_told_apart_by_how_it_ended_so_that_a_dead_redis_does_not_look
     assert_eq!(ends_of_waits(recorder), expected("timeout", 1));
 
     server.kill();
-    let gone = store_on(&server).named("redis");
+    let gone = store_on(&server).name("redis");
     let gone = RateLimiter::new(gone, Quota::per_hour(9)).check(WHO).await;
     assert_eq!(gone.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(ends_of_waits(recorder), expected("unavailable", 1));
@@ -657,7 +657,7 @@ async fn refusals_that_are_remembered_are_told_as_they_come_and_go() {
     const HELD: &str = r#"tollgate_keys{store="counts",holds="refusals"}"#;
     let server = RedisServer::start();
     let (prometheus, _guard) = scrape();
-    let limiter = RateLimiter::new(store_on(&server).named("counts"), Quota::per_hour(3));
+    let limiter = RateLimiter::new(store_on(&server).name("counts"), Quota::per_hour(3));
     let refused = async || {
         assert!(!limiter.check_n(WHO, 3).await.unwrap().is_allowed());
         assert_eq!(scraped(&prometheus, HELD), 1.0);
@@ -879,7 +879,7 @@ async fn stores_of_one_name_add_up_and_one_that_is_gone_holds_nothing() {
 async fn what_may_be_rare_begins_at_zero() {
     let server = RedisServer::start();
     let (recorder, _guard) = record();
-    let limiter = RateLimiter::new(store_on(&server).named("counts"), Quota::per_hour(1));
+    let limiter = RateLimiter::new(store_on(&server).name("counts"), Quota::per_hour(1));
     let _ = limiter.check(WHO).await.unwrap();
     let told = told(recorder);
     for name in [
@@ -962,7 +962,7 @@ async fn until_closed_without_checks(handle: &PrometheusHandle) {
 /// A limiter of the store `idle`, whose server has answered.
 async fn idle_limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::open(&server.url()).expect("a URL");
-    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
+    let limiter = RateLimiter::new(store.name("idle"), Quota::per_hour(9));
     let _ = limiter.check(WHO).await.expect("Redis answers");
     limiter
 }
@@ -1007,7 +1007,7 @@ async fn the_breakers_of_a_cluster_close_when_a_replica_takes_over_though_nobody
     let (handle, _guard) = scrape();
     let mut cluster = Cluster::start();
     let store = RedisStore::open(&cluster.url()).expect("a URL");
-    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
+    let limiter = RateLimiter::new(store.name("idle"), Quota::per_hour(9));
     let check_all = async || {
         for key in 0..20 {
             let _ = limiter.check(key.to_string()).await;

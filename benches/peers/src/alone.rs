@@ -109,7 +109,7 @@ async fn all(server: &RedisServer, count: usize) -> [Keyed; 6] {
         keys: (0..count).map(Workload::key).collect(),
         on_redis,
     };
-    let quota = |algorithm| Quota::new(LIMIT, SECOND).algorithm(algorithm);
+    let quota = |algorithm| Quota::new(LIMIT, SECOND).with_algorithm(algorithm);
     let on_redis = |algorithm| {
         let store = RedisStore::open(&server.url()).expect("a URL");
         let store = store.deadline(Duration::from_secs(10));

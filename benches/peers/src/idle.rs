@@ -53,7 +53,7 @@ pub(crate) async fn print(args: &Args) {
 async fn measure(algorithm: Algorithm, args: &Args) -> [Vec<String>; 2] {
     let server = RedisServer::start();
     // A window of a second: the log forgets as fast as it grows, for both.
-    let quota = Quota::per_second(1_000_000).algorithm(algorithm);
+    let quota = Quota::per_second(1_000_000).with_algorithm(algorithm);
     let store = RedisStore::open(&server.url()).expect("a URL");
     let limiter = RateLimiter::new(store.deadline(Duration::from_secs(10)), quota);
     let check = async || {

@@ -41,7 +41,7 @@ pub mod after {
     /// Called once: its clones share their counts.
     pub fn limit(store: impl Store) -> RateLimiter {
         // 5 at once, then one every 2 seconds: 5 in 5 × 2 seconds.
-        let quota = Quota::new(5, Duration::from_secs(10)).algorithm(Algorithm::Gcra);
+        let quota = Quota::new(5, Duration::from_secs(10)).with_algorithm(Algorithm::Gcra);
         RateLimiter::new(store, quota).on_failure(FailurePolicy::fall_back())
     }
 

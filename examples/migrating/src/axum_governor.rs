@@ -35,8 +35,8 @@ pub mod after {
 
     pub fn app(store: impl Store) -> Router {
         let quotas = [
-            Quota::per_second(5).algorithm(Algorithm::Gcra),
-            Quota::per_minute(20).algorithm(Algorithm::Gcra),
+            Quota::per_second(5).with_algorithm(Algorithm::Gcra),
+            Quota::per_minute(20).with_algorithm(Algorithm::Gcra),
         ];
         let headers = Headers::x_ratelimit().delta_reset();
 

@@ -32,7 +32,7 @@ pub mod after {
 
     use tollgate::{Algorithm, Error, Quota, RateLimiter, Store};
 
-    pub const QUOTA: Quota = Quota::per_second(50).algorithm(Algorithm::Gcra);
+    pub const QUOTA: Quota = Quota::per_second(50).with_algorithm(Algorithm::Gcra);
 
     pub fn limiter(store: impl Store) -> RateLimiter {
         RateLimiter::new(store, QUOTA).name("send")
@@ -101,7 +101,7 @@ mod tests {
         let interval = Duration::from_secs(2);
         let (limit, burst) = (5, NonZeroU32::new(5).expect("not 0"));
         let before = governor::Quota::with_period(interval).expect("not 0");
-        let after = Quota::new(limit, interval * limit).algorithm(Algorithm::Gcra);
+        let after = Quota::new(limit, interval * limit).with_algorithm(Algorithm::Gcra);
         let pauses = (0..200).map(|step| Duration::from_millis(step * 317 % 2_500));
         compare(before.allow_burst(burst), after, pauses).await;
     }

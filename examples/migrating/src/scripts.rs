@@ -13,11 +13,11 @@ pub mod after {
     // page: after
     use tollgate::{Algorithm, Quota};
 
-    pub const INCR_EXPIRE: Quota = Quota::per_minute(100).algorithm(Algorithm::FixedWindow);
-    pub const TWO_COUNTERS: Quota = Quota::per_minute(100).algorithm(Algorithm::SlidingCounter);
+    pub const INCR_EXPIRE: Quota = Quota::per_minute(100).with_algorithm(Algorithm::FixedWindow);
+    pub const TWO_COUNTERS: Quota = Quota::per_minute(100).with_algorithm(Algorithm::SlidingCounter);
     /// A window of 60 s with a precision of 5 s.
     pub const HASH_OF_BUCKETS: Quota =
-        Quota::per_minute(100).algorithm(Algorithm::SlidingBuckets(12));
+        Quota::per_minute(100).with_algorithm(Algorithm::SlidingBuckets(12));
     // page: end
 }
 
@@ -94,7 +94,7 @@ mod tests {
 
         let clock = TestClock::new();
         let window = Duration::from_secs(60);
-        let quota = Quota::new(5, window).algorithm(Algorithm::SlidingCounter);
+        let quota = Quota::new(5, window).with_algorithm(Algorithm::SlidingCounter);
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
         let begin = Duration::from_micros(clock.now_micros() % 60_000_000);
         clock.advance(window - begin);
@@ -126,7 +126,7 @@ mod tests {
 
         let clock = TestClock::new();
         let window = Duration::from_secs(60);
-        let quota = Quota::new(1, window).algorithm(Algorithm::SlidingBuckets(6));
+        let quota = Quota::new(1, window).with_algorithm(Algorithm::SlidingBuckets(6));
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
         let begin = Duration::from_micros(clock.now_micros() % 60_000_000);
         clock.advance(window - begin + Duration::from_secs(1));

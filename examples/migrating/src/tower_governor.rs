@@ -41,7 +41,7 @@ pub mod after {
 
     pub fn app(store: impl Store) -> Router {
         // 5 at once, then one every 2 seconds: 5 in 5 × 2 seconds.
-        let quota = Quota::new(5, Duration::from_secs(10)).algorithm(Algorithm::Gcra);
+        let quota = Quota::new(5, Duration::from_secs(10)).with_algorithm(Algorithm::Gcra);
 
         Router::new()
             .route("/", get(|| async { "hello" }))
@@ -133,10 +133,10 @@ mod tests {
             };
             let quota = refused();
             let limit = quota.burst_size().get();
-            Quota::new(limit, quota.replenish_interval() * limit).algorithm(Algorithm::Gcra)
+            Quota::new(limit, quota.replenish_interval() * limit).with_algorithm(Algorithm::Gcra)
         };
         let gcra = |limit, millis| {
-            Quota::new(limit, Duration::from_millis(millis)).algorithm(Algorithm::Gcra)
+            Quota::new(limit, Duration::from_millis(millis)).with_algorithm(Algorithm::Gcra)
         };
         let built =
             |builder: &mut GovernorConfigBuilder<_, _>| of(builder.finish().expect("not 0"));

@@ -53,7 +53,7 @@ pub mod after {
     use tollgate::{Algorithm, FailurePolicy, Quota, RateLimitLayer, Store, key};
 
     // 5 at once, then one every 2 seconds: 5 in 5 × 2 seconds.
-    pub const QUOTA: Quota = Quota::new(5, Duration::from_secs(10)).algorithm(Algorithm::Gcra);
+    pub const QUOTA: Quota = Quota::new(5, Duration::from_secs(10)).with_algorithm(Algorithm::Gcra);
 
     pub fn app(store: impl Store) -> Router {
         let limit = RateLimitLayer::new(store, QUOTA)

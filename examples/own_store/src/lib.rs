@@ -99,7 +99,7 @@ impl SqliteStore {
             block_list: BlockList::shared(BLOCKS_REFRESH, move |list, _| {
                 StoreFuture::ready(blocks.read_blocks().map(|blocks| list.replace(blocks)))
             }),
-            circuit_breaker: CircuitBreaker::new().named("sqlite"),
+            circuit_breaker: CircuitBreaker::new().name("sqlite"),
             database,
         })
     }

@@ -130,7 +130,7 @@ impl Lease {
         self.meter.record_grant(units);
         let windows = quotas.iter().zip(answer.quotas());
         let windows = windows
-            .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
+            .filter(|(quota, _)| quota.algorithm() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
         let lease = quotas.lease_micros();
         let period = windows.min().map_or(lease, |end| end.min(lease));
@@ -431,7 +431,7 @@ impl Drop for EndOnDrop<'_> {
 }
 
 fn max_units(quotas: &Quotas) -> u32 {
-    let mut algorithms = quotas.iter().map(|quota| quota.counted_by());
+    let mut algorithms = quotas.iter().map(|quota| quota.algorithm());
     if algorithms.any(|algorithm| algorithm == Algorithm::SortedSetLog) {
         MAX_UNITS_OF_SORTED_SET
     } else {

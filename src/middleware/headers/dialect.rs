@@ -72,7 +72,7 @@
 /// - **`q`** is the limit, and **`w`** the window. No draft can express a window that is not whole seconds:
 ///   draft 11 omits it, and the older drafts round it up. The older drafts also forbid two policies with the
 ///   same limit: of these, only the policy with the longer window is listed.
-/// - **`"burst"`** is the name of a policy: the name of its [quota](crate::Quota::named), or else the name of
+/// - **`"burst"`** is the name of a policy: the name of its [quota](crate::Quota::with_name), or else the name of
 ///   the limiter. With several quotas, the limiter's name is followed by the window: `search-1s`, `search-1d`.
 ///   If names are equal or differ only in case, a number is added to the later ones. Characters other than printable
 ///   ASCII are percent-encoded.

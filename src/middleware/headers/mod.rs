@@ -20,8 +20,8 @@ mod x_ratelimit;
 pub use dialect::{Headers, IetfDraft};
 pub(super) use inner_remaining::inner_remaining;
 pub(super) use number_value::number_value;
+pub(super) use policy_names::violated_policies;
 #[cfg(test)]
 pub(super) use policy_names::{ListedLimit, policy_names};
-pub(super) use policy_names::{encoded, violated_policies};
 pub(super) use templates::{Place, Templates};
 pub(super) use times::{refill_time, whole_seconds};

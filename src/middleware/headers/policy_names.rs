@@ -100,7 +100,10 @@ mod tests {
     #[test]
     fn the_policies_of_several_limiters_have_different_names() {
         let minute = [Quota::per_minute(60)];
-        let both = [Quota::per_second(5), Quota::per_day(1_000).named("User")];
+        let both = [
+            Quota::per_second(5),
+            Quota::per_day(1_000).with_name("User"),
+        ];
         let limits = [
             ListedLimit::new("user", &minute),
             ListedLimit::new("tenant", &both),
@@ -118,7 +121,7 @@ mod tests {
     fn a_quota_has_its_own_name_or_the_name_of_the_limiter() {
         assert_eq!(names("search", &[Quota::per_second(5)]), ["search"]);
         assert_eq!(
-            names("search", &[Quota::per_second(5).named("burst")]),
+            names("search", &[Quota::per_second(5).with_name("burst")]),
             ["burst"]
         );
     }
@@ -129,7 +132,7 @@ mod tests {
             Quota::per_second(5),
             Quota::new(9, Duration::from_secs(90)),
             Quota::per_day(2_000),
-            Quota::per_hour(300).named("hourly"),
+            Quota::per_hour(300).with_name("hourly"),
             Quota::new(1, Duration::from_micros(1_500)),
         ];
         assert_eq!(
@@ -146,7 +149,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_without_regard_to_case() {
-        let named = |name: &str| Quota::per_minute(1).named(name);
+        let named = |name: &str| Quota::per_minute(1).with_name(name);
         assert_eq!(
             names("x", &["burst", "Burst", "BURST-2", "burst"].map(named)),
             ["burst", "Burst-2", "BURST-2-2", "burst-3"]
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn no_name_is_empty() {
-        assert_eq!(names("", &[Quota::per_second(1).named("")]), ["1s"]);
+        assert_eq!(names("", &[Quota::per_second(1).with_name("")]), ["1s"]);
         assert_eq!(names("", &[1, 2].map(Quota::per_day)), ["1d", "1d-2"]);
     }
 }

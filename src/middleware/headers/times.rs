@@ -25,7 +25,7 @@ pub(super) fn reported_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
 /// Returns the time in which `units` return with GCRA. `None` for other algorithms, where it depends on the
 /// times of earlier charges.
 pub(in crate::middleware) fn refill_time(quota: &Quota, units: u32) -> Option<Duration> {
-    if quota.counted_by() != Algorithm::Gcra {
+    if quota.algorithm() != Algorithm::Gcra {
         return None;
     }
     let micros = quota.window().as_micros() * u128::from(units);

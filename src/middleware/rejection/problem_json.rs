@@ -196,8 +196,8 @@ mod tests {
 
     fn refused(wait: Option<Duration>) -> Rejection {
         let quotas = [
-            Quota::per_minute(100).named("burst"),
-            Quota::per_day(1_000).named("daily"),
+            Quota::per_minute(100).with_name("burst"),
+            Quota::per_day(1_000).with_name("daily"),
         ];
         let answers = [
             QuotaAnswer::refused(100, wait, Duration::ZERO),
@@ -314,7 +314,7 @@ mod tests {
             let document = read(&typed(&no_key(KeyErrorKind::Missing, &text)));
             prop_assert_eq!(document["type"].as_str(), Some(&*text));
 
-            let quotas = [Quota::per_second(1).named(name), Quota::per_day(1)];
+            let quotas = [Quota::per_second(1).with_name(name), Quota::per_day(1)];
             let refused = QuotaAnswer::refused(1, None, Duration::ZERO);
             let answer = Answer::new(Source::Memory, [refused; 2]);
             let limit = ListedLimit::new(&limiter, &quotas);

@@ -160,7 +160,7 @@ impl CircuitBreaker {
     ///
     /// Returns a new circuit breaker, as all settings do.
     #[must_use]
-    pub fn named(self, store: &str) -> Self {
+    pub fn name(self, store: &str) -> Self {
         self.meter(StoreMeter::new(store))
     }
 

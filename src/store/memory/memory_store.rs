@@ -109,7 +109,7 @@ impl MemoryStore {
     ///
     /// Returns a new, empty store, so call it before the store is used.
     #[must_use]
-    pub fn named(self, store: impl AsRef<str>) -> Self {
+    pub fn name(self, store: impl AsRef<str>) -> Self {
         let counts = &self.inner.counts;
         let clock = counts.clock().clone();
         Self::build_metered(counts.max_keys(), clock, StoreMeter::new(store.as_ref()))
@@ -149,12 +149,6 @@ impl MemoryStore {
     /// Checks do this a few keys at a time. Call it to free the memory of a store that gets no more checks.
     pub fn remove_dead(&self) {
         self.inner.counts.remove_dead();
-    }
-
-    /// Returns the most keys that the store holds.
-    #[must_use]
-    pub fn max_keys(&self) -> usize {
-        self.inner.counts.max_keys()
     }
 
     #[cfg(test)]
@@ -222,7 +216,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("keys", &self.len())
-            .field("max_keys", &self.max_keys())
+            .field("max_keys", &self.inner.counts.max_keys())
             .finish_non_exhaustive()
     }
 }

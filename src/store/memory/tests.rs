@@ -136,7 +136,7 @@ fn with_every_algorithm_a_key_is_idle_once_all_units_have_returned() {
         let algorithm = algorithm.with_buckets(7);
         let clock = TestClock::new();
         let store = MemoryStore::build(1, Clock::Test(clock.clone()));
-        let quota = Quota::per_second(LIMIT).algorithm(algorithm);
+        let quota = Quota::per_second(LIMIT).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store, quota);
         let other = limiter.clone().name("other");
         tokio_test(async {

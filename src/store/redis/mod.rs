@@ -25,4 +25,5 @@ mod tests;
 mod topology;
 mod url;
 
+pub use protocol::HashTags;
 pub use redis_store::RedisStore;

@@ -6,6 +6,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use ::url::form_urlencoded;
 
 use super::connection::ConnectionPool;
+use super::protocol::HashTags;
 use super::redis_store::RedisStore;
 use super::url;
 use crate::error::ConfigError;
@@ -50,9 +51,9 @@ struct Setting {
 
 const TEXT: &str = "must not be empty";
 const DURATION: &str = "is a number with a unit, like 50ms or 1s";
-const TAGS: &str = "is a number from 1 to 65535";
+const TAGS: &str = "is a number from 1 to 65535, or `first-part:` and such a number";
 
-const SETTINGS: [Setting; 9] = [
+const SETTINGS: [Setting; 8] = [
     Setting {
         name: "prefix",
         rule: TEXT,
@@ -61,7 +62,7 @@ const SETTINGS: [Setting; 9] = [
     Setting {
         name: "name",
         rule: TEXT,
-        apply: |store, value| Some(store.named(text(value)?)),
+        apply: |store, value| Some(store.name(text(value)?)),
     },
     Setting {
         name: "deadline",
@@ -83,11 +84,6 @@ const SETTINGS: [Setting; 9] = [
         name: "hash_tags",
         rule: TAGS,
         apply: |store, value| Some(store.hash_tags(tags(value)?)),
-    },
-    Setting {
-        name: "hash_tags_by_first_part",
-        rule: TAGS,
-        apply: |store, value| Some(store.hash_tags_by_first_part(tags(value)?)),
     },
     Setting {
         name: "refusal_cache",
@@ -141,8 +137,12 @@ fn text(value: &str) -> Option<&str> {
     (!value.is_empty()).then_some(value)
 }
 
-fn tags(value: &str) -> Option<NonZeroU16> {
-    value.parse().ok()
+fn tags(value: &str) -> Option<HashTags> {
+    let parse = |tags: &str| tags.parse::<NonZeroU16>().ok();
+    match value.strip_prefix("first-part:") {
+        Some(tags) => parse(tags).map(HashTags::ByFirstPart),
+        None => parse(value).map(HashTags::Shared),
+    }
 }
 
 /// Applies the settings of a URL to its store. Fails if the URL has another parameter, or one twice.
@@ -175,9 +175,6 @@ fn apply_settings(mut store: RedisStore, url: &str) -> Result<RedisStore, Config
         if !seen.insert(name.clone()) {
             return malformed(&format!("the parameter `{name}` is there twice"));
         }
-    }
-    if seen.contains("hash_tags") && seen.contains("hash_tags_by_first_part") {
-        return malformed("`hash_tags` and `hash_tags_by_first_part` exclude each other");
     }
     Ok(store)
 }
@@ -221,10 +218,10 @@ mod tests {
             let by_methods = RedisStore::open(&format!("{url}?protocol=resp2")).unwrap();
             let by_methods = by_methods
                 .prefix("sh&op")
-                .named("counts")
+                .name("counts")
                 .deadline(std::time::Duration::from_millis(50))
                 .connections(NonZeroUsize::new(4).unwrap())
-                .hash_tags(NonZeroU16::new(48).unwrap())
+                .hash_tags(HashTags::Shared(NonZeroU16::new(48).unwrap()))
                 .refusal_cache(std::time::Duration::ZERO)
                 .block_list_refresh(std::time::Duration::from_secs(5))
                 .fallback_keys(7);
@@ -247,7 +244,7 @@ mod tests {
                 assert!(by_url.contains(part), "{by_url}");
             }
         }
-        let first_part = RedisStore::open("redis://a?hash_tags_by_first_part=48").unwrap();
+        let first_part = RedisStore::open("redis://a?hash_tags=first-part:48").unwrap();
         let first_part = format!("{first_part:?}");
         assert!(first_part.contains("ByFirstPart(48)"), "{first_part}");
     }
@@ -278,20 +275,13 @@ mod tests {
                 "`connections` is a number from 1 to 1000",
             ),
             ("hash_tags=65536", "`hash_tags` is a number from 1 to 65535"),
-            (
-                "hash_tags_by_first_part=many",
-                "`hash_tags_by_first_part` is a number",
-            ),
+            ("hash_tags=first-part:many", "or `first-part:` and such"),
             (
                 "refusal_cache=soon",
                 "`refusal_cache` is a number with a unit",
             ),
             ("fallback_keys=-1", "`fallback_keys` is a whole number"),
             ("prefix=a&prefix=b", "the parameter `prefix` is there twice"),
-            (
-                "hash_tags=4&hash_tags_by_first_part=4",
-                "exclude each other",
-            ),
         ] {
             for url in DEPLOYMENTS {
                 let error = RedisStore::open(&format!("{url}?{query}")).unwrap_err();

@@ -75,8 +75,7 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// | `name` | text | [`named`](Self::named) |
 /// | `deadline` | a number with a unit: `us`, `ms`, `s`, `m` | [`deadline`](Self::deadline) |
 /// | `connections` | a number from 1 to 1000 | [`connections`](Self::connections) |
-/// | `hash_tags` | a number from 1 to 65535 | [`hash_tags`](Self::hash_tags) |
-/// | `hash_tags_by_first_part` | a number from 1 to 65535 | [`hash_tags_by_first_part`](Self::hash_tags_by_first_part) |
+/// | `hash_tags` | a number from 1 to 65535: [`HashTags::Shared`](crate::store::HashTags::Shared); `first-part:` and such a number: [`ByFirstPart`](crate::store::HashTags::ByFirstPart) | [`hash_tags`](Self::hash_tags) |
 /// | `refusal_cache` | a number with a unit | [`refusal_cache`](Self::refusal_cache) |
 /// | `block_list_refresh` | a number with a unit | [`block_list_refresh`](Self::block_list_refresh) |
 /// | `fallback_keys` | a number | [`fallback_keys`](Self::fallback_keys) |

@@ -1,6 +1,6 @@
 //! The settings of a Redis store, which are chosen before it is used.
 
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,8 +71,8 @@ impl RedisStore {
     /// Sets the name of the store in metrics. The default is the address of the server, or for Sentinel and
     /// Cluster the addresses in the URL.
     #[must_use]
-    pub fn named(self, store: impl AsRef<str>) -> Self {
-        self.with("named", |client, _| {
+    pub fn name(self, store: impl AsRef<str>) -> Self {
+        self.with("name", |client, _| {
             client.meter = StoreMeter::new(store.as_ref());
         })
     }
@@ -89,49 +89,23 @@ impl RedisStore {
         })
     }
 
-    /// Sets the number of hash tags that all keys share. By default, each key has its own hash tag.
+    /// Sets the choice of hash tags. By default, each key has its own.
     ///
-    /// Use this on Redis Cluster, where a call can only have keys of one slot. Keys with the same hash tag
-    /// are in the same slot, so their checks can share calls. With fewer tags, more checks share a call. With
-    /// more tags, the masters get more even shares: choose about 16 times as many tags as there are masters.
-    ///
-    /// Keys are then stored as `prefix:v3:{7}:limiter,key`, with the number of the tag in braces.
-    /// All processes must use the same number of tags. Another number starts at 0 units.
-    #[must_use]
-    pub fn hash_tags(self, tags: NonZeroU16) -> Self {
-        self.with("hash_tags", |client, _| {
-            let tags = HashTags::Shared(tags);
-            client.names = client.names.clone().with_hash_tags(tags);
-        })
-    }
-
-    /// Sets the number of hash tags that all keys share, as [`hash_tags`](Self::hash_tags) does. The tag of a
-    /// joined key depends only on its first part, and not on the name of the limiter.
-    ///
-    /// Use this on Redis Cluster for [levels](crate::guide::levels#in-a-cluster) of tenants and their users. If
-    /// the key of the users is a tuple that begins with the key of the tenant, they are all in one slot. One
-    /// call then decides both levels. Different tenants spread over the masters, but all checks of one tenant
-    /// go to one master.
-    ///
-    /// The first part of a tuple is its first extractor. That of a key from [`Key::and`](crate::Key::and) is the
-    /// key on which `and` was called. A key that was not joined is its own first part, so a
-    /// [global](crate::key::global) level has a slot of its own.
-    ///
-    /// Keys are then stored as `prefix:v3:{7}:limiter,key`, with the number of the tag in braces. All processes
-    /// must use the same setting and number of tags. Another one starts at 0 units. Of this setting and
-    /// [`hash_tags`](Self::hash_tags), the last one applies.
+    /// Use it on Redis Cluster, so that checks share calls. See [`HashTags`].
     ///
     /// # Examples
     ///
     /// ```
     /// use std::num::NonZeroU16;
+    /// use tollgate::store::HashTags;
     /// use tollgate::{Quota, RateLimitLayer, RateLimiter, RedisStore, key};
     ///
     /// # #[cfg(feature = "cluster")]
     /// let store = RedisStore::open("redis+cluster://10.0.0.1:7000,10.0.0.2:7000")?;
     /// # #[cfg(not(feature = "cluster"))]
     /// # let store = RedisStore::open("redis://10.0.0.1:7000")?;
-    /// let store = store.hash_tags_by_first_part(NonZeroU16::new(48).unwrap()); // 16 for each of three masters
+    /// const TAGS: NonZeroU16 = NonZeroU16::new(48).unwrap(); // 16 for each of three masters
+    /// let store = store.hash_tags(HashTags::ByFirstPart(TAGS));
     /// let tenant = key::header("x-tenant-id");
     /// let layer = RateLimitLayer::new(store.clone(), Quota::per_minute(60))
     ///     .name("user")
@@ -140,9 +114,8 @@ impl RedisStore {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn hash_tags_by_first_part(self, tags: NonZeroU16) -> Self {
-        self.with("hash_tags_by_first_part", |client, _| {
-            let tags = HashTags::ByFirstPart(tags);
+    pub fn hash_tags(self, tags: HashTags) -> Self {
+        self.with("hash_tags", |client, _| {
             client.names = client.names.clone().with_hash_tags(tags);
         })
     }
@@ -210,12 +183,12 @@ impl RedisStore {
         })
     }
 
-    /// Sets whether checks that wait at the same time share a call. The default is `true`.
+    /// Sends each check in a call of its own. By default, checks that wait at the same time share a call.
     ///
-    /// Without batches, each check is a separate call. Use this to compare the load on Redis.
+    /// Use this to compare the load on Redis.
     #[must_use]
-    pub fn batches(self, batches: bool) -> Self {
-        self.with("batches", |_, settings| settings.batches = batches)
+    pub fn without_batches(self) -> Self {
+        self.with("without_batches", |_, settings| settings.batches = false)
     }
 
     /// Sets the most keys that this process counts in memory while Redis fails. The default is 100 000, as in a

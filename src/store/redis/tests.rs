@@ -121,7 +121,7 @@ fn refused_checks_of_several_levels_see_the_charges_between_them() {
     let mut connection = server.connect();
     for algorithm in Algorithm::ALL.iter().copied() {
         run(&mut connection, &["FLUSHALL"]);
-        let quotas = |limit| Quotas::from(Quota::per_hour(limit).algorithm(algorithm));
+        let quotas = |limit| Quotas::from(Quota::per_hour(limit).with_algorithm(algorithm));
         let (of_user, of_tenant) = (quotas(1), quotas(3));
         let level = |key: &str, quotas| -> OwnedCheck {
             let key = Key::from(key);
@@ -167,7 +167,7 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
     let mut connection = server.connect();
     let broken = "tollgate:v3:{l,bob}:log";
     run(&mut connection, &["RPUSH", broken, "x"]);
-    let set = Quota::per_hour(5).algorithm(Algorithm::SortedSetLog);
+    let set = Quota::per_hour(5).with_algorithm(Algorithm::SortedSetLog);
     let quotas = Quotas::from([set, Quota::per_hour(2)]);
     let entries = [
         ("ada", &quotas, 1, 1),
@@ -199,7 +199,7 @@ fn a_full_server_fails_only_the_checks_that_would_write() {
         run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
         run(&mut connection, &["FLUSHALL"]);
         let year = Duration::from_secs(366 * 86_400);
-        let quotas = Quotas::from(Quota::new(1, year).algorithm(algorithm));
+        let quotas = Quotas::from(Quota::new(1, year).with_algorithm(algorithm));
         assert_eq!(used(&server, &[("ada", &quotas, 1)]), [Ok(vec![1])]);
         run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
         for (key, expected) in [("bob", Err(ErrorKind::Full)), ("ada", Ok(vec![1]))] {
@@ -220,7 +220,7 @@ fn a_large_entry_is_admitted_up_to_the_limit() {
         Algorithm::SortedSetLog,
         Algorithm::Gcra,
     ] {
-        let quotas = Quotas::from(Quota::new(99_990, year).algorithm(algorithm));
+        let quotas = Quotas::from(Quota::new(99_990, year).with_algorithm(algorithm));
         let mut checked = |entry: Entry<'_>| {
             let reply = decide(&Scripts::shared(), &mut connection, &[entry]).remove(0);
             reply.map(|answers| (admitted(&answers), answers.len()))
@@ -259,7 +259,7 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
     let mut connection = server.connect();
     for algorithm in Algorithm::ALL.iter().copied() {
         let year = Duration::from_secs(366 * 86_400);
-        let quotas = Quotas::from(Quota::new(2_000, year).algorithm(algorithm));
+        let quotas = Quotas::from(Quota::new(2_000, year).with_algorithm(algorithm));
         let mut commands_of = |key, count| {
             let _ = commands(&mut connection);
             let entry = (key, &quotas, 1, count);
@@ -281,7 +281,7 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
 /// The quotas that the property below checks a key against, in turn.
 fn plans(algorithm: Algorithm) -> Vec<Quotas> {
     let second = Duration::from_secs(1);
-    let per = |limit, window| Quota::new(limit, window).algorithm(algorithm);
+    let per = |limit, window| Quota::new(limit, window).with_algorithm(algorithm);
     vec![
         Quotas::from(per(9, second)),
         Quotas::from(per(4, second)),
@@ -290,7 +290,7 @@ fn plans(algorithm: Algorithm) -> Vec<Quotas> {
         Quotas::from([
             Quota::new(11, second),
             per(8, second),
-            Quota::new(9, second).algorithm(Algorithm::Gcra),
+            Quota::new(9, second).with_algorithm(Algorithm::Gcra),
         ]),
     ]
 }

@@ -34,7 +34,7 @@ impl Owner {
 
 fn cache() -> (RefusalCache, TestClock) {
     let clock = TestClock::new();
-    let cache = RefusalCache::new().named("test").with_clock(clock.clone());
+    let cache = RefusalCache::new().name("test").with_clock(clock.clone());
     (cache, clock)
 }
 

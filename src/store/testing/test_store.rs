@@ -103,11 +103,16 @@ enum Behaviour {
 
 /// A check that a [`TestStore`] received.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Checked {
-    limiter: Key,
-    key: Key,
-    cost: u32,
-    quotas: Quotas,
+    /// The name of the limiter as a key: `Key::from(name)`.
+    pub limiter: Key,
+    /// The key of the check.
+    pub key: Key,
+    /// The number of units to charge. A check of cost 0 charges nothing.
+    pub cost: u32,
+    /// The quotas of the check.
+    pub quotas: Quotas,
 }
 
 impl TestStore {
@@ -117,9 +122,7 @@ impl TestStore {
         let clock = TestClock::new();
         Self {
             counts: MemoryStore::with_clock(clock.clone()),
-            circuit_breaker: CircuitBreaker::new()
-                .with_clock(clock.clone())
-                .named("test"),
+            circuit_breaker: CircuitBreaker::new().with_clock(clock.clone()).name("test"),
             clock,
             script: Arc::default(),
         }
@@ -250,32 +253,6 @@ impl Script {
             *left -= 1;
         }
         *behaviour
-    }
-}
-
-impl Checked {
-    /// Returns the name of the limiter as a key: `Key::from(name)`.
-    #[must_use]
-    pub fn limiter(&self) -> &Key {
-        &self.limiter
-    }
-
-    /// Returns the key of the check.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// Returns the number of units to charge. A check of cost 0 charges nothing.
-    #[must_use]
-    pub fn cost(&self) -> u32 {
-        self.cost
-    }
-
-    /// Returns the quotas of the check.
-    #[must_use]
-    pub fn quotas(&self) -> &Quotas {
-        &self.quotas
     }
 }
 

@@ -205,9 +205,7 @@ async fn take_checks_returns_each_check_once() {
     }
 
     let checks = store.clone().take_checks();
-    let received = checks
-        .iter()
-        .map(|check| (check.key().as_str(), check.cost()));
+    let received = checks.iter().map(|check| (check.key.as_str(), check.cost));
     assert_eq!(
         received.collect::<Vec<_>>(),
         [("ada", 2), ("ada", 1), ("bob", 0)]
@@ -215,8 +213,7 @@ async fn take_checks_returns_each_check_once() {
     assert!(
         checks
             .iter()
-            .all(|check| *check.limiter() == Key::from("search")
-                && check.quotas() == limiter.quotas())
+            .all(|check| check.limiter == Key::from("search") && check.quotas == *limiter.quotas())
     );
     assert!(store.take_checks().is_empty());
 }

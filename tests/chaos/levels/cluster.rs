@@ -45,7 +45,7 @@ fn trees(cluster: &Cluster) -> Vec<Tree> {
             let short = Quota::new(LIMITS[level], Duration::from_millis(200));
             let index = level + 2 * number;
             let quotas = [
-                short.algorithm(algorithm(index)),
+                short.with_algorithm(algorithm(index)),
                 lasting(100_000, algorithm(index + 3)),
             ];
             Level::new(name, keys, quotas)

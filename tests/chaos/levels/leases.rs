@@ -58,7 +58,7 @@ impl Round {
 
     fn trees(&self) -> Vec<Tree> {
         let tree = |(index, algorithm): (usize, &Algorithm)| {
-            let quota = Quota::new(self.limit(index), self.window).algorithm(*algorithm);
+            let quota = Quota::new(self.limit(index), self.window).with_algorithm(*algorithm);
             let name = format!("{algorithm:?} {:?}/{:?}", self.window, self.lease);
             let level = Level::new(name, vec!["ada".to_owned()], quota);
             Tree(vec![level.lease(self.lease)])
@@ -261,7 +261,7 @@ fn the_clock_of_redis_steps_back_and_no_span_exceeds_the_limit() {
 /// A load of one unit each, on one limit.
 fn plain_load(url: String, quotas: &[Quota], lease: Duration, pace: Pace) -> Load {
     let tree = |quota: &Quota| {
-        let name = format!("{:?}", quota.counted_by());
+        let name = format!("{:?}", quota.algorithm());
         let level = Level::new(name, vec!["ada".to_owned()], quota.clone());
         Tree(vec![level.lease(lease)])
     };
@@ -348,7 +348,8 @@ fn a_load_above_the_limit_gets_almost_all_of_it() {
         let window = Duration::from_secs(2);
         let (lease, limit) = (window / 20, 3_000);
         let algorithms = [Algorithm::SlidingLog, Algorithm::SlidingBuckets(60)];
-        let quotas = algorithms.map(|algorithm| Quota::new(limit, window).algorithm(algorithm));
+        let quotas =
+            algorithms.map(|algorithm| Quota::new(limit, window).with_algorithm(algorithm));
         let load = plain_load(server.url(), &quotas, lease, STEADY);
         let mut crowd = Crowd::start(test, load.clone(), PROCESSES);
         tokio::time::sleep(7 * window).await;

@@ -207,7 +207,7 @@ impl Notes {
             for quota in level.quotas().iter() {
                 let span = quota.window() - CLOCK_ERROR;
                 let most = of_level.iter().map(|of_key| of_key.most_within(span)).max();
-                let promised = promised(quota.counted_by(), quota.limit());
+                let promised = promised(quota.algorithm(), quota.limit());
                 assert!(most <= Some(promised), "{}, {quota}: {most:?}", level.name);
             }
         }
@@ -219,7 +219,7 @@ impl Notes {
         for (index, level) in self.tree.0.iter().enumerate() {
             let quotas = level.quotas();
             let quotas = quotas.iter();
-            for quota in quotas.filter(|quota| quota.counted_by() == Algorithm::FixedWindow) {
+            for quota in quotas.filter(|quota| quota.algorithm() == Algorithm::FixedWindow) {
                 let of_level = self.of_level(index).into_iter();
                 let most = of_level.map(|of_key| of_key.most_aligned(quota.window()));
                 let most = most.max();

@@ -30,7 +30,7 @@ fn tree(number: usize, quotas: impl Fn(usize) -> Vec<Quota>) -> Tree {
 fn mixed_trees() -> Vec<Tree> {
     let short = |level: usize, index: usize| {
         let quota = Quota::new([4, 9, 24, 40][level], Duration::from_millis(300));
-        quota.algorithm(algorithm(index))
+        quota.with_algorithm(algorithm(index))
     };
     let two_quotas = |number| {
         tree(number, |level| {

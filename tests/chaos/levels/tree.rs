@@ -126,5 +126,5 @@ pub(super) fn algorithm(index: usize) -> Algorithm {
 
 /// A quota for the whole test.
 pub(super) fn lasting(limit: u32, algorithm: Algorithm) -> Quota {
-    Quota::new(limit, LASTING).algorithm(algorithm)
+    Quota::new(limit, LASTING).with_algorithm(algorithm)
 }

@@ -57,7 +57,7 @@ impl Traffic {
             let threads: Vec<_> = (0..self.threads)
                 .map(|thread| {
                     let limit = self.limits[thread % self.limits.len()];
-                    let quota = Quota::new(limit, self.window).algorithm(algorithm);
+                    let quota = Quota::new(limit, self.window).with_algorithm(algorithm);
                     let asking = Asking {
                         traffic: self,
                         limiter: RateLimiter::new(store.clone(), quota).name("contended"),

@@ -102,7 +102,7 @@ struct User {
 fn by_user_without_display() {
     let _id = layer().key(key::extension_with(|user: &User| user.id));
     let _tenant = layer().key(key::extension_with(|user: &User| user.tenant.clone()));
-    let _uuid = layer().key(key::extension_with(|user: &User| user.uuid).named("user"));
+    let _uuid = layer().key(key::extension_with(|user: &User| user.uuid).name("user"));
     let email = key::extension_with(|user: &User| user.tenant.clone()).secret("s3cret");
     let _or_address = layer().key(email.or(key::peer_ip()));
 }
@@ -110,7 +110,7 @@ fn by_user_without_display() {
 #[test]
 fn by_extension_with_display() {
     let _user = layer().key(key::extension::<Uuid>());
-    let _named = layer().key(key::extension::<String>().named("user").secret("s3cret"));
+    let _named = layer().key(key::extension::<String>().name("user").secret("s3cret"));
 }
 
 #[test]

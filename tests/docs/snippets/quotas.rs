@@ -11,7 +11,7 @@ use super::Done;
 fn a_quota_is_a_constant() {
     const SEARCH: Quota = Quota::per_minute(30);
     const BURST: Quota = Quota::new(5, Duration::from_secs(10));
-    const EXPORT: Quota = Quota::per_hour(20).algorithm(Algorithm::Gcra);
+    const EXPORT: Quota = Quota::per_hour(20).with_algorithm(Algorithm::Gcra);
     let quotas = Quotas::from([SEARCH, BURST, EXPORT]);
     assert_eq!(quotas.len(), 3);
 }
@@ -20,7 +20,7 @@ fn a_quota_is_a_constant() {
 fn a_quota_from_numbers_of_a_file() -> Done {
     let (limit, seconds) = (5, 10);
     let quota = Quota::try_new(limit, Duration::from_secs(seconds))?
-        .try_algorithm(Algorithm::SlidingBuckets(60))?;
+        .with_algorithm(Algorithm::SlidingBuckets(60));
     assert_eq!(quota.to_string(), "5/10s sliding-buckets:60");
     Ok(())
 }
@@ -109,10 +109,10 @@ fn quotas_are_collected() {
 #[test]
 fn a_quota_is_named_by_a_string() {
     let name = format!("{}-burst", "search");
-    let quota = Quota::per_second(5).named(&name);
+    let quota = Quota::per_second(5).with_name(&name);
     assert_eq!(quota.name(), Some("search-burst"));
-    assert_eq!(Quota::per_second(5).named(name), quota);
-    assert_eq!(Quota::per_second(5).named("search-burst"), quota);
+    assert_eq!(Quota::per_second(5).with_name(name), quota);
+    assert_eq!(Quota::per_second(5).with_name("search-burst"), quota);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_plan_is_a_column_of_a_database() -> Done {
 #[test]
 fn algorithms_by_name() -> Done {
     let algorithm: Algorithm = "gcra".parse()?;
-    let quota = Quota::per_minute(60).algorithm(algorithm);
-    assert_eq!(quota.counted_by(), Algorithm::Gcra);
+    let quota = Quota::per_minute(60).with_algorithm(algorithm);
+    assert_eq!(quota.algorithm(), Algorithm::Gcra);
     Ok(())
 }

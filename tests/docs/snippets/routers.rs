@@ -156,10 +156,8 @@ async fn a_router_with_state() {
 
 #[tokio::test]
 async fn a_layer_that_is_switched_off() {
-    for (enabled, second) in [(true, 429), (false, 200)] {
-        let app: Router = Router::new()
-            .route("/", get(ok))
-            .layer(limit(1).enabled(enabled));
+    for (layer, second) in [(limit(1), 429), (limit(1).disable(), 200)] {
+        let app: Router = Router::new().route("/", get(ok)).layer(layer);
         assert_eq!(status(&app, "/").await, 200);
         assert_eq!(status(&app, "/").await, second);
     }

@@ -63,16 +63,16 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
     let set = |set: &dyn Fn(RedisStore) -> RedisStore| set(untouched.clone());
     Some(match setting {
         "Quota::algorithm" => {
-            let algorithm = Quota::per_minute(1).counted_by();
+            let algorithm = Quota::per_minute(1).algorithm();
             ("`SlidingLog`", algorithm == Algorithm::SlidingLog)
         }
         "RateLimiter::name" | "RateLimitLayer::name" => {
-            ("`default`", checked().limiter().as_str() == "default")
+            ("`default`", checked().limiter.as_str() == "default")
         }
-        "RateLimitLayer::cost" => ("1 unit", checked().cost() == 1),
+        "RateLimitLayer::cost" => ("1 unit", checked().cost == 1),
         "RateLimitLayer::key" => {
             let key = key::peer_ip().of(address().ip());
-            ("`peer_ip()`", checked().key() == &key)
+            ("`peer_ip()`", checked().key == key)
         }
         "RateLimitLayer::on_missing_key" => ("rejected with 400", without_key() == 400),
         "key::peer_ip" => ("rejected with 500", without_address() == 500),
@@ -97,7 +97,7 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             let status = send_request(&refusing(), grpc_request()).status();
             ("an HTTP status, also for `application/grpc`", status == 429)
         }
-        "RateLimitLayer::close_rejected_uploads" => ("`Connection: close`", closes_upload()),
+        "RateLimitLayer::without_connection_close" => ("`Connection: close`", closes_upload()),
         "RateLimitLayer::headers" => (
             "`X-RateLimit-*`",
             Headers::default() == Headers::x_ratelimit(),
@@ -170,11 +170,14 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
         "units that a lease takes at once" => ("1/8 of what is left", grants_an_eighth()),
         "window of a quota" => ("1 ms to 366 days", windows_are_bounded()),
         "buckets of SlidingBuckets" => ("1 to 1 000", buckets_are_bounded()),
-        "MemoryStore::with_max_keys" => ("100 000 keys", MemoryStore::new().max_keys() == 100_000),
-        "store::CircuitBreaker::named" => {
+        "MemoryStore::with_max_keys" => (
+            "100 000 keys",
+            format!("{:?}", MemoryStore::new()).contains("max_keys: 100000"),
+        ),
+        "store::CircuitBreaker::name" => {
             ("`other`", name_in_metrics(Moody::unavailable()) == "other")
         }
-        "MemoryStore::named" => ("`memory`", name_in_metrics(MemoryStore::new()) == "memory"),
+        "MemoryStore::name" => ("`memory`", name_in_metrics(MemoryStore::new()) == "memory"),
         _ => return None,
     })
 }
@@ -326,8 +329,8 @@ fn windows_are_bounded() -> bool {
 
 fn buckets_are_bounded() -> bool {
     let is_number = |buckets| {
-        let algorithm = Algorithm::SlidingBuckets(buckets);
-        Quota::per_minute(1).try_algorithm(algorithm).is_ok()
+        let quota = format!("1/minute sliding-buckets:{buckets}");
+        quota.parse::<Quota>().is_ok()
     };
     !is_number(0) && is_number(1) && is_number(1_000) && !is_number(1_001)
 }

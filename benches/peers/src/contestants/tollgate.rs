@@ -10,7 +10,7 @@ use crate::workload::Workload;
 pub(super) fn layer(router: Router, name: &str, workload: &Workload, redis: &str) -> Router {
     let quota = Quota::new(workload.limit, workload.window);
     let quota = match name.ends_with("gcra") {
-        true => quota.algorithm(Algorithm::Gcra),
+        true => quota.with_algorithm(Algorithm::Gcra),
         false => quota,
     };
     let layer = if name.starts_with("tollgate-redis") {

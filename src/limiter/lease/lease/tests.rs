@@ -37,7 +37,7 @@ struct Process {
 impl Process {
     fn new(algorithm: Algorithm) -> Self {
         let (time, reading) = (TestClock::new(), TestClock::new());
-        let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+        let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
         let store = MemoryStore::with_clock(time.clone());
         let mut limiter = RateLimiter::new(store, quota).lease(LEASE);
         let mut lease = Arc::into_inner(limiter.lease.take().unwrap()).unwrap();

@@ -32,7 +32,7 @@ fn draft_11_lists_the_refusing_policies_of_a_refused_request() {
 #[test]
 fn draft_11_reports_the_time_until_all_units_of_gcra_are_back() {
     let gcra = |used, reset| {
-        let quota = burst().algorithm(Algorithm::Gcra);
+        let quota = burst().with_algorithm(Algorithm::Gcra);
         let decision = decide([(quota, QuotaAnswer::admitted(used, reset))]);
         written(&Headers::ietf(IetfDraft::Draft11), &decision)[1].clone()
     };
@@ -42,7 +42,7 @@ fn draft_11_reports_the_time_until_all_units_of_gcra_are_back() {
         gcra(100, 600 * MILLISECOND),
         r#"ratelimit: "burst";r=0;t=60"#
     );
-    let refused = used_up(burst().algorithm(Algorithm::Gcra), 300 * MILLISECOND);
+    let refused = used_up(burst().with_algorithm(Algorithm::Gcra), 300 * MILLISECOND);
     assert_eq!(
         written(&Headers::ietf(IetfDraft::Draft11), &decide([refused]))[1],
         r#"ratelimit: "burst";r=0;t=1"#
@@ -52,7 +52,7 @@ fn draft_11_reports_the_time_until_all_units_of_gcra_are_back() {
 #[test]
 fn an_effective_window_of_0_seconds_is_omitted() {
     for algorithm in [Algorithm::Gcra, Algorithm::SlidingLog] {
-        let untouched = left(burst().algorithm(algorithm), 100, Duration::ZERO);
+        let untouched = left(burst().with_algorithm(algorithm), 100, Duration::ZERO);
         assert_eq!(
             written(&Headers::ietf(IetfDraft::Draft11), &decide([untouched]))[1],
             r#"ratelimit: "burst";r=100"#

@@ -53,7 +53,7 @@ fn before_draft_11_no_two_policies_have_the_same_limit() {
         Quota::per_second(10),
         Quota::per_minute(100),
         Quota::per_hour(10),
-        Quota::per_hour(10).named("again"),
+        Quota::per_hour(10).with_name("again"),
         Quota::per_second(100),
     ];
     let decision = decide(quotas.map(|quota| left(quota, 5, SECOND)));

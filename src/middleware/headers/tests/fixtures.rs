@@ -41,11 +41,11 @@ pub(super) fn used_up(quota: Quota, wait: Duration) -> (Quota, QuotaAnswer) {
 }
 
 pub(super) fn burst() -> Quota {
-    Quota::per_minute(100).named("burst")
+    Quota::per_minute(100).with_name("burst")
 }
 
 pub(super) fn daily() -> Quota {
-    Quota::per_day(1_000).named("daily")
+    Quota::per_day(1_000).with_name("daily")
 }
 
 /// Returns an admitted request: 42 of 100 units are left for 17 s, and 913 of 1 000 for 10 h.

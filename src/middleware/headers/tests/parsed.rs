@@ -28,9 +28,9 @@ fn any_quota() -> impl Strategy<Value = (Quota, QuotaAnswer)> {
     let quota = (limit, micros, name, answer, any::<bool>(), algorithm);
     quota.prop_map(
         |(limit, micros, name, (used, wait, reset), is_admitted, algorithm)| {
-            let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
+            let quota = Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm);
             let quota = match name {
-                Some(name) => quota.named(name),
+                Some(name) => quota.with_name(name),
                 None => quota,
             };
             let reset = Duration::from_micros(reset);
@@ -100,7 +100,7 @@ fn name(item: &Item) -> String {
 /// Returns the time in which at most the remaining units can be used.
 fn effective_window(quota: &QuotaDecision<'_>) -> Option<Duration> {
     let limit = u128::from(quota.limit());
-    match quota.quota().counted_by() {
+    match quota.quota().algorithm() {
         _ if !quota.is_allowed() => quota.retry_after(),
         Algorithm::Gcra if limit > 0 => {
             let all = quota.quota().window().as_micros() * u128::from(quota.used());

@@ -52,7 +52,7 @@ fn the_default_is_x_ratelimit_with_an_epoch_reset() {
 #[test]
 fn x_ratelimit_reports_0_remaining_units_on_a_refusal() {
     // A request costs ten units, and the quota has three left. Clients wait only at 0.
-    let quota = Quota::per_minute(100).named("burst");
+    let quota = Quota::per_minute(100).with_name("burst");
     let refused = QuotaAnswer::refused(97, Some(SECOND), SECOND);
     let decision = decide([(quota, refused)]);
     assert_eq!(

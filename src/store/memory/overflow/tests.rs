@@ -44,7 +44,7 @@ impl Flooded {
     fn new(algorithm: Algorithm) -> Self {
         let clock = TestClock::new();
         let store = MemoryStore::build(MAX_KEYS, Clock::Test(clock.clone()));
-        let quota = Quota::per_hour(LIMIT).algorithm(algorithm);
+        let quota = Quota::per_hour(LIMIT).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store.clone(), quota);
         let flooded = Self {
             clock,

@@ -273,7 +273,7 @@ impl Call {
                 if is_new {
                     of_entry += WORK_PER_COUNT;
                 }
-                let per_unit = quota.counted_by().facts().work_per_unit;
+                let per_unit = quota.algorithm().facts().work_per_unit;
                 of_check += WORK_PER_CHECK + u64::from(units) * per_unit;
             }
         }
@@ -456,7 +456,7 @@ mod tests {
         let mut waiting: Vec<_> = (0..5_000)
             .map(|_| push(&mut queue, "a", &quotas, 1))
             .collect();
-        let set = Quotas::from(Quota::per_minute(9).algorithm(Algorithm::SortedSetLog));
+        let set = Quotas::from(Quota::per_minute(9).with_algorithm(Algorithm::SortedSetLog));
         waiting.push(push(&mut queue, "b", &set, 100_000));
         waiting.push(push(&mut queue, "c", &quotas, 1));
         let mut calls = Vec::new();
@@ -476,7 +476,7 @@ mod tests {
     fn no_call_has_more_than_400_checks_and_the_cheapest_have_more_than_256() {
         let most = Algorithm::ALL.iter().flat_map(|algorithm| {
             [0, 1].map(|cost| {
-                let quota = Quota::per_minute(9).algorithm(*algorithm);
+                let quota = Quota::per_minute(9).with_algorithm(*algorithm);
                 let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
                 let push = |_| push(&mut queue, "a", &quotas, cost);
                 let _waiting: Vec<_> = (0..1_000).map(push).collect();
@@ -490,7 +490,7 @@ mod tests {
 
     #[test]
     fn checks_of_one_entry_ask_for_no_more_units_than_the_script_takes() {
-        let quota = Quota::per_minute(u32::MAX).algorithm(Algorithm::Gcra);
+        let quota = Quota::per_minute(u32::MAX).with_algorithm(Algorithm::Gcra);
         let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
         let mut waiting = Vec::new();
         for (cost, checks) in [(60_000, 2), (270, 400), (200_000, 1)] {
@@ -596,7 +596,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_is_divided_repeats_its_keys_in_the_call() {
-        let quota = Quota::per_minute(u32::MAX).algorithm(Algorithm::Gcra);
+        let quota = Quota::per_minute(u32::MAX).with_algorithm(Algorithm::Gcra);
         let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
         let waiting = [60_000, 60_000].map(|cost| push(&mut queue, "a", &quotas, cost));
         let taken = queue.take(Instant::now(), &timeout_error);

@@ -146,8 +146,8 @@ mod tests {
             ("", None, Severity::Unknown, "does not report"),
         ] {
             let finding = replicas(&Info::parse(text), settings);
-            assert_eq!(finding.severity(), severity, "{}", finding.text());
-            assert!(finding.text().contains(said), "{}", finding.text());
+            assert_eq!(finding.severity, severity, "{}", finding.text);
+            assert!(finding.text.contains(said), "{}", finding.text);
         }
     }
 
@@ -165,8 +165,8 @@ mod tests {
             ("", None, Severity::Unknown, "does not report"),
         ] {
             let finding = persistence(&Info::parse(text), save);
-            assert_eq!(finding.severity(), severity, "{}", finding.text());
-            assert!(finding.text().contains(said), "{}", finding.text());
+            assert_eq!(finding.severity, severity, "{}", finding.text);
+            assert!(finding.text.contains(said), "{}", finding.text);
         }
     }
 }

@@ -81,7 +81,7 @@ impl RedisStore {
 /// Examines each topic in turn. Fails once the server is unreachable.
 async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     let connection = connection(session).await;
-    let is_connected = connection.severity() < Severity::Problem;
+    let is_connected = connection.severity < Severity::Problem;
     report.push(connection);
     if !is_connected {
         return Ok(());
@@ -98,7 +98,7 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     let (permissions, cleanup) = permissions::permissions(session).await;
     report.push(permissions);
     let script_clock = script_clock::script_clock(session).await;
-    let has_clock = script_clock.severity() < Severity::Problem;
+    let has_clock = script_clock.severity < Severity::Problem;
     report.push(script_clock);
     // The cause that fails every call is reported once.
     let obstacle = if is_one_of_many {

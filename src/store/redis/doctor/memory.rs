@@ -102,10 +102,10 @@ mod tests {
             (950_000, 1, Severity::Problem),
         ] {
             let finding = room(&info(used, max, "noeviction", 0));
-            assert_eq!(finding.severity(), severity, "{}", finding.text());
+            assert_eq!(finding.severity, severity, "{}", finding.text);
         }
         let finding = room(&info(1_600_000, 2_097_152, "noeviction", 0));
-        assert_eq!(finding.text(), "1.5 MiB used of 2.0 MiB, 76 %");
+        assert_eq!(finding.text, "1.5 MiB used of 2.0 MiB, 76 %");
     }
 
     #[test]
@@ -118,11 +118,11 @@ mod tests {
             (9, 100, "volatile-lru", 1, Severity::Problem),
         ] {
             let finding = eviction(&info(used, max, policy, evicted));
-            assert_eq!(finding.severity(), severity, "{}", finding.text());
-            assert_eq!(finding.remedy().is_some(), severity > Severity::Ok);
+            assert_eq!(finding.severity, severity, "{}", finding.text);
+            assert_eq!(finding.remedy.is_some(), severity > Severity::Ok);
         }
         let finding = eviction(&info(9, 100, "volatile-lru", 0));
-        assert!(finding.text().contains("which all counts have"));
+        assert!(finding.text.contains("which all counts have"));
     }
 
     #[test]
@@ -133,10 +133,10 @@ mod tests {
             include_str!("../../../../tests/support/info/valkey-8.0.1.txt"),
         ] {
             let info = Info::parse(text);
-            assert_eq!(room(&info).severity(), Severity::Ok);
-            assert_eq!(eviction(&info).severity(), Severity::Ok);
+            assert_eq!(room(&info).severity, Severity::Ok);
+            assert_eq!(eviction(&info).severity, Severity::Ok);
         }
-        assert_eq!(room(&Info::default()).severity(), Severity::Unknown);
-        assert_eq!(eviction(&Info::default()).severity(), Severity::Unknown);
+        assert_eq!(room(&Info::default()).severity, Severity::Unknown);
+        assert_eq!(eviction(&Info::default()).severity, Severity::Unknown);
     }
 }

@@ -119,7 +119,7 @@ fn lowercase(commands: &[&str]) -> Vec<String> {
 }
 
 async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
-    let key = ScratchKey::new(Quota::per_minute(1).algorithm(Algorithm::FixedWindow));
+    let key = ScratchKey::new(Quota::per_minute(1).with_algorithm(Algorithm::FixedWindow));
     let names = session.key_names();
     let mut missing = Missing::default();
     let outcome = probe(session, &key, &mut missing).await;

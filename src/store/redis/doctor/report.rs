@@ -33,10 +33,15 @@ impl fmt::Display for Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    severity: Severity,
-    topic: &'static str,
-    text: Cow<'static, str>,
-    remedy: Option<Cow<'static, str>>,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The topic in one or two words, such as `eviction`. [`RedisStore::doctor`](crate::RedisStore::doctor) lists all
+    /// topics.
+    pub topic: &'static str,
+    /// The finding, for people.
+    pub text: Cow<'static, str>,
+    /// What to do, if something should be changed.
+    pub remedy: Option<Cow<'static, str>>,
 }
 
 impl Finding {
@@ -76,31 +81,6 @@ impl Finding {
         let text = format!("{servers}: {}", self.text).into();
         Self { text, ..self }
     }
-
-    /// Returns the severity.
-    #[must_use]
-    pub fn severity(&self) -> Severity {
-        self.severity
-    }
-
-    /// Returns the topic in one or two words, such as `eviction`.
-    /// [`RedisStore::doctor`](crate::RedisStore::doctor) lists all topics.
-    #[must_use]
-    pub fn topic(&self) -> &str {
-        self.topic
-    }
-
-    /// Returns the text of the finding, for people.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Returns the remedy, if something should be changed.
-    #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
-        self.remedy.as_deref()
-    }
 }
 
 /// The findings of [`RedisStore::doctor`](crate::RedisStore::doctor).
@@ -125,7 +105,7 @@ impl Report {
     /// Returns the highest severity of all findings.
     #[must_use]
     pub fn worst(&self) -> Severity {
-        let severities = self.findings.iter().map(Finding::severity);
+        let severities = self.findings.iter().map(|finding| finding.severity);
         severities.max().unwrap_or(Severity::Ok)
     }
 }

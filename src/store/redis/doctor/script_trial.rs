@@ -91,7 +91,7 @@ fn quotas() -> Quotas {
         Algorithm::FixedWindow,
         Algorithm::Gcra,
     ];
-    let quotas = algorithms.map(|algorithm| Quota::new(100, WINDOW).algorithm(algorithm));
+    let quotas = algorithms.map(|algorithm| Quota::new(100, WINDOW).with_algorithm(algorithm));
     Quotas::from(quotas)
 }
 
@@ -129,7 +129,7 @@ pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding,
         // The keys are random, so a few slots that no master serves may be among them or not.
         if code.as_deref() == Some("CLUSTERDOWN") {
             let coverage = coverage(session).await;
-            if coverage.severity() == Severity::Problem {
+            if coverage.severity == Severity::Problem {
                 return Some((coverage, Slots::Unknown));
             }
         }

@@ -60,7 +60,7 @@ mod tests {
 
     fn found(judge: fn(&Info) -> Finding, text: &str) -> (Severity, String) {
         let finding = judge(&Info::parse(text));
-        (finding.severity(), finding.text().to_owned())
+        (finding.severity, finding.text.to_string())
     }
 
     #[test]

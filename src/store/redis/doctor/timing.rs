@@ -182,8 +182,8 @@ mod tests {
             (3, 101, Severity::Problem, "p99 101.00 ms"),
         ] {
             let finding = judge(samples(slow, millis), DEADLINE);
-            assert_eq!(finding.severity(), severity, "{}", finding.text());
-            assert!(finding.text().contains(said), "{}", finding.text());
+            assert_eq!(finding.severity, severity, "{}", finding.text);
+            assert!(finding.text.contains(said), "{}", finding.text);
         }
     }
 
@@ -242,8 +242,8 @@ mod tests {
             ),
         ] {
             let finding = clock(first, last, is_single);
-            assert_eq!(finding.severity(), severity, "{}", finding.text());
-            assert!(finding.text().contains(said), "{}", finding.text());
+            assert_eq!(finding.severity, severity, "{}", finding.text);
+            assert!(finding.text.contains(said), "{}", finding.text);
         }
     }
 }

@@ -215,11 +215,11 @@ impl<'a> CallPlan<'a> {
 
     /// Returns the algorithm of all quotas, or `None` if they need several scripts.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
-        let script = |quota: &Quota| quota.counted_by().facts().script;
+        let script = |quota: &Quota| quota.algorithm().facts().script;
         let mut quotas = self.lists.iter().flat_map(|(quotas, _)| quotas.iter());
         let first = quotas.next()?;
         let is_same = quotas.all(|quota| script(quota) == script(first));
-        is_same.then(|| first.counted_by())
+        is_same.then(|| first.algorithm())
     }
 
     /// Returns what a level counts.

@@ -24,10 +24,10 @@ pub(in crate::store::redis) enum Value {
 impl Value {
     pub(super) fn of(quota: &Quota) -> Self {
         let window = quota.counted_micros();
-        match quota.counted_by() {
+        match quota.algorithm() {
             Algorithm::SlidingLog => Self::Log,
             Algorithm::SlidingBuckets(_) => Self::Buckets {
-                length: window.div_ceil(quota.counted_by().parts()),
+                length: window.div_ceil(quota.algorithm().parts()),
             },
             Algorithm::SortedSetLog => Self::SortedSet { window },
             Algorithm::SlidingCounter | Algorithm::FixedWindow | Algorithm::Gcra => Self::Row,
@@ -118,7 +118,7 @@ impl<'a> Count<'a> {
             return false;
         };
         let parts = u64::from(quota.limit()).saturating_mul(quota.counted_micros());
-        let is_exact = match quota.counted_by() {
+        let is_exact = match quota.algorithm() {
             Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
             _ => true,
         };
@@ -135,7 +135,7 @@ pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
         header.push(code);
         header.extend_from_slice(&micros);
     };
-    match quota.counted_by() {
+    match quota.algorithm() {
         Algorithm::FixedWindow => counter(b'f'),
         Algorithm::SlidingCounter => counter(b'c'),
         Algorithm::Gcra => counter(b'g'),

@@ -330,7 +330,7 @@ impl<'r> ReplyReader<'r, '_> {
         let mut counters = SmallVec::<[State; 1]>::new();
         let mut last = None;
         for quota in count.quotas() {
-            let (algorithm, own) = (quota.counted_by(), header(quota));
+            let (algorithm, own) = (quota.algorithm(), header(quota));
             if let (true, Some(counter)) = (last.as_ref() == Some(&own), counters.last()) {
                 let counter = counter.clone();
                 counters.push(counter);
@@ -570,7 +570,7 @@ mod tests {
 
     #[test]
     fn counters_that_no_script_stores_are_the_error_of_their_entry() {
-        let of = |algorithm| Quota::per_second(10).algorithm(algorithm);
+        let of = |algorithm| Quota::per_second(10).with_algorithm(algorithm);
         let [meter, window] = [Algorithm::Gcra, Algorithm::FixedWindow].map(of);
         let (both, window) = (Quotas::from([meter, window.clone()]), Quotas::from(window));
         let entries = [(&both, 1, 1), (&window, 1, 1)];

@@ -193,7 +193,7 @@ fn pack_change(
 /// Returns the name of the algorithm in a call.
 fn script_of(quota: &Quota) -> &'static str {
     match quota.calendar() {
-        None => quota.counted_by().facts().script,
+        None => quota.algorithm().facts().script,
         Some(_) => "calendar_window",
     }
 }
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn long_logs_and_sorted_sets_stand_behind_the_values_that_are_read_whole() {
-        let of = |algorithm| Quota::per_minute(9).algorithm(algorithm);
+        let of = |algorithm| Quota::per_minute(9).with_algorithm(algorithm);
         let [set, window] = [Algorithm::SortedSetLog, Algorithm::FixedWindow].map(of);
         let quotas = Quotas::from([set, Quota::per_minute(5_000), window]);
         let expected = "p:v3:{l,a} p:v3:{l,a}:log p:v3:{l,a}:set:60000000 \
@@ -325,7 +325,7 @@ mod tests {
         ] {
             let is_usual = |limit, micros| {
                 let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
-                let quotas = Quotas::from(quota.algorithm(algorithm));
+                let quotas = Quotas::from(quota.with_algorithm(algorithm));
                 let words = words(&[(&[("l", "a", &quotas, 1)], 1)]);
                 words.contains(" 1 10 1 1 0 1 0 3 1 1")
             };

@@ -16,14 +16,33 @@ pub(crate) struct KeyNames {
     hash_tags: HashTags,
 }
 
-/// The choice of hash tags.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum HashTags {
-    /// Limiter and key are the tag.
-    OfEachKey,
-    /// All keys share this number of tags. Limiter and key choose one of them.
+/// The choice of the hash tags of stored keys, for [`RedisStore::hash_tags`](crate::RedisStore::hash_tags).
+///
+/// On Redis Cluster, keys with the same hash tag are in the same slot. A call can only have keys of one slot, so the
+/// checks of keys with one tag can share calls. With fewer tags, more checks share a call. With more tags, the masters
+/// get more even shares: choose about 16 times as many tags as there are masters.
+///
+/// With [`Shared`](Self::Shared) or [`ByFirstPart`](Self::ByFirstPart), keys are stored as
+/// `prefix:v3:{7}:limiter,key`, with the number of the tag in braces. All processes must make the same choice. Another
+/// one starts at 0 units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HashTags {
+    /// Each key of each limiter has its own hash tag.
+    #[default]
+    PerKey,
+    /// All keys share this number of hash tags. The limiter and the key choose one of them.
     Shared(NonZeroU16),
-    /// All keys share this number of tags. The first of the joined keys chooses one of them.
+    /// All keys share this number of hash tags. The first part of a joined key chooses one of them, whatever the
+    /// limiter.
+    ///
+    /// For [levels](crate::guide::levels#in-a-cluster) of tenants and their users. If the key of the users is a tuple
+    /// that begins with the key of the tenant, they are all in one slot. One call then decides both levels. Different
+    /// tenants spread over the masters, but all checks of one tenant go to one master.
+    ///
+    /// The first part of a tuple is its first extractor. That of a key from [`Key::and`](crate::Key::and) is the
+    /// key on which `and` was called. A key that was not joined is its own first part, so a
+    /// [global](crate::key::global) level has a slot of its own.
     ByFirstPart(NonZeroU16),
 }
 
@@ -31,7 +50,7 @@ impl HashTags {
     /// Returns the number of a subject's tag, if keys share tags.
     fn number(self, subject: Subject<'_>) -> Option<u16> {
         match self {
-            Self::OfEachKey => None,
+            Self::PerKey => None,
             Self::Shared(tags) => Some(crc_of(subject) % tags),
             Self::ByFirstPart(tags) => Some(subject.key.first_part_hash() % tags),
         }
@@ -105,7 +124,7 @@ impl KeyNames {
     #[cfg(all(feature = "cluster", feature = "doctor"))]
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {
-            HashTags::OfEachKey => None,
+            HashTags::PerKey => None,
             HashTags::Shared(tags) | HashTags::ByFirstPart(tags) => Some(tags),
         }
     }
@@ -144,7 +163,7 @@ impl Default for KeyNames {
     fn default() -> Self {
         Self {
             prefix: "tollgate".into(),
-            hash_tags: HashTags::OfEachKey,
+            hash_tags: HashTags::PerKey,
         }
     }
 }
@@ -203,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_name_contains_limiter_and_key_and_that_of_a_log_or_a_set_what_it_counts() {
-        let of = |algorithm| Quota::per_day(9).algorithm(algorithm);
+        let of = |algorithm| Quota::per_day(9).with_algorithm(algorithm);
         let quotas = [
             of(Algorithm::SortedSetLog),
             of(Algorithm::SlidingBuckets(24)),

@@ -191,7 +191,7 @@ impl Conformance {
 
     /// Returns a quota with the kit's window.
     pub(super) fn quota(&self, limit: u32, algorithm: Algorithm) -> Quota {
-        Quota::new(limit, self.window()).algorithm(algorithm)
+        Quota::new(limit, self.window()).with_algorithm(algorithm)
     }
 
     pub(super) async fn check(&self, subject: &Subject, cost: u32) -> Result<Answer, Broken> {

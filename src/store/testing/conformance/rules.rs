@@ -92,7 +92,7 @@ async fn no_checks(kit: &Conformance) -> Result<(), Broken> {
 async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     let quota = |limit| Quota::new(limit, kit.window());
     let (user, tenant) = (kit.subject(quota(5)), kit.subject([quota(9), quota(7)]));
-    let service = kit.subject(quota(6).algorithm(Algorithm::SlidingCounter));
+    let service = kit.subject(quota(6).with_algorithm(Algorithm::SlidingCounter));
     let check_all = async |costs: [u32; 3]| -> Result<Answers, Broken> {
         let subjects = [&user, &tenant, &service];
         let checks: Vec<Check<'_>> = subjects
@@ -170,7 +170,7 @@ async fn mixed_quotas(kit: &Conformance) -> Result<(), Broken> {
         .enumerate()
         .map(|(index, algorithm)| {
             let limit = if index == 3 { 4 } else { 6 };
-            Quota::new(limit, kit.window()).algorithm(*algorithm)
+            Quota::new(limit, kit.window()).with_algorithm(*algorithm)
         })
         .collect();
     let subject = kit.subject(quotas);
@@ -309,7 +309,7 @@ async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
 
 async fn limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     // The window is an hour, so that no units return meanwhile.
-    let quota = Quota::per_hour(5).algorithm(algorithm);
+    let quota = Quota::per_hour(5).with_algorithm(algorithm);
     let subject = kit.subject(quota);
     for charged in 1..=5 {
         let answer = kit.charge(&subject, 1).await?;
@@ -345,7 +345,7 @@ async fn limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
 }
 
 async fn free(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(2).algorithm(algorithm));
+    let subject = kit.subject(Quota::per_hour(2).with_algorithm(algorithm));
     for expected in [0, 0, 2, 2] {
         if expected == 2 && kit.used(&subject).await? == 0 {
             let _ = kit.charge(&subject, 2).await?;
@@ -363,7 +363,7 @@ async fn free(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
 
 async fn too_large(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     for limit in [0, 5] {
-        let subject = kit.subject(Quota::per_hour(limit).algorithm(algorithm));
+        let subject = kit.subject(Quota::per_hour(limit).with_algorithm(algorithm));
         let refused = kit.check(&subject, limit + 1).await?;
         ensure!(!refused.is_admitted(), "{} of {limit} pass", limit + 1);
         let wait = refused.quotas().first().map(|quota| quota.retry_after());
@@ -379,10 +379,10 @@ async fn too_large(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken
 
 async fn all_quotas(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let quotas = [
-        Quota::per_hour(9).algorithm(algorithm),
-        Quota::per_day(4).algorithm(algorithm),
+        Quota::per_hour(9).with_algorithm(algorithm),
+        Quota::per_day(4).with_algorithm(algorithm),
         // Shares the count of the first one.
-        Quota::per_hour(7).algorithm(algorithm),
+        Quota::per_hour(7).with_algorithm(algorithm),
     ];
     let subject = kit.subject(quotas);
     let _ = kit.charge(&subject, 3).await?;
@@ -536,8 +536,8 @@ async fn promise(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> 
 }
 
 async fn changed_limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let low = kit.subject(Quota::per_hour(4).algorithm(algorithm));
-    let high = low.with(Quota::per_hour(10).algorithm(algorithm));
+    let low = kit.subject(Quota::per_hour(4).with_algorithm(algorithm));
+    let high = low.with(Quota::per_hour(10).with_algorithm(algorithm));
     let _ = kit.charge(&low, 4).await?;
     ensure!(
         !kit.check(&low, 1).await?.is_admitted(),
@@ -566,10 +566,10 @@ async fn changed_limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
 }
 
 async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let quota = Quota::per_hour(2).algorithm(algorithm);
+    let quota = Quota::per_hour(2).with_algorithm(algorithm);
     let subject = kit.subject(quota.clone());
     let _ = kit.charge(&subject, 2).await?;
-    let day = subject.with(Quota::per_day(2).algorithm(algorithm));
+    let day = subject.with(Quota::per_day(2).with_algorithm(algorithm));
     let used = kit.used(&day).await?;
     let shared = if algorithm == Algorithm::SlidingLog {
         2
@@ -583,7 +583,7 @@ async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
     let mut others = Vec::new();
     for other in Algorithm::ALL.iter().copied() {
         if other != algorithm {
-            others.push(subject.with(Quota::per_hour(2).algorithm(other)));
+            others.push(subject.with(Quota::per_hour(2).with_algorithm(other)));
         }
     }
     let another = kit.subject(quota.clone());

@@ -63,7 +63,7 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
                 let fast = window * (*again * CHARGES + charge) / (100 * CHARGES);
                 schedule.extend([(slow, keys.len()), (fast, keys.len())]);
             }
-            let quota = Quota::new(LIMIT, window).algorithm(algorithm);
+            let quota = Quota::new(LIMIT, window).with_algorithm(algorithm);
             keys.push(Filled {
                 subject: kit.subject(quota),
                 is_log,

@@ -73,8 +73,8 @@ fn joined<T>(outcome: thread::Result<Result<T, Broken>>) -> Result<T, Broken> {
 fn conserved_units(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     const LIMIT: u32 = 100;
     // The window is long, so that no units return meanwhile. With Gcra some do, unless the clock stands still.
-    let high = kit.subject(Quota::per_day(LIMIT).algorithm(algorithm));
-    let low = high.with(Quota::per_day(LIMIT / 2).algorithm(algorithm));
+    let high = kit.subject(Quota::per_day(LIMIT).with_algorithm(algorithm));
+    let low = high.with(Quota::per_day(LIMIT / 2).with_algorithm(algorithm));
     let (admitted, refunded) = (AtomicU64::new(0), AtomicU64::new(0));
     run_threads(async |_, mut random| {
         for _ in 0..CHECKS {
@@ -167,7 +167,7 @@ fn promise_under_threads(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
 
 fn all_or_nothing(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     const LIMIT: u32 = 40;
-    let subject = |limit| kit.subject(Quota::per_day(limit).algorithm(algorithm));
+    let subject = |limit| kit.subject(Quota::per_day(limit).with_algorithm(algorithm));
     let subjects: [Subject; 3] = [subject(LIMIT), subject(LIMIT + 5), subject(LIMIT * 2)];
     let [one, two, three] = &subjects;
     let admitted = AtomicU64::new(0);
