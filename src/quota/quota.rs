@@ -16,8 +16,8 @@ const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 ///
 /// A *unit* is what a check charges: by default, one for each request. By default the window slides: a unit
 /// that is charged at time *t* counts until *t* + window, to the microsecond, and then returns. Other
-/// [algorithms](Algorithm) may count differently. There is no separate burst size: a client may use the
-/// whole limit at once.
+/// [algorithms](Algorithm) may count differently. A client may use the whole limit at once, unless
+/// [`burst`](Self::burst) sets another size.
 ///
 /// The constructors are `const`, so a quota can be a constant. For values from a configuration, parse text
 /// like `100/minute` (see [`FromStr`](#impl-FromStr-for-Quota)) or call [`Quota::try_new`]. With the feature
@@ -169,6 +169,42 @@ impl Quota {
             "a calendar window is counted as a fixed window"
         );
         self.algorithm = algorithm;
+        self
+    }
+
+    /// Makes the quota a token bucket that holds `units` tokens, and is refilled at the rate of the quota.
+    ///
+    /// Ten per second with a burst of 50 are 50 per 5 seconds, counted with [`Algorithm::Gcra`]: a client may use 50 at
+    /// once, and then ten per second. So [`limit`](Self::limit), which the headers show, is 50. The time for a refill is
+    /// rounded up to a microsecond.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the limit is 0, if the window is one of a calendar, or if the bucket would be full only after more than
+    /// 366 days or within 1 ms. In a `const`, that is a compile error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// const API: Quota = Quota::per_second(10).burst(50);
+    /// assert_eq!(API.to_string(), "50/5s gcra");
+    /// ```
+    #[must_use]
+    pub const fn burst(mut self, units: u32) -> Self {
+        assert!(self.limit > 0, "a limit of 0 has no burst");
+        let (window, limit) = (self.window_micros, self.limit as u64);
+        let rest = (window % limit * units as u64).div_ceil(limit);
+        let micros = (window / limit)
+            .saturating_mul(units as u64)
+            .saturating_add(rest);
+        assert!(
+            window_in_range(micros),
+            "a burst must be refilled within 1 ms to 366 days"
+        );
+        self = self.with_algorithm(Algorithm::Gcra);
+        (self.limit, self.window_micros) = (units, micros);
         self
     }
 
@@ -401,6 +437,31 @@ mod tests {
             let text = error.to_string();
             assert!(text.contains(&algorithm.to_string()), "{text}");
             assert!(text.contains("from 1 to 1000"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_burst_keeps_the_rate() {
+        for (quota, units, text) in [
+            (Quota::per_second(10), 50, "50/5s gcra"),
+            (Quota::per_minute(60), 1, "1/second gcra"),
+            (Quota::per_second(3), 1, "1/333334us gcra"),
+            (Quota::per_day(u32::MAX), u32::MAX, "4294967295/day gcra"),
+        ] {
+            assert_eq!(quota.burst(units).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_burst_that_no_window_holds_panics() {
+        for (quota, units) in [
+            (Quota::per_second(0), 5),
+            (Quota::per_second(1), 0),
+            (Quota::per_day(1), 367),
+            (Quota::per_day(1), u32::MAX),
+            (Quota::per_second(10_000), 1),
+        ] {
+            assert!(std::panic::catch_unwind(|| quota.clone().burst(units)).is_err());
         }
     }
 

@@ -35,6 +35,18 @@ use crate::telemetry::StoreMeter;
 /// too short for people to notice.
 pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
+/// Implemented by nothing: says which feature [`RedisStore::with_connection`] needs.
+#[cfg(not(feature = "redis-1"))]
+#[diagnostic::on_unimplemented(
+    message = "`RedisStore::with_connection` needs the feature `redis-1` of tollgate",
+    label = "enable it in Cargo.toml: `features = [\"redis-1\"]`"
+)]
+#[expect(unnameable_types, reason = "only its message is for users")]
+pub trait FeatureRedis1 {
+    #[doc(hidden)]
+    fn never(self) -> RedisStore;
+}
+
 /// A store in Redis or Valkey, which all processes of a service share.
 ///
 /// A Lua script decides each check. Redis runs it as one atomic step, on its own clock. So a limit is exact for
@@ -264,6 +276,12 @@ impl RedisStore {
     {
         let connector = Connector::External(Arc::new(connection));
         Self::on(ConnectionPool::new(connector))
+    }
+
+    #[cfg(not(feature = "redis-1"))]
+    #[doc(hidden)]
+    pub fn with_connection<C: FeatureRedis1>(connection: C) -> Self {
+        connection.never()
     }
 
     pub(super) fn on(connections: ConnectionPool) -> Self {

@@ -57,6 +57,13 @@ async fn a_check_by_uuid() -> Done {
 }
 
 #[tokio::test]
+async fn a_check_by_a_pair() -> Done {
+    let _ = limiter().check(("acme", 42)).await?;
+    let _ = limiter().check((Key::from("acme"), "ada")).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_check_by_address() -> Done {
     let limiter = limiter();
     let address: IpAddr = "192.0.2.1".parse()?;

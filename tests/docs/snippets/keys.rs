@@ -114,6 +114,22 @@ fn by_extension_with_display() {
 }
 
 #[test]
+fn by_closure_that_returns_text_or_a_number() {
+    let _text = layer().key(key::from_fn(|parts| parts.method.as_str().to_owned()));
+    let _constant = layer().key(key::from_fn(|_| "everybody"));
+    let _number = layer().key(key::from_fn(|parts| parts.uri.path().len()));
+    let _option = layer().key(key::from_fn(|parts| parts.uri.port_u16()));
+    let _pair = layer().key(key::from_fn(|parts| {
+        let user = parts.extensions.get::<User>()?;
+        Some((user.tenant.clone(), user.id))
+    }));
+    let _uuid = layer().key(key::from_fn(|parts| {
+        let user = parts.extensions.get::<User>()?;
+        Some(Key::from_display(user.uuid))
+    }));
+}
+
+#[test]
 fn by_closure() {
     let _method = layer().key(key::from_fn(|parts| Some(Key::from(parts.method.as_str()))));
     let _query = layer().key(key::from_fn(|parts| parts.uri.query().map(Key::from)));

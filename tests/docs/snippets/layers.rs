@@ -1,6 +1,7 @@
 //! The settings of a layer.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -124,9 +125,10 @@ fn plans_of_a_header() {
 
 #[test]
 fn plans_that_are_ready() {
-    let _layer = layer().quotas_for(|_key, _parts| std::future::ready(Quota::per_minute(5)));
+    let _layer = layer().quotas_for(|_key, _parts| ready(Quota::per_minute(5)));
     let _list = layer().quotas_for(|_, _| async { vec![Quota::per_minute(5)] });
     let _exempt = layer().quotas_for(|_, _| async { Plan::Exempt });
+    let _without_async = layer().quotas_for(|_, _| ready(Plan::Exempt));
 }
 
 #[test]

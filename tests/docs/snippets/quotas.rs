@@ -17,6 +17,26 @@ fn a_quota_is_a_constant() {
 }
 
 #[test]
+fn a_rate_with_a_burst() {
+    const API: Quota = Quota::per_second(10).burst(50);
+    assert_eq!(API.to_string(), "50/5s gcra");
+}
+
+#[test]
+fn quotas_of_a_constant_list() {
+    const QUOTAS: &[Quota; 2] = &[Quota::per_second(5), Quota::per_day(1_000)];
+    let _limiter = RateLimiter::new(MemoryStore::new(), QUOTAS);
+    let _layer = RateLimitLayer::new(MemoryStore::new(), &[Quota::per_second(5)]);
+}
+
+#[test]
+fn quotas_of_a_constant_text() -> Done {
+    const QUOTAS: &str = "5/second, 1000/day";
+    let _layer = RateLimitLayer::try_new(MemoryStore::new(), QUOTAS)?;
+    Ok(())
+}
+
+#[test]
 fn a_quota_from_numbers_of_a_file() -> Done {
     let (limit, seconds) = (5, 10);
     let quota = Quota::try_new(limit, Duration::from_secs(seconds))?

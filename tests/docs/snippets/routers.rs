@@ -104,6 +104,14 @@ async fn several_layers_of_a_router() {
 }
 
 #[tokio::test]
+async fn two_layers_of_a_route() {
+    let layers = (limit(1).name("outer"), limit(5).name("inner"));
+    let app: Router = Router::new().route("/", get(ok).layer(layers));
+    assert_eq!(status(&app, "/").await, 200);
+    assert_eq!(status(&app, "/").await, 429);
+}
+
+#[tokio::test]
 async fn a_stack_of_service_builder() {
     let app: Router = Router::new().route("/", get(ok)).layer(
         ServiceBuilder::new()
