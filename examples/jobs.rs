@@ -83,7 +83,7 @@ impl Upstream {
         let searches = RateLimiter::new(store, Quota::per_day(SEARCHES_A_DAY)).name("searches");
         let closed = |limiter: RateLimiter| {
             let limiter = limiter.on_failure(FailurePolicy::closed());
-            limiter.wait_through_outages(true)
+            limiter.wait_through_outages()
         };
         Self {
             reads: units.clone().on_failure(FailurePolicy::open()),

@@ -21,7 +21,8 @@ use super::tag::Tag;
 /// several ways: `/a`, `/a/` and `/%61` would be three keys.
 ///
 /// Add the layer inside a [`Router`](axum::Router), for example with its `layer` or `route_layer`. A layer
-/// around the router does not know the route, and warns once if none of its first 1 000 requests has one.
+/// around the router does not know the route, and warns once if none of its first 20 requests has one, in a debug
+/// build if none of the first 3.
 ///
 /// A request that matches no route has no key:
 ///
@@ -81,7 +82,8 @@ impl KeyExtractor for Path {
 impl Reads {
     /// Reads the route that axum matched, as [`path`] does.
     ///
-    /// The layer warns if none of its first 1 000 requests has a route: then it is outside of the router.
+    /// The layer warns if none of its first requests has a route, as for [an extension](Self::extension): then it is
+    /// outside of the router.
     #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
     #[must_use]
     pub const fn matched_path() -> Self {

@@ -295,7 +295,7 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
 fn wait_through_outages(limiters: &impl Limiters, failure: &CheckError) -> bool {
     let failed = failure.failed.iter();
     let mut failed = failed.filter_map(|index| limiters.limiter(*index));
-    failed.all(|limiter| limiter.waits_through_outages)
+    failed.all(|limiter| limiter.waits_through(&failure.error))
 }
 
 /// Records the result of a check, and counts its refusals.

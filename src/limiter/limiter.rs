@@ -15,7 +15,7 @@ use crate::error::{ConfigError, Error};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
 use crate::store::{BlockList, LimiterInfo, ProtectedStore, Reset, Store, Subject};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{LineInterval, Telemetry};
 
 /// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
 ///
@@ -65,8 +65,8 @@ pub struct RateLimiter {
     pub(super) lease: Option<Arc<Lease>>,
     /// `None` if no key is blocked automatically.
     pub(super) refusals: Option<Arc<RefusalCounter>>,
-    /// Whether a wait for units goes on while the store fails.
-    pub(super) waits_through_outages: bool,
+    /// The lines about waits for units that go on while the store fails. `None` if they end.
+    pub(super) waits_through_outages: Option<Arc<LineInterval>>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
@@ -98,7 +98,7 @@ impl RateLimiter {
             on_failure: None,
             lease: None,
             refusals: None,
-            waits_through_outages: false,
+            waits_through_outages: None,
             first_check: Arc::default(),
         }
     }
@@ -455,7 +455,7 @@ impl fmt::Debug for RateLimiter {
             .field("on_failure", &policy)
             .field("lease", lease)
             .field("block_after", &rule)
-            .field("waits_through_outages", waits_through_outages)
+            .field("waits_through_outages", &waits_through_outages.is_some())
             .finish_non_exhaustive()
     }
 }

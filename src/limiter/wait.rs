@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -9,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::limiter::RateLimiter;
 use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
+use crate::telemetry::LineInterval;
 
 /// The maximum wait before a refused check is repeated. Meanwhile, other callers may refund units, or a failed
 /// store may recover.
@@ -43,6 +45,8 @@ impl RateLimiter {
     /// It only starts the probe when that is due. So workers go on within about two seconds after the store has
     /// recovered.
     ///
+    /// A line in the log says that the limiter waits, at most once a minute.
+    ///
     /// `max_wait` is still counted from the call. When it is over, the limiter checks one last time, and returns
     /// the last error with the time that it waited. Its [source](std::error::Error::source) is the error of the
     /// store.
@@ -70,7 +74,7 @@ impl RateLimiter {
     /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("jobs");
     /// let limiter = RateLimiter::new(store, Quota::per_day(9_500))
     ///     .name("video-api")
-    ///     .wait_through_outages(true);
+    ///     .wait_through_outages();
     ///
     /// async fn search(limiter: &RateLimiter) -> Result<bool, Error> {
     ///     let ten_minutes = Duration::from_secs(600);
@@ -81,9 +85,21 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn wait_through_outages(mut self, waits: bool) -> Self {
-        self.waits_through_outages = waits;
+    pub fn wait_through_outages(mut self) -> Self {
+        self.waits_through_outages = Some(Arc::new(LineInterval::new(Duration::from_secs(60))));
         self
+    }
+
+    /// Returns whether a wait goes on after a failure. If so, logs it at most once a minute.
+    pub(super) fn waits_through(&self, failure: &Error) -> bool {
+        let Some(lines) = &self.waits_through_outages else {
+            return false;
+        };
+        if may_pass(failure) && lines.is_due() {
+            let limiter = &*self.name;
+            tracing::warn!(target: "tollgate::outage", limiter, "waiting until the store works again: {failure}");
+        }
+        true
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::support::node::Node;
+use crate::support::{log, node::Node};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId, TestClock, TestStore};
@@ -25,7 +25,7 @@ fn limiter(store: &TestStore) -> RateLimiter {
 }
 
 fn waiting(store: &TestStore) -> RateLimiter {
-    limiter(store).wait_through_outages(true)
+    limiter(store).wait_through_outages()
 }
 
 /// Waits for a unit at one level, and at two levels together.
@@ -269,7 +269,7 @@ async fn levels_wait_if_each_one_that_failed_waits() {
     assert!(wait(&open).await.unwrap().is_allowed());
     let closed = tenant.clone().on_failure(FailurePolicy::closed());
     assert_eq!(wait(&closed).await.unwrap_err().kind(), ErrorKind::Full);
-    let closed = closed.wait_through_outages(true);
+    let closed = closed.wait_through_outages();
     assert!(wait(&closed).await.unwrap().is_allowed());
 }
 
@@ -294,8 +294,7 @@ async fn many_workers_do_not_return_at_once() {
     let store = TestStore::new();
     // Each fails twice, as in an outage of 50 ms.
     store.fail_next(2 * WORKERS, ErrorKind::Full);
-    let limiter =
-        RateLimiter::new(store.clone(), Quota::per_hour(1_000)).wait_through_outages(true);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(1_000)).wait_through_outages();
     let begin = Instant::now();
     let workers = (0..WORKERS).map(async |_| {
         let decision = limiter.until_ready("ada", 1, HOUR).await.unwrap();
@@ -343,7 +342,7 @@ async fn lost_replies_charge_at_most_once_for_each_failure_that_opens_the_breake
         loses: Arc::new(AtomicBool::new(true)),
         circuit_breaker: CircuitBreaker::new().with_clock(clock),
     };
-    let limiter = RateLimiter::new(store.clone(), Quota::per_day(100)).wait_through_outages(true);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_day(100)).wait_through_outages();
     let (decision, ()) = tokio::join!(limiter.until_ready("ada", 7, HOUR), async {
         sleep(60 * SECOND).await;
         store.loses.store(false, Ordering::SeqCst);
@@ -359,7 +358,7 @@ async fn workers_survive_a_redis_that_hangs_and_one_that_is_restarted() {
     let store = RedisStore::open(&server.url()).unwrap().prefix("jobs");
     let limit = 10 * WORKERS;
     let limiter = RateLimiter::new(store, Quota::per_hour(limit)).name("worker");
-    let waiting = limiter.clone().wait_through_outages(true);
+    let waiting = limiter.clone().wait_through_outages();
     let work = || {
         let workers = (0..WORKERS).map(|worker| {
             let waiting = waiting.clone();
@@ -407,4 +406,28 @@ async fn workers_survive_a_redis_that_hangs_and_one_that_is_restarted() {
     // The server lost its counts.
     let used = limiter.peek("ada").await.unwrap().used();
     assert!((WORKERS..=limit).contains(&used), "{used}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_that_wait_through_an_outage_say_so_at_most_once_a_minute() {
+    let store = TestStore::new();
+    store.fail_all(ErrorKind::Unavailable);
+    let lines = |limiter: RateLimiter| async move {
+        log::keep();
+        let waits = (0..8).map(|_| limiter.until_ready("ada", 1, 5 * SECOND));
+        for wait in join_all(waits).await {
+            assert_eq!(wait.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        let mut log = log::kept();
+        log.retain(|line| line.contains("waiting until the store works again"));
+        log
+    };
+    let log = lines(waiting(&store)).await;
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(
+        log[0].contains("WARN") && log[0].contains("worker"),
+        "{log:?}"
+    );
+    // Who does not wait does not say so.
+    assert_eq!(lines(limiter(&store)).await, [""; 0]);
 }

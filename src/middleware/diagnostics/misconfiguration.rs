@@ -16,8 +16,8 @@ use crate::key::{Key, KeyError, KeyExtractor, ReadExtension, claimed_client, has
 /// need no inspection.
 const REQUESTS: u32 = 1_000;
 
-/// The number of requests after which a key that no request has is reported.
-const FEW: u32 = 20;
+/// The number of requests after which a key that no request has is reported. Who tries a layer out sends a few.
+const FEW: u32 = if cfg!(debug_assertions) { 3 } else { 20 };
 
 /// The number of layers per minute from which on handlers probably create them.
 const LAYERS: u32 = 100;
@@ -40,11 +40,30 @@ pub(super) struct MisconfigurationChecks {
     first_key: OnceLock<Option<Key>>,
     /// Whether a later request had another key.
     keys_differ: AtomicBool,
-    has_route: AtomicBool,
-    without_route: AtomicU32,
-    route_warned: OnceFlag,
-    without_extension: AtomicU32,
-    extension_warned: OnceFlag,
+    route: PartOfKey,
+    extension: PartOfKey,
+}
+
+/// A part of requests that the key reads, such as an extension.
+#[derive(Debug, Default)]
+struct PartOfKey {
+    without: AtomicU32,
+    /// Whether it was there, or was reported as missing: nothing is left to report.
+    is_settled: OnceFlag,
+}
+
+impl PartOfKey {
+    /// Returns whether to report it as missing: after a few requests if they have no key for it, and otherwise after
+    /// many, because some clients may come without it.
+    fn is_missing(&self, is_there: bool, extracted: &Result<Key, KeyError>, nth: u32) -> bool {
+        if is_there {
+            self.is_settled.first_time();
+            return false;
+        }
+        let without = self.without.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_due = (extracted.is_err() && without == nth && nth >= FEW) || without >= REQUESTS;
+        is_due && self.is_settled.first_time()
+    }
 }
 
 impl MisconfigurationChecks {
@@ -68,7 +87,7 @@ impl MisconfigurationChecks {
             self.check_proxy(limiter, parts);
         }
         if reads.path {
-            self.check_route(limiter, parts);
+            self.check_route(limiter, parts, extracted, nth);
         }
         if let Some(extension) = reads.extension {
             self.check_extension(limiter, extension, parts, extracted, nth);
@@ -119,25 +138,23 @@ impl MisconfigurationChecks {
     }
 
     /// Warns if no request has a matched route, although the key contains it.
-    fn check_route(&self, limiter: &str, parts: &Parts) {
-        if self.has_route.load(Ordering::Relaxed) {
-            return;
-        }
-        if has_route(parts) {
-            self.has_route.store(true, Ordering::Relaxed);
-        } else if self.without_route.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS
-            && self.route_warned.first_time()
-        {
+    fn check_route(
+        &self,
+        limiter: &str,
+        parts: &Parts,
+        extracted: &Result<Key, KeyError>,
+        nth: u32,
+    ) {
+        if self.route.is_missing(has_route(parts), extracted, nth) {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "none of the first {REQUESTS} requests has a matched path, which `key::path` reads: add the \
+                "none of the first {nth} requests has a matched path, which `key::path` reads: add the \
                  layer with `Router::layer` or `Router::route_layer`"
             );
         }
     }
 
-    /// Warns if no request has the extension that the key reads: after a few requests if they have no key for it,
-    /// and otherwise after many, because some clients may come without it.
+    /// Warns if no request has the extension that the key reads.
     fn check_extension(
         &self,
         limiter: &str,
@@ -147,15 +164,8 @@ impl MisconfigurationChecks {
         nth: u32,
     ) {
         let ReadExtension { name, is_in, .. } = extension;
-        if is_in(&parts.extensions) {
-            // The layer that inserts it runs in time, so nothing is left to report.
-            self.extension_warned.first_time();
-            return;
-        }
-        let without = self.without_extension.fetch_add(1, Ordering::Relaxed) + 1;
-        let has_no_key = extracted.is_err();
-        let is_due = (has_no_key && without == nth && nth >= FEW) || without >= REQUESTS;
-        if is_due && self.extension_warned.first_time() {
+        let is_there = is_in(&parts.extensions);
+        if self.extension.is_missing(is_there, extracted, nth) {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "none of the first {nth} requests has the extension `{name}`, which the key reads: the layer that \
