@@ -19,4 +19,4 @@ mod state;
 pub(crate) use arithmetic::time_to_live_millis;
 pub(crate) use quota_check::{Changes, Charge, QuotaCheck, Verdict};
 pub use refusal_record::RefusalRecord;
-pub(crate) use state::State;
+pub(crate) use state::CountState;

@@ -12,7 +12,7 @@ use crate::quota::Algorithm;
 /// The state of a log, or of a counter of one algorithm and window.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub(crate) enum State {
+pub(crate) enum CountState {
     /// Of `SlidingLog` and of `SlidingBuckets`.
     Log(Log),
     SortedSetLog(SortedSetLog),
@@ -21,7 +21,7 @@ pub(crate) enum State {
     Gcra(CounterState<Gcra>),
 }
 
-impl State {
+impl CountState {
     pub(crate) fn empty(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => Self::Log(Log::default()),

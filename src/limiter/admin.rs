@@ -123,7 +123,9 @@ impl Admin {
         let key = key.into_key();
         limiter.block_list.refresh().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
-        let blocked_for = limiter.block_list.remaining(limiter.subject(quotas, &key));
+        let blocked_for = limiter
+            .block_list
+            .remaining(limiter.counted_key(quotas, &key));
         let block_reason = match blocked_for {
             None => None,
             Some(_) => Some(self.reason(&key).await?),

@@ -14,7 +14,7 @@ use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
-use crate::store::{BlockList, LimiterInfo, ProtectedStore, Reset, Store, Subject};
+use crate::store::{BlockList, CountedKey, LimiterInfo, ProtectedStore, Reset, Store};
 use crate::telemetry::{LineInterval, Telemetry};
 
 /// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
@@ -349,10 +349,10 @@ impl RateLimiter {
 
     /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
     #[inline]
-    pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<Duration> {
-        let left = self.block_list.lookup(subject)?;
+    pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
+        let left = self.block_list.lookup(counted_key)?;
         let refusals = self.refusals.as_ref();
-        Some(refusals.map_or(left, |refusals| left.max(refusals.wait_of(subject.key))))
+        Some(refusals.map_or(left, |refusals| left.max(refusals.wait_of(counted_key.key))))
     }
 
     /// Returns how long a refusal is remembered at most: other processes return units when their lease ends.
@@ -421,8 +421,8 @@ impl RateLimiter {
         }
     }
 
-    pub(super) fn subject<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> Subject<'a> {
-        Subject {
+    pub(super) fn counted_key<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> CountedKey<'a> {
+        CountedKey {
             limiter: &self.scope,
             key,
             quotas,

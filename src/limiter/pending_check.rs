@@ -268,14 +268,14 @@ impl PendingCheck {
                 continue;
             };
             let Some(key) = data.key() else { continue };
-            let subject = limiter.subject(level.quotas(limiter), key);
-            let taken = lease.take(subject, data.cost(), answer);
+            let counted_key = limiter.counted_key(level.quotas(limiter), key);
+            let taken = lease.take(counted_key, data.cost(), answer);
             if taken.is_nothing() {
                 continue;
             }
             // Nothing else can refuse what is complete alone.
             if !(is_alone && taken.is_complete) {
-                let held = HeldUnits::new(lease, subject, data.cost(), &taken, answer);
+                let held = HeldUnits::new(lease, counted_key, data.cost(), &taken, answer);
                 level.held = Some(Box::new(held));
             }
             if taken.is_complete {
@@ -466,8 +466,8 @@ impl PendingLevel {
         data: &'a LevelData,
     ) -> Option<Check<'a>> {
         let held = self.held.as_ref().map_or(0, |held| held.units());
-        let subject = limiter.subject(self.quotas(limiter), data.key()?);
-        Some(subject.check(data.cost().saturating_sub(held)))
+        let counted_key = limiter.counted_key(self.quotas(limiter), data.key()?);
+        Some(counted_key.check(data.cost().saturating_sub(held)))
     }
 
     /// Answers a level without quotas. Fails if the cost cannot be charged at once.
@@ -501,7 +501,7 @@ impl PendingLevel {
             return None;
         }
         let quotas = self.quotas(limiter);
-        let left = limiter.blocked_for(limiter.subject(quotas, data.key()?))?;
+        let left = limiter.blocked_for(limiter.counted_key(quotas, data.key()?))?;
         let refusal = blocked(quotas, data.cost(), left);
         self.state = LevelState::Answered;
         Some(refusal)

@@ -67,7 +67,7 @@ impl RateLimiter {
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let subject = self.subject(&quotas, key);
+        let counted_key = self.counted_key(&quotas, key);
         // Units return to the charges in their order. These were returned before.
         let mut returned = level.cost().saturating_sub(held.saturating_add(units));
         let (mut units, mut outcome) = (units, Ok(()));
@@ -88,9 +88,11 @@ impl RateLimiter {
                 }
             };
             let sent = match &self.lease {
-                Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
+                Some(lease) if answer.grant() > 0 => {
+                    lease.give_back(counted_key, answer, own, whole)
+                }
                 _ => {
-                    let refund = subject.refund(answer, whole, own).holding(held);
+                    let refund = counted_key.refund(answer, whole, own).holding(held);
                     self.store.refund(refund)
                 }
             };

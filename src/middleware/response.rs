@@ -14,7 +14,7 @@ use http::{Method, Response};
 use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
-use super::headers::{Place, inner_remaining, refill_time};
+use super::headers::{Tightness, inner_remaining, refill_time};
 use super::outcome::{Admission, Outcome};
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::Reservation;
@@ -187,9 +187,9 @@ fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut 
             && inner_remaining(response.headers())
                 .is_some_and(|inner| inner <= u64::from(remaining));
     let place = if inner_is_tighter {
-        Place::Behind
+        Tightness::Behind
     } else {
-        Place::Tightest
+        Tightness::Tightest
     };
     // A client that reads "0 remaining" might not follow the redirect.
     if remaining > 0 || !is_redirect(response) {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Changes, Charge, QuotaCheck, State, Verdict, time_to_live_millis};
+use crate::algorithm::{Changes, Charge, CountState, QuotaCheck, Verdict, time_to_live_millis};
 use crate::decision::{Answer, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
@@ -96,7 +96,7 @@ type CountId = (Algorithm, u64);
 struct Count {
     algorithm: Algorithm,
     window: u64,
-    state: State,
+    state: CountState,
     /// The end of the time to live, in milliseconds of the store's clock. The counters have the same end, because they
     /// share a key in Redis.
     dies_at: u64,
@@ -214,7 +214,7 @@ impl Counters {
         let id = quota.stored_count();
         row.ask(id, &check);
         let Some(count) = self.find(id) else {
-            return State::empty(id.0).evaluate(check);
+            return CountState::empty(id.0).evaluate(check);
         };
         let verdict = count.state.evaluate(check);
         count.note(verdict.changes, now, row);
@@ -304,7 +304,7 @@ impl Counters {
         &mut self,
         quota: &Quota,
         now: u64,
-        give_back: impl FnOnce(&mut State, QuotaCheck) -> Changes,
+        give_back: impl FnOnce(&mut CountState, QuotaCheck) -> Changes,
     ) {
         self.remove_dead(now);
         let id = quota.stored_count();
@@ -369,7 +369,7 @@ impl Count {
         Self {
             algorithm,
             window,
-            state: State::empty(algorithm),
+            state: CountState::empty(algorithm),
             dies_at: 0,
             used_part: 0,
         }

@@ -59,7 +59,7 @@ pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
-pub(crate) use requests::Subject;
+pub(crate) use requests::CountedKey;
 pub use requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
 pub use store::Store;
 #[cfg(feature = "test-util")]

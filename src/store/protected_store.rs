@@ -11,7 +11,7 @@ use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
 use super::requests::{
-    Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset, Subject,
+    Block, Check, CountedKey, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset,
 };
 use super::store::Store;
 use crate::decision::{Answer, Answers, Source, StoreId};
@@ -108,7 +108,7 @@ impl ProtectedStore {
     ) -> Option<PendingAnswers> {
         // The keys of a group are in one partition.
         let first = checks.first()?;
-        let (partition, permit) = self.circuit_breaker.permit(first.subject());
+        let (partition, permit) = self.circuit_breaker.permit(first.counted_key());
         let operation = match permit {
             Permit::Ask => Operation::Check,
             // Without a tokio runtime, the check of this caller is the probe.
@@ -147,7 +147,7 @@ impl ProtectedStore {
     /// any.
     pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>], answers: &mut Answers) -> bool {
         let is_open = |check: &Check<'_>| {
-            let partition = self.circuit_breaker.partition_of(check.subject());
+            let partition = self.circuit_breaker.partition_of(check.counted_key());
             self.circuit_breaker.is_open_at(partition)
         };
         match &self.refusal_cache {
@@ -200,7 +200,7 @@ impl ProtectedStore {
             return;
         };
         let mut answers = Answers::empty(1);
-        let look = check.subject().check(0);
+        let look = check.counted_key().check(0);
         match self.store.check(&[look], &mut answers) {
             Some(future) => {
                 drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
@@ -219,14 +219,14 @@ impl ProtectedStore {
         let first = self.circuit_breaker.now();
         for number in first..first.saturating_add(PROBE_KEYS) {
             let key = Key::from(number.to_string());
-            let subject = Subject {
+            let counted_key = CountedKey {
                 limiter: &limiter,
                 key: &key,
                 quotas: &quotas,
             };
-            if self.circuit_breaker.partition_of(subject) == partition {
-                if let (partition, Permit::Probe) = self.circuit_breaker.permit(subject) {
-                    self.probe(subject.check(0), partition);
+            if self.circuit_breaker.partition_of(counted_key) == partition {
+                if let (partition, Permit::Probe) = self.circuit_breaker.permit(counted_key) {
+                    self.probe(counted_key.check(0), partition);
                 }
                 return;
             }
@@ -262,7 +262,7 @@ impl ProtectedStore {
     /// Returns units where they were charged: in the store or in the fallback counts.
     pub(crate) fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         if refund.answer.source() != Source::Fallback {
-            return self.adjust(refund.subject(), || self.store.refund(refund));
+            return self.adjust(refund.counted_key(), || self.store.refund(refund));
         }
         if let Some(fallback) = self.fallback_if_used() {
             fallback.refund(refund);
@@ -275,26 +275,26 @@ impl ProtectedStore {
         if let Some(fallback) = self.fallback_if_used() {
             fallback.reset(reset);
         }
-        self.adjust(reset.subject(), || self.store.reset(reset))
+        self.adjust(reset.counted_key(), || self.store.reset(reset))
     }
 
     /// Credits units in the store, but not in the fallback counts.
     pub(crate) fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.adjust(credit.subject(), || self.store.credit(credit))
+        self.adjust(credit.counted_key(), || self.store.credit(credit))
     }
 
     /// Sends a request that returns units to the store, unless the circuit breaker is open.
     fn adjust(
         &self,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         send: impl FnOnce() -> StoreFuture<()>,
     ) -> StoreFuture<()> {
-        let partition = self.circuit_breaker.partition_of(subject);
+        let partition = self.circuit_breaker.partition_of(counted_key);
         if self.circuit_breaker.is_open_at(partition) {
             return self.refuse(partition);
         }
         let cache = self.refusal_cache.as_ref();
-        let invalidation = cache.map(|cache| cache.invalidate(subject));
+        let invalidation = cache.map(|cache| cache.invalidate(counted_key));
         match send().try_ready() {
             Ok(outcome) => StoreFuture::ready(outcome),
             Err(pending) => {
@@ -331,12 +331,12 @@ impl ProtectedStore {
 
     /// Returns whether the circuit breaker of a key is open.
     pub(crate) fn is_failing(&self, limiter: &Key, key: &Key) -> bool {
-        let subject = Subject {
+        let counted_key = CountedKey {
             limiter,
             key,
             quotas: &Quotas::from([]),
         };
-        let partition = self.circuit_breaker.partition_of(subject);
+        let partition = self.circuit_breaker.partition_of(counted_key);
         self.circuit_breaker.is_open_at(partition)
     }
 

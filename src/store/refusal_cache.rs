@@ -21,7 +21,7 @@ use std::time::Duration;
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
-use super::requests::{Check, Subject};
+use super::requests::{Check, CountedKey};
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::clock::{Clock, certain_part, micros};
@@ -214,7 +214,10 @@ impl RefusalCache {
         if !self.remembers(check) {
             return None;
         }
-        let refusals = self.inner.refusals.get(&check.subject().fingerprint())?;
+        let refusals = self
+            .inner
+            .refusals
+            .get(&check.counted_key().fingerprint())?;
         let now = self.inner.settings.clock.now();
         refusals
             .iter()
@@ -226,7 +229,7 @@ impl RefusalCache {
     pub(super) fn before_send(&self, check: Check<'_>) -> SendMark {
         SendMark {
             sent_at: self.inner.settings.clock.now(),
-            generation: self.stripe(check.subject().fingerprint()).generation(),
+            generation: self.stripe(check.counted_key().fingerprint()).generation(),
         }
     }
 
@@ -246,7 +249,7 @@ impl RefusalCache {
         let Inner {
             settings, refusals, ..
         } = &*self.inner;
-        let fingerprint = check.subject().fingerprint();
+        let fingerprint = check.counted_key().fingerprint();
         let known = refusals.get(&fingerprint);
         let stripe = self.stripe(fingerprint);
         let Some(wait) = longest_wait(answer) else {
@@ -310,10 +313,10 @@ impl RefusalCache {
 
     /// Removes the refusals of a key to which units are being returned: now, and again when the returned value
     /// is dropped. Drop it once the units have been returned.
-    pub(super) fn invalidate(&self, subject: Subject<'_>) -> Invalidation {
+    pub(super) fn invalidate(&self, counted_key: CountedKey<'_>) -> Invalidation {
         let invalidation = Invalidation {
             cache: self.clone(),
-            fingerprint: subject.fingerprint(),
+            fingerprint: counted_key.fingerprint(),
         };
         invalidation.forget();
         invalidation

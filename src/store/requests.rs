@@ -13,14 +13,14 @@ use crate::quota::{BlockRule, Quota, Quotas};
 ///
 /// [`Check`], [`Reset`], [`Refund`] and [`Credit`] have one each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct CountedKey<'a> {
     /// The limiter's name, in its stored form.
     pub(crate) limiter: &'a Key,
     pub(crate) key: &'a Key,
     pub(crate) quotas: &'a Quotas,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> CountedKey<'a> {
     /// Returns a check of `cost` units.
     pub(crate) fn check(self, cost: u32) -> Check<'a> {
         Check::new(self.limiter, self.key, self.quotas, cost)
@@ -50,14 +50,14 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Gives each request its subject.
+/// Gives each request its key.
 macro_rules! impl_subject {
     ($($request:ident)*) => {$(
         impl<'a> $request<'a> {
             #[inline]
-            pub(crate) fn subject(&self) -> Subject<'a> {
+            pub(crate) fn counted_key(&self) -> CountedKey<'a> {
                 let Self { limiter, key, quotas, .. } = *self;
-                Subject { limiter, key, quotas }
+                CountedKey { limiter, key, quotas }
             }
         }
     )*};
@@ -321,7 +321,7 @@ impl<'a> Refund<'a> {
     #[must_use]
     pub fn new(check: Check<'a>, answer: &'a Answer, units: u32) -> Self {
         let cost = check.cost.saturating_add(answer.extra_units());
-        check.subject().refund(answer, cost, units.min(cost))
+        check.counted_key().refund(answer, cost, units.min(cost))
     }
 
     /// Sets the number of charged units that a later refund may still return.

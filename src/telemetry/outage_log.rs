@@ -23,15 +23,15 @@ const QUIETER: u32 = 60;
 pub(crate) struct OutageLog {
     /// The name of the store or lookup in the log.
     subject: &'static str,
-    outage: State,
-    misconfiguration: State,
+    outage: OutageState,
+    misconfiguration: OutageState,
     start: Instant,
     quiet: Duration,
 }
 
 /// A state whose beginning and end are logged. Times are milliseconds since the creation of the log.
 #[derive(Debug, Default)]
-struct State {
+struct OutageState {
     is_on: AtomicBool,
     first_failure: AtomicU64,
     last_failure: AtomicU64,
@@ -40,7 +40,7 @@ struct State {
     is_partial: AtomicBool,
 }
 
-impl State {
+impl OutageState {
     /// Records a failure. Returns whether the state begins.
     fn begins(&self, now: u64) -> bool {
         self.last_failure.store(now, Ordering::Relaxed);
@@ -91,8 +91,8 @@ impl OutageLog {
     fn with_quiet(subject: &'static str, quiet: Duration) -> Self {
         Self {
             subject,
-            outage: State::default(),
-            misconfiguration: State::default(),
+            outage: OutageState::default(),
+            misconfiguration: OutageState::default(),
             start: Instant::now(),
             quiet,
         }

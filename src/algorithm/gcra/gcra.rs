@@ -35,7 +35,7 @@ pub(crate) struct Gcra {
     part: u64,
     /// The units charged since the level was last 0, or since this number overflowed.
     inflow: u32,
-    /// Always false. The compiler stores the discriminant of `State` in its unused values, which saves 8 bytes
+    /// Always false. The compiler stores the discriminant of `CountState` in its unused values, which saves 8 bytes
     /// for each key.
     #[cfg_attr(feature = "serde", serde(skip))]
     _niche: bool,

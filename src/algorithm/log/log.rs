@@ -82,7 +82,7 @@ impl Log {
         let used = self.units_after(expired);
         match used.checked_add(check.cost) {
             Some(used) if used <= check.limit && check.cost > 0 => {
-                let oldest = self.run(expired).map(Run::time);
+                let oldest = self.nth_run(expired).map(Run::time);
                 let changes = self.push(expired, check, expires);
                 let oldest = oldest.unwrap_or_else(|| check.charge_time());
                 Verdict {
@@ -259,7 +259,7 @@ impl Log {
     /// Removes up to `units` units of one time. Returns whether it removed any.
     pub(in crate::algorithm) fn take(&mut self, time: u64, units: u32) -> bool {
         let before = self.runs().partition_point(|run| run.time() < time);
-        let Some(run) = self.run(before).filter(|run| run.time() == time) else {
+        let Some(run) = self.nth_run(before).filter(|run| run.time() == time) else {
             return false;
         };
         let own = run.position.wrapping_sub(self.end_of(before));
@@ -401,7 +401,7 @@ impl Log {
 
     /// Returns the run after the first `count` runs.
     #[inline]
-    fn run(&self, count: usize) -> Option<Run> {
+    fn nth_run(&self, count: usize) -> Option<Run> {
         self.runs().get(count).copied()
     }
 
@@ -418,7 +418,7 @@ impl Log {
 
     /// Returns the time of the run after the first `count` runs.
     pub(in crate::algorithm) fn time_of(&self, count: usize) -> Option<u64> {
-        self.run(count).map(Run::time)
+        self.nth_run(count).map(Run::time)
     }
 
     /// Returns the time of the newest run; 0 if there is none.

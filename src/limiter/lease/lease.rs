@@ -9,13 +9,13 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::grant::Grant;
-use super::table::{Ask, LeaseTable, Place, TakenUnits, Times};
+use super::table::{Ask, LeaseKey, LeaseTable, TakenUnits, Times};
 use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, GrantUnits};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
-use crate::store::{ProtectedStore, StoreFuture, Subject, join_all};
+use crate::store::{CountedKey, ProtectedStore, StoreFuture, join_all};
 use crate::telemetry::LeaseMeter;
 
 #[cfg(all(test, feature = "test-util"))]
@@ -87,35 +87,35 @@ impl Lease {
     #[inline]
     pub(in crate::limiter) fn take(
         self: &Arc<Self>,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         cost: u32,
         answer: &mut Answer,
     ) -> TakenUnits {
-        let place = Place::of(subject);
+        let lease_key = LeaseKey::of(counted_key);
         let is_leased = self.holds_units.load(Ordering::Relaxed)
             && cost > 0
-            && place.quotas.min_limit() >= Some(MIN_LIMIT);
+            && lease_key.quotas.min_limit() >= Some(MIN_LIMIT);
         if !is_leased {
             return TakenUnits::default();
         }
         let times = Times {
-            period: place.quotas.lease_micros(),
+            period: lease_key.quotas.lease_micros(),
             round_trip: self.round_trip.load(Ordering::Relaxed),
         };
-        let mut taken = self.table.take(place, cost, times, answer);
+        let mut taken = self.table.take(lease_key, cost, times, answer);
         if let Some(ask) = taken.ask.take() {
-            self.send(place, ask, times);
+            self.send(lease_key, ask, times);
         }
         taken
     }
 
     /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
     #[cold]
-    fn send(self: &Arc<Self>, place: Place<'_>, ask: Ask, times: Times) {
+    fn send(self: &Arc<Self>, lease_key: LeaseKey<'_>, ask: Ask, times: Times) {
         let request = Request {
             lease: Arc::clone(self),
-            key: place.key.clone(),
-            quotas: place.quotas.clone(),
+            key: lease_key.key.clone(),
+            quotas: lease_key.quotas.clone(),
             ask,
             pause: times.period,
         };
@@ -154,25 +154,25 @@ impl Lease {
     /// units that the grant had.
     pub(in crate::limiter) fn give_back(
         &self,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         answer: &Answer,
         units: u32,
         charged: u32,
     ) -> StoreFuture<()> {
         if self
             .table
-            .put_back(Place::of(subject), answer.grant(), units)
+            .put_back(LeaseKey::of(counted_key), answer.grant(), units)
         {
             return StoreFuture::ready(Ok(()));
         }
-        self.recorded(units, self.refund(subject, answer, units, charged))
+        self.recorded(units, self.refund(counted_key, answer, units, charged))
     }
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
-    fn give_back_later(&self, place: Place<'_>, taken: &GrantUnits) {
+    fn give_back_later(&self, lease_key: LeaseKey<'_>, taken: &GrantUnits) {
         let charged = taken.units.saturating_add(taken.answer.extra_units());
-        let subject = self.subject(place);
-        let sent = self.give_back(subject, &taken.answer, taken.units, charged);
+        let counted_key = self.counted_key(lease_key);
+        let sent = self.give_back(counted_key, &taken.answer, taken.units, charged);
         if let (Err(future), Ok(runtime)) = (sent.try_ready(), Handle::try_current()) {
             drop(runtime.spawn(future));
         }
@@ -180,23 +180,24 @@ impl Lease {
 
     fn refund(
         &self,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         answer: &Answer,
         units: u32,
         charged: u32,
     ) -> StoreFuture<()> {
         // The users of the other units may return them later.
-        self.store.refund(subject.refund(answer, charged, units))
+        self.store
+            .refund(counted_key.refund(answer, charged, units))
     }
 
     /// Returns what is left of a grant that has ended.
-    fn refund_grant(&self, place: Place<'_>, grant: &Grant) -> StoreFuture<()> {
+    fn refund_grant(&self, lease_key: LeaseKey<'_>, grant: &Grant) -> StoreFuture<()> {
         self.meter.record_end(grant.units, grant.left);
         if grant.left == 0 {
             return StoreFuture::ready(Ok(()));
         }
-        let subject = self.subject(place);
-        let sent = self.refund(subject, &grant.answer, grant.left, grant.units);
+        let counted_key = self.counted_key(lease_key);
+        let sent = self.refund(counted_key, &grant.answer, grant.left, grant.units);
         self.recorded(grant.left, sent)
     }
 
@@ -220,8 +221,8 @@ impl Lease {
     pub(in crate::limiter) async fn void(&self, key: &Key) -> Result<(), Error> {
         let ended = self.table.void(key);
         let refunds = ended.iter().map(|(quotas, grant)| {
-            let place = Place { key, quotas };
-            self.refund_grant(place, grant)
+            let lease_key = LeaseKey { key, quotas };
+            self.refund_grant(lease_key, grant)
         });
         join_all(refunds.collect()).await
     }
@@ -231,26 +232,26 @@ impl Lease {
         self.holds_units.store(false, Ordering::Relaxed);
         let ended = self.table.end_all();
         let refunds = ended.iter().map(|(key, quotas, grant)| {
-            let place = Place { key, quotas };
-            self.refund_grant(place, grant)
+            let lease_key = LeaseKey { key, quotas };
+            self.refund_grant(lease_key, grant)
         });
         join_all(refunds.collect()).await
     }
 
-    fn subject<'a>(&'a self, place: Place<'a>) -> Subject<'a> {
-        Subject {
+    fn counted_key<'a>(&'a self, lease_key: LeaseKey<'a>) -> CountedKey<'a> {
+        CountedKey {
             limiter: &self.scope,
-            key: place.key,
-            quotas: place.quotas,
+            key: lease_key.key,
+            quotas: lease_key.quotas,
         }
     }
 }
 
-impl<'a> Place<'a> {
-    fn of(subject: Subject<'a>) -> Self {
+impl<'a> LeaseKey<'a> {
+    fn of(counted_key: CountedKey<'a>) -> Self {
         Self {
-            key: subject.key,
-            quotas: subject.quotas,
+            key: counted_key.key,
+            quotas: counted_key.quotas,
         }
     }
 }
@@ -270,7 +271,7 @@ impl HeldUnits {
     #[cold]
     pub(in crate::limiter) fn new(
         lease: &Arc<Lease>,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         cost: u32,
         taken: &TakenUnits,
         answer: &Answer,
@@ -282,8 +283,8 @@ impl HeldUnits {
         });
         Self {
             lease: Arc::clone(lease),
-            key: subject.key.clone(),
-            quotas: subject.quotas.clone(),
+            key: counted_key.key.clone(),
+            quotas: counted_key.quotas.clone(),
             taken: first
                 .into_iter()
                 .chain(taken.grants.iter().cloned())
@@ -305,11 +306,11 @@ impl HeldUnits {
 impl Drop for HeldUnits {
     fn drop(&mut self) {
         for taken in std::mem::take(&mut self.taken) {
-            let place = Place {
+            let lease_key = LeaseKey {
                 key: &self.key,
                 quotas: &self.quotas,
             };
-            self.lease.give_back_later(place, &taken);
+            self.lease.give_back_later(lease_key, &taken);
         }
     }
 }
@@ -332,7 +333,7 @@ impl Request {
             self.key.clone(),
             self.quotas.clone(),
         );
-        let place = Place {
+        let lease_key = LeaseKey {
             key: &key,
             quotas: &quotas,
         };
@@ -341,18 +342,18 @@ impl Request {
         };
         let _end = EndOnDrop {
             lease: &lease,
-            place,
+            lease_key,
             grant: &grant,
         };
         let time_left = grant.ends_at.saturating_sub(lease.table.clock.now());
         sleep(Duration::from_micros(time_left)).await;
-        if let Some(left) = lease.table.end(place, grant.number) {
+        if let Some(left) = lease.table.end(lease_key, grant.number) {
             let ended = Grant {
                 left,
                 ..grant.clone()
             };
             // A failed return leaves the units counted until they leave their window.
-            let _ = lease.refund_grant(place, &ended).await;
+            let _ = lease.refund_grant(lease_key, &ended).await;
         }
     }
 
@@ -361,9 +362,9 @@ impl Request {
         let Self {
             lease, key, quotas, ..
         } = &self;
-        let place = Place { key, quotas };
+        let lease_key = LeaseKey { key, quotas };
         let units = self.ask.units.min(max_units(quotas));
-        let check = lease.subject(place).check(1);
+        let check = lease.counted_key(lease_key).check(1);
         let check = check.with_extra_units(units - 1);
         let sent_at = lease.table.clock.now();
         let answer = lease.store.grant(check).await.ok()?;
@@ -379,11 +380,11 @@ impl Request {
         let grant = lease.grant(quotas, sent_at, answer);
         lease.record_round_trip(grant.answered_at.saturating_sub(sent_at));
         if !lease.holds_units.load(Ordering::Relaxed) {
-            let _ = lease.refund_grant(place, &grant).await;
+            let _ = lease.refund_grant(lease_key, &grant).await;
             return None;
         }
-        if let Some(grant) = lease.table.add(place, self.ask, grant.clone()) {
-            let _ = lease.refund_grant(place, &grant).await;
+        if let Some(grant) = lease.table.add(lease_key, self.ask, grant.clone()) {
+            let _ = lease.refund_grant(lease_key, &grant).await;
             return None;
         }
         // Near the limit there are few units, and asking again at once would bring fewer.
@@ -405,14 +406,14 @@ impl Drop for Request {
             pause,
             ..
         } = self;
-        lease.table.end_request(Place { key, quotas }, *pause);
+        lease.table.end_request(LeaseKey { key, quotas }, *pause);
     }
 }
 
 /// Ends a grant if its task is dropped, such as with its runtime. Nothing would return its units later.
 struct EndOnDrop<'a> {
     lease: &'a Lease,
-    place: Place<'a>,
+    lease_key: LeaseKey<'a>,
     grant: &'a Grant,
 }
 
@@ -420,10 +421,10 @@ impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         let Self {
             lease,
-            place,
+            lease_key,
             grant,
         } = self;
-        if let Some(left) = lease.table.end(*place, grant.number) {
+        if let Some(left) = lease.table.end(*lease_key, grant.number) {
             lease.meter.record_end(grant.units, left);
             let _lost = lease.meter.begin_return(left);
         }

@@ -9,7 +9,7 @@
 
 mod grant;
 mod lease;
-mod pace;
 mod table;
+mod use_rate;
 
 pub(super) use lease::{HeldUnits, Lease};

@@ -1,4 +1,4 @@
-//! The keys of a limiter with a lease: their pace, and the units that this process holds.
+//! The keys of a limiter with a lease: their use_rate, and the units that this process holds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
 use super::grant::Grant;
-use super::pace::Pace;
+use super::use_rate::UseRate;
 use crate::clock::{Clock, certain_part};
 use crate::decision::{Answer, GrantUnits};
 use crate::key::{Fingerprint, Key};
@@ -30,7 +30,7 @@ const MIN_CHECKS: u64 = 16;
 /// The round trips that the units at hand should last, else more are asked for.
 const ROUND_TRIPS_AHEAD: u64 = 3;
 
-/// How often the pace of a key is looked at in the time of a lease, while enough units are held.
+/// How often the rate of use of a key is looked at in the time of a lease, while enough units are held.
 const LOOKS: u64 = 16;
 
 /// The keys of a limiter, in shards.
@@ -53,9 +53,9 @@ struct Shard {
     sweeps_at: u64,
 }
 
-/// The place of a key and a list of quotas in the table.
+/// A key and a list of quotas: what the table holds units for.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct LeaseKey<'a> {
     pub(super) key: &'a Key,
     pub(super) quotas: &'a Quotas,
 }
@@ -66,7 +66,7 @@ struct LeasedKey {
     fingerprint: Fingerprint,
     key: Key,
     quotas: Quotas,
-    pace: Pace,
+    use_rate: UseRate,
     /// The grants with units, in the order in which they are used.
     grants: SmallVec<[Grant; 2]>,
     /// The grants without units, to which units may be put back.
@@ -129,19 +129,19 @@ impl LeaseTable {
     #[inline]
     pub(super) fn take(
         &self,
-        place: Place<'_>,
+        lease_key: LeaseKey<'_>,
         cost: u32,
         times: Times,
         answer: &mut Answer,
     ) -> TakenUnits {
-        let fingerprint = place.key.fingerprint();
+        let fingerprint = lease_key.key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
         // Under the lock, so that a thread that has waited for it uses no unit after its end.
         let now = self.clock.now();
-        let Some(key) = shard.find_or_insert(fingerprint, place, now, times.period) else {
+        let Some(key) = shard.find_or_insert(fingerprint, lease_key, now, times.period) else {
             return TakenUnits::default();
         };
-        key.pace.record(cost, now, times.period);
+        key.use_rate.record(cost, now, times.period);
         let held = key.held(now);
         let mut result = key.take(cost, held, now, answer);
         // If the check asks the store for many units, a request at the same time could take them away.
@@ -153,15 +153,15 @@ impl LeaseTable {
     }
 
     /// Returns units to their grant. Returns false if it has ended.
-    pub(super) fn put_back(&self, place: Place<'_>, grant: u64, units: u32) -> bool {
-        self.with(place, |key, now| key.put_back(grant, units, now))
+    pub(super) fn put_back(&self, lease_key: LeaseKey<'_>, grant: u64, units: u32) -> bool {
+        self.with(lease_key, |key, now| key.put_back(grant, units, now))
             .unwrap_or(false)
     }
 
     /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
-    pub(super) fn add(&self, place: Place<'_>, ask: Ask, grant: Grant) -> Option<Grant> {
+    pub(super) fn add(&self, lease_key: LeaseKey<'_>, ask: Ask, grant: Grant) -> Option<Grant> {
         let mut grant = Some(grant);
-        self.with(place, |key, _| {
+        self.with(lease_key, |key, _| {
             if key.generation == ask.generation {
                 key.grants.extend(grant.take());
             }
@@ -170,16 +170,16 @@ impl LeaseTable {
     }
 
     /// Ends a request for units. No other is sent for `pause` microseconds.
-    pub(super) fn end_request(&self, place: Place<'_>, pause: u64) {
-        self.with(place, |key, now| {
+    pub(super) fn end_request(&self, lease_key: LeaseKey<'_>, pause: u64) {
+        self.with(lease_key, |key, now| {
             key.is_asking = false;
             (key.looks_at, key.enough) = (now.saturating_add(pause), 0);
         });
     }
 
     /// Ends a grant, and returns the units that are left. `None` if it has ended before.
-    pub(super) fn end(&self, place: Place<'_>, grant: u64) -> Option<u32> {
-        self.with(place, |key, _| key.end(grant)).flatten()
+    pub(super) fn end(&self, lease_key: LeaseKey<'_>, grant: u64) -> Option<u32> {
+        self.with(lease_key, |key, _| key.end(grant)).flatten()
     }
 
     /// Ends all grants of a key, and returns them with their quotas.
@@ -211,14 +211,14 @@ impl LeaseTable {
 
     fn with<T>(
         &self,
-        place: Place<'_>,
+        lease_key: LeaseKey<'_>,
         change: impl FnOnce(&mut LeasedKey, u64) -> T,
     ) -> Option<T> {
-        let fingerprint = place.key.fingerprint();
+        let fingerprint = lease_key.key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
         let now = self.clock.now();
         shard
-            .find(fingerprint, place.quotas)
+            .find(fingerprint, lease_key.quotas)
             .map(|key| change(key, now))
     }
 
@@ -251,22 +251,22 @@ impl Shard {
     fn find_or_insert(
         &mut self,
         fingerprint: Fingerprint,
-        place: Place<'_>,
+        lease_key: LeaseKey<'_>,
         now: u64,
         period: u64,
     ) -> Option<&mut LeasedKey> {
         if self.keys.len() >= MAX_KEYS_PER_SHARD {
             self.sweep(now, period);
             if self.keys.len() >= MAX_KEYS_PER_SHARD {
-                return self.find(fingerprint, place.quotas);
+                return self.find(fingerprint, lease_key.quotas);
             }
         }
-        let is_same = |key: &LeasedKey| key.is(fingerprint, place.quotas);
+        let is_same = |key: &LeasedKey| key.is(fingerprint, lease_key.quotas);
         let hash = |key: &LeasedKey| key.fingerprint.hash();
         match self.keys.entry(fingerprint.hash(), is_same, hash) {
             Entry::Occupied(key) => Some(key.into_mut()),
             Entry::Vacant(vacant) => {
-                let key = vacant.insert(LeasedKey::new(fingerprint, place, now));
+                let key = vacant.insert(LeasedKey::new(fingerprint, lease_key, now));
                 Some(key.into_mut())
             }
         }
@@ -283,12 +283,12 @@ impl Shard {
 }
 
 impl LeasedKey {
-    fn new(fingerprint: Fingerprint, place: Place<'_>, now: u64) -> Self {
+    fn new(fingerprint: Fingerprint, lease_key: LeaseKey<'_>, now: u64) -> Self {
         Self {
             fingerprint,
-            key: place.key.clone(),
-            quotas: place.quotas.clone(),
-            pace: Pace::starting_at(now),
+            key: lease_key.key.clone(),
+            quotas: lease_key.quotas.clone(),
+            use_rate: UseRate::starting_at(now),
             grants: SmallVec::new(),
             spent: Vec::new(),
             is_asking: false,
@@ -305,7 +305,7 @@ impl LeasedKey {
 
     fn is_idle(&self, now: u64, period: u64) -> bool {
         let has_grants = !self.grants.is_empty() || !self.spent.is_empty();
-        !has_grants && !self.is_asking && self.pace.is_idle(now, period)
+        !has_grants && !self.is_asking && self.use_rate.is_idle(now, period)
     }
 
     fn put_back(&mut self, grant: u64, units: u32, now: u64) -> bool {
@@ -398,7 +398,7 @@ impl LeasedKey {
 
     /// Returns whether a cost is a small part of what the last period used.
     fn is_small(&self, cost: u32, now: u64, period: u64) -> bool {
-        u64::from(cost) * MIN_CHECKS <= self.pace.uses(now, period).units
+        u64::from(cost) * MIN_CHECKS <= self.use_rate.uses(now, period).units
     }
 
     #[inline]
@@ -410,7 +410,7 @@ impl LeasedKey {
     fn ask(&mut self, now: u64, times: Times) -> Option<Ask> {
         let Times { period, round_trip } = times;
         let ahead = ROUND_TRIPS_AHEAD * round_trip;
-        let uses = self.pace.uses(now, period);
+        let uses = self.use_rate.uses(now, period);
         if uses.checks < MIN_CHECKS {
             return None;
         }

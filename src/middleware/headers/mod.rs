@@ -23,5 +23,5 @@ pub(super) use number_value::number_value;
 pub(super) use policy_names::violated_policies;
 #[cfg(test)]
 pub(super) use policy_names::{ListedLimit, policy_names};
-pub(super) use templates::{Place, Templates};
+pub(super) use templates::{Templates, Tightness};
 pub(super) use times::{refill_time, whole_seconds};

@@ -37,7 +37,7 @@ const MAX_OTHERS: usize = 64;
 
 /// Whether a layer is tighter than the inner layers that have written to the same response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Tightness {
     /// No inner layer is tighter: this layer replaces single values.
     Tightest,
     /// An inner layer is tighter: this layer only appends to lists.
@@ -135,7 +135,7 @@ impl Templates {
     pub(in crate::middleware) fn write(
         &self,
         decision: &DecisionView,
-        place: Place,
+        place: Tightness,
         headers: &mut HeaderMap,
     ) {
         if !self.reports(decision) {
@@ -146,7 +146,7 @@ impl Templates {
         };
         // Reserves room once. Otherwise each field might grow the map.
         headers.reserve(self.max_fields);
-        if let (Some(format), Place::Tightest) = (self.headers.x_ratelimit, place) {
+        if let (Some(format), Tightness::Tightest) = (self.headers.x_ratelimit, place) {
             x_ratelimit::write(format, decision, reported, headers);
         }
         let Some(draft) = self.headers.ietf else {
@@ -187,7 +187,7 @@ impl Headers {
     /// # }).unwrap();
     /// ```
     pub fn write(&self, decision: &DecisionView, headers: &mut HeaderMap) {
-        Templates::of_decisions(self).write(decision, Place::Tightest, headers);
+        Templates::of_decisions(self).write(decision, Tightness::Tightest, headers);
     }
 }
 
@@ -222,14 +222,14 @@ impl DraftTemplate {
         &self,
         decision: &DecisionView,
         reported: QuotaDecision<'_>,
-        place: Place,
+        place: Tightness,
         headers: &mut HeaderMap,
     ) {
         match self {
             Self::Draft11(template) => template.append(decision, headers),
             Self::Early(template) => {
                 template.append_policies(headers);
-                if place == Place::Tightest {
+                if place == Tightness::Tightest {
                     template.write_numbers(decision, reported, headers);
                 }
             }

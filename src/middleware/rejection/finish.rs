@@ -10,7 +10,7 @@ use super::grpc;
 use super::rejection::{Rejection, RejectionReason};
 use super::text::HEADERS;
 use crate::middleware::headers::field_names as field;
-use crate::middleware::headers::{Place, Templates, number_value, whole_seconds};
+use crate::middleware::headers::{Templates, Tightness, number_value, whole_seconds};
 
 impl Rejection {
     /// Calls a responder. A 200 becomes the status of the rejection: a responder that sets none returns it, and
@@ -47,7 +47,7 @@ impl Rejection {
                 .or_insert_with(|| number_value(whole_seconds(wait).max(1)));
         }
         if let RejectionReason::Refused(decision) = self.reason() {
-            templates.write(decision, Place::Tightest, headers);
+            templates.write(decision, Tightness::Tightest, headers);
         }
         response.extensions_mut().insert(self);
     }

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
 use crate::store::future::StoreFuture;
-use crate::store::requests::{Block, Subject};
+use crate::store::requests::{Block, CountedKey};
 
 /// The most blocked keys. Operators add them by hand, and each process may fetch all of them every second.
 const MAX_BLOCKED: usize = 10_000;
@@ -134,19 +134,19 @@ impl BlockList {
 
     /// Returns how long a key stays blocked. Starts a refresh in the background if one is due.
     #[inline]
-    pub(crate) fn lookup(&self, subject: Subject<'_>) -> Option<Duration> {
+    pub(crate) fn lookup(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
         if let Some(refresher) = &self.inner.refresher {
             refresher.refresh_if_due(self, &self.inner.clock);
         }
-        self.remaining(subject)
+        self.remaining(counted_key)
     }
 
     /// Returns how long a key stays blocked, by what this process knows.
     #[inline]
-    pub(crate) fn remaining(&self, subject: Subject<'_>) -> Option<Duration> {
+    pub(crate) fn remaining(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
         match self.inner.last_expiry.load(Ordering::Relaxed) {
             0 => None,
-            last_expiry => self.find(subject.fingerprint(), last_expiry),
+            last_expiry => self.find(counted_key.fingerprint(), last_expiry),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::clock::TestClock;
 use crate::error::{Error, ErrorKind};
 use crate::store::memory::MemoryCounts;
-use crate::store::requests::Subject;
+use crate::store::requests::CountedKey;
 use crate::telemetry::{StoreMeter, WaitOutcome};
 
 /// Protects a service from a store that fails or hangs: a deadline, a circuit breaker, and fallback counts.
@@ -231,7 +231,7 @@ impl CircuitBreaker {
     pub(crate) fn of_nodes(
         self,
         nodes: Arc<Nodes>,
-        slot_of: impl Fn(Subject<'_>) -> u16 + Send + Sync + 'static,
+        slot_of: impl Fn(CountedKey<'_>) -> u16 + Send + Sync + 'static,
     ) -> Self {
         let slot_of = Arc::new(slot_of);
         self.with(|settings| settings.partitions = Some(Partitions { nodes, slot_of }))
@@ -271,8 +271,8 @@ impl CircuitBreaker {
 
     /// Returns the partition of a key, and whether a request for the key may be sent.
     #[inline]
-    pub(in crate::store) fn permit(&self, subject: Subject<'_>) -> (usize, Permit) {
-        let partition = self.partition_of(subject);
+    pub(in crate::store) fn permit(&self, counted_key: CountedKey<'_>) -> (usize, Permit) {
+        let partition = self.partition_of(counted_key);
         let permit = match self.inner.breakers.get(partition) {
             Some(breaker) => breaker.permit(self.inner.deadline_micros, || self.now()),
             None => Permit::Ask,
@@ -282,7 +282,7 @@ impl CircuitBreaker {
 
     /// Returns the partition of a key: the number of the node that serves it now.
     #[inline]
-    pub(in crate::store) fn partition_of(&self, subject: Subject<'_>) -> usize {
+    pub(in crate::store) fn partition_of(&self, counted_key: CountedKey<'_>) -> usize {
         let Some(Partitions { nodes, slot_of }) = &self.inner.settings.partitions else {
             return UNKNOWN;
         };
@@ -291,7 +291,7 @@ impl CircuitBreaker {
             self.inner.reset_at.store(version, Ordering::Relaxed);
             self.reset_unused();
         }
-        nodes.of_slot(slot_of(subject))
+        nodes.of_slot(slot_of(counted_key))
     }
 
     /// Resets the breakers of nodes that serve no slots. Without checks, they would stay open.
@@ -503,14 +503,14 @@ mod tests {
 
     /// A circuit breaker whose keys are the numbers of their slots.
     fn of_nodes(nodes: &Arc<Nodes>) -> CircuitBreaker {
-        let slot_of = |subject: Subject<'_>| subject.key.as_str().parse().unwrap();
+        let slot_of = |counted_key: CountedKey<'_>| counted_key.key.as_str().parse().unwrap();
         CircuitBreaker::new().of_nodes(Arc::clone(nodes), slot_of)
     }
 
-    fn with_subject<T>(slot: u16, run: impl FnOnce(Subject<'_>) -> T) -> T {
+    fn with_subject<T>(slot: u16, run: impl FnOnce(CountedKey<'_>) -> T) -> T {
         let (limiter, key) = (Key::from("l"), Key::from(slot.to_string()));
         let quotas = Quotas::from([]);
-        run(Subject {
+        run(CountedKey {
             limiter: &limiter,
             key: &key,
             quotas: &quotas,
@@ -518,7 +518,7 @@ mod tests {
     }
 
     fn partition(breaker: &CircuitBreaker, slot: u16) -> usize {
-        with_subject(slot, |subject| breaker.partition_of(subject))
+        with_subject(slot, |counted_key| breaker.partition_of(counted_key))
     }
 
     fn is_open(breaker: &CircuitBreaker, slot: u16) -> bool {

@@ -8,7 +8,7 @@ use crate::decision::{Answer, Answers, CountScope, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::store::counters::{Counters, DROPPABLE_PART};
-use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
+use crate::store::requests::{Check, CountedKey, Credit, Refund, Reset};
 use crate::telemetry::StoreMeter;
 
 /// The most keys of a store by default. With a quota of 100 units, these take up to 260 MB if every key is at
@@ -63,7 +63,7 @@ impl MemoryCounts {
         match (checks, &mut answers[..]) {
             // One lock, and the answer in place.
             ([check], [answer]) => {
-                let name = check.subject().fingerprint();
+                let name = check.counted_key().fingerprint();
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
                 self.check_locked(&mut shard, name, *check, now, answer)
             }
@@ -77,7 +77,7 @@ impl MemoryCounts {
     /// Decides several checks. Two of them may share a count if the store is full. So the checks are charged one by
     /// one, and refunded if a later one does not fit.
     fn check_several(&self, checks: &[Check<'_>]) -> Result<Answers, Error> {
-        let names = checks.iter().map(|check| check.subject().fingerprint());
+        let names = checks.iter().map(|check| check.counted_key().fingerprint());
         let (mut shards, now) = self.keys.lock_all(names, &self.clock);
         let answers: Answers = checks
             .iter()
@@ -88,7 +88,7 @@ impl MemoryCounts {
         }
         let mut charged = Vec::with_capacity(checks.len());
         for check in checks {
-            let (name, mut answer) = (check.subject().fingerprint(), Answer::default());
+            let (name, mut answer) = (check.counted_key().fingerprint(), Answer::default());
             let decided = match shards.get_mut(name) {
                 Some(shard) => self.check_locked(shard, name, *check, now, &mut answer),
                 None => Err(self.full()),
@@ -103,7 +103,7 @@ impl MemoryCounts {
             }
             decided?;
             let others = checks.iter().map(|other| {
-                if other.subject().fingerprint() == name {
+                if other.counted_key().fingerprint() == name {
                     answer.clone()
                 } else {
                     self.judge(&mut shards, *other, now)
@@ -116,11 +116,12 @@ impl MemoryCounts {
 
     /// Decides a check of a key whose shard is locked, but charges nothing.
     fn judge(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
-        let name = check.subject().fingerprint();
+        let name = check.counted_key().fingerprint();
         if let Some(counters) = shards.get_mut(name).and_then(|shard| shard.get_mut(name)) {
             return counters.judge(check, Source::Memory, now);
         }
-        if let Some((mut shard, now, shared)) = self.overflow.active(check.subject(), &self.clock)
+        if let Some((mut shard, now, shared)) =
+            self.overflow.active(check.counted_key(), &self.clock)
             && let Some(counters) = shard.get_mut(shared.name)
         {
             return counters.judge(check, Source::Memory, now);
@@ -154,7 +155,7 @@ impl MemoryCounts {
 
     /// Refunds units of a key whose shard is locked.
     fn refund_locked(&self, shards: &mut LockedShards<'_>, refund: Refund<'_>, now: u64) {
-        let name = refund.subject().fingerprint();
+        let name = refund.counted_key().fingerprint();
         match refund.answer.scope() {
             CountScope::Own => {
                 if let Some(shard) = shards.get_mut(name) {
@@ -168,7 +169,7 @@ impl MemoryCounts {
     fn refund_shared(&self, refund: Refund<'_>, counted: CountScope) {
         let shared = self
             .overflow
-            .lock_now(refund.subject(), counted, &self.clock);
+            .lock_now(refund.counted_key(), counted, &self.clock);
         if let Some((mut shard, now, name)) = shared {
             shard.refund(name, refund, now);
         }
@@ -190,7 +191,7 @@ impl MemoryCounts {
             overflow, clock, ..
         } = self;
         if overflow.check_active(check, clock, answer)
-            || shard.check_new_key(check.subject().fingerprint(), check, now, answer)
+            || shard.check_new_key(check.counted_key().fingerprint(), check, now, answer)
         {
             return true;
         }
@@ -207,7 +208,7 @@ impl MemoryCounts {
 
     /// Removes all units of a key.
     pub(crate) fn reset(&self, reset: Reset<'_>) {
-        self.with_counts(reset.subject(), |shard, name, _| {
+        self.with_counts(reset.counted_key(), |shard, name, _| {
             shard.reset(name, reset);
         });
     }
@@ -216,7 +217,7 @@ impl MemoryCounts {
     pub(crate) fn refund(&self, refund: Refund<'_>) {
         match refund.answer.scope() {
             CountScope::Own => {
-                let name = refund.subject().fingerprint();
+                let name = refund.counted_key().fingerprint();
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
                 shard.refund(name, refund, now);
             }
@@ -226,7 +227,7 @@ impl MemoryCounts {
 
     /// Returns units of a key, whichever checks charged them.
     pub(crate) fn credit(&self, credit: Credit<'_>) {
-        self.with_counts(credit.subject(), |shard, name, now| {
+        self.with_counts(credit.counted_key(), |shard, name, now| {
             shard.credit(name, credit, now);
         });
     }
@@ -245,13 +246,13 @@ impl MemoryCounts {
     /// Changes the counts of a key, or the shared count in which it is counted now.
     fn with_counts<T>(
         &self,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         change: impl FnOnce(&mut Shard, Fingerprint, u64) -> T,
     ) -> T {
-        let name = subject.fingerprint();
+        let name = counted_key.fingerprint();
         let (mut shard, now) = self.keys.lock_now(name, &self.clock);
         if shard.get_mut(name).is_none()
-            && let Some((mut shared, now, place)) = self.overflow.active(subject, &self.clock)
+            && let Some((mut shared, now, place)) = self.overflow.active(counted_key, &self.clock)
         {
             return change(&mut shared, place.name, now);
         }

@@ -10,7 +10,9 @@ use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::connection::{Acquired, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked};
+use super::connection::{
+    AcquiredConnection, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked,
+};
 use super::protocol::{
     BatchEntry, Change, EntryAnswers, KeyNames, ServerClock, ServerName, decode_replies,
     encode_change, encode_checks, errors as error,
@@ -18,7 +20,7 @@ use super::protocol::{
 use super::script::{Script, Scripts};
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
-use crate::store::requests::{Credit, OwnedCheck, Refund, Reset, Subject};
+use crate::store::requests::{CountedKey, Credit, OwnedCheck, Refund, Reset};
 use crate::telemetry::StoreMeter;
 
 /// Sends the commands of one store.
@@ -33,16 +35,16 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Returns the index of the connection for a subject. It is always the same, so that the checks
+    /// Returns the index of the connection for a key. It is always the same, so that the checks
     /// of one key share calls.
-    pub(super) fn connection_index(&self, subject: Subject<'_>) -> usize {
+    pub(super) fn connection_index(&self, counted_key: CountedKey<'_>) -> usize {
         if self.connections.count().get() == 1 {
             return 0;
         }
         let number = if self.connections.is_cluster() {
-            self.names.slot(subject).into()
+            self.names.slot(counted_key).into()
         } else {
-            let [number, _] = subject.fingerprint().halves();
+            let [number, _] = counted_key.fingerprint().halves();
             number
         };
         self.connections.index_for(number)
@@ -54,7 +56,7 @@ impl Client {
     }
 
     /// Waits until a connection of the current runtime is established.
-    pub(super) async fn acquire(&self, index: usize) -> Result<Acquired, Error> {
+    pub(super) async fn acquire(&self, index: usize) -> Result<AcquiredConnection, Error> {
         let connection = self.connection(index)?;
         let acquired = connection.acquire(self.deadline, None).await;
         acquired.map_err(error::from_connect)
@@ -69,14 +71,14 @@ impl Client {
     /// Returns the slot of a check on a cluster, where each node takes a limited number of checks at a time.
     fn slot(&self, check: Option<&OwnedCheck>) -> Option<u16> {
         let check = check.filter(|_| self.connections.is_cluster())?;
-        Some(self.names.slot(check.check().subject()))
+        Some(self.names.slot(check.check().counted_key()))
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
     /// call.
     pub(super) async fn decide(
         &self,
-        connection: &Acquired,
+        connection: &AcquiredConnection,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
         self.meter
@@ -116,7 +118,7 @@ impl Client {
     /// Decides an entry in a call of its own.
     async fn call_of_one(
         &self,
-        connection: &Acquired,
+        connection: &AcquiredConnection,
         entry: &BatchEntry<'_>,
     ) -> Result<EntryAnswers, Error> {
         let replies = Box::pin(self.call(connection, &[*entry])).await?;
@@ -127,7 +129,7 @@ impl Client {
     /// Sends one call.
     async fn call(
         &self,
-        connection: &Acquired,
+        connection: &AcquiredConnection,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
         let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
@@ -148,7 +150,7 @@ impl Client {
         let connection = match connection {
             Some(connection) => connection.clone(),
             None => {
-                let index = first.map(|level| self.connection_index(level.check().subject()));
+                let index = first.map(|level| self.connection_index(level.check().counted_key()));
                 self.connection(index.unwrap_or(KEYLESS))?
             }
         };
@@ -179,7 +181,7 @@ impl Client {
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let what = "reset";
         self.change(
-            reset.subject(),
+            reset.counted_key(),
             &Change {
                 what,
                 ..Change::default()
@@ -199,7 +201,7 @@ impl Client {
             refundable: refund.held,
             answer: Some(refund.answer),
         };
-        self.change(refund.subject(), &change)
+        self.change(refund.counted_key(), &change)
     }
 
     /// Reduces the units that count against a key.
@@ -209,7 +211,7 @@ impl Client {
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let (what, units) = ("credit", credit.units);
         self.change(
-            credit.subject(),
+            credit.counted_key(),
             &Change {
                 what,
                 units,
@@ -221,12 +223,12 @@ impl Client {
     /// Runs the script that changes counts.
     fn change(
         &self,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         change: &Change<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let script = &self.scripts.refund;
-        let call = encode_change(script, &self.names, &self.clock, subject, change);
-        let (client, index) = (self.clone(), self.connection_index(subject));
+        let call = encode_change(script, &self.names, &self.clock, counted_key, change);
+        let (client, index) = (self.clone(), self.connection_index(counted_key));
         async move {
             let reply = client.run(index, &client.scripts.refund, call).await;
             if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
@@ -339,7 +341,7 @@ impl Progress {
 ///
 /// `is_last` tells whether to wait for a cluster that has only some of the keys, because there is no other way.
 async fn run(
-    connection: &Acquired,
+    connection: &AcquiredConnection,
     script: &Script,
     call: &Cmd,
     is_last: bool,

@@ -446,7 +446,7 @@ fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
     let mut names = HashSet::new();
     let is_distinct = checks
         .iter()
-        .all(|check| names.insert(check.subject().fingerprint()));
+        .all(|check| names.insert(check.counted_key().fingerprint()));
     if is_distinct {
         return Ok(());
     }
@@ -465,7 +465,7 @@ fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
         .fallback_keys(settings.fallback_keys);
     let names = client.names.clone();
     match client.connections.nodes() {
-        Some(nodes) => circuit_breaker.of_nodes(nodes, move |subject| names.slot(subject)),
+        Some(nodes) => circuit_breaker.of_nodes(nodes, move |counted_key| names.slot(counted_key)),
         None => circuit_breaker,
     }
 }
@@ -511,7 +511,7 @@ impl Store for RedisStore {
             client, topology, ..
         } = &*self.shared;
         if topology.is_cluster() {
-            client.names.slot(check.subject()).into()
+            client.names.slot(check.counted_key()).into()
         } else {
             0
         }

@@ -9,7 +9,7 @@ use super::fixtures::{
     written,
 };
 use crate::decision::{Answer, Decision, QuotaAnswer, Source};
-use crate::middleware::headers::{Headers, IetfDraft, Place, Templates};
+use crate::middleware::headers::{Headers, IetfDraft, Templates, Tightness};
 use crate::quota::{Quota, Quotas};
 
 #[test]
@@ -115,7 +115,7 @@ fn quotas_of_a_plan_are_reported() {
         let headers = Headers::ietf(draft);
         let mut map = HeaderMap::new();
         let templates = Templates::of_limits(&headers, [("search", &prepared)]);
-        templates.write(&decision, Place::Tightest, &mut map);
+        templates.write(&decision, Tightness::Tightest, &mut map);
         assert_eq!(lines(&map), written(&headers, &decision), "{draft:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 
 use crate::decision::{Answer, Decision, DecisionView, QuotaAnswer, Source};
-use crate::middleware::headers::{Headers, IetfDraft, Place, Templates};
+use crate::middleware::headers::{Headers, IetfDraft, Templates, Tightness};
 use crate::quota::{Quota, Quotas};
 
 pub(super) const DRAFTS: [IetfDraft; 4] = [
@@ -71,7 +71,12 @@ pub(super) fn both(draft: IetfDraft) -> Headers {
         .and(Headers::ietf(draft))
 }
 
-pub(super) fn write(headers: &Headers, decision: &DecisionView, place: Place, map: &mut HeaderMap) {
+pub(super) fn write(
+    headers: &Headers,
+    decision: &DecisionView,
+    place: Tightness,
+    map: &mut HeaderMap,
+) {
     let quotas = decision.quota_list().iter().cloned().collect();
     Templates::of_limits(headers, [("search", &quotas)]).write(decision, place, map);
 }
@@ -85,6 +90,6 @@ pub(super) fn lines(map: &HeaderMap) -> Vec<String> {
 
 pub(super) fn written(headers: &Headers, decision: &DecisionView) -> Vec<String> {
     let mut map = HeaderMap::new();
-    write(headers, decision, Place::Tightest, &mut map);
+    write(headers, decision, Tightness::Tightest, &mut map);
     lines(&map)
 }

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName};
 use super::fixtures::{
     DRAFTS, SECOND, admitted, both, decide, left, lines, refused, write, written,
 };
-use crate::middleware::headers::{Headers, IetfDraft, Place};
+use crate::middleware::headers::{Headers, IetfDraft, Tightness};
 use crate::quota::Quota;
 
 #[test]
@@ -19,7 +19,7 @@ fn no_list_is_appended_to_a_field_in_another_syntax() {
     for (name, value) in service_fields {
         map.insert(name, value.parse().unwrap());
     }
-    for place in [Place::Tightest, Place::Behind] {
+    for place in [Tightness::Tightest, Tightness::Behind] {
         write(
             &Headers::ietf(IetfDraft::Draft11),
             &refused(),
@@ -36,13 +36,13 @@ fn no_list_is_appended_to_a_field_in_another_syntax() {
     write(
         &Headers::ietf(IetfDraft::Draft11),
         &admitted(),
-        Place::Tightest,
+        Tightness::Tightest,
         &mut map,
     );
     write(
         &Headers::ietf(IetfDraft::Draft06),
         &refused(),
-        Place::Behind,
+        Tightness::Behind,
         &mut map,
     );
     assert_eq!(
@@ -58,7 +58,7 @@ fn written_inside(headers: &Headers) -> HeaderMap {
         map.insert(name, "from the service".parse().unwrap());
     }
     let inside = decide([left(Quota::per_second(5), 4, SECOND)]);
-    write(headers, &inside, Place::Tightest, &mut map);
+    write(headers, &inside, Tightness::Tightest, &mut map);
     map
 }
 
@@ -68,7 +68,7 @@ fn a_tighter_layer_replaces_single_values_and_appends_to_lists() {
         let headers = both(draft);
         let mut map = written_inside(&headers);
         let inside = map.clone();
-        write(&headers, &refused(), Place::Tightest, &mut map);
+        write(&headers, &refused(), Tightness::Tightest, &mut map);
         let alone = written(&headers, &refused());
         for name in map.keys() {
             let values: Vec<_> = map.get_all(name).iter().collect();
@@ -100,7 +100,7 @@ fn a_layer_outside_of_a_tighter_one_only_appends_to_lists() {
         let headers = both(draft);
         let mut map = written_inside(&headers);
         let inside = map.clone();
-        write(&headers, &admitted(), Place::Behind, &mut map);
+        write(&headers, &admitted(), Tightness::Behind, &mut map);
         for name in map.keys() {
             let before = inside.get_all(name).iter().count();
             let lines = map.get_all(name).iter().count();

@@ -9,7 +9,7 @@ use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
 use super::fixtures::decided;
 use crate::decision::{DecisionView, QuotaAnswer, QuotaDecision};
 use crate::middleware::headers::{
-    Headers, IetfDraft, ListedLimit, Place, Templates, policy_names, whole_seconds,
+    Headers, IetfDraft, ListedLimit, Templates, Tightness, policy_names, whole_seconds,
 };
 use crate::quota::{Algorithm, Quota};
 
@@ -56,7 +56,7 @@ fn fields(draft: IetfDraft, limiter: &str, decision: &DecisionView) -> HeaderMap
     let mut map = HeaderMap::new();
     let quotas = decision.quota_list().iter().cloned().collect();
     let templates = Templates::of_limits(&Headers::ietf(draft), [(limiter, &quotas)]);
-    templates.write(decision, Place::Tightest, &mut map);
+    templates.write(decision, Tightness::Tightest, &mut map);
     map
 }
 

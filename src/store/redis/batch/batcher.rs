@@ -18,10 +18,12 @@ use crate::decision::Answers;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::{Client, Progress};
-use crate::store::redis::connection::{Acquired, Connection, PerConnection, noting_asked};
+use crate::store::redis::connection::{
+    AcquiredConnection, Connection, PerConnection, noting_asked,
+};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::topology::Topology;
-use crate::store::requests::{Check, OwnedChecks, Subject, to_owned};
+use crate::store::requests::{Check, CountedKey, OwnedChecks, to_owned};
 
 /// The limit on calls in flight to one target: Redis works on one while the other is written or
 /// read.
@@ -81,10 +83,10 @@ impl Batchers {
         let Some(first) = levels.first() else {
             return StoreFuture::ready(Ok(Answers::default()));
         };
-        if self.are_in_several_slots(levels.iter().map(|level| level.subject())) {
+        if self.are_in_several_slots(levels.iter().map(|level| level.counted_key())) {
             return StoreFuture::ready(Err(error::several_slots()));
         }
-        let batcher = &self.find(first.subject());
+        let batcher = &self.find(first.counted_key());
         let mut state = batcher.lock();
         if state.in_flight == 0 {
             state.in_flight = 1;
@@ -103,23 +105,23 @@ impl Batchers {
     }
 
     /// Returns whether subjects are in several slots of a cluster.
-    fn are_in_several_slots<'a>(&self, mut subjects: impl Iterator<Item = Subject<'a>>) -> bool {
-        let slot = |subject| self.client.names.slot(subject);
+    fn are_in_several_slots<'a>(&self, mut subjects: impl Iterator<Item = CountedKey<'a>>) -> bool {
+        let slot = |counted_key| self.client.names.slot(counted_key);
         self.topology.is_cluster()
             && match subjects.next().map(slot) {
-                Some(first) => subjects.any(|subject| slot(subject) != first),
+                Some(first) => subjects.any(|counted_key| slot(counted_key) != first),
                 None => false,
             }
     }
 
-    /// Returns the batcher for the checks of a subject.
-    fn find(&self, subject: Subject<'_>) -> Arc<Batcher> {
+    /// Returns the batcher for the checks of a key.
+    fn find(&self, counted_key: CountedKey<'_>) -> Arc<Batcher> {
         if self.topology.is_cluster() {
-            self.by_slot(self.client.names.slot(subject))
+            self.by_slot(self.client.names.slot(counted_key))
         } else if let Some(only) = self.by_connection.only() {
             Arc::clone(only)
         } else {
-            let index = self.client.connection_index(subject);
+            let index = self.client.connection_index(counted_key);
             Arc::clone(self.by_connection.get(index))
         }
     }
@@ -240,7 +242,7 @@ impl BatchWorker {
 
     /// Waits for the connection, and for a turn on it, for as long as checks wait for it. Checks that reach their
     /// deadline fail meanwhile, and all of them fail with the attempt to connect.
-    async fn acquire_connection(&self) -> Option<Acquired> {
+    async fn acquire_connection(&self) -> Option<AcquiredConnection> {
         let deadline = self.batchers.client.deadline;
         let Batcher {
             connection, slot, ..
@@ -311,7 +313,7 @@ impl BatchWorker {
     }
 
     /// Sends one call, and answers the waiters.
-    async fn send(&self, connection: &Acquired, mut entries: Vec<QueueEntry>) {
+    async fn send(&self, connection: &AcquiredConnection, mut entries: Vec<QueueEntry>) {
         let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
             entries.iter_mut().map(QueueEntry::parts_mut).unzip();
         let decided = self.batchers.client.decide(connection, &call);
@@ -349,7 +351,10 @@ impl BatchWorker {
     fn requeue_by_slot(&self, entries: Vec<QueueEntry>) {
         self.batchers.topology.learn_cluster();
         for entry in entries {
-            let mut subjects = entry.levels().iter().map(|level| level.check().subject());
+            let mut subjects = entry
+                .levels()
+                .iter()
+                .map(|level| level.check().counted_key());
             if self.batchers.are_in_several_slots(subjects.clone()) {
                 entry.fail(&error::several_slots());
                 continue;

@@ -11,7 +11,7 @@ use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::store::redis::protocol::{BatchEntry, MAX_ENTRY_UNITS};
-use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject, to_owned};
+use crate::store::requests::{Check, CountedKey, OwnedCheck, OwnedChecks, to_owned};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
@@ -54,7 +54,9 @@ impl Queue {
     /// Adds a check of these levels.
     #[inline(always)]
     pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
-        let mut last = levels.iter().map(|level| self.last_of_key(level.subject()));
+        let mut last = levels
+            .iter()
+            .map(|level| self.last_of_key(level.counted_key()));
         let last_of_first = last.next().flatten();
         let mut may_repeat = last_of_first.is_some();
         let mut is_last_of_all = true;
@@ -71,7 +73,7 @@ impl Queue {
         }
         let number = self.next_number();
         for level in levels {
-            self.set_last_of_key(level.subject(), number, may_repeat);
+            self.set_last_of_key(level.counted_key(), number, may_repeat);
         }
         self.entries.push_back(QueueEntry {
             levels: to_owned(levels),
@@ -82,11 +84,11 @@ impl Queue {
 
     /// Adds an entry that was taken from another queue.
     pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
-        let mut subjects = entry.levels.iter().map(|level| level.check().subject());
-        entry.may_repeat = subjects.any(|subject| self.last_of_key(subject).is_some());
+        let mut subjects = entry.levels.iter().map(|level| level.check().counted_key());
+        entry.may_repeat = subjects.any(|counted_key| self.last_of_key(counted_key).is_some());
         let number = self.next_number();
         for level in &entry.levels {
-            self.set_last_of_key(level.check().subject(), number, entry.may_repeat);
+            self.set_last_of_key(level.check().counted_key(), number, entry.may_repeat);
         }
         self.entries.push_back(entry);
     }
@@ -184,15 +186,15 @@ impl Queue {
             .min()
     }
 
-    fn last_of_key(&self, subject: Subject<'_>) -> Option<usize> {
-        let fingerprint = subject.fingerprint();
+    fn last_of_key(&self, counted_key: CountedKey<'_>) -> Option<usize> {
+        let fingerprint = counted_key.fingerprint();
         let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
         let known = self.last_of_key.find(fingerprint.hash(), is_known);
         known.map(|known| known.number)
     }
 
-    fn set_last_of_key(&mut self, subject: Subject<'_>, number: usize, may_be_known: bool) {
-        let fingerprint = subject.fingerprint();
+    fn set_last_of_key(&mut self, counted_key: CountedKey<'_>, number: usize, may_be_known: bool) {
+        let fingerprint = counted_key.fingerprint();
         if may_be_known {
             let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
             let known = self.last_of_key.find_mut(fingerprint.hash(), is_known);
@@ -255,7 +257,7 @@ struct Call {
 
 impl Call {
     fn contains(&self, level: &OwnedCheck) -> bool {
-        let fingerprint = level.check().subject().fingerprint();
+        let fingerprint = level.check().counted_key().fingerprint();
         let is_same = |known: &Fingerprint| *known == fingerprint;
         self.subjects.find(fingerprint.hash(), is_same).is_some()
     }
@@ -303,7 +305,7 @@ impl Call {
             return;
         }
         for level in levels {
-            let fingerprint = level.check().subject().fingerprint();
+            let fingerprint = level.check().counted_key().fingerprint();
             if !self.contains(level) {
                 let hash = |known: &Fingerprint| known.hash();
                 self.subjects
@@ -373,13 +375,13 @@ mod tests {
     fn push(queue: &mut Queue, key: &str, quotas: &Quotas, cost: u32) -> Receiver {
         let (limiter, key) = (Key::from("l"), Key::from(key));
         let (answer, receiver) = oneshot::channel();
-        let subject = Subject {
+        let counted_key = CountedKey {
             limiter: &limiter,
             key: &key,
             quotas,
         };
         queue.push(
-            &[subject.check(cost)],
+            &[counted_key.check(cost)],
             Waiter::new(answer, Duration::from_secs(60)),
         );
         receiver
@@ -407,7 +409,7 @@ mod tests {
     fn a_check_of_the_same_keys_in_another_order_is_an_entry_of_its_own() {
         let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
         let [limiter, ada, bob] = ["l", "ada", "bob"].map(Key::from);
-        let subject = |key| Subject {
+        let counted_key = |key| CountedKey {
             limiter: &limiter,
             key,
             quotas: &quotas,
@@ -415,7 +417,7 @@ mod tests {
         let mut receivers = Vec::new();
         for [from, to] in [[&ada, &bob], [&bob, &ada], [&bob, &ada]] {
             let (answer, receiver) = oneshot::channel();
-            let levels = [subject(from).check(2), subject(to).check(3)];
+            let levels = [counted_key(from).check(2), counted_key(to).check(3)];
             queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
             receivers.push(receiver);
         }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::asked;
 #[cfg(feature = "cluster")]
 use super::cluster::{ClusterConnection, Patience};
-use super::reconnecting::{AcquiredLink, ReconnectingConnection};
+use super::reconnecting::{AcquiredServer, ReconnectingConnection};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::ConnectError;
 
@@ -24,7 +24,7 @@ pub(crate) enum Connection {
 }
 
 /// An established connection that a caller sends on.
-pub(crate) struct Acquired {
+pub(crate) struct AcquiredConnection {
     target: Target,
     /// The place among the checks in flight to a node. Given back on drop.
     #[expect(dead_code, reason = "held for its Drop")]
@@ -32,7 +32,7 @@ pub(crate) struct Acquired {
 }
 
 enum Target {
-    Server(AcquiredLink),
+    Server(AcquiredServer),
     #[cfg(feature = "cluster")]
     Cluster(Arc<ClusterConnection>, Patience),
 }
@@ -40,19 +40,23 @@ enum Target {
 impl Connection {
     /// Returns the connection for calls of this deadline, if it is established and the server of `slot` can take
     /// another check now.
-    pub(crate) fn try_acquire(&self, deadline: Duration, slot: Option<u16>) -> Option<Acquired> {
+    pub(crate) fn try_acquire(
+        &self,
+        deadline: Duration,
+        slot: Option<u16>,
+    ) -> Option<AcquiredConnection> {
         #[cfg(not(feature = "cluster"))]
         let _ = slot;
         match self {
             Self::Server(connection) => {
                 let link = connection.try_acquire(deadline)?;
-                Some(Acquired::new(Target::Server(link), None))
+                Some(AcquiredConnection::new(Target::Server(link), None))
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
                 let turn = cluster.try_take_turn(slot, deadline)?;
                 let target = Target::Cluster(Arc::clone(cluster), Patience::of_call(deadline));
-                Some(Acquired::new(target, turn))
+                Some(AcquiredConnection::new(target, turn))
             }
         }
     }
@@ -65,13 +69,13 @@ impl Connection {
         &self,
         deadline: Duration,
         slot: Option<u16>,
-    ) -> Result<Acquired, ConnectError> {
+    ) -> Result<AcquiredConnection, ConnectError> {
         #[cfg(not(feature = "cluster"))]
         let _ = slot;
         match self {
             Self::Server(connection) => {
                 let link = connection.acquire(deadline).await?;
-                Ok(Acquired::new(Target::Server(link), None))
+                Ok(AcquiredConnection::new(Target::Server(link), None))
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
@@ -79,7 +83,7 @@ impl Connection {
                 let patience = Patience::of_call(deadline);
                 let turn = cluster.take_turn(slot, deadline).await?;
                 let target = Target::Cluster(Arc::clone(cluster), patience);
-                Ok(Acquired::new(target, turn))
+                Ok(AcquiredConnection::new(target, turn))
             }
         }
     }
@@ -107,7 +111,7 @@ impl Connection {
     }
 }
 
-impl Acquired {
+impl AcquiredConnection {
     fn new(target: Target, turn: Option<OwnedSemaphorePermit>) -> Self {
         Self { target, turn }
     }

@@ -23,7 +23,7 @@ pub(crate) mod tls;
 #[cfg(feature = "tls")]
 mod tls_files;
 
-pub(crate) use acquired::{Acquired, Connection};
+pub(crate) use acquired::{AcquiredConnection, Connection};
 pub(crate) use asked::{last as last_asked, scope as noting_asked};
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Cluster;

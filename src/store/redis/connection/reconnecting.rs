@@ -24,7 +24,7 @@ use super::established::{Established, is_connection_lost};
 use super::link::Connector;
 use super::script_support::{self, ScriptSupport};
 use super::single::OnDisconnect;
-use super::state::{Failure, RECONNECT_BACKOFF, State, Step};
+use super::state::{ConnectionState, Failure, RECONNECT_BACKOFF, Step};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
@@ -40,7 +40,7 @@ pub(crate) struct ReconnectingConnection {
     /// The runtime that owns this connection. Background tasks run here, not on the caller's
     /// runtime, which may shut down or stall first.
     runtime: Handle,
-    state: watch::Sender<State>,
+    state: watch::Sender<ConnectionState>,
     made_at: Instant,
     /// The time of the last reply, in microseconds since this was made.
     replied_at: AtomicU64,
@@ -52,7 +52,7 @@ pub(crate) struct ReconnectingConnection {
 impl ReconnectingConnection {
     /// A connection owned by `runtime`. Does not connect yet.
     pub(super) fn new(connector: Arc<Connector>, runtime: Handle) -> Self {
-        let (state, _) = watch::channel(State::Absent(None));
+        let (state, _) = watch::channel(ConnectionState::Absent(None));
         Self {
             connector,
             runtime,
@@ -90,10 +90,12 @@ impl ReconnectingConnection {
     }
 
     /// Returns the connection, for calls of this deadline, if it is established.
-    pub(super) fn try_acquire(self: &Arc<Self>, deadline: Duration) -> Option<AcquiredLink> {
+    pub(super) fn try_acquire(self: &Arc<Self>, deadline: Duration) -> Option<AcquiredServer> {
         match &*self.state.borrow() {
-            State::Established(established) => Some(self.acquired(established, deadline)),
-            State::Absent(_) | State::Connecting(_) | State::Probing(_) => None,
+            ConnectionState::Established(established) => Some(self.acquired(established, deadline)),
+            ConnectionState::Absent(_)
+            | ConnectionState::Connecting(_)
+            | ConnectionState::Probing(_) => None,
         }
     }
 
@@ -103,7 +105,7 @@ impl ReconnectingConnection {
     pub(super) async fn acquire(
         self: &Arc<Self>,
         deadline: Duration,
-    ) -> Result<AcquiredLink, ConnectError> {
+    ) -> Result<AcquiredServer, ConnectError> {
         if let Some(acquired) = self.try_acquire(deadline) {
             return Ok(acquired);
         }
@@ -115,7 +117,7 @@ impl ReconnectingConnection {
                 Step::Take(established) => return Ok(self.acquired(&established, deadline)),
                 Step::Fail(error) => return Err(error),
                 Step::Connect => {
-                    self.start_connecting(|state| matches!(state, State::Absent(_)));
+                    self.start_connecting(|state| matches!(state, ConnectionState::Absent(_)));
                 }
                 Step::Wait(None) => {}
                 Step::Wait(Some(previous)) => {
@@ -135,8 +137,8 @@ impl ReconnectingConnection {
         self: &Arc<Self>,
         established: &Arc<Established>,
         deadline: Duration,
-    ) -> AcquiredLink {
-        AcquiredLink {
+    ) -> AcquiredServer {
+        AcquiredServer {
             connection: Arc::clone(self),
             established: Arc::clone(established),
             deadline,
@@ -146,18 +148,18 @@ impl ReconnectingConnection {
     /// Connects in the background if that was never tried, so that the first caller need not wait.
     #[cfg(feature = "cluster")]
     pub(super) fn connect_if_new(self: &Arc<Self>) {
-        self.start_connecting(|state| matches!(state, State::Absent(None)));
+        self.start_connecting(|state| matches!(state, ConnectionState::Absent(None)));
     }
 
     /// Starts an attempt to connect if the state calls for one.
-    fn start_connecting(self: &Arc<Self>, is_due: impl FnOnce(&State) -> bool) {
+    fn start_connecting(self: &Arc<Self>, is_due: impl FnOnce(&ConnectionState) -> bool) {
         let mut not_before = None;
         let starts = self.state.send_if_modified(|state| {
             let is_due = is_due(state);
             if is_due {
                 let previous = state.connection();
                 not_before = previous.map(|previous| previous.started_at + RECONNECT_BACKOFF);
-                *state = State::Connecting(state.misconfiguration());
+                *state = ConnectionState::Connecting(state.misconfiguration());
             }
             is_due
         });
@@ -255,7 +257,11 @@ impl ReconnectingConnection {
             return;
         };
         let timeout = deadline.clamp(MIN_PROBE_TIMEOUT, MAX_PROBE_TIMEOUT);
-        if self.transition(established, State::Established, State::Probing) {
+        if self.transition(
+            established,
+            ConnectionState::Established,
+            ConnectionState::Probing,
+        ) {
             let established = Arc::clone(established);
             self.runtime
                 .spawn(ConnectionTask::new(self).probe(established, probe, timeout));
@@ -286,8 +292,8 @@ impl ReconnectingConnection {
     fn transition(
         &self,
         established: &Arc<Established>,
-        from: impl Fn(Arc<Established>) -> State,
-        to: impl FnOnce(Arc<Established>) -> State,
+        from: impl Fn(Arc<Established>) -> ConnectionState,
+        to: impl FnOnce(Arc<Established>) -> ConnectionState,
     ) -> bool {
         let from = discriminant(&from(Arc::clone(established)));
         self.state.send_if_modified(|state| {
@@ -303,14 +309,14 @@ impl ReconnectingConnection {
 }
 
 /// An established connection that a caller sends on. It is not replaced under the caller.
-pub(super) struct AcquiredLink {
+pub(super) struct AcquiredServer {
     connection: Arc<ReconnectingConnection>,
     established: Arc<Established>,
     /// The deadline of the calls: decides when an unanswered command is silence.
     deadline: Duration,
 }
 
-impl AcquiredLink {
+impl AcquiredServer {
     /// Sends a command, once.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let exchange = self.established.link.send(command);
@@ -383,7 +389,7 @@ impl AcquiredLink {
 
 /// A command in flight. Has the connection probed if it is dropped before the reply.
 struct InFlight<'a> {
-    acquired: &'a AcquiredLink,
+    acquired: &'a AcquiredServer,
     sent_at: Instant,
     is_answered: bool,
 }
@@ -391,7 +397,7 @@ struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            let AcquiredLink {
+            let AcquiredServer {
                 connection,
                 established,
                 deadline,
@@ -421,8 +427,8 @@ impl ConnectionTask {
             time::sleep_until(not_before.into()).await;
         }
         let state = match self.connection.connect().await {
-            Ok(established) => State::Established(established),
-            Err(error) => State::Absent(Some(Failure::new(error))),
+            Ok(established) => ConnectionState::Established(established),
+            Err(error) => ConnectionState::Absent(Some(Failure::new(error))),
         };
         self.connection.state.send_replace(state);
         self.is_done = true;
@@ -430,8 +436,11 @@ impl ConnectionTask {
 
     async fn probe(mut self, established: Arc<Established>, probe: Cmd, timeout: Duration) {
         if established.answers(&probe, timeout).await {
-            self.connection
-                .transition(&established, State::Probing, State::Established);
+            self.connection.transition(
+                &established,
+                ConnectionState::Probing,
+                ConnectionState::Established,
+            );
         } else {
             self.connection.reconnect(established.started_at);
         }
@@ -446,7 +455,7 @@ impl Drop for ConnectionTask {
         if !self.is_done {
             let server = self.connection.connector.server().clone();
             let failure = Failure::new(error::runtime_has_ended(server));
-            let state = State::Absent(Some(failure));
+            let state = ConnectionState::Absent(Some(failure));
             self.connection.state.send_replace(state);
         }
     }

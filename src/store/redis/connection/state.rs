@@ -15,7 +15,7 @@ pub(super) const RECONNECT_BACKOFF: Duration = Duration::from_millis(50);
 const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum ConnectionState {
     /// Not used yet, or the last attempt failed.
     Absent(Option<Failure>),
     /// An attempt is in progress. The error is that of the previous one, if the set-up was wrong.
@@ -42,7 +42,7 @@ pub(super) enum Step {
     Wait(Option<ConnectError>),
 }
 
-impl State {
+impl ConnectionState {
     /// The connection that there is, probed or not.
     pub(super) fn connection(&self) -> Option<&Arc<Established>> {
         match self {

@@ -8,7 +8,7 @@ use redis::Cmd;
 use crate::key::Key;
 use crate::quota::Quotas;
 use crate::store::redis::protocol::{Count, KeyNames, Value};
-use crate::store::requests::{Check, Reset, Subject};
+use crate::store::requests::{Check, CountedKey, Reset};
 
 /// The name of the doctor's limiter.
 const LIMITER: &str = "doctor";
@@ -32,8 +32,8 @@ impl ScratchKey {
         }
     }
 
-    pub(super) fn subject(&self) -> Subject<'_> {
-        Subject {
+    pub(super) fn counted_key(&self) -> CountedKey<'_> {
+        CountedKey {
             limiter: &self.limiter,
             key: &self.key,
             quotas: &self.quotas,
@@ -41,8 +41,8 @@ impl ScratchKey {
     }
 
     pub(super) fn check(&self, cost: u32) -> Check<'_> {
-        let subject = self.subject();
-        subject.check(cost)
+        let counted_key = self.counted_key();
+        counted_key.check(cost)
     }
 
     pub(super) fn reset(&self) -> Reset<'_> {
@@ -67,7 +67,9 @@ impl ScratchKey {
 
     fn on(&self, value: Value, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut built = redis::cmd(command);
-        built.arg(names.value(self.subject(), value)).arg(arguments);
+        built
+            .arg(names.value(self.counted_key(), value))
+            .arg(arguments);
         built
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn not_tried(reason: &str) -> Finding {
 
 /// Checks, refunds, looks and resets, by all algorithms at once.
 pub(super) async fn script(session: &Session) -> Finding {
-    match run(session).await {
+    match try_scripts(session).await {
         Ok(None) => Finding::ok(
             TOPIC,
             "a check, a refund and a reset succeeded with every algorithm",
@@ -56,7 +56,7 @@ pub(super) async fn script(session: &Session) -> Finding {
 }
 
 /// Returns the first wrong result, if there is one.
-async fn run(session: &Session) -> Result<Option<String>, Error> {
+async fn try_scripts(session: &Session) -> Result<Option<String>, Error> {
     let key = ScratchKey::new(quotas());
     let outcome = charge_and_refund(session, &key).await;
     // The reset runs in any case, to leave no key behind.

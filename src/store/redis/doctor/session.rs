@@ -88,7 +88,7 @@ impl Session {
         answer: &Answer,
         units: u32,
     ) -> Result<(), Error> {
-        let refund = key.subject().refund(answer, units, units);
+        let refund = key.counted_key().refund(answer, units, units);
         self.within_timeout(self.client.refund(&refund)).await
     }
 

@@ -11,7 +11,7 @@ use super::fields::{
 };
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::requests::{Check, OwnedCheck, Subject};
+use crate::store::requests::{Check, CountedKey, OwnedCheck};
 
 /// Identical checks, of one level or several. The script decides them one after the other, as if each had
 /// arrived alone.
@@ -55,7 +55,7 @@ pub(crate) struct CallPlan<'a> {
     pub(super) counts: SmallVec<[(u64, Count<'a>); 4]>,
     pub(super) groups: SmallVec<[Group; 4]>,
     /// The values that are read before the script decides, and behind them the others.
-    pub(super) keys: Vec<(Subject<'a>, Value)>,
+    pub(super) keys: Vec<(CountedKey<'a>, Value)>,
     pub(super) read_first: u64,
     /// The number of the key of each level of each entry, from 1.
     numbers: SmallVec<[u64; 64]>,
@@ -117,11 +117,11 @@ impl<'a> CallPlan<'a> {
                     let (value, is_apart) = (facts.value, facts.is_apart());
                     let mut new_key = || {
                         let keys = if is_apart { &mut apart } else { &mut plan.keys };
-                        keys.push((check.subject(), value));
+                        keys.push((check.counted_key(), value));
                         keys.len() as u64 + if is_apart { APART } else { 0 }
                     };
                     let number = if repeats {
-                        let known = known.of(check.subject(), value, count, new_key);
+                        let known = known.of(check.counted_key(), value, count, new_key);
                         is_new &= known.is_new;
                         fits &= known.is_of_count;
                         known.number
@@ -255,7 +255,7 @@ impl Group {
 struct KnownKeys(HashTable<KnownKey>);
 
 struct KnownKey {
-    subject: Fingerprint,
+    counted_key: Fingerprint,
     value: Value,
     number: u64,
     /// The count that used it last.
@@ -274,15 +274,15 @@ impl KnownKeys {
     /// Returns the key of a count, which may be new.
     fn of(
         &mut self,
-        subject: Subject<'_>,
+        counted_key: CountedKey<'_>,
         value: Value,
         count: usize,
         new_key: impl FnOnce() -> u64,
     ) -> Found {
-        let subject = subject.fingerprint();
-        let hash = subject.hash();
+        let counted_key = counted_key.fingerprint();
+        let hash = counted_key.hash();
         if let Some(known) = self.0.find_mut(hash, |known| {
-            known.subject == subject && known.value == value
+            known.counted_key == counted_key && known.value == value
         }) {
             let is_of_count = known.count == count;
             known.count = count;
@@ -294,13 +294,13 @@ impl KnownKeys {
         }
         let number = new_key();
         let known = KnownKey {
-            subject,
+            counted_key,
             value,
             number,
             count,
         };
         self.0
-            .insert_unique(hash, known, |known| known.subject.hash());
+            .insert_unique(hash, known, |known| known.counted_key.hash());
         Found {
             number,
             is_new: true,

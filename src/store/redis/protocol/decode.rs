@@ -12,7 +12,7 @@ use super::errors::{self, malformed_reply};
 use super::last_reply::LastReply;
 use super::packed_counter;
 use super::server_name::ServerName;
-use crate::algorithm::{QuotaCheck, State};
+use crate::algorithm::{CountState, QuotaCheck};
 use crate::decision::{Answers, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
 use crate::quota::Quota;
@@ -324,10 +324,10 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     /// Reads the counters of a row, for each quota of a count. Quotas with one header have one counter.
-    fn counters(&mut self, count: &Count<'_>) -> Result<SmallVec<[State; 1]>, Error> {
+    fn counters(&mut self, count: &Count<'_>) -> Result<SmallVec<[CountState; 1]>, Error> {
         let malformed = || malformed_reply("counters of another shape", self.server);
         let mut bytes = self.bytes()?.ok_or_else(malformed)?;
-        let mut counters = SmallVec::<[State; 1]>::new();
+        let mut counters = SmallVec::<[CountState; 1]>::new();
         let mut last = None;
         for quota in count.quotas() {
             let (algorithm, own) = (quota.algorithm(), header(quota));
@@ -339,7 +339,7 @@ impl<'r> ReplyReader<'r, '_> {
             let counter = packed_counter::split(algorithm, &mut bytes).ok_or_else(malformed)?;
             counters.push(packed_counter::read(algorithm, counter).unwrap_or_else(|| {
                 self.nonsense = Some("a counter of numbers that are not whole");
-                State::empty(algorithm)
+                CountState::empty(algorithm)
             }));
             last = Some(own);
         }

@@ -14,7 +14,7 @@ use super::server_clock::ServerClock;
 use crate::decision::Answer;
 use crate::quota::{Calendar, Quota};
 use crate::store::redis::script::{Script, Scripts};
-use crate::store::requests::Subject;
+use crate::store::requests::CountedKey;
 
 /// Bytes that a command reserves for a key name.
 const KEY_NAME_CAPACITY: usize = 64;
@@ -43,12 +43,12 @@ pub(crate) fn encode_checks<'s, 'a>(
 }
 
 /// Begins a call with the names of its keys. The packed argument follows.
-fn begin(script: &Script, names: &KeyNames, keys: &[(Subject<'_>, Value)]) -> Cmd {
+fn begin(script: &Script, names: &KeyNames, keys: &[(CountedKey<'_>, Value)]) -> Cmd {
     let mut call = script.call(keys.len(), 1, KEY_NAME_CAPACITY);
     let mut name = String::with_capacity(KEY_NAME_CAPACITY);
-    for (subject, value) in keys {
+    for (counted_key, value) in keys {
         name.clear();
-        names.write_value(*subject, *value, &mut name);
+        names.write_value(*counted_key, *value, &mut name);
         call.write_arg(name.as_bytes());
     }
     call
@@ -125,7 +125,7 @@ fn pack_bytes(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
     out.write_all(bytes)
 }
 
-/// A change of all counts of a subject.
+/// A change of all counts of a key.
 #[derive(Default)]
 pub(crate) struct Change<'a> {
     /// `refund`, `credit` or `reset`.
@@ -138,16 +138,19 @@ pub(crate) struct Change<'a> {
     pub(crate) answer: Option<&'a Answer>,
 }
 
-/// Encodes a call that changes the counts of a subject.
+/// Encodes a call that changes the counts of a key.
 pub(crate) fn encode_change(
     script: &Script,
     names: &KeyNames,
     clock: &ServerClock,
-    subject: Subject<'_>,
+    counted_key: CountedKey<'_>,
     change: &Change<'_>,
 ) -> Cmd {
-    let counts = Count::all(subject.quotas);
-    let keys: SmallVec<[_; 2]> = counts.iter().map(|count| (subject, count.value)).collect();
+    let counts = Count::all(counted_key.quotas);
+    let keys: SmallVec<[_; 2]> = counts
+        .iter()
+        .map(|count| (counted_key, count.value))
+        .collect();
     let mut call = begin(script, names, &keys);
     // Writing to a command does not fail.
     let _ = pack_change(change, &counts, clock, &mut call.writer_for_next_arg());

@@ -1,4 +1,4 @@
-//! The names of stored keys: `{prefix}:v3:{tag}` for the row of a subject, `{prefix}:v3:{tag}:…` for its logs and sets.
+//! The names of stored keys: `{prefix}:v3:{tag}` for the row of a key, `{prefix}:v3:{tag}:…` for its logs and sets.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crc16::{State, XMODEM};
 
 use super::counts::Value;
 use crate::key::Key;
-use crate::store::requests::Subject;
+use crate::store::requests::CountedKey;
 
 /// Names the keys of a store: its prefix, and how hash tags are chosen.
 #[derive(Clone, Debug)]
@@ -47,12 +47,12 @@ pub enum HashTags {
 }
 
 impl HashTags {
-    /// Returns the number of a subject's tag, if keys share tags.
-    fn number(self, subject: Subject<'_>) -> Option<u16> {
+    /// Returns the number of a key's tag, if keys share tags.
+    fn number(self, counted_key: CountedKey<'_>) -> Option<u16> {
         match self {
             Self::PerKey => None,
-            Self::Shared(tags) => Some(crc_of(subject) % tags),
-            Self::ByFirstPart(tags) => Some(subject.key.first_part_hash() % tags),
+            Self::Shared(tags) => Some(crc_of(counted_key) % tags),
+            Self::ByFirstPart(tags) => Some(counted_key.key.first_part_hash() % tags),
         }
     }
 }
@@ -84,23 +84,27 @@ impl KeyNames {
         Self { hash_tags, ..self }
     }
 
-    /// Returns the name of a value of a subject.
+    /// Returns the name of a value of a key.
     #[cfg(any(test, feature = "doctor"))]
-    pub(in crate::store::redis) fn value(&self, subject: Subject<'_>, value: Value) -> String {
+    pub(in crate::store::redis) fn value(
+        &self,
+        counted_key: CountedKey<'_>,
+        value: Value,
+    ) -> String {
         let mut name = String::new();
-        self.write_value(subject, value, &mut name);
+        self.write_value(counted_key, value, &mut name);
         name
     }
 
-    /// Appends the name of a value of a subject to a text.
+    /// Appends the name of a value of a key to a text.
     ///
     /// In pieces: it is written for each check, and formatting takes five times as long. The braces enclose the hash tag,
-    /// which all keys of a subject share, so that they are in one slot.
-    pub(super) fn write_value(&self, subject: Subject<'_>, value: Value, out: &mut String) {
-        let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
+    /// which all stored keys of a limiter and a key share, so that they are in one slot.
+    pub(super) fn write_value(&self, counted_key: CountedKey<'_>, value: Value, out: &mut String) {
+        let (limiter, key) = (counted_key.limiter.as_str(), counted_key.key.as_str());
         let mut pieces = |pieces: &[&str]| pieces.iter().for_each(|piece| out.push_str(piece));
         pieces(&[&self.prefix, ":", FORMAT_VERSION, ":{"]);
-        let shared_tag = self.hash_tags.number(subject);
+        let shared_tag = self.hash_tags.number(counted_key);
         match shared_tag {
             None => pieces(&[limiter, ",", key, "}"]),
             Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key]),
@@ -149,10 +153,10 @@ impl KeyNames {
         State::<XMODEM>::calculate(BLOCK_LIST_TAG.as_bytes()) % SLOTS
     }
 
-    /// The cluster slot of a subject's keys: the CRC16 of their hash tag.
-    pub(crate) fn slot(&self, subject: Subject<'_>) -> u16 {
-        let crc = match self.hash_tags.number(subject) {
-            None => crc_of(subject),
+    /// The cluster slot of a limiter and a key: the CRC16 of their hash tag.
+    pub(crate) fn slot(&self, counted_key: CountedKey<'_>) -> u16 {
+        let crc = match self.hash_tags.number(counted_key) {
+            None => crc_of(counted_key),
             Some(tag) => State::<XMODEM>::calculate(tag.to_string().as_bytes()),
         };
         crc % SLOTS
@@ -186,11 +190,11 @@ pub(crate) fn member(limiter: &Key, key: &Key) -> String {
 }
 
 /// The CRC16 of the limiter and the key.
-fn crc_of(subject: Subject<'_>) -> u16 {
+fn crc_of(counted_key: CountedKey<'_>) -> u16 {
     let mut crc = State::<XMODEM>::new();
-    crc.update(subject.limiter.as_str().as_bytes());
+    crc.update(counted_key.limiter.as_str().as_bytes());
     crc.update(b",");
-    crc.update(subject.key.as_str().as_bytes());
+    crc.update(counted_key.key.as_str().as_bytes());
     crc.get()
 }
 
@@ -202,22 +206,22 @@ mod tests {
     use super::*;
     use crate::quota::{Algorithm, Quota, Quotas};
 
-    /// The names of the values that count the quotas of a subject.
-    fn names_of(names: &KeyNames, subject: Subject<'_>) -> Vec<String> {
-        let counts = Count::all(subject.quotas).into_iter();
-        let names = counts.map(|count| names.value(subject, count.value));
+    /// The names of the values that count the quotas of a key.
+    fn names_of(names: &KeyNames, counted_key: CountedKey<'_>) -> Vec<String> {
+        let counts = Count::all(counted_key.quotas).into_iter();
+        let names = counts.map(|count| names.value(counted_key, count.value));
         names.collect()
     }
 
     fn names(prefix: &str, limiter: &str, key: &str, quotas: impl Into<Quotas>) -> Vec<String> {
         let (limiter, key) = (Key::from(limiter), Key::from(key));
-        let subject = Subject {
+        let counted_key = CountedKey {
             limiter: &limiter,
             key: &key,
             quotas: &quotas.into(),
         };
         let names = KeyNames::default().with_prefix(prefix);
-        names_of(&names, subject)
+        names_of(&names, counted_key)
     }
 
     #[test]
@@ -283,17 +287,17 @@ mod tests {
             .collect();
         // Named as the other keys of "key:1" are.
         keys.extend(["key:1:log:1000000", "key:1;log:1000000"].map(Key::from));
-        let subjects = keys.iter().map(|key| Subject {
+        let subjects = keys.iter().map(|key| CountedKey {
             limiter: &limiter,
             key,
             quotas: &quotas,
         });
         let slots: HashSet<_> = subjects
             .clone()
-            .map(|subject| names.slot(subject))
+            .map(|counted_key| names.slot(counted_key))
             .collect();
         assert_eq!(slots.len(), 4);
-        let named = subjects.flat_map(|subject| names_of(&names, subject));
+        let named = subjects.flat_map(|counted_key| names_of(&names, counted_key));
         let named: HashSet<_> = named.collect();
         assert_eq!(named.len(), 102);
         let is_log =
@@ -317,7 +321,7 @@ mod tests {
             let joined = users.map(|user| tenant.and(&user).and(&Key::from("route")));
             let keys: Vec<Key> = joined.chain([tenant.clone()]).collect();
             let subjects = keys.iter().flat_map(|key| {
-                limiters.each_ref().map(|limiter| Subject {
+                limiters.each_ref().map(|limiter| CountedKey {
                     limiter,
                     key,
                     quotas: &quotas,
@@ -325,11 +329,11 @@ mod tests {
             });
             let slots: HashSet<_> = subjects
                 .clone()
-                .map(|subject| names.slot(subject))
+                .map(|counted_key| names.slot(counted_key))
                 .collect();
             assert_eq!(slots.len(), 1);
             let named: Vec<_> = subjects
-                .flat_map(|subject| names_of(&names, subject))
+                .flat_map(|counted_key| names_of(&names, counted_key))
                 .collect();
             for name in &named {
                 let (_, tag) = name.split_once('{').unwrap();
@@ -349,13 +353,13 @@ mod tests {
         let names = KeyNames::default().with_hash_tags(HashTags::ByFirstPart(tags));
         let (limiter, key) = (Key::from("user"), Key::from("acme").and(&Key::from("ada")));
         let quotas = Quotas::from(Quota::per_second(1));
-        let subject = Subject {
+        let counted_key = CountedKey {
             limiter: &limiter,
             key: &key,
             quotas: &quotas,
         };
         assert_eq!(
-            names_of(&names, subject),
+            names_of(&names, counted_key),
             ["tollgate:v3:{35}:user,acme,ada;log",]
         );
     }

@@ -1,6 +1,6 @@
 //! The reply to the last of the checks that were charged at one time, from which the answers to all of them follow.
 
-use crate::algorithm::{QuotaCheck, State};
+use crate::algorithm::{CountState, QuotaCheck};
 use crate::decision::{QuotaAnswer, Receipt, Wait};
 use crate::quota::Quota;
 
@@ -14,7 +14,7 @@ pub(super) enum LastReply {
         receipt: Receipt,
     },
     /// The count as it is stored now.
-    Counter(State),
+    Counter(CountState),
 }
 
 impl LastReply {

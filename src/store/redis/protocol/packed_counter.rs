@@ -1,6 +1,6 @@
 //! Reads a counter as the script stores it. `lua/README.md` describes the bytes.
 
-use crate::algorithm::State;
+use crate::algorithm::CountState;
 use crate::quota::Algorithm;
 
 /// Takes the bytes of a counter of a fixed number of fields. `None` if too few are left, or the algorithm has no such
@@ -20,15 +20,15 @@ pub(super) fn split<'a>(algorithm: Algorithm, bytes: &mut &'a [u8]) -> Option<&'
 
 /// Reads the bytes of a counter. `None` if a number in it is not whole or too large.
 #[inline]
-pub(super) fn read(algorithm: Algorithm, mut bytes: &[u8]) -> Option<State> {
+pub(super) fn read(algorithm: Algorithm, mut bytes: &[u8]) -> Option<CountState> {
     let bytes = &mut bytes;
     let (generation, first) = (double(bytes)?, double(bytes)?);
     let second = integer(bytes)?;
     match algorithm {
-        Algorithm::FixedWindow => State::of_counter(algorithm, generation, &[first, second]),
+        Algorithm::FixedWindow => CountState::of_counter(algorithm, generation, &[first, second]),
         Algorithm::SlidingCounter => {
             let numbers = [first, second, integer(bytes)?];
-            State::of_counter(algorithm, generation, &numbers)
+            CountState::of_counter(algorithm, generation, &numbers)
         }
         Algorithm::Gcra => {
             let numbers = [
@@ -38,7 +38,7 @@ pub(super) fn read(algorithm: Algorithm, mut bytes: &[u8]) -> Option<State> {
                 integer(bytes)?,
                 integer(bytes)?,
             ];
-            State::of_counter(algorithm, generation, &numbers)
+            CountState::of_counter(algorithm, generation, &numbers)
         }
         _ => None,
     }

@@ -10,7 +10,7 @@ use crate::store::redis::connection::Connector;
 use crate::store::redis::test_server::RedisServer;
 
 /// Sends a command, and does not wait for its reply.
-async fn send_and_give_up(acquired: &AcquiredLink) {
+async fn send_and_give_up(acquired: &AcquiredServer) {
     let command = redis::cmd("PING");
     let mut sent = pin!(acquired.send(&command));
     std::future::poll_fn(|context| {

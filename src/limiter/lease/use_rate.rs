@@ -2,7 +2,7 @@
 
 /// The units of a key that were used in the last period, estimated from two periods.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct UseRate {
     /// The start of the current period.
     started_at: u64,
     current: Uses,
@@ -16,7 +16,7 @@ pub(super) struct Uses {
     pub(super) units: u64,
 }
 
-impl Pace {
+impl UseRate {
     pub(super) fn starting_at(now: u64) -> Self {
         Self {
             started_at: now,
@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn an_even_pace_is_found_after_one_period() {
-        let mut pace = Pace::starting_at(0);
+        let mut use_rate = UseRate::starting_at(0);
         for now in (0..5_000).step_by(10) {
-            pace.record(3, now, PERIOD);
+            use_rate.record(3, now, PERIOD);
             if now >= PERIOD {
-                let Uses { checks, units } = pace.uses(now, PERIOD);
+                let Uses { checks, units } = use_rate.uses(now, PERIOD);
                 assert!((99..=101).contains(&checks), "{checks} at {now}");
                 assert!((297..=303).contains(&units), "{units} at {now}");
             }
@@ -94,15 +94,15 @@ mod tests {
 
     #[test]
     fn uses_are_forgotten_within_two_periods() {
-        let mut pace = Pace::starting_at(0);
+        let mut use_rate = UseRate::starting_at(0);
         for now in 0..100 {
-            pace.record(1, now, PERIOD);
+            use_rate.record(1, now, PERIOD);
         }
-        assert_eq!(pace.uses(999, PERIOD), uses(100, 100));
-        assert_eq!(pace.uses(1_500, PERIOD), uses(50, 50));
-        assert_eq!(pace.uses(2_000, PERIOD), uses(0, 0));
-        assert!(!pace.is_idle(1_999, PERIOD) && pace.is_idle(2_000, PERIOD));
-        pace.record(1, 7_000, PERIOD);
-        assert_eq!(pace.uses(7_000, PERIOD), uses(1, 1));
+        assert_eq!(use_rate.uses(999, PERIOD), uses(100, 100));
+        assert_eq!(use_rate.uses(1_500, PERIOD), uses(50, 50));
+        assert_eq!(use_rate.uses(2_000, PERIOD), uses(0, 0));
+        assert!(!use_rate.is_idle(1_999, PERIOD) && use_rate.is_idle(2_000, PERIOD));
+        use_rate.record(1, 7_000, PERIOD);
+        assert_eq!(use_rate.uses(7_000, PERIOD), uses(1, 1));
     }
 }
