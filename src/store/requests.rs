@@ -50,7 +50,7 @@ impl<'a> CountedKey<'a> {
     }
 }
 
-/// Gives each request its key.
+/// Gives each request its counted key.
 macro_rules! impl_subject {
     ($($request:ident)*) => {$(
         impl<'a> $request<'a> {

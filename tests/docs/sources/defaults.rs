@@ -62,7 +62,7 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
     let deadline = Duration::from_millis(100);
     let set = |set: &dyn Fn(RedisStore) -> RedisStore| set(untouched.clone());
     Some(match setting {
-        "Quota::algorithm" => {
+        "Quota::with_algorithm" => {
             let algorithm = Quota::per_minute(1).algorithm();
             ("`SlidingLog`", algorithm == Algorithm::SlidingLog)
         }
