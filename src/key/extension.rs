@@ -293,7 +293,7 @@ mod tests {
         let key = id.extract(&parts).unwrap();
         assert!(key.as_str().ends_with("User=7") || key.as_str().starts_with('#'));
         assert_eq!(key, id.of(&ada));
-        let key = team.clone().extract(&parts).unwrap();
+        let key = team.extract(&parts).unwrap();
         assert_eq!(key.as_str(), "extension:team=math");
         assert_eq!(key, team.of(&ada));
         assert_ne!(team.clone().secret("s3cret").of(&ada), key);

@@ -526,7 +526,7 @@ impl Sequence {
 
     /// Makes plans of several quotas each; steady keys have one quota, of which the limit changes.
     fn make_plans(&mut self) {
-        let mut algorithms: Vec<_> = Algorithm::ALL.iter().copied().collect();
+        let mut algorithms = Algorithm::ALL.to_vec();
         algorithms.push(Algorithm::SlidingBuckets(1));
         if self.is_steady || self.random.random_bool(0.5) {
             algorithms = vec![self.pick(&algorithms)];

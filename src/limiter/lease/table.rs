@@ -1,4 +1,4 @@
-//! The keys of a limiter with a lease: their use_rate, and the units that this process holds.
+//! The keys of a limiter with a lease: their rate of use, and the units that this process holds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -162,7 +162,7 @@ mod tests {
         let judge = |info: &Info| Finding::ok("role", info.text("role").unwrap().to_owned());
         let texts = |nodes: &[Node]| {
             let found = findings_of(nodes, judge);
-            let texts = found.iter().map(|finding| finding.text.to_owned());
+            let texts = found.iter().map(|finding| finding.text.to_string());
             texts.collect::<Vec<_>>()
         };
         assert_eq!(texts(&reply("role:master")), ["master"]);
