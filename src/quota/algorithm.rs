@@ -82,6 +82,7 @@ pub enum Algorithm {
 
 /// The facts about one algorithm.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "Redis needs more"))]
 pub(crate) struct AlgorithmFacts {
     /// The name in the text of a quota, such as `sliding-log`. After the name of
     /// [`SlidingBuckets`](Algorithm::SlidingBuckets), a quota has the number of buckets: `:60`.

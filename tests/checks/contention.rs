@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, MemoryStore};
 
+use crate::support::algorithms::promised;
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
 use adversary::{Traffic, Wait, is_kept};

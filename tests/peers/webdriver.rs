@@ -112,7 +112,7 @@ impl Browser {
     }
 
     /// A command that browsers of one kind have.
-    async fn extra_units(&self, path: &'static str, body: Value) -> Value {
+    async fn extra(&self, path: &'static str, body: Value) -> Value {
         let command = Extra { path, body };
         self.client.issue_cmd(command).await.expect(path)
     }

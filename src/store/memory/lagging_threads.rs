@@ -14,6 +14,10 @@ use crate::clock::{LAG, micros};
 use crate::quota::Algorithm;
 use adversary::{Traffic, Wait, is_kept};
 
+fn promised(algorithm: Algorithm, limit: u32) -> u64 {
+    algorithm.max_units(limit)
+}
+
 const THREADS: u32 = 8;
 
 const TRAFFIC: Traffic = Traffic {

@@ -8,12 +8,8 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::store::Store;
 use tollgate::{Algorithm, Decision, Quota, RateLimiter};
 
+use super::promised;
 use crate::spans::{Admission, Admissions};
-
-#[path = "../../support/algorithms.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod algorithms;
-use algorithms::promised;
 
 /// The traffic of one run.
 #[derive(Clone, Copy, Debug)]
