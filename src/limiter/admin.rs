@@ -33,10 +33,10 @@ use crate::telemetry::RefusedKey;
 /// }
 ///
 /// let admin = limiter.admin();
-/// assert_eq!(admin.peek("ada").await?.used(), 3);
+/// assert_eq!(admin.peek("ada").await?.view.used(), 3);
 ///
 /// admin.credit("ada", 2).await?;
-/// assert_eq!(admin.peek("ada").await?.remaining(), 2);
+/// assert_eq!(admin.peek("ada").await?.view.remaining(), 2);
 ///
 /// admin.block("ada", Duration::from_secs(600)).await?;
 /// assert!(!limiter.check("ada").await?.is_allowed());
@@ -44,7 +44,7 @@ use crate::telemetry::RefusedKey;
 ///
 /// admin.unblock("ada").await?;
 /// admin.reset("ada").await?;
-/// assert_eq!(admin.peek("ada").await?.remaining(), 3);
+/// assert_eq!(admin.peek("ada").await?.view.remaining(), 3);
 /// # Ok::<(), tollgate::Error>(())
 /// # }).unwrap();
 /// ```
