@@ -3,8 +3,7 @@
 use smallvec::SmallVec;
 
 use super::config::LayerConfig;
-use super::level::Level;
-use super::plan_lookup::PlanFuture;
+use super::level::{Level, PlanFuture};
 use super::settlement::LeftOut;
 use crate::error::Error;
 use crate::key::Key;

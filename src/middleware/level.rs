@@ -1,7 +1,9 @@
 //! One level of a layer: a limiter, and how it reads the key, the cost and the quotas from a request.
 
 use std::any::type_name_of_val;
+use std::error::Error as StdError;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -9,11 +11,11 @@ use http::response;
 use http_body::SizeHint;
 
 use super::diagnostics::LevelDiagnostics;
-use super::plan_lookup::{PlanFuture, PlanLookup, plan_future};
 use crate::decision::DecisionView;
+use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
-use crate::quota::IntoPlan;
+use crate::quota::{IntoPlan, Plan};
 
 /// A limit of a layer with several limits: a limiter, a key, and optionally a cost, plans and a settlement.
 ///
@@ -215,4 +217,20 @@ impl fmt::Debug for Level {
             .field("on_missing_key", on_missing_key)
             .finish_non_exhaustive()
     }
+}
+
+/// The closure of [`quotas_for`](crate::RateLimitLayer::quotas_for).
+type PlanLookup = dyn Fn(&Key, &Parts) -> PlanFuture + Send + Sync;
+
+pub(super) type PlanFuture = Pin<Box<dyn Future<Output = Result<Plan, Error>> + Send>>;
+
+/// Boxes the future of a lookup and converts its output.
+fn plan_future(lookup: impl Future<Output: IntoPlan> + Send + 'static) -> PlanFuture {
+    Box::pin(async { lookup.await.into_plan().map_err(lookup_failed) })
+}
+
+fn lookup_failed(error: Box<dyn StdError + Send + Sync>) -> Error {
+    // The text of the source is not in the message, because it may contain the key.
+    let text = "failed to look up the quotas of a key";
+    Error::new(ErrorKind::QuotasUnknown, text).with_boxed_source(error)
 }

@@ -15,7 +15,6 @@ mod headers;
 mod layer;
 mod level;
 mod outcome;
-mod plan_lookup;
 mod rejection;
 mod rejection_response;
 mod reservation;

@@ -4,7 +4,7 @@
 
 mod algorithm;
 mod block_rule;
-#[cfg_attr(not(feature = "calendar"), path = "without_calendar.rs")]
+#[cfg_attr(not(feature = "calendar"), path = "calendar/disabled.rs")]
 mod calendar;
 mod calendar_windows;
 #[cfg(feature = "calendar")]

@@ -1,11 +1,13 @@
 //! The findings about a whole layer, each of which is logged once.
 
-use super::dry_run::DryRunLog;
-use super::lines::OnceFlag;
-use super::lines::answering_500;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::lines::{OnceFlag, answering_500};
 use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::middleware::rejection::Rejection;
+use crate::telemetry::LineInterval;
 
 /// The diagnostics of one layer: flags and logs that limit the number of log lines. Each level has its own for
 /// its key and its settlements.
@@ -65,5 +67,32 @@ impl Diagnostics {
     /// Counts a request that a dry run would have rejected.
     pub(in crate::middleware) fn would_reject(&self, rejection: &Rejection) {
         self.dry_run.count(rejection);
+    }
+}
+
+/// The number of requests that a dry run would have rejected since the last line.
+#[derive(Debug)]
+struct DryRunLog {
+    count: AtomicU64,
+    lines: LineInterval,
+}
+
+impl Default for DryRunLog {
+    fn default() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            lines: LineInterval::new(Duration::from_secs(10)),
+        }
+    }
+}
+
+impl DryRunLog {
+    /// Counts a request, and logs the count if a line is due.
+    fn count(&self, rejection: &Rejection) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        if self.lines.is_due() {
+            let (limiter, count) = (rejection.limiter(), self.count.swap(0, Ordering::Relaxed));
+            tracing::info!(target: "tollgate::diagnostics", limiter, count, "dry run: requests would have been rejected");
+        }
     }
 }

@@ -2,8 +2,7 @@
 
 use http::request::Parts;
 
-use super::lines::OnceFlag;
-use super::lines::answering_500;
+use super::lines::{OnceFlag, answering_500};
 use super::misconfiguration::MisconfigurationChecks;
 use crate::decision::DecisionView;
 use crate::error::Error;

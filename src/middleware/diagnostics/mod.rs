@@ -2,7 +2,6 @@
 //!
 //! This module uses [`Rejection`](super::Rejection), and nothing else of the middleware.
 
-mod dry_run;
 mod forwarded_values;
 mod layer_diagnostics;
 mod level_diagnostics;
