@@ -182,6 +182,14 @@ impl Key {
         Self::with_text(self.text.join(&other.text)).in_network(self.network.or(other.network))
     }
 
+    /// Returns the name under which the limiter of this name counts its automatic blocks. No limiter of a user has it,
+    /// because `=` is encoded in names.
+    pub(crate) fn blocks_of_limiter(&self) -> Self {
+        Self::with_text(StoredText::new(|text| {
+            write!(text, "blocks={}", self.as_str())
+        }))
+    }
+
     fn with_text(text: StoredText) -> Self {
         Self {
             fingerprint: Fingerprint::of(text.as_str()),

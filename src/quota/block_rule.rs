@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::algorithm::Algorithm;
+use super::quota::{MAX_WINDOW, Quota};
 use crate::error::ConfigError;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -106,9 +108,6 @@ pub struct BlockRule {
 }
 
 impl BlockRule {
-    /// The parts of the time within which refusals are counted.
-    pub(crate) const PARTS: usize = 10;
-
     /// Blocks a key after `refusals` refusals within 10 minutes, for 10 minutes.
     ///
     /// The number is from 1 to 1 000 000.
@@ -210,51 +209,47 @@ impl BlockRule {
         Ok(self)
     }
 
-    /// Returns the number of refusals after which a key is blocked.
-    #[must_use]
-    pub const fn max_refusals(&self) -> u32 {
-        self.refusals
-    }
-
     /// Returns the duration of a block after `earlier` blocks that are not forgotten.
     #[must_use]
     pub fn duration_after(&self, earlier: u32) -> Duration {
-        Duration::from_micros(self.block_micros(earlier))
-    }
-
-    /// Returns the same in microseconds.
-    pub(crate) fn block_micros(&self, earlier: u32) -> u64 {
-        let longest = self.longest_micros();
         let factor = match earlier {
             _ if !self.is_doubling => 1,
             // 2^32 seconds are longer than the longest block.
             earlier => 1_u64 << earlier.min(32),
         };
-        self.first_micros.saturating_mul(factor).min(longest)
+        let micros = self.first_micros.saturating_mul(factor);
+        Duration::from_micros(micros.min(self.longest_micros()))
     }
 
-    pub(crate) const fn within_micros(&self) -> u64 {
-        self.within_micros
+    /// Returns the quota of refusals that count. It refuses a charge after which a block is due.
+    ///
+    /// A refusal never counts for longer than the time: its unit returns up to a tenth of the window late, and it is
+    /// charged [late](Self::max_age_micros).
+    pub(crate) fn refusals_quota(&self) -> Quota {
+        let window = Duration::from_micros(self.within_micros / 10 * 7);
+        Quota::new(self.refusals.saturating_sub(1), window).algorithm(Algorithm::SlidingBuckets(10))
     }
 
-    /// Returns the length of a part of the time, in microseconds. Refusals of one part are counted together.
-    pub(crate) const fn part_micros(&self) -> u64 {
-        self.within_micros / Self::PARTS as u64
+    /// Returns the age from which on refusals are not sent any more.
+    pub(crate) const fn max_age_micros(&self) -> u64 {
+        self.within_micros / 5
     }
 
-    pub(crate) fn longest_micros(&self) -> u64 {
+    /// Returns the quota to which `blocks` blocks are charged. They count until they are forgotten, or for the longest
+    /// window.
+    pub(crate) fn blocks_quota(&self, blocks: u32) -> Quota {
+        Quota::new(blocks, self.forgotten_after(blocks).min(MAX_WINDOW))
+    }
+
+    /// Returns the time after the start of the last of `blocks` blocks after which all of them are forgotten.
+    pub(crate) fn forgotten_after(&self, blocks: u32) -> Duration {
+        let quiet = self.forgotten_micros.unwrap_or(self.longest_micros());
+        self.duration_after(blocks.saturating_sub(1)) + Duration::from_micros(quiet)
+    }
+
+    fn longest_micros(&self) -> u64 {
         let default = self.first_micros.max(DEFAULT_LONGEST_MICROS);
         self.longest_micros.unwrap_or(default)
-    }
-
-    pub(crate) fn forgotten_micros(&self) -> u64 {
-        let default = self.longest_micros();
-        self.forgotten_micros.unwrap_or(default)
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) const fn is_doubling(&self) -> bool {
-        self.is_doubling
     }
 }
 

@@ -102,17 +102,27 @@ impl BlockList {
     #[must_use]
     pub fn shared(
         interval: Duration,
-        refresh: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+        refresh: impl Fn(&Self) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
-        Self::shared_on_clock(Clock::monotonic(), interval, refresh)
+        let refresh: Arc<RefreshFn> = Arc::new(refresh);
+        let in_background = Arc::clone(&refresh);
+        Self::shared_on_clock(Clock::monotonic(), interval, refresh, in_background)
     }
 
-    pub(crate) fn shared_on_clock(
+    pub(in crate::store) fn shared_on_clock(
         clock: Clock,
         interval: Duration,
-        refresh: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+        for_operators: Arc<RefreshFn>,
+        in_background: Arc<RefreshFn>,
     ) -> Self {
-        Self::build(clock, Some(Refresher::new(micros(interval), refresh)))
+        let refresher = Refresher {
+            for_operators,
+            in_background,
+            interval: micros(interval),
+            next_at: AtomicU64::new(0),
+            is_running: Arc::default(),
+        };
+        Self::build(clock, Some(refresher))
     }
 
     fn build(clock: Clock, refresher: Option<Refresher>) -> Self {
@@ -174,7 +184,7 @@ impl BlockList {
     /// Starts no refresh.
     #[must_use]
     pub fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
-        let name = key.fingerprint().within(limiter.fingerprint());
+        let name = name_of(limiter, key);
         self.find(name, self.inner.last_expiry.load(Ordering::Relaxed))
     }
 
@@ -182,63 +192,44 @@ impl BlockList {
     pub(crate) fn refresh(&self) -> StoreFuture<()> {
         match &self.inner.refresher {
             None => StoreFuture::ready(Ok(())),
-            Some(refresher) => (refresher.refresh)(self, RefreshTrigger::Operator),
+            Some(refresher) => (refresher.for_operators)(self),
         }
     }
 
-    /// Adds a block to the list, or removes the key from the list if the duration is zero.
+    /// Adds a block to the list, or removes the key from the list if the duration is zero. Returns whether it took effect:
+    /// an [automatic](Block::is_automatic) block does only if the key is not blocked.
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
-    pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
+    /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked. For an automatic block, if
+    /// 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
+    pub fn put(&self, block: Block<'_>) -> Result<bool, Error> {
         let now = self.inner.clock.now();
-        let name = (block.key.fingerprint()).within(block.limiter.fingerprint());
+        let name = name_of(block.limiter, block.key);
         let mut blocked = self.write();
         if block.duration.is_zero() {
             blocked.remove(&name);
             self.rebuild_index(&blocked);
-            return Ok(());
+            return Ok(true);
         }
-        if !blocked.contains_key(&name) && !self.make_room(&mut blocked, MAX_BLOCKED, now) {
-            return Err(full());
+        let max = if block.is_automatic {
+            MAX_AUTOMATIC
+        } else {
+            MAX_BLOCKED
+        };
+        if blocked.len() >= max {
+            blocked.retain(|_, key| key.expires_at > now);
+            self.rebuild_index(&blocked);
         }
-        self.insert(&mut blocked, name, block, now);
-        Ok(())
-    }
-
-    /// Adds an [automatic](crate::BlockRule) block to the list, unless the key is blocked. Returns whether it was added.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error of kind [`Full`](ErrorKind::Full) if 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
-    pub fn put_automatic(&self, block: Block<'_>) -> Result<bool, Error> {
-        let now = self.inner.clock.now();
-        let name = (block.key.fingerprint()).within(block.limiter.fingerprint());
-        let mut blocked = self.write();
-        if !self.make_room(&mut blocked, MAX_AUTOMATIC, now)
-            || !has_room(&blocked, block.limiter, now)
+        let known = blocked.get(&name);
+        if block.is_automatic && known.is_some_and(|known| known.remaining(now).is_some()) {
+            return Ok(false);
+        }
+        if known.is_none() && blocked.len() >= max
+            || block.is_automatic && !has_room(&blocked, block.limiter, now)
         {
             return Err(full());
         }
-        let known = blocked.get(&name);
-        if known.is_some_and(|known| known.remaining(now).is_some()) {
-            return Ok(false);
-        }
-        self.insert(&mut blocked, name, block, now);
-        Ok(true)
-    }
-
-    /// Removes expired blocks if there are `max` blocks. Returns whether there is room.
-    fn make_room(&self, blocked: &mut Blocked, max: usize, now: u64) -> bool {
-        if blocked.len() >= max {
-            blocked.retain(|_, blocked| blocked.expires_at > now);
-            self.rebuild_index(blocked);
-        }
-        blocked.len() < max
-    }
-
-    fn insert(&self, blocked: &mut Blocked, name: Fingerprint, block: Block<'_>, now: u64) {
         let expires_at = now.saturating_add(micros(block.duration));
         let blocked_key = BlockedKey {
             limiter: block.limiter.clone(),
@@ -250,13 +241,14 @@ impl BlockList {
         self.inner
             .last_expiry
             .fetch_max(expires_at, Ordering::Relaxed);
+        Ok(true)
     }
 
     /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         let now = self.inner.clock.now();
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
-            let name = key.fingerprint().within(limiter.fingerprint());
+            let name = name_of(&limiter, &key);
             let expires_at = now.saturating_add(micros(remaining));
             let blocked_key = BlockedKey {
                 limiter,
@@ -308,6 +300,11 @@ impl BlockList {
     }
 }
 
+/// Returns the fingerprint of limiter and key together.
+fn name_of(limiter: &Key, key: &Key) -> Fingerprint {
+    key.fingerprint().within(limiter.fingerprint())
+}
+
 /// Returns whether a limiter has room for an automatic block.
 fn has_room(blocked: &Blocked, limiter: &Key, now: u64) -> bool {
     let of_limiter = |key: &&BlockedKey| key.limiter == *limiter && key.expires_at > now;
@@ -322,22 +319,13 @@ impl BlockedKey {
     }
 }
 
-/// The reason for a refresh of a [`BlockList`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RefreshTrigger {
-    /// An operator waits for the list, and gets the error if the refresh fails.
-    Operator,
-    /// Checks need a recent list, but do not wait for it.
-    Background,
-}
-
 /// Fetches the shared list, and replaces the content of this one.
-type RefreshFn = dyn Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync;
+type RefreshFn = dyn Fn(&BlockList) -> StoreFuture<()> + Send + Sync;
 
 /// Refreshes a list for operators, and in the background while there are checks.
 struct Refresher {
-    refresh: Box<RefreshFn>,
+    for_operators: Arc<RefreshFn>,
+    in_background: Arc<RefreshFn>,
     /// The shortest time between two refreshes in the background, in microseconds; 0 for none.
     interval: u64,
     /// The time at which the next refresh in the background is due.
@@ -347,18 +335,6 @@ struct Refresher {
 }
 
 impl Refresher {
-    fn new(
-        interval: u64,
-        refresh: impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            refresh: Box::new(refresh),
-            interval,
-            next_at: AtomicU64::new(0),
-            is_running: Arc::default(),
-        }
-    }
-
     /// Starts a refresh in the background if one is due.
     fn refresh_if_due(&self, list: &BlockList, clock: &Clock) {
         if self.interval == 0 {
@@ -384,7 +360,7 @@ impl Refresher {
         // If a refresh is slow, the next one waits for its end.
         if moved.is_ok() && !self.is_running.swap(true, Ordering::Acquire) {
             let running = Running(Arc::clone(&self.is_running));
-            let refresh = (self.refresh)(list, RefreshTrigger::Background);
+            let refresh = (self.in_background)(list);
             drop(runtime.spawn(async move {
                 let _running = running;
                 // The refresh function logs its errors.

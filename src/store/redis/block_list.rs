@@ -8,15 +8,15 @@ use redis::Value;
 
 use super::client::Client;
 use super::connection::{KEYLESS, noting_asked};
-use super::protocol::errors::{self, malformed_reply};
+use super::protocol::errors::malformed_reply;
 use super::protocol::{KeyNames, member};
-use super::refusals::{MAX_KEYS_PER_CALL, OwnedRefusals};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::store::block_list::{BlockList, RefreshTrigger, full};
+use crate::store::block_list::{BlockList, full};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::requests::{Block, RefusalOutcome, Refusals};
+use crate::store::requests::Block;
 
 /// The default of the refresh interval: as long as a refusal is remembered, and no load for Redis.
 pub(super) const DEFAULT_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,92 +71,44 @@ impl SharedBlockList {
         })
     }
 
-    /// Returns the function with which a [`BlockList`] refreshes itself, for as long as the store
-    /// lives.
-    pub(super) fn refresher(
-        self: &Arc<Self>,
-    ) -> impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + use<> {
-        let shared = Arc::downgrade(self);
-        move |blocks, trigger| {
-            let Some(shared) = shared.upgrade() else {
-                return StoreFuture::ready(Ok(()));
-            };
-            // A background refresh spares a store that fails.
-            if trigger == RefreshTrigger::Background
-                && shared.circuit_breaker.is_open_at(shared.breaker())
-            {
-                return StoreFuture::ready(Ok(()));
-            }
-            let blocks = blocks.clone();
-            StoreFuture::boxed(async move {
-                match trigger {
-                    RefreshTrigger::Operator => {
-                        let refresh = shared.refresh(&blocks);
-                        shared.client.within_deadline(refresh).await
-                    }
-                    RefreshTrigger::Background => {
-                        let outcome = shared.refresh_in_background(&blocks).await;
-                        if let Err(error) = &outcome {
-                            shared.client.meter.record_error(error.kind());
-                        }
-                        shared.log(&outcome);
-                        outcome
-                    }
-                }
+    /// Creates the list of this process. It refreshes itself for as long as the store lives.
+    pub(super) fn block_list(self: &Arc<Self>, clock: Clock, interval: Duration) -> BlockList {
+        let refresher = |refresh: fn(Arc<Self>, BlockList) -> StoreFuture<()>| {
+            let shared = Arc::downgrade(self);
+            Arc::new(move |blocks: &BlockList| match shared.upgrade() {
+                Some(shared) => refresh(shared, blocks.clone()),
+                None => StoreFuture::ready(Ok(())),
             })
-        }
+        };
+        let for_operators = refresher(Self::refresh_for_operator);
+        let in_background = refresher(Self::refresh_in_background);
+        BlockList::shared_on_clock(clock, interval, for_operators, in_background)
     }
 
     /// Blocks a key in Redis and in `blocks`. A duration of zero unblocks it.
-    pub(super) fn block(self: &Arc<Self>, blocks: BlockList, block: Block<'_>) -> StoreFuture<()> {
-        let (shared, block) = (Arc::clone(self), OwnedBlock::from(block));
+    pub(super) fn block(
+        self: &Arc<Self>,
+        blocks: BlockList,
+        block: Block<'_>,
+    ) -> StoreFuture<bool> {
+        let shared = Arc::clone(self);
+        let (limiter, key) = (block.limiter.clone(), block.key.clone());
+        let (duration, is_automatic) = (block.duration, block.is_automatic);
         StoreFuture::boxed(async move {
+            let member = member(&limiter, &key);
             let blocked = async {
-                shared.client.block(&block).await?;
-                shared.change(&blocks, block.block())
+                if !shared.client.block(member, duration, is_automatic).await? {
+                    return Ok(false);
+                }
+                // Redis has decided, so that the list of this process does not.
+                shared.change(&blocks, Block::new(&limiter, &key, duration))
             };
             shared.client.within_deadline(blocked).await
         })
     }
 
-    /// Counts refusals in Redis. Adds the keys that these have blocked to `blocks`.
-    ///
-    /// No caller waits, so a call has more time than a check. Keys that fail alone are errors at the end.
-    pub(super) fn count_refusals(
-        self: &Arc<Self>,
-        blocks: BlockList,
-        refusals: &[Refusals<'_>],
-    ) -> StoreFuture<Vec<RefusalOutcome>> {
-        let (shared, breaker) = (Arc::clone(self), self.breaker());
-        let refusals: Vec<_> = refusals.iter().copied().map(OwnedRefusals::from).collect();
-        if shared.circuit_breaker.is_open_at(breaker) {
-            return StoreFuture::ready(Err(shared.circuit_breaker.open_error(breaker)));
-        }
-        StoreFuture::boxed(async move {
-            let mut outcomes = Vec::with_capacity(refusals.len());
-            for refusals in refusals.chunks(MAX_KEYS_PER_CALL) {
-                let timeout = shared.background_timeout();
-                let counted = shared.client.count_refusals(refusals);
-                let counted = noting_asked(async {
-                    let counted = tokio::time::timeout(timeout, counted).await;
-                    let late = || errors::timeout(&shared.client.server(), timeout);
-                    counted.unwrap_or_else(|_| Err(late()))
-                });
-                let counted = counted.await?;
-                for (refusals, outcome) in refusals.iter().zip(counted) {
-                    if let Ok(RefusalOutcome::Blocked { duration, .. }) = outcome {
-                        let OwnedRefusals { limiter, key, .. } = refusals;
-                        shared.change(&blocks, Block::new(limiter, key, duration))?;
-                    }
-                    outcomes.push(outcome);
-                }
-            }
-            outcomes.into_iter().collect()
-        })
-    }
-
     /// Makes a change in this process that was made in Redis.
-    fn change(&self, blocks: &BlockList, block: Block<'_>) -> Result<(), Error> {
+    fn change(&self, blocks: &BlockList, block: Block<'_>) -> Result<bool, Error> {
         // A refresh in flight may not include this change.
         let mut known = self.known();
         known.changes += 1;
@@ -170,23 +122,36 @@ impl SharedBlockList {
         nodes.map_or(0, |nodes| nodes.of_slot(KeyNames::block_list_slot()))
     }
 
-    /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
-    /// check may.
-    async fn refresh_in_background(&self, blocks: &BlockList) -> Result<(), Error> {
-        let timeout = self.background_timeout();
-        noting_asked(async {
-            let refreshed = tokio::time::timeout(timeout, self.refresh(blocks)).await;
-            refreshed.unwrap_or_else(|_| {
-                let server = self.client.server();
-                let text = format!("{server} did not send the block list within {timeout:?}");
-                Err(Error::new(ErrorKind::Timeout, text))
-            })
+    fn refresh_for_operator(self: Arc<Self>, blocks: BlockList) -> StoreFuture<()> {
+        StoreFuture::boxed(async move {
+            let refresh = self.refresh(&blocks);
+            self.client.within_deadline(refresh).await
         })
-        .await
     }
 
-    fn background_timeout(&self) -> Duration {
-        self.client.deadline.max(MIN_REFRESH_TIMEOUT)
+    /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
+    /// check may. Spares a store that fails.
+    fn refresh_in_background(self: Arc<Self>, blocks: BlockList) -> StoreFuture<()> {
+        if self.circuit_breaker.is_open_at(self.breaker()) {
+            return StoreFuture::ready(Ok(()));
+        }
+        StoreFuture::boxed(async move {
+            let timeout = self.client.deadline.max(MIN_REFRESH_TIMEOUT);
+            let outcome = noting_asked(async {
+                let refreshed = tokio::time::timeout(timeout, self.refresh(&blocks)).await;
+                refreshed.unwrap_or_else(|_| {
+                    let server = self.client.server();
+                    let text = format!("{server} did not send the block list within {timeout:?}");
+                    Err(Error::new(ErrorKind::Timeout, text))
+                })
+            });
+            let outcome = outcome.await;
+            if let Err(error) = &outcome {
+                self.client.meter.record_error(error.kind());
+            }
+            self.log(&outcome);
+            outcome
+        })
     }
 
     /// Reads the list if its version is another one than known.
@@ -235,33 +200,6 @@ impl SharedBlockList {
     }
 }
 
-/// A [`Block`] that outlives its caller's borrow.
-struct OwnedBlock {
-    limiter: Key,
-    key: Key,
-    duration: Duration,
-}
-
-impl OwnedBlock {
-    fn block(&self) -> Block<'_> {
-        Block {
-            limiter: &self.limiter,
-            key: &self.key,
-            duration: self.duration,
-        }
-    }
-}
-
-impl From<Block<'_>> for OwnedBlock {
-    fn from(block: Block<'_>) -> Self {
-        Self {
-            limiter: block.limiter.clone(),
-            key: block.key.clone(),
-            duration: block.duration,
-        }
-    }
-}
-
 /// The list as Redis has it.
 struct ListReply {
     version: String,
@@ -270,18 +208,24 @@ struct ListReply {
 }
 
 impl Client {
-    async fn block(&self, block: &OwnedBlock) -> Result<(), Error> {
-        let micros = u64::try_from(block.duration.as_nanos().div_ceil(1_000));
+    /// Returns whether the key was not blocked, if the block is automatic.
+    async fn block(
+        &self,
+        member: String,
+        duration: Duration,
+        is_automatic: bool,
+    ) -> Result<bool, Error> {
+        let micros = u64::try_from(duration.as_nanos().div_ceil(1_000));
         let micros = micros.map_or(MAX_BLOCK_MICROS, |micros| micros.min(MAX_BLOCK_MICROS));
         let script = &self.scripts.block;
-        let mut call = script.call(2, 2, 0);
+        let mut call = script.call(1, 3, 0);
         call.arg(self.names.block_list());
-        call.arg(self.names.refusals(&block.limiter, &block.key));
-        call.arg(member(&block.limiter, &block.key)).arg(micros);
+        call.arg(member).arg(micros).arg(u8::from(is_automatic));
         match self.run(KEYLESS, script, call).await? {
-            Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),
-            _ => Err(malformed_reply("neither 0 nor 1", &self.server())),
+            Value::Int(1) => Ok(true),
+            Value::Int(2) => Ok(false),
+            _ => Err(malformed_reply("no outcome of a block", &self.server())),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
-use crate::store::requests::{Block, Check, Credit, Refund, RefusalOutcome, Refusals, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 
 /// A store for tests of a service: it refuses, fails or hangs when the test says so.
@@ -313,12 +313,8 @@ impl Store for TestStore {
         self.adjust(|| self.counts.credit(credit))
     }
 
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         self.adjust(|| self.counts.block(block))
-    }
-
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
-        self.adjust(|| self.counts.count_refusals(refusals))
     }
 
     fn block_list(&self) -> BlockList {
