@@ -96,7 +96,7 @@ impl SqliteStore {
         let blocks = Arc::clone(&database);
         Ok(Self {
             id: StoreId::unique(),
-            block_list: BlockList::shared(BLOCKS_REFRESH, move |list, _| {
+            block_list: BlockList::shared(BLOCKS_REFRESH, move |list| {
                 StoreFuture::ready(blocks.read_blocks().map(|blocks| list.replace(blocks)))
             }),
             circuit_breaker: CircuitBreaker::new().named("sqlite"),
