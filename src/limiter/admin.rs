@@ -8,7 +8,7 @@ use super::limiter::RateLimiter;
 use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::key::{IntoKey, Key};
-use crate::quota::{IntoQuotas, Quotas};
+use crate::quota::{BlockRule, IntoQuotas, Quotas};
 use crate::store::{Block, Credit};
 use crate::telemetry::RefusedKey;
 
@@ -125,7 +125,7 @@ impl Admin {
         let key = key.into_key();
         limiter.block_list.refresh().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
-        let blocked_for = limiter.block_list.remaining(limiter.subject(quotas, &key));
+        let blocked_for = limiter.block_list.blocked_for(&limiter.scope, &key);
         let block_reason = match blocked_for {
             None => None,
             Some(_) => Some(self.reason(&key).await?),
@@ -275,7 +275,8 @@ impl Admin {
             ..
         } = &self.limiter;
         let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());
-        BlockCounts::new(store, scope, rule)
+        // The blocks of a key are found with any rule.
+        BlockCounts::new(store, scope, rule.unwrap_or(BlockRule::refusals(1)))
     }
 
     /// Returns why a blocked key is blocked.

@@ -1,5 +1,6 @@
 //! The rule of automatic blocks: how often a key is refused before it is blocked, and for how long.
 
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -7,20 +8,20 @@ use super::algorithm::Algorithm;
 use super::quota::{MAX_WINDOW, Quota};
 use crate::error::ConfigError;
 
-const MICROS_PER_SECOND: u64 = 1_000_000;
-const DAY_MICROS: u64 = 86_400 * MICROS_PER_SECOND;
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
 
 const REFUSALS: RangeInclusive<u32> = 1..=1_000_000;
 /// Processes send their refusals once a second, so shorter times would be too coarse.
-const WITHIN_MICROS: RangeInclusive<u64> = 10 * MICROS_PER_SECOND..=DAY_MICROS;
-const BLOCK_MICROS: RangeInclusive<u64> = MICROS_PER_SECOND..=366 * DAY_MICROS;
+const WITHIN: RangeInclusive<Duration> = Duration::from_secs(10)..=DAY;
+const BLOCK: RangeInclusive<Duration> = SECOND..=MAX_WINDOW;
 
 /// Long enough for a client that waits for `Retry-After` to be refused a few times only.
-const DEFAULT_WITHIN_MICROS: u64 = 600 * MICROS_PER_SECOND;
+const DEFAULT_WITHIN: Duration = Duration::from_secs(600);
 /// Ends before most people ask for support.
-const DEFAULT_BLOCK_MICROS: u64 = 600 * MICROS_PER_SECOND;
+const DEFAULT_BLOCK: Duration = Duration::from_secs(600);
 /// A mistake heals overnight.
-const DEFAULT_LONGEST_MICROS: u64 = DAY_MICROS;
+const DEFAULT_LONGEST: Duration = DAY;
 
 /// The rule by which a limiter blocks keys that are refused too often, for longer each time.
 ///
@@ -98,13 +99,13 @@ const DEFAULT_LONGEST_MICROS: u64 = DAY_MICROS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockRule {
     refusals: u32,
-    within_micros: u64,
-    first_micros: u64,
+    within: Duration,
+    first: Duration,
     is_doubling: bool,
     /// `None` for the default.
-    longest_micros: Option<u64>,
+    longest: Option<Duration>,
     /// `None` for the longest block.
-    forgotten_micros: Option<u64>,
+    forgotten: Option<Duration>,
 }
 
 impl BlockRule {
@@ -115,25 +116,25 @@ impl BlockRule {
     pub const fn refusals(refusals: u32) -> Self {
         Self {
             refusals,
-            within_micros: DEFAULT_WITHIN_MICROS,
-            first_micros: DEFAULT_BLOCK_MICROS,
+            within: DEFAULT_WITHIN,
+            first: DEFAULT_BLOCK,
             is_doubling: false,
-            longest_micros: None,
-            forgotten_micros: None,
+            longest: None,
+            forgotten: None,
         }
     }
 
     /// Sets the time within which the refusals are counted, from 10 s to 1 day. The default is 10 minutes.
     #[must_use]
     pub const fn within(mut self, time: Duration) -> Self {
-        self.within_micros = micros(time);
+        self.within = time;
         self
     }
 
     /// Sets the duration of a block, from 1 s to 366 days. The default is 10 minutes.
     #[must_use]
     pub const fn block_for(mut self, duration: Duration) -> Self {
-        self.first_micros = micros(duration);
+        self.first = duration;
         self
     }
 
@@ -149,7 +150,7 @@ impl BlockRule {
     /// all blocks.
     #[must_use]
     pub const fn max_block(mut self, longest: Duration) -> Self {
-        self.longest_micros = Some(micros(longest));
+        self.longest = Some(longest);
         self
     }
 
@@ -159,7 +160,7 @@ impl BlockRule {
     /// The time begins when the last block ends. The default is the longest block: a day by default.
     #[must_use]
     pub const fn forget_after(mut self, time: Duration) -> Self {
-        self.forgotten_micros = Some(micros(time));
+        self.forgotten = Some(time);
         self
     }
 
@@ -182,57 +183,50 @@ impl BlockRule {
     /// assert!(error.to_string().contains("1 to 1000000 refusals"));
     /// ```
     pub fn validated(self) -> Result<Self, ConfigError> {
-        let time = Duration::from_micros;
-        let block = BLOCK_MICROS.contains(&self.first_micros);
-        let longest = self
-            .longest_micros
-            .filter(|micros| !BLOCK_MICROS.contains(micros));
-        let forgotten = self
-            .forgotten_micros
-            .filter(|micros| !BLOCK_MICROS.contains(micros));
-        if !REFUSALS.contains(&self.refusals) {
-            let rule = "a key is blocked after 1 to 1000000 refusals";
-            return Err(ConfigError::block_rule(&self.refusals, rule));
-        }
-        if !WITHIN_MICROS.contains(&self.within_micros) {
-            let rule = "refusals are counted within 10 s to 1 day";
-            return Err(ConfigError::block_rule(&time(self.within_micros), rule));
-        }
-        if let Some(micros) = (!block).then_some(self.first_micros).or(longest) {
-            let rule = "a block lasts from 1 s to 366 days";
-            return Err(ConfigError::block_rule(&time(micros), rule));
-        }
-        if let Some(micros) = forgotten {
-            let rule = "earlier blocks are forgotten after 1 s to 366 days";
-            return Err(ConfigError::block_rule(&time(micros), rule));
-        }
+        let quiet = self.forgotten.unwrap_or(SECOND);
+        let rule = "a key is blocked after 1 to 1000000 refusals";
+        validate(&self.refusals, &REFUSALS, rule)?;
+        validate(
+            &self.within,
+            &WITHIN,
+            "refusals are counted within 10 s to 1 day",
+        )?;
+        validate(&self.first, &BLOCK, "a block lasts from 1 s to 366 days")?;
+        validate(
+            &self.longest(),
+            &BLOCK,
+            "a block lasts from 1 s to 366 days",
+        )?;
+        validate(
+            &quiet,
+            &BLOCK,
+            "earlier blocks are forgotten after 1 s to 366 days",
+        )?;
         Ok(self)
     }
 
     /// Returns the duration of a block after `earlier` blocks that are not forgotten.
     #[must_use]
     pub fn duration_after(&self, earlier: u32) -> Duration {
-        let factor = match earlier {
-            _ if !self.is_doubling => 1,
-            // 2^32 seconds are longer than the longest block.
-            earlier => 1_u64 << earlier.min(32),
-        };
-        let micros = self.first_micros.saturating_mul(factor);
-        Duration::from_micros(micros.min(self.longest_micros()))
+        // 2^30 seconds are longer than the longest block.
+        let doublings = if self.is_doubling { earlier.min(30) } else { 0 };
+        self.first
+            .saturating_mul(1 << doublings)
+            .min(self.longest())
     }
 
     /// Returns the quota of refusals that count. It refuses a charge after which a block is due.
     ///
     /// A refusal never counts for longer than the time: its unit returns up to a tenth of the window late, and it is
-    /// charged [late](Self::max_age_micros).
+    /// charged [late](Self::max_age).
     pub(crate) fn refusals_quota(&self) -> Quota {
-        let window = Duration::from_micros(self.within_micros / 10 * 7);
-        Quota::new(self.refusals.saturating_sub(1), window).algorithm(Algorithm::SlidingBuckets(10))
+        let (limit, window) = (self.refusals.saturating_sub(1), self.within / 10 * 7);
+        Quota::new(limit, window).algorithm(Algorithm::SlidingBuckets(10))
     }
 
     /// Returns the age from which on refusals are not sent any more.
-    pub(crate) const fn max_age_micros(&self) -> u64 {
-        self.within_micros / 5
+    pub(crate) fn max_age(&self) -> Duration {
+        self.within / 5
     }
 
     /// Returns the quota to which `blocks` blocks are charged. They count until they are forgotten, or for the longest
@@ -243,35 +237,32 @@ impl BlockRule {
 
     /// Returns the time after the start of the last of `blocks` blocks after which all of them are forgotten.
     pub(crate) fn forgotten_after(&self, blocks: u32) -> Duration {
-        let quiet = self.forgotten_micros.unwrap_or(self.longest_micros());
-        self.duration_after(blocks.saturating_sub(1)) + Duration::from_micros(quiet)
+        let quiet = self.forgotten.unwrap_or_else(|| self.longest());
+        self.duration_after(blocks.saturating_sub(1)) + quiet
     }
 
-    fn longest_micros(&self) -> u64 {
-        let default = self.first_micros.max(DEFAULT_LONGEST_MICROS);
-        self.longest_micros.unwrap_or(default)
+    fn longest(&self) -> Duration {
+        let default = self.first.max(DEFAULT_LONGEST);
+        self.longest.unwrap_or(default)
     }
 }
 
-/// Converts to microseconds, rounded up. Saturates, because a time that long is out of range anyway.
-const fn micros(time: Duration) -> u64 {
-    let fraction: u64 = if time.subsec_nanos().is_multiple_of(1_000) {
-        0
-    } else {
-        1
-    };
-    time.as_secs()
-        .saturating_mul(MICROS_PER_SECOND)
-        .saturating_add(time.subsec_micros() as u64 + fraction)
+fn validate<T: Debug + PartialOrd>(
+    value: &T,
+    range: &RangeInclusive<T>,
+    rule: &'static str,
+) -> Result<(), ConfigError> {
+    match range.contains(value) {
+        true => Ok(()),
+        false => Err(ConfigError::block_rule(value, rule)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
-    const DAY: Duration = Duration::from_secs(86_400);
     const NANO: Duration = Duration::from_nanos(1);
 
     #[test]
@@ -303,10 +294,26 @@ mod tests {
             .block_for(HOUR)
             .doubling()
             .max_block(9 * DAY);
-        let day = DEFAULT_LONGEST_MICROS;
-        assert_eq!(rule.forgotten_micros(), 9 * day);
-        assert_eq!(BlockRule::refusals(1).forgotten_micros(), day);
-        assert_eq!(rule.forget_after(SECOND).forgotten_micros(), 1_000_000);
+        assert_eq!(rule.forgotten_after(1), HOUR + 9 * DAY);
+        assert_eq!(rule.forgotten_after(3), 4 * HOUR + 9 * DAY);
+        let by_default = BlockRule::refusals(1).block_for(HOUR);
+        assert_eq!(by_default.forgotten_after(9), HOUR + DAY);
+        assert_eq!(rule.forget_after(SECOND).forgotten_after(1), HOUR + SECOND);
+    }
+
+    #[test]
+    fn a_refusal_counts_for_less_than_the_time_and_the_quotas_are_in_range() {
+        for within in [10 * SECOND, 12_345_679 * Duration::from_micros(1), DAY] {
+            let rule = BlockRule::refusals(1_000_000).within(within);
+            let quota = rule.refusals_quota();
+            let latest = Duration::from_micros(quota.bucket_micros()) + quota.window();
+            // What is left is for the call of the store.
+            assert!(latest + rule.max_age() < within / 100 * 98);
+        }
+        let rule = BlockRule::refusals(1)
+            .block_for(MAX_WINDOW)
+            .max_block(MAX_WINDOW);
+        assert_eq!(rule.blocks_quota(7).window(), MAX_WINDOW);
     }
 
     #[test]
@@ -327,11 +334,11 @@ mod tests {
             ("invalid block rule 0:", "1 to 1000000"),
             ("1000001:", "1 to 1000000"),
             ("9.999999s:", "10 s to 1 day"),
-            ("86400.000001s:", "10 s to 1 day"),
+            ("86400.000000001s:", "10 s to 1 day"),
             ("999.999ms:", "1 s to 366 days"),
-            ("31622400.000001s:", "1 s to 366 days"),
+            ("31622400.000000001s:", "1 s to 366 days"),
             ("0ns:", "1 s to 366 days"),
-            ("18446744073709.551615s:", "1 s to 366 days"),
+            ("18446744073709551615.999999999s:", "1 s to 366 days"),
         ];
         for (text, (value, range)) in texts.iter().zip(parts) {
             assert!(text.contains(value) && text.contains(range), "{text}");

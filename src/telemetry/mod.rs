@@ -5,6 +5,7 @@
 mod busiest_refused;
 mod checks;
 mod events;
+mod failure_streak;
 #[cfg(test)]
 mod log_capture;
 mod metrics;
@@ -13,6 +14,7 @@ mod outcome_label;
 
 pub use busiest_refused::RefusedKey;
 pub(crate) use checks::Telemetry;
+pub(crate) use failure_streak::FailureStreak;
 #[cfg(test)]
 pub(crate) use log_capture::log_of;
 pub(crate) use metrics::{LeaseMeter, StoreMeter};

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::key::{Fingerprint, HashFingerprint, Key};
 use crate::limiter::pending_check::Limiters;
 use crate::quota::BlockRule;
 use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{FailureStreak, Telemetry};
 
 /// The shortest time between two calls of a store that does not answer at once.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -35,9 +35,6 @@ const MAX_UNSENT: usize = 10_000;
 
 /// The keys that are sent together, so that the checks of clients are not delayed behind thousands.
 const KEYS_AT_ONCE: usize = 100;
-
-/// The failures in a row after which a warning is logged.
-const FAILURES_BEFORE_WARNING: u32 = 3;
 
 /// The time between two warnings that the block list is full, in microseconds.
 const WARNING_INTERVAL: u64 = 60_000_000;
@@ -49,7 +46,6 @@ const MAX_WAITS: usize = 10_000;
 pub(in crate::limiter) struct AutomaticBlocks {
     counts: BlockCounts,
     limiter: Key,
-    store: ProtectedStore,
     block_list: BlockList,
     telemetry: Arc<Telemetry>,
     unsent: Mutex<Unsent>,
@@ -58,7 +54,7 @@ pub(in crate::limiter) struct AutomaticBlocks {
     /// Whether a thread or a task sends.
     is_sending: Arc<AtomicBool>,
     /// The times in a row that sending failed.
-    failures: AtomicU32,
+    failures: FailureStreak,
     /// Whether the store cannot block keys at all.
     is_unsupported: AtomicBool,
     /// The time of the next warning that the block list is full.
@@ -120,9 +116,8 @@ impl AutomaticBlocks {
         telemetry: &Arc<Telemetry>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            counts: BlockCounts::new(store, limiter, Some(rule)),
+            counts: BlockCounts::new(store, limiter, rule),
             limiter: limiter.clone(),
-            store: store.clone(),
             block_list: block_list.clone(),
             telemetry: Arc::clone(telemetry),
             unsent: Mutex::default(),
@@ -134,14 +129,14 @@ impl AutomaticBlocks {
                 DefaultLifecycle::default(),
             ),
             is_sending: Arc::default(),
-            failures: AtomicU32::new(0),
+            failures: FailureStreak::default(),
             is_unsupported: AtomicBool::new(false),
             next_warning_at: AtomicU64::new(0),
         })
     }
 
     pub(in crate::limiter) fn rule(&self) -> BlockRule {
-        self.counts.rule()
+        self.counts.rule
     }
 
     /// Returns how long the quotas would go on to refuse a blocked key, by its refusals in this process.
@@ -220,10 +215,7 @@ impl AutomaticBlocks {
             outcome = outcome.and(sent);
             refused = rest;
         }
-        match outcome {
-            Ok(()) => self.record_success(),
-            Err(error) => self.record_failure(&error),
-        }
+        self.record(&outcome);
         are_left
     }
 
@@ -246,10 +238,12 @@ impl AutomaticBlocks {
         if !self.counts.count_refusals(key, *count).await? {
             return Ok(());
         }
-        let earlier = self.counts.earlier_blocks(key).await?;
+        let (earlier, age) = self.counts.blocks(key).await?;
+        let is_forgotten = age >= self.rule().forgotten_after(earlier);
+        let earlier = if is_forgotten { 0 } else { earlier };
         let duration = self.rule().duration_after(earlier);
         let block = Block::new(&self.limiter, key, duration).automatic();
-        let has_blocked = match self.store.block(block).await {
+        let has_blocked = match self.counts.store.block(block).await {
             Err(error) if error.kind() == ErrorKind::Full => {
                 self.warn_of_full_list();
                 return Ok(());
@@ -269,53 +263,48 @@ impl AutomaticBlocks {
 
     fn warn_of_full_list(&self) {
         let (now, due_at) = (self.now(), self.next_warning_at.load(Ordering::Relaxed));
-        if now < due_at {
-            return;
-        }
-        self.next_warning_at
-            .store(now.saturating_add(WARNING_INTERVAL), Ordering::Relaxed);
-        tracing::warn!(
-            target: "tollgate::diagnostics",
-            limiter = self.limiter.as_str(),
-            "cannot block a key that was refused too often: the limiter or the store has no room for more automatic blocks; \
-             unblock keys, or block after more refusals"
-        );
-    }
-
-    fn record_failure(&self, error: &Error) {
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
-        let logged_at = match error.kind() {
-            ErrorKind::Unsupported => {
-                self.is_unsupported.store(true, Ordering::Relaxed);
-                failures
-            }
-            ErrorKind::Misconfigured => 0,
-            _ => FAILURES_BEFORE_WARNING - 1,
-        };
-        if failures == logged_at {
+        if now >= due_at {
+            let next_at = now.saturating_add(WARNING_INTERVAL);
+            self.next_warning_at.store(next_at, Ordering::Relaxed);
             tracing::warn!(
                 target: "tollgate::diagnostics",
                 limiter = self.limiter.as_str(),
-                "failed to count refusals, so no key is blocked automatically: {error}"
+                "cannot block a key that was refused too often: the limiter or the store has no room for more automatic \
+                 blocks; unblock keys, or block after more refusals"
             );
         }
     }
 
-    fn record_success(&self) {
-        // The series begins at 0.
-        self.telemetry.record_blocks(0);
-        if self.failures.swap(0, Ordering::Relaxed) >= FAILURES_BEFORE_WARNING {
-            tracing::info!(
-                target: "tollgate::diagnostics",
-                limiter = self.limiter.as_str(),
-                "refusals are counted again"
-            );
+    /// Records whether refusals were counted.
+    fn record(&self, outcome: &Result<(), Error>) {
+        let limiter = self.limiter.as_str();
+        match outcome {
+            Ok(()) => {
+                // The series begins at 0.
+                self.telemetry.record_blocks(0);
+                if self.failures.end() {
+                    tracing::info!(target: "tollgate::diagnostics", limiter, "refusals are counted again");
+                }
+            }
+            Err(error) => {
+                let is_unsupported = error.kind() == ErrorKind::Unsupported;
+                self.is_unsupported
+                    .fetch_or(is_unsupported, Ordering::Relaxed);
+                let is_lasting = is_unsupported || error.kind() == ErrorKind::Misconfigured;
+                if self.failures.fail(is_lasting) {
+                    tracing::warn!(
+                        target: "tollgate::diagnostics",
+                        limiter,
+                        "failed to count refusals, so no key is blocked automatically: {error}"
+                    );
+                }
+            }
         }
     }
 
     /// Returns whether refusals are too old to be counted, because they would count for too long.
     fn is_outdated(&self, refused: &Refused, now: u64) -> bool {
-        now.saturating_sub(refused.first_at) >= self.rule().max_age_micros()
+        now.saturating_sub(refused.first_at) >= micros(self.rule().max_age())
     }
 
     fn now(&self) -> u64 {

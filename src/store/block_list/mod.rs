@@ -5,4 +5,4 @@ mod filter;
 
 pub use block_list::BlockList;
 #[cfg(feature = "redis")]
-pub(super) use block_list::full;
+pub(super) use block_list::{Refresher, full};

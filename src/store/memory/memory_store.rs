@@ -121,7 +121,7 @@ impl MemoryStore {
         Self {
             inner: Arc::new(Inner {
                 id: StoreId::unique(),
-                block_list: BlockList::on_clock(clock.clone()),
+                block_list: BlockList::on_clock(clock.clone(), None),
                 circuit_breaker: CircuitBreaker::new().in_process().meter(meter.clone()),
                 counts: MemoryCounts::new(max_keys, clock, meter),
             }),

@@ -1,34 +1,28 @@
 //! The block list in Redis, which all processes share.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
 
 use super::client::Client;
-use super::connection::{KEYLESS, noting_asked};
+use super::connection::KEYLESS;
 use super::protocol::errors::malformed_reply;
 use super::protocol::{KeyNames, member};
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::key::Key;
-use crate::store::block_list::{BlockList, full};
+use crate::store::block_list::{BlockList, Refresher, full};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::requests::Block;
+use crate::telemetry::FailureStreak;
 
 /// The default of the refresh interval: as long as a refusal is remembered, and no load for Redis.
 pub(super) const DEFAULT_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The least that a background refresh may take.
 const MIN_REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The failures in a row after which a warning is logged.
-const FAILURES_BEFORE_WARNING: u32 = 3;
-
-/// The version of a list that does not exist.
-const NO_VERSION: &str = "0";
 
 /// The longest time that a key is blocked, in microseconds: about 142 years, which Lua holds
 /// exactly.
@@ -40,26 +34,20 @@ pub(super) struct SharedBlockList {
     circuit_breaker: CircuitBreaker,
     known: Mutex<KnownVersion>,
     /// The background refreshes in a row that failed.
-    failures: AtomicU32,
+    failures: FailureStreak,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct KnownVersion {
-    /// Empty once this process has changed the list: its new version is unknown, and no list at all
-    /// would be a change as well.
+    /// Empty before the first refresh, and once this process has changed the list: its new version is unknown, and no
+    /// list at all would be a change as well.
     version: String,
     /// The number of changes by this process.
     changes: u64,
 }
 
-impl Default for KnownVersion {
-    fn default() -> Self {
-        Self {
-            version: NO_VERSION.to_owned(),
-            changes: 0,
-        }
-    }
-}
+/// Limiters, keys, and how long they stay blocked.
+type Blocks = Vec<(Key, Key, Duration)>;
 
 impl SharedBlockList {
     pub(super) fn new(client: Client, circuit_breaker: CircuitBreaker) -> Arc<Self> {
@@ -67,7 +55,7 @@ impl SharedBlockList {
             client,
             circuit_breaker,
             known: Mutex::default(),
-            failures: AtomicU32::new(0),
+            failures: FailureStreak::default(),
         })
     }
 
@@ -82,7 +70,8 @@ impl SharedBlockList {
         };
         let for_operators = refresher(Self::refresh_for_operator);
         let in_background = refresher(Self::refresh_in_background);
-        BlockList::shared_on_clock(clock, interval, for_operators, in_background)
+        let refresher = Refresher::new(interval, for_operators, in_background);
+        BlockList::on_clock(clock, Some(refresher))
     }
 
     /// Blocks a key in Redis and in `blocks`. A duration of zero unblocks it.
@@ -95,31 +84,18 @@ impl SharedBlockList {
         let (limiter, key) = (block.limiter.clone(), block.key.clone());
         let (duration, is_automatic) = (block.duration, block.is_automatic);
         StoreFuture::boxed(async move {
-            let member = member(&limiter, &key);
-            let blocked = async {
-                if !shared.client.block(member, duration, is_automatic).await? {
-                    return Ok(false);
-                }
-                // Redis has decided, so that the list of this process does not.
-                shared.change(&blocks, Block::new(&limiter, &key, duration))
-            };
-            shared.client.within_deadline(blocked).await
+            let Self { client, .. } = &*shared;
+            let asked = client.block(member(&limiter, &key), duration, is_automatic);
+            if !client.within_deadline(asked).await? {
+                return Ok(false);
+            }
+            // A refresh in flight may not include this change.
+            let mut known = shared.known();
+            known.changes += 1;
+            known.version.clear();
+            // Redis has decided, so that the list of this process does not.
+            blocks.put(Block::new(&limiter, &key, duration))
         })
-    }
-
-    /// Makes a change in this process that was made in Redis.
-    fn change(&self, blocks: &BlockList, block: Block<'_>) -> Result<bool, Error> {
-        // A refresh in flight may not include this change.
-        let mut known = self.known();
-        known.changes += 1;
-        known.version.clear();
-        blocks.put(block)
-    }
-
-    /// Returns the index of the circuit breaker for the list.
-    fn breaker(&self) -> usize {
-        let nodes = self.client.connections.nodes();
-        nodes.map_or(0, |nodes| nodes.of_slot(KeyNames::block_list_slot()))
     }
 
     fn refresh_for_operator(self: Arc<Self>, blocks: BlockList) -> StoreFuture<()> {
@@ -132,22 +108,17 @@ impl SharedBlockList {
     /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
     /// check may. Spares a store that fails.
     fn refresh_in_background(self: Arc<Self>, blocks: BlockList) -> StoreFuture<()> {
-        if self.circuit_breaker.is_open_at(self.breaker()) {
+        let nodes = self.client.connections.nodes();
+        let node = nodes.map_or(0, |nodes| nodes.of_slot(KeyNames::block_list_slot()));
+        if self.circuit_breaker.is_open_at(node) {
             return StoreFuture::ready(Ok(()));
         }
         StoreFuture::boxed(async move {
-            let timeout = self.client.deadline.max(MIN_REFRESH_TIMEOUT);
-            let outcome = noting_asked(async {
-                let refreshed = tokio::time::timeout(timeout, self.refresh(&blocks)).await;
-                refreshed.unwrap_or_else(|_| {
-                    let server = self.client.server();
-                    let text = format!("{server} did not send the block list within {timeout:?}");
-                    Err(Error::new(ErrorKind::Timeout, text))
-                })
-            });
-            let outcome = outcome.await;
+            let mut client = self.client.clone();
+            client.deadline = client.deadline.max(MIN_REFRESH_TIMEOUT);
+            let outcome = client.within_deadline(self.refresh(&blocks)).await;
             if let Err(error) = &outcome {
-                self.client.meter.record_error(error.kind());
+                client.meter.record_error(error.kind());
             }
             self.log(&outcome);
             outcome
@@ -158,14 +129,14 @@ impl SharedBlockList {
     async fn refresh(&self, blocks: &BlockList) -> Result<(), Error> {
         loop {
             let before = self.known().clone();
-            let Some(list) = self.client.read_blocks(&before.version).await? else {
+            let Some((version, list)) = self.client.read_blocks(&before.version).await? else {
                 return Ok(());
             };
             // Locked until the list is replaced, so that no change by this process is overwritten.
             let mut known = self.known();
             if known.changes == before.changes {
-                blocks.replace(list.blocks);
-                known.version = list.version;
+                blocks.replace(list);
+                known.version = version;
                 return Ok(());
             }
         }
@@ -179,44 +150,30 @@ impl SharedBlockList {
     /// a whole, the checks log that first, and no background refresh runs.
     fn log(&self, outcome: &Result<(), Error>) {
         match outcome {
-            Err(error) => {
-                let before = self.failures.fetch_add(1, Ordering::Relaxed);
-                if before.saturating_add(1) == FAILURES_BEFORE_WARNING {
-                    tracing::warn!(
-                        target: "tollgate::diagnostics",
-                        "failed to refresh the block list: {error}"
-                    );
-                }
-            }
-            Ok(()) => {
-                if self.failures.swap(0, Ordering::Relaxed) >= FAILURES_BEFORE_WARNING {
-                    tracing::info!(
-                        target: "tollgate::diagnostics",
-                        "the block list is refreshed again"
-                    );
-                }
-            }
+            Err(error) if self.failures.fail(false) => tracing::warn!(
+                target: "tollgate::diagnostics",
+                "failed to refresh the block list: {error}"
+            ),
+            Ok(()) if self.failures.end() => tracing::info!(
+                target: "tollgate::diagnostics",
+                "the block list is refreshed again"
+            ),
+            _ => {}
         }
     }
 }
 
-/// The list as Redis has it.
-struct ListReply {
-    version: String,
-    /// Limiters, keys, and how long they stay blocked.
-    blocks: Vec<(Key, Key, Duration)>,
-}
-
 impl Client {
-    /// Returns whether the key was not blocked, if the block is automatic.
+    /// Returns whether the block took effect.
     async fn block(
         &self,
         member: String,
         duration: Duration,
         is_automatic: bool,
     ) -> Result<bool, Error> {
-        let micros = u64::try_from(duration.as_nanos().div_ceil(1_000));
-        let micros = micros.map_or(MAX_BLOCK_MICROS, |micros| micros.min(MAX_BLOCK_MICROS));
+        let micros = duration.as_nanos().div_ceil(1_000);
+        let micros =
+            u64::try_from(micros).map_or(MAX_BLOCK_MICROS, |micros| micros.min(MAX_BLOCK_MICROS));
         let script = &self.scripts.block;
         let mut call = script.call(1, 3, 0);
         call.arg(self.names.block_list());
@@ -229,29 +186,24 @@ impl Client {
         }
     }
 
-    /// Reads the list, unless its version is `version`.
-    async fn read_blocks(&self, version: &str) -> Result<Option<ListReply>, Error> {
+    /// Reads the list and its version, unless it is `version`.
+    async fn read_blocks(&self, version: &str) -> Result<Option<(String, Blocks)>, Error> {
         let malformed = || malformed_reply("no block list", &self.server());
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
         call.arg(self.names.block_list()).arg(version);
         let reply = self.run(KEYLESS, script, call).await?;
         let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| malformed())?;
-        let (now, version, members) = match texts.as_slice() {
+        let (members, now, version) = match texts.as_slice() {
             [_] => return Ok(None),
-            [members @ .., now, version] => (now, version, members),
+            [members @ .., now, version] => (members, now, version),
             [] => return Err(malformed()),
         };
         let now: u64 = now.parse().map_err(|_| malformed())?;
         let (pairs, _) = members.as_chunks();
-        let reply = ListReply {
-            version: version.clone(),
-            blocks: pairs
-                .iter()
-                .filter_map(|[member, ends_at]| parse_member(member, ends_at, now))
-                .collect(),
-        };
-        Ok(Some(reply))
+        let blocks = pairs.iter();
+        let blocks = blocks.filter_map(|[member, ends_at]| parse_member(member, ends_at, now));
+        Ok(Some((version.clone(), blocks.collect())))
     }
 }
 
