@@ -15,6 +15,7 @@ use std::time::Duration;
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::sleep;
 
 use super::block_counts::BlockCounts;
@@ -51,8 +52,8 @@ pub(in crate::limiter) struct AutomaticBlocks {
     unsent: Mutex<Unsent>,
     /// The times until which the quotas refuse blocked keys, so that a client is told the later of both ends.
     refused_until: Cache<Fingerprint, u64, UnitWeighter, HashFingerprint>,
-    /// Whether a thread or a task sends.
-    is_sending: Arc<AtomicBool>,
+    /// Locked by the thread or the task that sends.
+    sending: Arc<tokio::sync::Mutex<()>>,
     /// The times in a row that sending failed.
     failures: FailureStreak,
     /// Whether the store cannot block keys at all.
@@ -73,8 +74,8 @@ struct Refused {
     until: u64,
 }
 
-/// Sends refusals. Returns whether some are left, because the store fails.
-type Send = Pin<Box<dyn Future<Output = bool> + std::marker::Send>>;
+/// The end of a call of [`AutomaticBlocks::send`].
+type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// Counts a refused check at the limiter of each level that refused it.
 pub(crate) fn count_refusals(limiters: &impl Limiters, decision: &DecisionView) {
@@ -90,21 +91,17 @@ pub(crate) fn count_refusals(limiters: &impl Limiters, decision: &DecisionView) 
 
 /// Returns the wait that a refusal tells, if a quota has refused the level and a wait would help.
 fn counted_wait(level: LevelDecision<'_>) -> Option<Duration> {
-    let is_by_store = match level.source() {
-        Source::Redis | Source::Memory | Source::RefusalCache | Source::Other => true,
-        // The counts of a process may have a part of the limit only.
-        Source::Fallback => false,
-        Source::Block | Source::Lease | Source::None => false,
-    };
+    // Not by the fallback: the counts of a process may have a part of the limit only.
+    let is_by_store = matches!(
+        level.source(),
+        Source::Redis | Source::Memory | Source::RefusalCache | Source::Other
+    );
     if !is_by_store || !level.is_asked() || level.is_allowed() || level.cost() == 0 {
         return None;
     }
     let refusing = level.quotas().filter(|quota| !quota.is_allowed());
-    refusing
-        .map(|quota| quota.retry_after())
-        .try_fold(Duration::ZERO, |longest, wait| {
-            wait.map(|wait| longest.max(wait))
-        })
+    let mut waits = refusing.map(|quota| quota.retry_after());
+    waits.try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
 }
 
 impl AutomaticBlocks {
@@ -128,7 +125,7 @@ impl AutomaticBlocks {
                 HashFingerprint::default(),
                 DefaultLifecycle::default(),
             ),
-            is_sending: Arc::default(),
+            sending: Arc::default(),
             failures: FailureStreak::default(),
             is_unsupported: AtomicBool::new(false),
             next_warning_at: AtomicU64::new(0),
@@ -153,11 +150,10 @@ impl AutomaticBlocks {
 
     /// Counts a refusal of a key with this wait.
     fn count(self: &Arc<Self>, key: &Key, wait: Duration) {
-        if self.is_unsupported.load(Ordering::Relaxed) {
-            return;
+        if !self.is_unsupported.load(Ordering::Relaxed) {
+            self.add(key, self.now(), wait);
+            self.send_unless_sending();
         }
-        self.add(key, self.now(), wait);
-        self.send_unless_sending();
     }
 
     /// Adds a refusal to the unsent ones. While these are of too many keys, those of further keys are dropped.
@@ -182,18 +178,19 @@ impl AutomaticBlocks {
 
     /// Sends unsent refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
     fn send_unless_sending(self: &Arc<Self>) {
-        while !self.unsent().is_empty() && !self.is_sending.swap(true, Ordering::AcqRel) {
-            let sending = Sending(Arc::clone(&self.is_sending));
-            let mut send: Send = Box::pin(Arc::clone(self).send());
-            let send = match send.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        while !self.unsent().is_empty()
+            && let Ok(sending) = Arc::clone(&self.sending).try_lock_owned()
+        {
+            let mut sent: Sent = Box::pin(Arc::clone(self).send());
+            let sent = match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 // Another thread may have left refusals to this one.
                 Poll::Ready(false) => continue,
                 Poll::Ready(true) => None,
-                Poll::Pending => Some(send),
+                Poll::Pending => Some(sent),
             };
             // Without a runtime, the next refusal tries again.
             if let Ok(runtime) = Handle::try_current() {
-                runtime.spawn(send_every_second(Arc::downgrade(self), send, sending));
+                runtime.spawn(send_every_second(Arc::downgrade(self), sent, sending));
             }
             return;
         }
@@ -204,6 +201,9 @@ impl AutomaticBlocks {
     /// A store that has failed may have counted them, so they are not sent again.
     async fn send(self: Arc<Self>) -> bool {
         let (mut refused, are_left) = self.take_unsent();
+        if refused.is_empty() {
+            return are_left;
+        }
         let mut outcome = Ok(());
         while !refused.is_empty() {
             let rest = refused.split_off(refused.len().min(KEYS_AT_ONCE));
@@ -235,7 +235,9 @@ impl AutomaticBlocks {
     /// Counts refusals of a key, or blocks it if they are too many.
     async fn count_or_block(&self, refused: &Refused) -> Result<(), Error> {
         let Refused { key, count, .. } = refused;
-        if !self.counts.count_refusals(key, *count).await? {
+        // Other keys may have delayed it.
+        let is_outdated = self.is_outdated(refused, self.now());
+        if is_outdated || !self.counts.count_refusals(key, *count).await? {
             return Ok(());
         }
         let (earlier, age) = self.counts.blocks(key).await?;
@@ -320,12 +322,12 @@ impl AutomaticBlocks {
 /// Sends what is unsent once a second, until nothing is or the limiter is gone.
 async fn send_every_second(
     blocks: Weak<AutomaticBlocks>,
-    mut send: Option<Send>,
-    sending: Sending,
+    mut sent: Option<Sent>,
+    sending: OwnedMutexGuard<()>,
 ) {
     loop {
-        if let Some(send) = send.take() {
-            send.await;
+        if let Some(sent) = sent.take() {
+            sent.await;
         }
         sleep(INTERVAL).await;
         let Some(blocks) = blocks.upgrade() else {
@@ -337,15 +339,6 @@ async fn send_every_second(
             blocks.send_unless_sending();
             return;
         }
-        send = Some(Box::pin(blocks.send()));
-    }
-}
-
-/// Marks a thread or a task as sending until it ends, or its runtime shuts down.
-struct Sending(Arc<AtomicBool>);
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        sent = Some(Box::pin(blocks.send()));
     }
 }

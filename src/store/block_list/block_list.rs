@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 
 use super::filter::Filter;
 use crate::clock::Clock;
@@ -250,8 +251,10 @@ pub(in crate::store) struct Refresher {
     in_background: Arc<RefreshFn>,
     /// The shortest time between two refreshes in the background, in microseconds; 0 for none.
     interval: u64,
-    /// The time at which the next refresh in the background is due; the highest one while a refresh is running.
-    next_at: Arc<AtomicU64>,
+    /// The time at which the next refresh in the background is due.
+    next_at: AtomicU64,
+    /// Locked while a refresh in the background is running.
+    running: Arc<Mutex<()>>,
 }
 
 impl Refresher {
@@ -264,7 +267,8 @@ impl Refresher {
             for_operators,
             in_background,
             interval: micros(interval),
-            next_at: Arc::default(),
+            next_at: AtomicU64::new(0),
+            running: Arc::default(),
         }
     }
 
@@ -282,34 +286,21 @@ impl Refresher {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let running = u64::MAX;
-        let swapped =
+        let next_at = now.saturating_add(self.interval);
+        let moved =
             self.next_at
-                .compare_exchange(due_at, running, Ordering::AcqRel, Ordering::Relaxed);
-        if swapped.is_ok() {
-            let running = Running {
-                next_at: Arc::clone(&self.next_at),
-                then: now.saturating_add(self.interval),
-            };
+                .compare_exchange(due_at, next_at, Ordering::Relaxed, Ordering::Relaxed);
+        // If a refresh is slow, the next one waits for its end.
+        if moved.is_ok()
+            && let Ok(running) = Arc::clone(&self.running).try_lock_owned()
+        {
             let refresh = (self.in_background)(list);
             drop(runtime.spawn(async move {
                 let _running = running;
-                // Who fetches the list logs errors.
+                // The function logs its errors.
                 let _ = refresh.await;
             }));
         }
-    }
-}
-
-/// A refresh that is running, until it ends or its runtime shuts down.
-struct Running {
-    next_at: Arc<AtomicU64>,
-    then: u64,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.next_at.store(self.then, Ordering::Release);
     }
 }
 
