@@ -58,6 +58,9 @@ pub struct Key {
     network: Option<Network>,
 }
 
+/// The tag of the name under which a limiter counts its automatic blocks.
+const BLOCKS_TAG: &str = "blocks=";
+
 impl Key {
     /// Creates a key from any bytes, which may be empty.
     #[must_use]
@@ -186,8 +189,14 @@ impl Key {
     /// because `=` is encoded in names.
     pub(crate) fn blocks_of_limiter(&self) -> Self {
         Self::with_text(StoredText::new(|text| {
-            write!(text, "blocks={}", self.as_str())
+            write!(text, "{BLOCKS_TAG}{}", self.as_str())
         }))
+    }
+
+    /// Returns whether this is the name of [`blocks_of_limiter`](Self::blocks_of_limiter), if it is not hashed.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_blocks_of_limiter(&self) -> bool {
+        self.as_str().starts_with(BLOCKS_TAG)
     }
 
     fn with_text(text: StoredText) -> Self {

@@ -220,9 +220,9 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, does not support blocks, or has no room for another one. If the
-    /// store did not reply in time, the key may be blocked; other processes then see the block within a
-    /// second.
+    /// Returns an error if the store fails, does not support blocks, or has no room for another one. Then the key may be
+    /// blocked all the same, and other processes see the block within a second. Repeat the call: it also forgets the
+    /// growth of automatic blocks, in a second step.
     pub async fn block(&self, key: impl IntoKey, duration: Duration) -> Result<(), Error> {
         let key = key.into_key();
         self.forget_wait(&key);
@@ -232,7 +232,8 @@ impl Admin {
     }
 
     /// Unblocks a key, and forgets its [automatic](crate::BlockRule) blocks and the refusals that were counted for the
-    /// next one. Does nothing if the key is not blocked and has neither.
+    /// next one. Does nothing if the key is not blocked and has neither. If this limiter does not have the
+    /// [rule](RateLimiter::block_after), refusals of other processes since the block stay.
     ///
     /// # Errors
     ///

@@ -167,7 +167,8 @@ impl RateLimiter {
     ///
     /// With a store that cannot [block keys](crate::Store::block), the limiter logs a warning and blocks none.
     ///
-    /// Give all limiters of a name the same rule. Call it before you clone the limiter: earlier clones do not count
+    /// The refusals of a key are counted as units of a second limiter, whose stored name is `blocks=` and the name. Give
+    /// all limiters of a name the same rule. Call it before you clone the limiter: earlier clones do not count
     /// their refusals.
     ///
     /// # Panics

@@ -64,14 +64,15 @@ const DEFAULT_LONGEST: Duration = DAY;
 /// ```
 ///
 /// While the key is blocked, `retry_after` is the later of two: the end of the block, and the end of the wait that the last
-/// refusals told, because the quotas refuse the key until then. A process knows the waits of its own refusals, of the last
-/// 10 000 blocked keys. It does not see a credit by another process.
+/// refusals told, because the quotas refuse the key until then. Only a process whose refusals made the block due knows
+/// this wait, for the last 10 000 keys. It does not see a credit by another process.
 ///
 /// # Counted refusals
 ///
 /// A refusal counts if a quota refused the check and a wait would help. These do not count:
 ///
-/// - refusals while the key is blocked, so a client that keeps hammering is not blocked for ever;
+/// - refusals while the key is blocked, so a client that keeps hammering is not blocked for ever. Another process may
+///   count some in the second until it knows of the block;
 /// - rejections without a decision: a missing key, a store that fails (503);
 /// - refusals by the [fallback](crate::FailurePolicy::fall_back) counts of a process, which may have a part of the limit
 ///   only;
@@ -82,18 +83,27 @@ const DEFAULT_LONGEST: Duration = DAY;
 ///
 /// # Precision
 ///
-/// A key that was refused fewer times within the time is never blocked. A key that was refused that often within
-/// four fifths of the time is blocked. In between, it depends: refusals are counted in ten parts of the time.
+/// A key that was refused fewer times within the time is not blocked. A key that was refused that often within seven
+/// tenths of the time is blocked. In between, it depends. The limiter counts refusals like units, with a
+/// [quota](crate::Algorithm::SlidingBuckets) of ten buckets and seven tenths of the time. So a refusal counts for up to
+/// 0.77 of the time, and one that was not sent within a fifth of the time is dropped. The rest, 0.03 of the time, is for
+/// the call of the store.
 ///
-/// With a store that other processes share, a process sends its refusals in the background, once a second for all
-/// keys together. So a block may start about a second late, and reaches the other processes within another
-/// [second](crate::RedisStore::block_list_refresh). Redis sees at most one call a second, however often a client is
-/// refused.
+/// With a store that other processes share, a process sends its refusals in the background, once a second: one check
+/// for each key, however often it was refused. So a block may start about a second late, and reaches the other processes
+/// within another [second](crate::RedisStore::block_list_refresh). The refusals before it are counted as early as they
+/// are sent, so that a second is missing from the seven tenths.
+///
+/// Several processes that find a block due at the same time block the key once. The one whose block takes effect then
+/// forgets the refusals and counts the block. If it ends or the store fails in between, the refusals count towards the
+/// next block, which is as long as this one, and [`Admin::peek`](crate::Admin::peek) shows a block by an operator.
 ///
 /// # Limits
 ///
 /// - A process holds the unsent refusals of at most 10 000 keys. It does not count the refusals of more keys until it
 ///   has sent these. Refusals that a failing store may have counted are not sent again.
+/// - The refusals and the blocks of a key take the room of one more key in the store. If a
+///   [`MemoryStore`](crate::MemoryStore) is full of keys near their limits, it counts no refusals of new keys.
 /// - A key is not blocked automatically while 1 000 keys of its limiter are blocked, or 9 000 keys of the store. So other
 ///   limiters have room, and so do operators: the block list has 10 000 entries. The log says that there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,7 +167,8 @@ impl BlockRule {
     /// Sets the time without a block after which the earlier blocks of a key are forgotten, from 1 s to 366 days. Then
     /// the next block is a first one again.
     ///
-    /// The time begins when the last block ends. The default is the longest block: a day by default.
+    /// The time begins when the last block ends. The default is the longest block: a day by default. Blocks are forgotten
+    /// at the latest 366 days after the last one has started.
     #[must_use]
     pub const fn forget_after(mut self, time: Duration) -> Self {
         self.forgotten = Some(time);

@@ -90,6 +90,9 @@ pub trait Store: Send + Sync + 'static {
     /// [`ErrorKind::Unsupported`]. If [`atomic_group`](Self::atomic_group) divides the keys of the store, limiters
     /// pass checks of one group.
     ///
+    /// Limiters with [`block_after`](crate::RateLimiter::block_after) also count refusals and blocks, in checks of another
+    /// limiter: its stored name is `blocks=` and the name.
+    ///
     /// `answers` has an empty answer for each check, in their order. A store that answers without waiting
     /// overwrites them and returns `None`. A remote store returns the future of the answers, and an error is a
     /// [ready](StoreFuture::ready) future. The future borrows nothing from the checks.

@@ -295,6 +295,24 @@ async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
 }
 
 #[tokio::test]
+async fn a_test_store_refuses_the_checks_of_the_test_and_not_those_that_count_refusals() {
+    let store = TestStore::new();
+    let limiter = RateLimiter::new(store.clone(), Quota::per_day(100)).block_after(GROWING);
+    store.refuse_next(5, SECOND);
+    assert_eq!(refused_until_blocked(&limiter, "ada").await, (3, HOUR));
+    let checks = store.take_checks();
+    // Three were refused, and two looks tell the status.
+    assert!(
+        checks
+            .iter()
+            .all(|check| *check.limiter() == Key::from("default"))
+    );
+    assert_eq!(checks.iter().filter(|check| check.cost() == 1).count(), 3);
+    store.refuse_all(SECOND);
+    assert_eq!(refused_until_blocked(&limiter, "bob").await, (3, HOUR));
+}
+
+#[tokio::test]
 async fn in_a_full_memory_store_nobody_is_blocked_for_the_refusals_of_others() {
     let store = MemoryStore::with_max_keys(1_000);
     // Each key is at its limit, so that none makes room.
