@@ -11,12 +11,10 @@ mod fixed_window;
 mod gcra;
 mod log;
 mod quota_check;
-mod refusal_record;
 mod sliding_counter;
 mod sorted_set_log;
 mod state;
 
 pub(crate) use arithmetic::time_to_live_millis;
 pub(crate) use quota_check::{Changes, Charge, QuotaCheck, Verdict};
-pub use refusal_record::RefusalRecord;
 pub(crate) use state::CountState;

@@ -58,6 +58,9 @@ pub struct Key {
     network: Option<Network>,
 }
 
+/// The tag of the name under which a limiter counts its automatic blocks.
+const BLOCKS_TAG: &str = "blocks=";
+
 impl Key {
     /// Creates a key from any bytes, which may be empty.
     #[must_use]
@@ -180,6 +183,20 @@ impl Key {
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self::with_text(self.text.join(&other.text)).in_network(self.network.or(other.network))
+    }
+
+    /// Returns the name under which the limiter of this name counts its automatic blocks. No limiter of a user has it,
+    /// because `=` is encoded in names.
+    pub(crate) fn blocks_of_limiter(&self) -> Self {
+        Self::with_text(StoredText::new(|text| {
+            write!(text, "{BLOCKS_TAG}{}", self.as_str())
+        }))
+    }
+
+    /// Returns whether this is the name of [`blocks_of_limiter`](Self::blocks_of_limiter), if it is not hashed.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_blocks_of_limiter(&self) -> bool {
+        self.as_str().starts_with(BLOCKS_TAG)
     }
 
     fn with_text(text: StoredText) -> Self {

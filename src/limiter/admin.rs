@@ -3,12 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::automatic_blocks::BlockCounts;
 use super::limiter::RateLimiter;
 use crate::decision::DecisionView;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
-use crate::store::{Block, Credit, RefusalOutcome, Refusals};
+use crate::store::{Block, Credit};
 use crate::telemetry::RefusedKey;
 
 /// Operations for operators, while the service runs: inspect, reset, credit or block a key of a limiter.
@@ -123,9 +124,7 @@ impl Admin {
         let key = key.into_key();
         limiter.block_list.refresh().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
-        let blocked_for = limiter
-            .block_list
-            .remaining(limiter.counted_key(quotas, &key));
+        let blocked_for = limiter.block_list.blocked_for(&limiter.scope, &key);
         let block_reason = match blocked_for {
             None => None,
             Some(_) => Some(self.reason(&key).await?),
@@ -220,22 +219,20 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, does not support blocks, or has no room for another one. If the
-    /// store did not reply in time, the key may be blocked; other processes then see the block within a
-    /// second.
+    /// Returns an error if the store fails, does not support blocks, or has no room for another one. Then the key may be
+    /// blocked all the same, and other processes see the block within a second. Repeat the call: it also forgets the
+    /// growth of automatic blocks, in a second step.
     pub async fn block(&self, key: impl IntoKey, duration: Duration) -> Result<(), Error> {
         let key = key.into_key();
         self.forget_wait(&key);
-        let block = Block {
-            limiter: &self.limiter.scope,
-            key: &key,
-            duration,
-        };
-        self.limiter.store.block(block).await
+        let block = Block::new(&self.limiter.scope, &key, duration);
+        self.limiter.store.block(block).await?;
+        self.block_counts().forget(&key).await
     }
 
     /// Unblocks a key, and forgets its [automatic](crate::BlockRule) blocks and the refusals that were counted for the
-    /// next one. Does nothing if the key is not blocked and has neither.
+    /// next one. Does nothing if the key is not blocked and has neither. If this limiter does not have the
+    /// [rule](RateLimiter::block_after), refusals of other processes since the block stay.
     ///
     /// # Errors
     ///
@@ -264,25 +261,30 @@ impl Admin {
     }
 
     fn forget_wait(&self, key: &Key) {
-        if let Some(refusals) = &self.limiter.refusals {
-            refusals.forget_wait(key);
+        if let Some(blocks) = &self.limiter.automatic_blocks {
+            blocks.forget_wait(key);
         }
+    }
+
+    /// Returns the counts of automatic blocks, also of those by other processes.
+    fn block_counts(&self) -> BlockCounts {
+        let RateLimiter {
+            store,
+            scope,
+            automatic_blocks,
+            ..
+        } = &self.limiter;
+        let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());
+        // The blocks of a key are found with any rule.
+        BlockCounts::new(store, scope, rule.unwrap_or(BlockRule::refusals(1)))
     }
 
     /// Returns why a blocked key is blocked.
     async fn reason(&self, key: &Key) -> Result<BlockReason, Error> {
-        let limiter = &self.limiter;
-        let rule = limiter.refusals.as_ref().map(|refusals| refusals.rule());
-        // A look does not depend on the rule.
-        let rule = rule.unwrap_or(BlockRule::refusals(1));
-        let look = Refusals::new(&limiter.scope, key, &rule, 0);
-        match limiter.store.count_refusals(&[look]).await {
-            Ok(outcomes) => Ok(outcomes
-                .first()
-                .map_or(BlockReason::Operator, BlockReason::from)),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(BlockReason::Operator),
-            Err(error) => Err(error),
-        }
+        Ok(match self.block_counts().blocks(key).await? {
+            (0, _) => BlockReason::Operator,
+            (blocks, _) => BlockReason::Refusals { blocks },
+        })
     }
 
     /// Returns the keys that this process has refused most often recently, the busiest first, and at most `max`
@@ -316,16 +318,6 @@ pub enum BlockReason {
         /// The number of automatic blocks of the key that are not forgotten, with this one.
         blocks: u32,
     },
-}
-
-impl From<&RefusalOutcome> for BlockReason {
-    fn from(outcome: &RefusalOutcome) -> Self {
-        match *outcome {
-            RefusalOutcome::StillBlocked { blocks, .. }
-            | RefusalOutcome::Blocked { blocks, .. } => Self::Refusals { blocks },
-            RefusalOutcome::Counted | RefusalOutcome::NoRoom => Self::Operator,
-        }
-    }
 }
 
 /// The status of a key, as [`Admin::peek`] returns it: the units used and left, and whether it is blocked.

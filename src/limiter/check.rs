@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::automatic_blocks::count_refusals;
 use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
 use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};
-use super::refusals::count_refusals;
 use super::wait::Wait;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};

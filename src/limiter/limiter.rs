@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::lease::Lease;
-use super::refusals::RefusalCounter;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::{IntoKey, Key};
@@ -64,7 +64,7 @@ pub struct RateLimiter {
     /// `None` if no units are taken in advance.
     pub(super) lease: Option<Arc<Lease>>,
     /// `None` if no key is blocked automatically.
-    pub(super) refusals: Option<Arc<RefusalCounter>>,
+    pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -97,7 +97,7 @@ impl RateLimiter {
             scope,
             on_failure: None,
             lease: None,
-            refusals: None,
+            automatic_blocks: None,
             waits_through_outages: None,
             first_check: Arc::default(),
         }
@@ -142,7 +142,7 @@ impl RateLimiter {
         if let Some(lease) = self.lease.take() {
             self = self.lease(lease.duration());
         }
-        self.renew_refusals()
+        self.renew_automatic_blocks()
     }
 
     /// Tracks the keys that this process refuses most often, for
@@ -156,7 +156,7 @@ impl RateLimiter {
     #[must_use]
     pub fn track_refused(mut self, keys: NonZeroUsize) -> Self {
         self.telemetry = Arc::new(Telemetry::new(&self.name, Some(keys)));
-        self.renew_refusals()
+        self.renew_automatic_blocks()
     }
 
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
@@ -165,10 +165,10 @@ impl RateLimiter {
     /// [`Admin::unblock`](crate::Admin::unblock) lifts it. See [`BlockRule`] for the refusals that count, and
     /// [the guide](crate::guide::security#growing-blocks) for the choice of the key.
     ///
-    /// Only a store that [counts refusals](crate::Store::count_refusals) blocks keys, such as
-    /// [`RedisStore`](crate::RedisStore) and [`MemoryStore`](crate::MemoryStore). With others, the limiter logs a warning.
+    /// With a store that cannot [block keys](crate::Store::block), the limiter logs a warning and blocks none.
     ///
-    /// Give all limiters of a name the same rule. Call it before you clone the limiter: earlier clones do not count
+    /// The refusals of a key are counted as units of a second limiter, whose stored name is `blocks=` and the name. Give
+    /// all limiters of a name the same rule. Call it before you clone the limiter: earlier clones do not count
     /// their refusals.
     ///
     /// # Panics
@@ -196,15 +196,15 @@ impl RateLimiter {
             block_list,
             ..
         } = &self;
-        let clock = block_list.clock().clone();
-        self.refusals = Some(RefusalCounter::new(rule, store, clock, scope, telemetry));
+        let blocks = AutomaticBlocks::new(rule, store, block_list, scope, telemetry);
+        self.automatic_blocks = Some(blocks);
         self
     }
 
-    /// Counts refusals anew, after the name or the telemetry has changed.
-    fn renew_refusals(mut self) -> Self {
-        match self.refusals.take() {
-            Some(refusals) => self.block_after(refusals.rule()),
+    /// Sets the rule again, after the name or the telemetry has changed.
+    fn renew_automatic_blocks(mut self) -> Self {
+        match self.automatic_blocks.take() {
+            Some(blocks) => self.block_after(blocks.rule()),
             None => self,
         }
     }
@@ -351,8 +351,8 @@ impl RateLimiter {
     #[inline]
     pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
         let left = self.block_list.lookup(counted_key)?;
-        let refusals = self.refusals.as_ref();
-        Some(refusals.map_or(left, |refusals| left.max(refusals.wait_of(counted_key.key))))
+        let blocks = self.automatic_blocks.as_ref();
+        Some(blocks.map_or(left, |blocks| left.max(blocks.wait_of(counted_key.key))))
     }
 
     /// Returns how long a refusal is remembered at most: other processes return units when their lease ends.
@@ -441,14 +441,14 @@ impl fmt::Debug for RateLimiter {
             id: _,
             on_failure,
             lease,
-            refusals,
+            automatic_blocks,
             waits_through_outages,
             telemetry: _,
             first_check: _,
         } = self;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();
         let policy = on_failure.as_ref().map(|handler| handler.policy);
-        let rule = refusals.as_ref().map(|refusals| refusals.rule());
+        let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());
         f.debug_struct("RateLimiter")
             .field("name", name)
             .field("quotas", &quotas)

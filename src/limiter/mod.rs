@@ -3,6 +3,7 @@
 //! This module uses `store` and the modules below it. It does not know HTTP.
 
 mod admin;
+mod automatic_blocks;
 mod check;
 mod conflicts;
 mod failure;
@@ -12,15 +13,14 @@ mod lease;
 mod level_check;
 mod limiter;
 mod pending_check;
-mod refusals;
 mod settle;
 mod wait;
 
 pub use admin::{Admin, BlockReason, KeyStatus};
+pub(crate) use automatic_blocks::count_refusals;
 pub(crate) use check::record_admission;
 pub use failure_policy::FailurePolicy;
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
 pub(crate) use pending_check::{CheckError, Checked, Limiters, PendingCheck};
-pub(crate) use refusals::count_refusals;
 pub(crate) use wait::backoff_after;

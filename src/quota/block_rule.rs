@@ -1,24 +1,27 @@
 //! The rule of automatic blocks: how often a key is refused before it is blocked, and for how long.
 
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::algorithm::Algorithm;
+use super::quota::{MAX_WINDOW, Quota};
 use crate::error::ConfigError;
 
-const MICROS_PER_SECOND: u64 = 1_000_000;
-const DAY_MICROS: u64 = 86_400 * MICROS_PER_SECOND;
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
 
 const REFUSALS: RangeInclusive<u32> = 1..=1_000_000;
 /// Processes send their refusals once a second, so shorter times would be too coarse.
-const WITHIN_MICROS: RangeInclusive<u64> = 10 * MICROS_PER_SECOND..=DAY_MICROS;
-const BLOCK_MICROS: RangeInclusive<u64> = MICROS_PER_SECOND..=366 * DAY_MICROS;
+const WITHIN: RangeInclusive<Duration> = Duration::from_secs(10)..=DAY;
+const BLOCK: RangeInclusive<Duration> = SECOND..=MAX_WINDOW;
 
 /// Long enough for a client that waits for `Retry-After` to be refused a few times only.
-const DEFAULT_WITHIN_MICROS: u64 = 600 * MICROS_PER_SECOND;
+const DEFAULT_WITHIN: Duration = Duration::from_secs(600);
 /// Ends before most people ask for support.
-const DEFAULT_BLOCK_MICROS: u64 = 600 * MICROS_PER_SECOND;
+const DEFAULT_BLOCK: Duration = Duration::from_secs(600);
 /// A mistake heals overnight.
-const DEFAULT_LONGEST_MICROS: u64 = DAY_MICROS;
+const DEFAULT_LONGEST: Duration = DAY;
 
 /// The rule by which a limiter blocks keys that are refused too often, for longer each time.
 ///
@@ -61,14 +64,15 @@ const DEFAULT_LONGEST_MICROS: u64 = DAY_MICROS;
 /// ```
 ///
 /// While the key is blocked, `retry_after` is the later of two: the end of the block, and the end of the wait that the last
-/// refusals told, because the quotas refuse the key until then. A process knows the waits of its own refusals, of the last
-/// 10 000 blocked keys. It does not see a credit by another process.
+/// refusals told, because the quotas refuse the key until then. Only a process whose refusals made the block due knows
+/// this wait, for the last 10 000 keys. It does not see a credit by another process.
 ///
 /// # Counted refusals
 ///
 /// A refusal counts if a quota refused the check and a wait would help. These do not count:
 ///
-/// - refusals while the key is blocked, so a client that keeps hammering is not blocked for ever;
+/// - refusals while the key is blocked, so a client that keeps hammering is not blocked for ever. Another process may
+///   count some in the second until it knows of the block;
 /// - rejections without a decision: a missing key, a store that fails (503);
 /// - refusals by the [fallback](crate::FailurePolicy::fall_back) counts of a process, which may have a part of the limit
 ///   only;
@@ -79,36 +83,42 @@ const DEFAULT_LONGEST_MICROS: u64 = DAY_MICROS;
 ///
 /// # Precision
 ///
-/// A key that was refused fewer times within the time is never blocked. A key that was refused that often within
-/// four fifths of the time is blocked. In between, it depends: refusals are counted in ten parts of the time.
+/// A key that was refused fewer times within the time is not blocked. A key that was refused that often within seven
+/// tenths of the time is blocked. In between, it depends. The limiter counts refusals like units, with a
+/// [quota](crate::Algorithm::SlidingBuckets) of ten buckets and seven tenths of the time. So a refusal counts for up to
+/// 0.77 of the time, and one that was not sent within a fifth of the time is dropped. The rest, 0.03 of the time, is for
+/// the call of the store.
 ///
-/// With a store that other processes share, a process sends its refusals in the background, once a second for all
-/// keys together. So a block may start about a second late, and reaches the other processes within another
-/// [second](crate::RedisStore::block_list_refresh). Redis sees at most one call a second, however often a client is
-/// refused.
+/// With a store that other processes share, a process sends its refusals in the background, once a second: one check
+/// for each key, however often it was refused. So a block may start about a second late, and reaches the other processes
+/// within another [second](crate::RedisStore::block_list_refresh). The refusals before it are counted as early as they
+/// are sent, so that a second is missing from the seven tenths.
+///
+/// Several processes that find a block due at the same time block the key once. The one whose block takes effect then
+/// forgets the refusals and counts the block. If it ends or the store fails in between, the refusals count towards the
+/// next block, which is as long as this one, and [`Admin::peek`](crate::Admin::peek) shows a block by an operator.
 ///
 /// # Limits
 ///
 /// - A process holds the unsent refusals of at most 10 000 keys. It does not count the refusals of more keys until it
 ///   has sent these. Refusals that a failing store may have counted are not sent again.
+/// - The refusals and the blocks of a key take the room of one more key in the store. If a
+///   [`MemoryStore`](crate::MemoryStore) is full of keys near their limits, it counts no refusals of new keys.
 /// - A key is not blocked automatically while 1 000 keys of its limiter are blocked, or 9 000 keys of the store. So other
 ///   limiters have room, and so do operators: the block list has 10 000 entries. The log says that there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockRule {
     refusals: u32,
-    within_micros: u64,
-    first_micros: u64,
+    within: Duration,
+    first: Duration,
     is_doubling: bool,
     /// `None` for the default.
-    longest_micros: Option<u64>,
+    longest: Option<Duration>,
     /// `None` for the longest block.
-    forgotten_micros: Option<u64>,
+    forgotten: Option<Duration>,
 }
 
 impl BlockRule {
-    /// The parts of the time within which refusals are counted.
-    pub(crate) const PARTS: usize = 10;
-
     /// Blocks a key after `refusals` refusals within 10 minutes, for 10 minutes.
     ///
     /// The number is from 1 to 1 000 000.
@@ -116,25 +126,25 @@ impl BlockRule {
     pub const fn refusals(refusals: u32) -> Self {
         Self {
             refusals,
-            within_micros: DEFAULT_WITHIN_MICROS,
-            first_micros: DEFAULT_BLOCK_MICROS,
+            within: DEFAULT_WITHIN,
+            first: DEFAULT_BLOCK,
             is_doubling: false,
-            longest_micros: None,
-            forgotten_micros: None,
+            longest: None,
+            forgotten: None,
         }
     }
 
     /// Sets the time within which the refusals are counted, from 10 s to 1 day. The default is 10 minutes.
     #[must_use]
     pub const fn within(mut self, time: Duration) -> Self {
-        self.within_micros = micros(time);
+        self.within = time;
         self
     }
 
     /// Sets the duration of a block, from 1 s to 366 days. The default is 10 minutes.
     #[must_use]
     pub const fn block_for(mut self, duration: Duration) -> Self {
-        self.first_micros = micros(duration);
+        self.first = duration;
         self
     }
 
@@ -150,17 +160,18 @@ impl BlockRule {
     /// all blocks.
     #[must_use]
     pub const fn max_block(mut self, longest: Duration) -> Self {
-        self.longest_micros = Some(micros(longest));
+        self.longest = Some(longest);
         self
     }
 
     /// Sets the time without a block after which the earlier blocks of a key are forgotten, from 1 s to 366 days. Then
     /// the next block is a first one again.
     ///
-    /// The time begins when the last block ends. The default is the longest block: a day by default.
+    /// The time begins when the last block ends. The default is the longest block: a day by default. Blocks are forgotten
+    /// at the latest 366 days after the last one has started.
     #[must_use]
     pub const fn forget_after(mut self, time: Duration) -> Self {
-        self.forgotten_micros = Some(micros(time));
+        self.forgotten = Some(time);
         self
     }
 
@@ -183,100 +194,86 @@ impl BlockRule {
     /// assert!(error.to_string().contains("1 to 1000000 refusals"));
     /// ```
     pub fn validated(self) -> Result<Self, ConfigError> {
-        let time = Duration::from_micros;
-        let block = BLOCK_MICROS.contains(&self.first_micros);
-        let longest = self
-            .longest_micros
-            .filter(|micros| !BLOCK_MICROS.contains(micros));
-        let forgotten = self
-            .forgotten_micros
-            .filter(|micros| !BLOCK_MICROS.contains(micros));
-        if !REFUSALS.contains(&self.refusals) {
-            let rule = "a key is blocked after 1 to 1000000 refusals";
-            return Err(ConfigError::block_rule(&self.refusals, rule));
-        }
-        if !WITHIN_MICROS.contains(&self.within_micros) {
-            let rule = "refusals are counted within 10 s to 1 day";
-            return Err(ConfigError::block_rule(&time(self.within_micros), rule));
-        }
-        if let Some(micros) = (!block).then_some(self.first_micros).or(longest) {
-            let rule = "a block lasts from 1 s to 366 days";
-            return Err(ConfigError::block_rule(&time(micros), rule));
-        }
-        if let Some(micros) = forgotten {
-            let rule = "earlier blocks are forgotten after 1 s to 366 days";
-            return Err(ConfigError::block_rule(&time(micros), rule));
-        }
+        let quiet = self.forgotten.unwrap_or(SECOND);
+        let rule = "a key is blocked after 1 to 1000000 refusals";
+        validate(&self.refusals, &REFUSALS, rule)?;
+        validate(
+            &self.within,
+            &WITHIN,
+            "refusals are counted within 10 s to 1 day",
+        )?;
+        validate(&self.first, &BLOCK, "a block lasts from 1 s to 366 days")?;
+        validate(
+            &self.longest(),
+            &BLOCK,
+            "a block lasts from 1 s to 366 days",
+        )?;
+        validate(
+            &quiet,
+            &BLOCK,
+            "earlier blocks are forgotten after 1 s to 366 days",
+        )?;
         Ok(self)
-    }
-
-    /// Returns the number of refusals after which a key is blocked.
-    #[must_use]
-    pub const fn max_refusals(&self) -> u32 {
-        self.refusals
     }
 
     /// Returns the duration of a block after `earlier` blocks that are not forgotten.
     #[must_use]
     pub fn duration_after(&self, earlier: u32) -> Duration {
-        Duration::from_micros(self.block_micros(earlier))
+        // 2^30 seconds are longer than the longest block.
+        let doublings = if self.is_doubling { earlier.min(30) } else { 0 };
+        self.first
+            .saturating_mul(1 << doublings)
+            .min(self.longest())
     }
 
-    /// Returns the same in microseconds.
-    pub(crate) fn block_micros(&self, earlier: u32) -> u64 {
-        let longest = self.longest_micros();
-        let factor = match earlier {
-            _ if !self.is_doubling => 1,
-            // 2^32 seconds are longer than the longest block.
-            earlier => 1_u64 << earlier.min(32),
-        };
-        self.first_micros.saturating_mul(factor).min(longest)
+    /// Returns the quota of refusals that count. It refuses a charge after which a block is due.
+    ///
+    /// A refusal never counts for longer than the time: its unit returns up to a tenth of the window late, and it is
+    /// charged [late](Self::max_age).
+    pub(crate) fn refusals_quota(&self) -> Quota {
+        let (limit, window) = (self.refusals.saturating_sub(1), self.within / 10 * 7);
+        Quota::new(limit, window).with_algorithm(Algorithm::SlidingBuckets(10))
     }
 
-    pub(crate) const fn within_micros(&self) -> u64 {
-        self.within_micros
+    /// Returns the age from which on refusals are not sent any more.
+    pub(crate) fn max_age(&self) -> Duration {
+        self.within / 5
     }
 
-    /// Returns the length of a part of the time, in microseconds. Refusals of one part are counted together.
-    pub(crate) const fn part_micros(&self) -> u64 {
-        self.within_micros / Self::PARTS as u64
+    /// Returns the quota to which `blocks` blocks are charged. They count until they are forgotten, or for the longest
+    /// window.
+    pub(crate) fn blocks_quota(&self, blocks: u32) -> Quota {
+        Quota::new(blocks, self.forgotten_after(blocks).min(MAX_WINDOW))
     }
 
-    pub(crate) fn longest_micros(&self) -> u64 {
-        let default = self.first_micros.max(DEFAULT_LONGEST_MICROS);
-        self.longest_micros.unwrap_or(default)
+    /// Returns the time after the start of the last of `blocks` blocks after which all of them are forgotten.
+    pub(crate) fn forgotten_after(&self, blocks: u32) -> Duration {
+        let quiet = self.forgotten.unwrap_or_else(|| self.longest());
+        self.duration_after(blocks.saturating_sub(1)) + quiet
     }
 
-    pub(crate) fn forgotten_micros(&self) -> u64 {
-        let default = self.longest_micros();
-        self.forgotten_micros.unwrap_or(default)
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) const fn is_doubling(&self) -> bool {
-        self.is_doubling
+    fn longest(&self) -> Duration {
+        let default = self.first.max(DEFAULT_LONGEST);
+        self.longest.unwrap_or(default)
     }
 }
 
-/// Converts to microseconds, rounded up. Saturates, because a time that long is out of range anyway.
-const fn micros(time: Duration) -> u64 {
-    let fraction: u64 = if time.subsec_nanos().is_multiple_of(1_000) {
-        0
-    } else {
-        1
-    };
-    time.as_secs()
-        .saturating_mul(MICROS_PER_SECOND)
-        .saturating_add(time.subsec_micros() as u64 + fraction)
+fn validate<T: Debug + PartialOrd>(
+    value: &T,
+    range: &RangeInclusive<T>,
+    rule: &'static str,
+) -> Result<(), ConfigError> {
+    match range.contains(value) {
+        true => Ok(()),
+        false => Err(ConfigError::block_rule(value, rule)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
-    const DAY: Duration = Duration::from_secs(86_400);
     const NANO: Duration = Duration::from_nanos(1);
 
     #[test]
@@ -308,10 +305,26 @@ mod tests {
             .block_for(HOUR)
             .doubling()
             .max_block(9 * DAY);
-        let day = DEFAULT_LONGEST_MICROS;
-        assert_eq!(rule.forgotten_micros(), 9 * day);
-        assert_eq!(BlockRule::refusals(1).forgotten_micros(), day);
-        assert_eq!(rule.forget_after(SECOND).forgotten_micros(), 1_000_000);
+        assert_eq!(rule.forgotten_after(1), HOUR + 9 * DAY);
+        assert_eq!(rule.forgotten_after(3), 4 * HOUR + 9 * DAY);
+        let by_default = BlockRule::refusals(1).block_for(HOUR);
+        assert_eq!(by_default.forgotten_after(9), HOUR + DAY);
+        assert_eq!(rule.forget_after(SECOND).forgotten_after(1), HOUR + SECOND);
+    }
+
+    #[test]
+    fn a_refusal_counts_for_less_than_the_time_and_the_quotas_are_in_range() {
+        for within in [10 * SECOND, 12_345_679 * Duration::from_micros(1), DAY] {
+            let rule = BlockRule::refusals(1_000_000).within(within);
+            let quota = rule.refusals_quota();
+            let latest = Duration::from_micros(quota.bucket_micros()) + quota.window();
+            // What is left is for the call of the store.
+            assert!(latest + rule.max_age() < within / 100 * 98);
+        }
+        let rule = BlockRule::refusals(1)
+            .block_for(MAX_WINDOW)
+            .max_block(MAX_WINDOW);
+        assert_eq!(rule.blocks_quota(7).window(), MAX_WINDOW);
     }
 
     #[test]
@@ -332,11 +345,11 @@ mod tests {
             ("invalid block rule 0:", "1 to 1000000"),
             ("1000001:", "1 to 1000000"),
             ("9.999999s:", "10 s to 1 day"),
-            ("86400.000001s:", "10 s to 1 day"),
+            ("86400.000000001s:", "10 s to 1 day"),
             ("999.999ms:", "1 s to 366 days"),
-            ("31622400.000001s:", "1 s to 366 days"),
+            ("31622400.000000001s:", "1 s to 366 days"),
             ("0ns:", "1 s to 366 days"),
-            ("18446744073709.551615s:", "1 s to 366 days"),
+            ("18446744073709551615.999999999s:", "1 s to 366 days"),
         ];
         for (text, (value, range)) in texts.iter().zip(parts) {
             assert!(text.contains(value) && text.contains(range), "{text}");

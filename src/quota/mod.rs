@@ -22,6 +22,7 @@ pub use block_rule::BlockRule;
 pub(crate) use calendar::Calendar;
 pub(crate) use calendar_windows::{AlignedWindow, longest_window};
 pub use plan::{IntoPlan, Plan};
+pub(crate) use quota::MAX_WINDOW;
 pub use quota::Quota;
 pub use quotas::{IntoQuotas, Quotas};
 #[cfg(feature = "redis")]

@@ -12,6 +12,9 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 const MIN_WINDOW_MICROS: u64 = 1_000;
 const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 
+/// The longest window of a quota.
+pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS);
+
 /// A limit of units per window, such as 100 requests per minute.
 ///
 /// A *unit* is what a check charges: by default, one for each request. By default the window slides: a unit

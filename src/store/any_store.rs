@@ -9,7 +9,7 @@ use super::redis::RedisStore;
 #[cfg(feature = "doctor")]
 use super::redis::doctor::Report;
 use super::refusal_cache::RefusalCache;
-use super::requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
+use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
 use super::store::{Store, delegate_to_store};
 use crate::decision::{Answers, StoreId};
 use crate::error::Error;

@@ -46,7 +46,7 @@ mod store;
 mod testing;
 
 pub use any_store::AnyStore;
-pub use block_list::{BlockList, RefreshTrigger};
+pub use block_list::BlockList;
 pub use circuit_breaker::CircuitBreaker;
 pub use counters::Counters;
 pub use from_url::from_url;
@@ -60,13 +60,12 @@ pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
 pub(crate) use requests::CountedKey;
-pub use requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
+pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
 pub use store::Store;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use testing::{Checked, Conformance, ConformanceReport, RuleOutcome, TestStore};
 
-pub use crate::algorithm::RefusalRecord;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;

@@ -10,9 +10,7 @@ use super::circuit_breaker::{CircuitBreaker, Operation, Permit, Prober};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
-use super::requests::{
-    Block, Check, CountedKey, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset,
-};
+use super::requests::{Block, Check, CountedKey, Credit, LimiterInfo, Refund, Reset};
 use super::store::Store;
 use crate::decision::{Answer, Answers, Source, StoreId};
 use crate::error::{Error, ErrorKind};
@@ -89,9 +87,9 @@ impl ProtectedStore {
         self.ask(checks, answers, cache)
     }
 
-    /// Asks the store for units that this process will hold. Does not use the refusal cache: a refusal there may
-    /// be older than the units that other processes have returned.
-    pub(crate) async fn grant(&self, check: Check<'_>) -> Result<Answer, Error> {
+    /// Asks the store without the refusal cache: a refusal there may be older than the units that other processes have
+    /// returned.
+    pub(crate) async fn check_uncached(&self, check: Check<'_>) -> Result<Answer, Error> {
         let mut answers = Answers::empty(1);
         if let Some(pending) = self.ask(&[check], &mut answers, None) {
             answers = pending.future.await?;
@@ -146,10 +144,7 @@ impl ProtectedStore {
     /// Repeats the remembered refusals of checks, unless their circuit breaker is open. Returns whether there are
     /// any.
     pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>], answers: &mut Answers) -> bool {
-        let is_open = |check: &Check<'_>| {
-            let partition = self.circuit_breaker.partition_of(check.counted_key());
-            self.circuit_breaker.is_open_at(partition)
-        };
+        let is_open = |check: &Check<'_>| self.is_failing(check.counted_key());
         match &self.refusal_cache {
             Some(cache) if !checks.iter().any(is_open) => repeat_refusals(cache, checks, answers),
             _ => false,
@@ -311,31 +306,15 @@ impl ProtectedStore {
 
     /// Blocks a key, even if the circuit breaker is open: the server of the block list may be another one than
     /// the server of the key.
-    pub(crate) fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+    pub(crate) fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         match self.store.block(block).try_ready() {
             Ok(outcome) => StoreFuture::ready(outcome),
             Err(pending) => self.bound(pending),
         }
     }
 
-    /// Counts refusals, and blocks keys that were refused too often.
-    pub(crate) fn count_refusals(
-        &self,
-        refusals: &[Refusals<'_>],
-    ) -> StoreFuture<Vec<RefusalOutcome>> {
-        match self.store.count_refusals(refusals).try_ready() {
-            Ok(outcomes) => StoreFuture::ready(outcomes),
-            Err(pending) => self.bound(pending),
-        }
-    }
-
     /// Returns whether the circuit breaker of a key is open.
-    pub(crate) fn is_failing(&self, limiter: &Key, key: &Key) -> bool {
-        let counted_key = CountedKey {
-            limiter,
-            key,
-            quotas: &Quotas::from([]),
-        };
+    pub(crate) fn is_failing(&self, counted_key: CountedKey<'_>) -> bool {
         let partition = self.circuit_breaker.partition_of(counted_key);
         self.circuit_breaker.is_open_at(partition)
     }

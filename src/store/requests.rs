@@ -1,4 +1,4 @@
-//! The requests to a store: checks, refunds, credits, resets, blocks, refusals and announcements.
+//! The requests to a store: checks, refunds, credits, resets, blocks and announcements.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::decision::{Answer, QuotaAnswer};
 use crate::key::{Fingerprint, Key};
-use crate::quota::{BlockRule, Quota, Quotas};
+use crate::quota::{Quota, Quotas};
 
 /// The limiter and the key under which units are counted, and the quotas that apply.
 ///
@@ -203,7 +203,8 @@ impl<'a> Reset<'a> {
 
 /// A request to a [`Store`](crate::Store): block a key of a limiter for a time, regardless of its quotas.
 ///
-/// It replaces an earlier block of the key. A duration of zero unblocks the key.
+/// A duration of zero unblocks the key. A block by an operator replaces an earlier one. An
+/// [automatic](Self::is_automatic) block does not.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Block<'a> {
@@ -213,10 +214,12 @@ pub struct Block<'a> {
     pub key: &'a Key,
     /// How long the key is blocked from now on. Zero unblocks it.
     pub duration: Duration,
+    /// Whether a [rule](crate::BlockRule) blocks the key, and not an operator.
+    pub is_automatic: bool,
 }
 
 impl<'a> Block<'a> {
-    /// Creates a block of a key for a time that starts now. A duration of zero unblocks the key.
+    /// Creates a block by an operator, for a time that starts now. A duration of zero unblocks the key.
     ///
     /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
     #[must_use]
@@ -225,72 +228,18 @@ impl<'a> Block<'a> {
             limiter,
             key,
             duration,
+            is_automatic: false,
         }
     }
-}
 
-/// A request to a [`Store`](crate::Store): count refusals of a key, and block it if its rule says so.
-///
-/// Limiters with [`block_after`](crate::RateLimiter::block_after) send one for each key that was refused lately.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Refusals<'a> {
-    /// The name of the limiter, in its stored form.
-    pub limiter: &'a Key,
-    /// The key that was refused.
-    pub key: &'a Key,
-    /// The rule that says when the key is blocked, and for how long.
-    pub rule: &'a BlockRule,
-    /// The number of refusals. 0 only looks for a block.
-    pub count: u32,
-    /// How long ago the first of these refusals happened. The others are later.
-    pub age: Duration,
-}
-
-impl<'a> Refusals<'a> {
-    /// Creates a request to count refusals of now. A count of 0 only looks for a block.
-    ///
-    /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
+    /// Makes this an [automatic](Self::is_automatic) block.
     #[must_use]
-    pub fn new(limiter: &'a Key, key: &'a Key, rule: &'a BlockRule, count: u32) -> Self {
+    pub fn automatic(self) -> Self {
         Self {
-            limiter,
-            key,
-            rule,
-            count,
-            age: Duration::ZERO,
+            is_automatic: true,
+            ..self
         }
     }
-
-    /// Sets how long ago the first of these refusals happened.
-    #[must_use]
-    pub fn aged(self, age: Duration) -> Self {
-        Self { age, ..self }
-    }
-}
-
-/// The outcome of [`Refusals`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RefusalOutcome {
-    /// No block is due.
-    Counted,
-    /// These refusals have blocked the key.
-    Blocked {
-        /// The duration of the block.
-        duration: Duration,
-        /// The number of blocks that are not forgotten, with this one.
-        blocks: u32,
-    },
-    /// Earlier refusals have blocked the key. Those of this request do not count.
-    StillBlocked {
-        /// The rest of the block.
-        left: Duration,
-        /// The number of blocks that are not forgotten, with this one.
-        blocks: u32,
-    },
-    /// A block is due, but the block list has no room.
-    NoRoom,
 }
 
 /// A request to a [`Store`](crate::Store): return units of one earlier charge.

@@ -6,7 +6,7 @@ use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
-use super::requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
+use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
 use crate::decision::{Answers, StoreId};
 use crate::error::{Error, ErrorKind};
 
@@ -27,8 +27,8 @@ use crate::error::{Error, ErrorKind};
 /// # What to implement
 ///
 /// [`id`](Self::id) and [`check`](Self::check) are required. [`refund`](Self::refund),
-/// [`credit`](Self::credit), [`reset`](Self::reset), [`block`](Self::block) and
-/// [`count_refusals`](Self::count_refusals) fail with [`ErrorKind::Unsupported`] by default.
+/// [`credit`](Self::credit), [`reset`](Self::reset) and [`block`](Self::block) fail with
+/// [`ErrorKind::Unsupported`] by default.
 ///
 /// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
 /// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
@@ -89,6 +89,9 @@ pub trait Store: Send + Sync + 'static {
     /// [`ErrorKind::Misconfigured`]. A store that cannot decide several checks together fails with
     /// [`ErrorKind::Unsupported`]. If [`atomic_group`](Self::atomic_group) divides the keys of the store, limiters
     /// pass checks of one group.
+    ///
+    /// Limiters with [`block_after`](crate::RateLimiter::block_after) also count refusals and blocks, in checks of another
+    /// limiter: its stored name is `blocks=` and the name.
     ///
     /// `answers` has an empty answer for each check, in their order. A store that answers without waiting
     /// overwrites them and returns `None`. A remote store returns the future of the answers, and an error is a
@@ -155,30 +158,18 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Blocks a key of a limiter for a time, or unblocks it, and updates the
-    /// [block list](Self::block_list).
+    /// [block list](Self::block_list). Returns whether it took effect.
     ///
     /// Limiters refuse a blocked key without asking the store.
     ///
+    /// An [automatic](Block::is_automatic) block takes effect only if the key is not blocked, so that only one of several
+    /// processes blocks it. This is decided in one atomic step. If 1 000 keys of the limiter are blocked, or 9 000 of all
+    /// limiters, it fails with an [`Error`] of kind [`ErrorKind::Full`]. The rest of the list is for operators.
+    ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         let _ = block;
         unsupported("this store cannot block keys")
-    }
-
-    /// Counts refusals of keys, and blocks those that were refused too often, as their
-    /// [rule](crate::BlockRule) says.
-    ///
-    /// Limiters with [`block_after`](crate::RateLimiter::block_after) call it in the background, at most once a second if
-    /// the store does not answer at once. Each request has another key. Returns an outcome for each, in their order.
-    ///
-    /// A store keeps a [`RefusalRecord`](super::RefusalRecord) for each limiter and key. It counts and blocks in one
-    /// atomic step, so that two processes do not block a key twice. It does not replace the block of an operator, and
-    /// [`block`](Self::block) forgets the record of its key.
-    ///
-    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
-        let _ = refusals;
-        unsupported("this store cannot count refusals")
     }
 
     /// Returns the list of blocked keys, which limiters read before they ask the store.
@@ -245,15 +236,8 @@ macro_rules! delegate_to_store {
             $store.credit(credit)
         }
 
-        fn block(&$self, block: Block<'_>) -> StoreFuture<()> {
+        fn block(&$self, block: Block<'_>) -> StoreFuture<bool> {
             $store.block(block)
-        }
-
-        fn count_refusals(
-            &$self,
-            refusals: &[Refusals<'_>],
-        ) -> StoreFuture<Vec<RefusalOutcome>> {
-            $store.count_refusals(refusals)
         }
 
         fn block_list(&$self) -> BlockList {

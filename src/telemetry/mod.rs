@@ -5,6 +5,7 @@
 mod busiest_refused;
 mod checks;
 mod events;
+mod failure_streak;
 mod line_interval;
 #[cfg(test)]
 mod log_capture;
@@ -14,6 +15,7 @@ mod outcome_label;
 
 pub use busiest_refused::RefusedKey;
 pub(crate) use checks::Telemetry;
+pub(crate) use failure_streak::FailureStreak;
 pub(crate) use line_interval::LineInterval;
 #[cfg(test)]
 pub(crate) use log_capture::log_of;

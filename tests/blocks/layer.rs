@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tollgate::store::{
-    Answers, Block, BlockList, Check, CircuitBreaker, RefusalOutcome, Refusals, StoreFuture,
-    StoreId, TestClock, TestStore,
+    Answers, Block, BlockList, Check, CircuitBreaker, Reset, StoreFuture, StoreId, TestClock,
+    TestStore,
 };
 use tollgate::{
     BlockReason, BlockRule, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota,
@@ -271,43 +271,6 @@ async fn an_operator_sees_and_lifts_a_block_and_its_growth_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_block() {
-    let store = MemoryStore::new();
-    let limiter = Key::from("l");
-    let list = store.block_list();
-    let rule = BlockRule::refusals(2);
-    let count = async |key: &str| {
-        let key = Key::from(key);
-        let counted = store.count_refusals(&[Refusals::new(&limiter, &key, &rule, 2)]);
-        counted.await.expect("an outcome").remove(0)
-    };
-    let _ = store
-        .block(Block::new(&limiter, &Key::from("ada"), DAY))
-        .await;
-    assert_eq!(count("ada").await, RefusalOutcome::Counted);
-    assert!(list.blocked_for(&limiter, &Key::from("ada")) > Some(23 * HOUR));
-
-    for number in 1..9_000 {
-        let (limiter, key) = (Key::from(number % 10), Key::from(number));
-        let _ = store.block(Block::new(&limiter, &key, DAY)).await;
-    }
-    assert_eq!(count("bob").await, RefusalOutcome::NoRoom);
-    assert_eq!(list.blocked_for(&limiter, &Key::from("bob")), None);
-    // Operators have room for another thousand.
-    let by_operator = store.block(Block::new(&limiter, &Key::from("eve"), DAY));
-    by_operator.await.expect("there is room");
-    for key in [1, 2] {
-        let (limiter, key) = (Key::from(key), Key::from(key));
-        let unblocked = Block::new(&limiter, &key, Duration::ZERO);
-        let _ = store.block(unblocked).await;
-    }
-    assert!(matches!(
-        count("bob").await,
-        RefusalOutcome::Blocked { blocks: 1, .. }
-    ));
-}
-
-#[tokio::test]
 async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
     const RULE: BlockRule = GROWING.block_for(Duration::from_secs(10)).max_block(HOUR);
     let clock = TestClock::new();
@@ -332,32 +295,38 @@ async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
 }
 
 #[tokio::test]
-async fn a_limiter_with_too_many_blocks_to_remember_blocks_no_new_key_and_others_do() {
-    let clock = TestClock::new();
-    let store = MemoryStore::with_clock(clock.clone());
-    let rule = BlockRule::refusals(1).block_for(SECOND).doubling();
-    let count = async |limiter: &str, key: u32| {
-        let (limiter, key) = (Key::from(limiter), Key::from(key));
-        let counted = store.count_refusals(&[Refusals::new(&limiter, &key, &rule, 1)]);
-        counted.await.expect("an outcome").remove(0)
-    };
-    for key in 0..10_000 {
-        if key % 900 == 0 {
-            clock.advance(SECOND);
+async fn a_test_store_refuses_the_checks_of_the_test_and_not_those_that_count_refusals() {
+    let store = TestStore::new();
+    let limiter = RateLimiter::new(store.clone(), Quota::per_day(100)).block_after(GROWING);
+    store.refuse_next(5, SECOND);
+    assert_eq!(refused_until_blocked(&limiter, "ada").await, (3, HOUR));
+    let checks = store.take_checks();
+    // Three were refused, and two looks tell the status.
+    assert!(
+        checks
+            .iter()
+            .all(|check| *check.limiter() == Key::from("default"))
+    );
+    assert_eq!(checks.iter().filter(|check| check.cost() == 1).count(), 3);
+    store.refuse_all(SECOND);
+    assert_eq!(refused_until_blocked(&limiter, "bob").await, (3, HOUR));
+}
+
+#[tokio::test]
+async fn in_a_full_memory_store_nobody_is_blocked_for_the_refusals_of_others() {
+    let store = MemoryStore::with_max_keys(1_000);
+    // Each key is at its limit, so that none makes room.
+    let filling = RateLimiter::new(store.clone(), Quota::per_day(1)).name("filling");
+    for key in 0..2_000 {
+        let _ = filling.check(key).await.expect("a decision");
+    }
+    let limiter = RateLimiter::new(store, Quota::per_day(1)).block_after(GROWING);
+    for key in 0..500 {
+        for _ in 0..3 {
+            assert_eq!(source(&limiter, &format!("{key}")).await, Source::Memory);
         }
-        let outcome = count("flooded", key).await;
-        assert!(matches!(outcome, RefusalOutcome::Blocked { blocks: 1, .. }));
     }
-    clock.advance(SECOND);
-    assert_eq!(count("flooded", 10_000).await, RefusalOutcome::NoRoom);
-    for (limiter, key, blocks) in [("flooded", 0, 2), ("login", 10_000, 1)] {
-        let (outcome, duration) = (count(limiter, key).await, blocks * SECOND);
-        assert_eq!(outcome, RefusalOutcome::Blocked { duration, blocks });
-    }
-    // A day after its block, a key is forgotten.
-    clock.advance(2 * DAY);
-    let outcome = count("flooded", 10_000).await;
-    assert!(matches!(outcome, RefusalOutcome::Blocked { blocks: 1, .. }));
+    assert_eq!(limiter.admin().blocked().await.expect("a list"), []);
 }
 
 #[tokio::test]
@@ -445,7 +414,7 @@ async fn a_store_that_cannot_count_refusals_goes_on_and_is_logged_once() {
     };
     assert!(
         line.contains(
-            "failed to count refusals, so no key is blocked automatically: this store cannot"
+            "failed to count refusals, so no key is blocked automatically: this store cannot block keys"
         ),
         "{line}"
     );
@@ -457,9 +426,9 @@ async fn a_store_that_cannot_count_refusals_goes_on_and_is_logged_once() {
 struct Later {
     counts: MemoryStore,
     circuit_breaker: CircuitBreaker,
-    /// The refusals of each call.
-    calls: Arc<Mutex<Vec<Vec<u32>>>>,
-    /// The next calls that fail.
+    /// The refusals that were sent, with the time.
+    sent: Arc<Mutex<Vec<(tokio::time::Instant, u32)>>>,
+    /// How many of the next counts of refusals fail.
     fails: Arc<AtomicU32>,
     /// Whether checks fail.
     is_down: Arc<AtomicBool>,
@@ -475,14 +444,19 @@ impl Later {
         Self {
             counts: MemoryStore::new(),
             circuit_breaker: CircuitBreaker::new().with_clock(clock),
-            calls: Arc::default(),
+            sent: Arc::default(),
             fails: Arc::default(),
             is_down: Arc::default(),
         }
     }
 
+    /// Returns the refusals that were sent at each time since the last call.
     fn calls(&self) -> Vec<Vec<u32>> {
-        std::mem::take(&mut self.calls.lock().expect("nobody panics"))
+        let sent = std::mem::take(&mut *self.sent.lock().expect("nobody panics"));
+        let calls = sent.chunk_by(|(time, _), (other, _)| time == other);
+        calls
+            .map(|call| call.iter().map(|(_, count)| *count).collect())
+            .collect()
     }
 }
 
@@ -496,7 +470,41 @@ impl Store for Later {
             let error = Error::new(ErrorKind::Unavailable, "down");
             return Some(StoreFuture::ready(Err(error)));
         }
-        self.counts.check(checks, answers)
+        let Some(check) = checks
+            .iter()
+            .find(|check| check.limiter.as_str() == "blocks=default")
+        else {
+            return self.counts.check(checks, answers);
+        };
+        if check.cost > 0 {
+            let sent = (tokio::time::Instant::now(), check.cost);
+            self.sent.lock().expect("nobody panics").push(sent);
+        }
+        let fails = self
+            .fails
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fails| {
+                fails.checked_sub(1)
+            });
+        let answers = match fails {
+            Ok(_) => Err(Error::new(ErrorKind::Timeout, "lost")),
+            Err(_) => {
+                let none = self.counts.check(checks, answers);
+                none.map_or(Ok(()), |_| Err(Error::new(ErrorKind::Full, "full")))
+                    .map(|()| answers.clone())
+            }
+        };
+        Some(StoreFuture::boxed(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            answers
+        }))
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.counts.reset(reset)
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
+        self.counts.block(block)
     }
 
     fn block_list(&self) -> BlockList {
@@ -505,24 +513,6 @@ impl Store for Later {
 
     fn circuit_breaker(&self) -> CircuitBreaker {
         self.circuit_breaker.clone()
-    }
-
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
-        let counts = refusals.iter().map(|refusals| refusals.count).collect();
-        self.calls.lock().expect("nobody panics").push(counts);
-        let fails = self
-            .fails
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fails| {
-                fails.checked_sub(1)
-            });
-        let outcomes = match fails {
-            Ok(_) => StoreFuture::ready(Err(Error::new(ErrorKind::Timeout, "lost"))),
-            Err(_) => self.counts.count_refusals(refusals),
-        };
-        StoreFuture::boxed(async move {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            outcomes.await
-        })
     }
 }
 

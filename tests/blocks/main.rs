@@ -3,6 +3,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod laws;
 mod layer;
-mod parity;
 mod redis;

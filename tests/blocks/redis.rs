@@ -5,10 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use redis::Commands;
-use tollgate::store::{RefusalOutcome, Refusals, Store};
-use tollgate::{
-    BlockReason, BlockRule, FailurePolicy, Key, Quota, RateLimiter, RedisStore, Source,
-};
+use tollgate::{BlockReason, BlockRule, FailurePolicy, Quota, RateLimiter, RedisStore, Source};
 
 #[cfg(feature = "cluster")]
 use crate::support::cluster::Cluster;
@@ -23,7 +20,11 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 const RULE: BlockRule = BlockRule::refusals(20).block_for(HOUR).doubling();
 
-const RECORD: &str = "tollgate:v3:{blocks}:default,ada";
+/// The refusals of a key within seven tenths of ten minutes, in buckets of a tenth of that.
+const REFUSALS: &str = "tollgate:v3:{blocks=default,ada}:buckets:42000000";
+
+/// The blocks of a key.
+const BLOCKS: &str = "tollgate:v3:{blocks=default,ada}:log";
 
 /// A limiter of a process, with one unit a day.
 fn limiter(store: RedisStore, rule: BlockRule) -> RateLimiter {
@@ -77,11 +78,13 @@ async fn a_client_that_hammers_costs_redis_one_call_a_second() {
         refusals += 1;
     }
     let calls = calls(&mut connection);
-    // Only the script of refusals sends GET: one for each key of a call.
-    let counted = calls.get("get").copied().unwrap_or(0);
+    // Only a count of refusals writes.
+    let counted = calls.get("append").copied().unwrap_or(0)
+        + calls.get("set").copied().unwrap_or(0)
+        + calls.get("setrange").copied().unwrap_or(0);
     assert!(
         (3..=5).contains(&counted),
-        "{counted} calls for {refusals} refusals"
+        "{counted} calls for {refusals} refusals: {calls:?}"
     );
     // The other calls check again, once a second, because a refusal is remembered for so long.
     let scripts =
@@ -143,29 +146,50 @@ async fn a_key_is_blocked_in_all_processes_and_by_a_single_block() {
 }
 
 #[tokio::test]
-async fn an_operator_lifts_a_block_in_all_processes_and_its_record_is_gone() {
+async fn an_operator_lifts_a_block_in_all_processes_and_its_counts_are_gone() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let [here, there] = [(); 2].map(|()| limiter(store_on(&server), RULE));
     let _ = here.check("ada").await.expect("a decision");
     refuse(&here, 1).await;
-    until(async || connection_has(&server, RECORD)).await;
+    until(async || connection_has(&server, REFUSALS)).await;
     refuse(&here, 25).await;
-    until(async || source(&here).await == Source::Block).await;
-    // The list and the record expire.
+    until(async || connection_has(&server, BLOCKS)).await;
+    assert_eq!(source(&here).await, Source::Block);
+    assert!(!connection_has(&server, REFUSALS));
+    // The list and the blocks of the key expire.
     let keys = times_to_live(&mut connection);
     let of_blocks: Vec<_> = keys
         .iter()
-        .filter(|(key, _)| key.contains("{blocks}"))
+        .filter(|(key, _)| key.contains("{blocks"))
         .collect();
     assert_eq!(of_blocks.len(), 2, "{keys:?}");
     for (key, left) in of_blocks {
-        assert!((3_500_000..90_010_000).contains(left), "{key}: {left}");
+        assert!((3_500_000..180_010_000).contains(left), "{key}: {left}");
     }
     there.admin().unblock("ada").await.expect("unblocked");
-    assert!(!connection_has(&server, RECORD));
+    assert!(!connection_has(&server, BLOCKS));
     assert_eq!(blocks(&here).await, []);
     assert_ne!(source(&here).await, Source::Block);
+}
+
+#[tokio::test]
+async fn a_limiter_without_the_rule_sees_an_automatic_block_and_its_reason() {
+    let server = RedisServer::start();
+    let here = limiter(store_on(&server), RULE.block_for(9 * 24 * HOUR));
+    let _ = here.check("ada").await.expect("a decision");
+    refuse(&here, 1).await;
+    refuse(&here, 25).await;
+    until(async || connection_has(&server, BLOCKS)).await;
+    let there = RateLimiter::new(store_on(&server), Quota::per_day(1));
+    let [(reason, _)] = blocks(&there).await[..] else {
+        panic!("one block");
+    };
+    assert_eq!(reason, BlockReason::Refusals { blocks: 1 });
+    there.admin().unblock("ada").await.expect("unblocked");
+    assert!(!connection_has(&server, BLOCKS));
+    there.admin().block("ada", HOUR).await.expect("a block");
+    assert_eq!(blocks(&here).await[0].0, BlockReason::Operator);
 }
 
 fn connection_has(server: &RedisServer, key: &str) -> bool {
@@ -176,30 +200,17 @@ fn connection_has(server: &RedisServer, key: &str) -> bool {
 async fn a_key_of_another_program_is_left_alone() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    run(&mut connection, &["SET", RECORD, "of another program"]);
-    run(
-        &mut connection,
-        &["RPUSH", "tollgate:v3:{blocks}:default,bob", "1"],
-    );
-    let store = store_on(&server);
-    let (name, rule) = (Key::from("default"), BlockRule::refusals(1));
-    let count = async |keys: &[&str]| {
-        let keys: Vec<_> = keys.iter().map(|key| Key::from(*key)).collect();
-        let refusals: Vec<_> = keys
-            .iter()
-            .map(|key| Refusals::new(&name, key, &rule, 1))
-            .collect();
-        store.count_refusals(&refusals).await
-    };
-    for key in ["ada", "bob"] {
-        let error = count(&[key]).await.expect_err("no record");
-        assert_eq!(error.kind(), tollgate::ErrorKind::Misconfigured, "{error}");
+    run(&mut connection, &["SET", REFUSALS, "of another program"]);
+    let limiter = limiter(store_on(&server), BlockRule::refusals(1));
+    for key in ["ada", "eve"] {
+        for _ in 0..2 {
+            let _ = limiter.check(key).await.expect("a decision");
+        }
     }
     // Another key of the same call is blocked all the same.
-    assert!(count(&["ada", "eve"]).await.is_err());
-    let list = store.block_list();
-    assert!(list.blocked_for(&name, &Key::from("eve")).is_some());
-    let value: String = connection.get(RECORD).expect("GET answers");
+    until(async || limiter.check("eve").await.expect("a decision").source() == Source::Block).await;
+    assert_ne!(source(&limiter).await, Source::Block);
+    let value: String = connection.get(REFUSALS).expect("GET answers");
     assert_eq!(value, "of another program");
 }
 
@@ -207,21 +218,28 @@ async fn a_key_of_another_program_is_left_alone() {
 async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let store = store_on(&server);
-    let (name, rule) = (Key::from("default"), BlockRule::refusals(2));
-    let count = async |key: &str| {
-        let key = Key::from(key);
-        let counted = store.count_refusals(&[Refusals::new(&name, &key, &rule, 2)]);
-        counted.await.expect("an outcome").remove(0)
+    let limiter = limiter(store_on(&server), BlockRule::refusals(1));
+    let refuse = async |key: &str| {
+        let refused = limiter.clone().block_after(BlockRule::refusals(1));
+        for _ in 0..2 {
+            let _ = refused.check(key).await.expect("a decision");
+        }
+        // Longer than the calls take.
+        tokio::time::sleep(SECOND / 2).await;
     };
-    let limiter = RateLimiter::new(store.clone(), Quota::per_day(1));
-    limiter
-        .admin()
-        .block("ada", 9 * HOUR)
-        .await
-        .expect("a block");
-    assert_eq!(count("ada").await, RefusalOutcome::Counted);
-    assert_eq!(blocks(&limiter).await[0].0, BlockReason::Operator);
+    refuse("ada").await;
+    let admin = limiter.admin();
+    admin.block("ada", 9 * HOUR).await.expect("a block");
+    // This process does not know of the block, and the rule blocks at once.
+    let there = RateLimiter::new(store_on(&server), Quota::per_day(1));
+    let there = there.block_after(BlockRule::refusals(1));
+    let _ = there.check("ada").await.expect("a decision");
+    tokio::time::sleep(SECOND / 2).await;
+    let [(reason, left)] = blocks(&limiter).await[..] else {
+        panic!("one block");
+    };
+    assert_eq!(reason, BlockReason::Operator);
+    assert!(left > 8 * 3_600, "{left}");
     let mut fill = redis::cmd("ZADD");
     fill.arg("tollgate:v3:{blocks}");
     for number in 0..8_999 {
@@ -229,65 +247,96 @@ async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
             .arg(format!("{},{number}", number % 10));
     }
     fill.exec(&mut connection).expect("ZADD answers");
-    assert_eq!(count("bob").await, RefusalOutcome::NoRoom);
-    limiter
-        .admin()
-        .block("eve", HOUR)
-        .await
-        .expect("there is room");
+    log::keep();
+    refuse("bob").await;
+    refuse("bob").await;
+    let lines = log::kept();
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains("cannot block a key that was refused too often")),
+        "{lines:?}"
+    );
+    assert_eq!(lines.len(), 2, "one for each limiter: {lines:?}");
+    admin.block("eve", HOUR).await.expect("there is room");
     run(
         &mut connection,
         &["ZREM", "tollgate:v3:{blocks}", "1,1", "2,2"],
     );
-    assert!(matches!(count("bob").await, RefusalOutcome::Blocked { .. }));
+    refuse("bob").await;
+    let status = admin.peek("bob").await.expect("a status");
+    assert_eq!(
+        status.block_reason,
+        Some(BlockReason::Refusals { blocks: 1 })
+    );
 }
 
 #[tokio::test]
-async fn many_keys_are_counted_in_calls_of_a_hundred() {
+async fn a_thousand_keys_are_blocked_within_seconds_in_few_calls() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let store = store_on(&server);
-    let name = Key::from("default");
-    let keys: Vec<_> = (0..250).map(Key::from).collect();
-    let refusals: Vec<_> = keys
-        .iter()
-        .map(|key| Refusals::new(&name, key, &RULE, 20))
-        .collect();
+    let limiter = limiter(store_on(&server), BlockRule::refusals(3));
+    for key in 0..1_000 {
+        for _ in 0..4 {
+            let _ = limiter.check(key).await.expect("a decision");
+        }
+    }
     forget_calls(&mut connection);
-    let outcomes = store.count_refusals(&refusals).await.expect("outcomes");
-    assert_eq!(outcomes.len(), 250);
-    assert!(
-        outcomes
-            .iter()
-            .all(|outcome| matches!(outcome, RefusalOutcome::Blocked { .. }))
-    );
-    let calls = calls(&mut connection);
-    assert_eq!(calls.get("time"), Some(&3), "{calls:?}");
-    assert_eq!(calls.get("get"), Some(&250));
-    let list = store.block_list();
-    assert!(
-        keys.iter()
-            .all(|key| list.blocked_for(&name, key).is_some())
-    );
+    until(async || blocks(&limiter).await.len() == 1_000).await;
+}
+
+/// Limiters of several processes, each with a store of its own, hammer one key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_block_a_key_once_and_its_blocks_grow_once() {
+    const HERE: usize = 8;
+    let server = RedisServer::start();
+    let rule = BlockRule::refusals(20)
+        .within(10 * SECOND)
+        .block_for(3 * SECOND)
+        .doubling();
+    let limiters = [(); HERE].map(|()| {
+        let store = RedisStore::open(&server.url()).expect("a URL");
+        limiter(store.deadline(10 * SECOND), rule)
+    });
+    for blocks_so_far in 1..=3 {
+        let tasks = limiters.clone().map(|limiter| {
+            tokio::spawn(async move {
+                while source(&limiter).await != Source::Block {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            })
+        });
+        for task in tasks {
+            task.await.expect("blocked");
+        }
+        until(async || {
+            let blocks = blocks(&limiters[0]).await;
+            blocks.len() == 1 && matches!(blocks[0].0, BlockReason::Refusals { blocks } if blocks == blocks_so_far)
+        })
+        .await;
+        let [(_, left)] = blocks(&limiters[0]).await[..] else {
+            panic!("one block");
+        };
+        let duration = 3 << (blocks_so_far - 1);
+        assert!((duration - 3..duration).contains(&left), "{left}");
+        if blocks_so_far < 3 {
+            until(async || blocks(&limiters[0]).await.is_empty()).await;
+        }
+    }
 }
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn on_a_cluster_keys_of_all_slots_are_counted_and_blocked_in_one_call() {
+async fn on_a_cluster_keys_of_all_slots_are_counted_and_blocked() {
     let cluster = Cluster::start();
     let store = RedisStore::open(&cluster.url()).expect("a URL");
-    let store = store.deadline(10 * SECOND);
-    let name = Key::from("default");
-    let keys: Vec<_> = (0..50).map(Key::from).collect();
-    let refusals: Vec<_> = keys
-        .iter()
-        .map(|key| Refusals::new(&name, key, &RULE, 20))
-        .collect();
-    let outcomes = store.count_refusals(&refusals).await.expect("outcomes");
-    let is_blocked = |outcome: &RefusalOutcome| matches!(outcome, RefusalOutcome::Blocked { .. });
-    assert!(outcomes.iter().all(is_blocked), "{outcomes:?}");
-    let limiter = limiter(store, RULE);
-    assert_eq!(blocks(&limiter).await.len(), 50);
+    let limiter = limiter(store.deadline(10 * SECOND), BlockRule::refusals(3));
+    for key in 0..50 {
+        for _ in 0..4 {
+            let _ = limiter.check(key).await.expect("a decision");
+        }
+    }
+    until(async || blocks(&limiter).await.len() == 50).await;
     limiter.admin().unblock(7).await.expect("unblocked");
     assert_eq!(blocks(&limiter).await.len(), 49);
 }
@@ -328,13 +377,12 @@ async fn refusals_from_before_an_outage_count_after_it_and_those_of_the_fallback
     until(async || source(&limiter).await == Source::Block).await;
 }
 
-/// The refusals in the record of a key.
+/// The refusals of the key that were counted: the position of the last run.
 fn counted(server: &RedisServer) -> u32 {
-    let record: Option<Vec<u8>> = server.connect().get(RECORD).expect("GET answers");
-    let record = record.unwrap_or_default();
-    let (_, counts) = record.split_at(record.len().min(28));
-    let (counts, _) = counts.as_chunks::<4>();
-    counts.iter().map(|count| u32::from_be_bytes(*count)).sum()
+    let log: Option<Vec<u8>> = server.connect().get(REFUSALS).expect("GET answers");
+    let log = log.unwrap_or_default();
+    let position = log.last_chunk::<4>().copied().unwrap_or_default();
+    u32::from_be_bytes(position)
 }
 
 const PROCESSES: u32 = 4;

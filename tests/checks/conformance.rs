@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tollgate::store::{
-    Answer, Answers, Check, Conformance, Counters, Refund, RuleOutcome, Source, Store, StoreFuture,
-    StoreId, TestClock,
+    Answer, Answers, Block, BlockList, Check, Conformance, Counters, Refund, RuleOutcome, Source,
+    Store, StoreFuture, StoreId, TestClock,
 };
 use tollgate::{Key, MemoryStore, Quota, Quotas, RedisStore};
 
@@ -63,6 +63,8 @@ enum Flaw {
     Racy,
     /// Has a new identity each time.
     NoIdentity,
+    /// Lets an automatic block replace that of an operator.
+    Overwrites,
     /// Does not know refunds, nor checks that are decided together.
     Plain,
 }
@@ -72,6 +74,7 @@ struct Flawed {
     flaw: Flaw,
     clock: TestClock,
     counts: Mutex<HashMap<(Key, Key), Counters>>,
+    block_list: BlockList,
 }
 
 impl Flawed {
@@ -124,6 +127,19 @@ impl Store for Flawed {
         None
     }
 
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
+        if self.flaw != Flaw::Overwrites {
+            let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no blocks");
+            return StoreFuture::ready(Err(error));
+        }
+        let by_operator = Block::new(block.limiter, block.key, block.duration);
+        StoreFuture::ready(self.block_list.put(by_operator))
+    }
+
+    fn block_list(&self) -> BlockList {
+        self.block_list.clone()
+    }
+
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         if self.flaw == Flaw::Plain {
             let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no refunds");
@@ -147,6 +163,7 @@ async fn broken_and_unsupported(flaw: Flaw) -> (Vec<String>, Vec<String>) {
         flaw,
         clock: clock.clone(),
         counts: Mutex::default(),
+        block_list: BlockList::new(),
     };
     let kit = Conformance::new(store).clock(move |step| clock.advance(step));
     let report = kit.run().await;
@@ -186,6 +203,10 @@ async fn the_kit_finds_the_flaws_of_a_store() {
             "threads are admitted the limit, and refunds lose nothing",
         ),
         (Flaw::NoIdentity, "a store has one identity"),
+        (
+            Flaw::Overwrites,
+            "an automatic block takes effect only on a key that is not blocked",
+        ),
     ];
     for (flaw, rule) in found {
         let (broken, _) = broken_and_unsupported(flaw).await;
@@ -202,6 +223,6 @@ async fn what_a_store_does_not_support_is_told_apart_from_what_it_breaks() {
     assert_eq!(broken, [""; 0]);
     let about = |words: &str| unsupported.iter().any(|rule| rule.contains(words));
     assert!(about("refund") && about("reset") && about("credit") && about("blocked"));
-    assert!(about("refused too often"));
+    assert!(about("automatic block"));
     assert!(about("several checks") && !about("the limit is admitted"));
 }

@@ -7,21 +7,19 @@
 //! SQLite answers within tens of microseconds, so a check blocks its thread. A store that waits for a network
 //! returns `StoreFuture::boxed` instead.
 
-mod refusals;
-
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
 use tollgate::store::{
-    Answers, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, RefusalOutcome,
-    Refusals, Reset, Source, Store, StoreFuture, StoreId,
+    Answers, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, Reset, Source,
+    Store, StoreFuture, StoreId,
 };
 use tollgate::{Error, ErrorKind, Key};
 
-/// `counters` and `record` are JSON. `expires_at` and `until` are microseconds since the Unix epoch.
+/// `counters` is JSON. `expires_at` and `until` are microseconds since the Unix epoch.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS counts (
         limiter TEXT NOT NULL, key TEXT NOT NULL, counters TEXT NOT NULL, expires_at INTEGER NOT NULL,
@@ -32,10 +30,6 @@ const TABLES: &str = "
         limiter TEXT NOT NULL, key TEXT NOT NULL, until INTEGER NOT NULL,
         PRIMARY KEY (limiter, key)
     ) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS refusals (
-        limiter TEXT NOT NULL, key TEXT NOT NULL, record TEXT NOT NULL, expires_at INTEGER NOT NULL,
-        PRIMARY KEY (limiter, key)
-    ) WITHOUT ROWID;
 ";
 
 /// How long a transaction waits for the lock of another process.
@@ -43,6 +37,12 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How often this process reloads the blocked keys.
 const BLOCKS_REFRESH: Duration = Duration::from_secs(1);
+
+/// The most blocked keys for an automatic block to be added. The list has room for 10 000; the rest is for operators.
+const MAX_AUTOMATIC: i64 = 9_000;
+
+/// The most blocked keys of one limiter, so that a flood at it leaves room for others.
+const MAX_AUTOMATIC_PER_LIMITER: i64 = 1_000;
 
 /// How many expired keys a check removes: more than it adds, so that the file does not grow.
 const REMOVED_PER_CHECK: u32 = 2;
@@ -96,7 +96,7 @@ impl SqliteStore {
         let blocks = Arc::clone(&database);
         Ok(Self {
             id: StoreId::unique(),
-            block_list: BlockList::shared(BLOCKS_REFRESH, move |list, _| {
+            block_list: BlockList::shared(BLOCKS_REFRESH, move |list| {
                 StoreFuture::ready(blocks.read_blocks().map(|blocks| list.replace(blocks)))
             }),
             circuit_breaker: CircuitBreaker::new().name("sqlite"),
@@ -176,34 +176,31 @@ impl Database {
         })
     }
 
-    fn block(&self, block: Block<'_>) -> Result<(), Error> {
+    /// Returns whether the block took effect: an automatic one does not replace another.
+    fn block(&self, block: Block<'_>) -> Result<bool, Error> {
         let (limiter, key) = (block.limiter.as_str(), block.key.as_str());
         self.transact(|transaction, now| {
             let until = signed(now.saturating_add(micros(block.duration)));
-            let written = transaction
-                .execute("DELETE FROM blocks WHERE until <= ?", params![signed(now)])
-                .and_then(|_| match block.duration.is_zero() {
-                    true => transaction.execute(
-                        "DELETE FROM blocks WHERE limiter = ? AND key = ?",
-                        params![limiter, key],
-                    ),
-                    false => transaction.execute(
-                        "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)",
-                        params![limiter, key, until],
-                    ),
-                })
-                .and_then(|_| refusals::forget(transaction, limiter, key));
-            written.map_err(|error| failed(&error))
-        })
-    }
-
-    /// Counts refusals of keys, and blocks those that were refused too often.
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> Result<Vec<RefusalOutcome>, Error> {
-        self.transact(|transaction, now| {
-            let outcomes = refusals
-                .iter()
-                .map(|refusals| refusals::count(transaction, *refusals, now));
-            outcomes.collect()
+            let execute = |sql: &str, params: &[&dyn ToSql]| {
+                transaction
+                    .execute(sql, params)
+                    .map_err(|error| failed(&error))
+            };
+            execute("DELETE FROM blocks WHERE until <= ?", params![signed(now)])?;
+            if block.duration.is_zero() {
+                let delete = "DELETE FROM blocks WHERE limiter = ? AND key = ?";
+                execute(delete, params![limiter, key])?;
+                return Ok(true);
+            }
+            let insert = match block.is_automatic {
+                true => "INSERT OR IGNORE INTO blocks VALUES (?, ?, ?)",
+                false => "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)",
+            };
+            if block.is_automatic && !has_room(transaction, limiter)? {
+                let text = "the block list has no room for more automatic blocks";
+                return Err(Error::new(ErrorKind::Full, text));
+            }
+            Ok(execute(insert, params![limiter, key, until])? > 0)
         })
     }
 
@@ -229,6 +226,14 @@ impl Database {
             Ok(blocks)
         })
     }
+}
+
+/// Returns whether there is room for an automatic block.
+fn has_room(transaction: &Transaction<'_>, limiter: &str) -> Result<bool, Error> {
+    let count = "SELECT count(*), count(*) FILTER (WHERE limiter = ?) FROM blocks";
+    let counts = transaction.query_row(count, [limiter], |row| Ok((row.get(0)?, row.get(1)?)));
+    let (blocked, of_limiter): (i64, i64) = counts.map_err(|error| failed(&error))?;
+    Ok(blocked < MAX_AUTOMATIC && of_limiter < MAX_AUTOMATIC_PER_LIMITER)
 }
 
 /// Reads the counters of a key. They are empty if the key is new or expired.
@@ -331,23 +336,14 @@ impl Store for SqliteStore {
         StoreFuture::ready(self.database.adjust(limiter, key, credit))
     }
 
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
+        // This process applies the block at once, other processes at their next refresh. The database has decided.
+        let put = || {
+            let block = Block::new(block.limiter, block.key, block.duration);
+            self.block_list.put(block)
+        };
         let blocked = self.database.block(block);
-        // This process applies the block at once, other processes at their next refresh.
-        StoreFuture::ready(blocked.and_then(|()| self.block_list.put(block)))
-    }
-
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
-        let counted = self.database.count_refusals(refusals);
-        for (refusals, outcome) in refusals.iter().zip(counted.iter().flatten()) {
-            if let RefusalOutcome::Blocked { duration, .. } = *outcome {
-                let block = Block::new(refusals.limiter, refusals.key, duration);
-                if let Err(error) = self.block_list.put(block) {
-                    return StoreFuture::ready(Err(error));
-                }
-            }
-        }
-        StoreFuture::ready(counted)
+        StoreFuture::ready(blocked.and_then(|took_effect| Ok(took_effect && put()?)))
     }
 
     fn block_list(&self) -> BlockList {

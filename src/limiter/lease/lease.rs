@@ -367,7 +367,7 @@ impl Request {
         let check = lease.counted_key(lease_key).check(1);
         let check = check.with_extra_units(units - 1);
         let sent_at = lease.table.clock.now();
-        let answer = lease.store.grant(check).await.ok()?;
+        let answer = lease.store.check_uncached(check).await.ok()?;
         if !answer.is_admitted() {
             let waits = answer
                 .quotas()

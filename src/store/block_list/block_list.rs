@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 
 use super::filter::Filter;
 use crate::clock::Clock;
@@ -19,7 +20,7 @@ use crate::store::requests::{Block, CountedKey};
 const MAX_BLOCKED: usize = 10_000;
 
 /// The most blocked keys for an automatic block to be added, so that operators have room for more.
-pub(in crate::store) const MAX_AUTOMATIC: usize = 9_000;
+const MAX_AUTOMATIC: usize = 9_000;
 
 /// The most blocked keys of a limiter for an automatic block of it to be added, so that a flood at one limiter leaves
 /// room for nine.
@@ -29,8 +30,7 @@ const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
 /// [automatic](crate::BlockRule) blocks.
 ///
 /// Limiters read the list before they ask their store. So a blocked key causes no load on the store, and stays
-/// blocked while the store fails. While no key is blocked, a lookup costs one atomic load. Otherwise, it costs
-/// most other keys a second one.
+/// blocked while the store fails. For most other keys, a lookup costs one atomic load.
 ///
 /// Use this type in a [`Store`](crate::Store) outside this crate: keep one list, and return a clone from
 /// [`Store::block_list`](crate::Store::block_list). Clones share their keys, at most 10 000. Times are those
@@ -61,8 +61,7 @@ pub struct BlockList {
 
 struct Inner {
     clock: Clock,
-    /// The time at which the last block expires; 0 if there is none.
-    last_expiry: AtomicU64,
+    /// Has the names of all blocked keys. Names of expired blocks stay until the list changes.
     filter: Filter,
     blocked: RwLock<Blocked>,
     refresher: Option<Refresher>,
@@ -72,7 +71,6 @@ struct Inner {
 type Blocked = HashMap<Fingerprint, BlockedKey>;
 
 /// One blocked key of one limiter.
-#[derive(Clone, Debug)]
 struct BlockedKey {
     limiter: Key,
     key: Key,
@@ -84,11 +82,7 @@ impl BlockList {
     /// Creates a list of this process alone.
     #[must_use]
     pub fn new() -> Self {
-        Self::on_clock(Clock::monotonic())
-    }
-
-    pub(crate) fn on_clock(clock: Clock) -> Self {
-        Self::build(clock, None)
+        Self::on_clock(Clock::monotonic(), None)
     }
 
     /// Creates a list that is shared with other processes.
@@ -102,29 +96,21 @@ impl BlockList {
     #[must_use]
     pub fn shared(
         interval: Duration,
-        refresh: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+        refresh: impl Fn(&Self) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
-        Self::shared_on_clock(Clock::monotonic(), interval, refresh)
+        let refresh: Arc<RefreshFn> = Arc::new(refresh);
+        let refresher = Refresher::new(interval, Arc::clone(&refresh), refresh);
+        Self::on_clock(Clock::monotonic(), Some(refresher))
     }
 
-    pub(crate) fn shared_on_clock(
-        clock: Clock,
-        interval: Duration,
-        refresh: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
-    ) -> Self {
-        Self::build(clock, Some(Refresher::new(micros(interval), refresh)))
-    }
-
-    fn build(clock: Clock, refresher: Option<Refresher>) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                clock,
-                last_expiry: AtomicU64::new(0),
-                filter: Filter::default(),
-                blocked: RwLock::default(),
-                refresher,
-            }),
-        }
+    pub(in crate::store) fn on_clock(clock: Clock, refresher: Option<Refresher>) -> Self {
+        let inner = Arc::new(Inner {
+            clock,
+            filter: Filter::default(),
+            blocked: RwLock::default(),
+            refresher,
+        });
+        Self { inner }
     }
 
     /// Returns the clock of the blocks.
@@ -136,37 +122,9 @@ impl BlockList {
     #[inline]
     pub(crate) fn lookup(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
         if let Some(refresher) = &self.inner.refresher {
-            refresher.refresh_if_due(self, &self.inner.clock);
+            refresher.refresh_if_due(self, self.inner.clock.now());
         }
-        self.remaining(counted_key)
-    }
-
-    /// Returns how long a key stays blocked, by what this process knows.
-    #[inline]
-    pub(crate) fn remaining(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
-        match self.inner.last_expiry.load(Ordering::Relaxed) {
-            0 => None,
-            last_expiry => self.find(counted_key.fingerprint(), last_expiry),
-        }
-    }
-
-    #[cold]
-    fn find(&self, name: Fingerprint, last_expiry: u64) -> Option<Duration> {
-        if !self.inner.filter.may_contain(name) {
-            return None;
-        }
-        let now = self.inner.clock.now();
-        if last_expiry <= now {
-            // This fails if another thread has blocked a key meanwhile.
-            let _ = self.inner.last_expiry.compare_exchange(
-                last_expiry,
-                0,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            return None;
-        }
-        self.read().get(&name)?.remaining(now)
+        self.remaining(counted_key.fingerprint())
     }
 
     /// Returns how long a key of a limiter stays blocked. `None` if it is not blocked.
@@ -174,82 +132,69 @@ impl BlockList {
     /// Starts no refresh.
     #[must_use]
     pub fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
-        let name = key.fingerprint().within(limiter.fingerprint());
-        self.find(name, self.inner.last_expiry.load(Ordering::Relaxed))
+        self.remaining(key.fingerprint().within(limiter.fingerprint()))
+    }
+
+    #[inline]
+    fn remaining(&self, name: Fingerprint) -> Option<Duration> {
+        let may_be_blocked = self.inner.filter.may_contain(name);
+        may_be_blocked.then(|| self.find(name)).flatten()
+    }
+
+    #[cold]
+    fn find(&self, name: Fingerprint) -> Option<Duration> {
+        let now = self.inner.clock.now();
+        // Poisoning is ignored: the list is consistent between any two steps.
+        let blocked = self.inner.blocked.read();
+        let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        blocked.get(&name)?.remaining(now)
     }
 
     /// Fetches the shared list for an operator.
     pub(crate) fn refresh(&self) -> StoreFuture<()> {
         match &self.inner.refresher {
             None => StoreFuture::ready(Ok(())),
-            Some(refresher) => (refresher.refresh)(self, RefreshTrigger::Operator),
+            Some(refresher) => (refresher.for_operators)(self),
         }
     }
 
-    /// Adds a block to the list, or removes the key from the list if the duration is zero.
+    /// Adds a block to the list, or removes the key from the list if the duration is zero. Returns whether it took effect:
+    /// an [automatic](Block::is_automatic) block does only if the key is not blocked.
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
-    pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
+    /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked. For an automatic block, if
+    /// 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
+    pub fn put(&self, block: Block<'_>) -> Result<bool, Error> {
         let now = self.inner.clock.now();
         let name = (block.key.fingerprint()).within(block.limiter.fingerprint());
-        let mut blocked = self.write();
-        if block.duration.is_zero() {
-            blocked.remove(&name);
-            self.rebuild_index(&blocked);
-            return Ok(());
-        }
-        if !blocked.contains_key(&name) && !self.make_room(&mut blocked, MAX_BLOCKED, now) {
-            return Err(full());
-        }
-        self.insert(&mut blocked, name, block, now);
-        Ok(())
-    }
-
-    /// Adds an [automatic](crate::BlockRule) block to the list, unless the key is blocked. Returns whether it was added.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error of kind [`Full`](ErrorKind::Full) if 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
-    pub fn put_automatic(&self, block: Block<'_>) -> Result<bool, Error> {
-        let now = self.inner.clock.now();
-        let name = (block.key.fingerprint()).within(block.limiter.fingerprint());
-        let mut blocked = self.write();
-        if !self.make_room(&mut blocked, MAX_AUTOMATIC, now)
-            || !has_room(&blocked, block.limiter, now)
-        {
-            return Err(full());
-        }
-        let known = blocked.get(&name);
-        if known.is_some_and(|known| known.remaining(now).is_some()) {
-            return Ok(false);
-        }
-        self.insert(&mut blocked, name, block, now);
-        Ok(true)
-    }
-
-    /// Removes expired blocks if there are `max` blocks. Returns whether there is room.
-    fn make_room(&self, blocked: &mut Blocked, max: usize, now: u64) -> bool {
-        if blocked.len() >= max {
-            blocked.retain(|_, blocked| blocked.expires_at > now);
-            self.rebuild_index(blocked);
-        }
-        blocked.len() < max
-    }
-
-    fn insert(&self, blocked: &mut Blocked, name: Fingerprint, block: Block<'_>, now: u64) {
-        let expires_at = now.saturating_add(micros(block.duration));
-        let blocked_key = BlockedKey {
-            limiter: block.limiter.clone(),
-            key: block.key.clone(),
-            expires_at,
-        };
-        blocked.insert(name, blocked_key);
-        self.inner.filter.add(name);
-        self.inner
-            .last_expiry
-            .fetch_max(expires_at, Ordering::Relaxed);
+        self.change(|blocked| {
+            if block.duration.is_zero() {
+                blocked.remove(&name);
+                return Ok(true);
+            }
+            blocked.retain(|_, key| key.expires_at > now);
+            let is_known = blocked.contains_key(&name);
+            let is_full = if block.is_automatic {
+                let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
+                blocked.len() >= MAX_AUTOMATIC || of_limiter.count() >= MAX_AUTOMATIC_PER_LIMITER
+            } else {
+                blocked.len() >= MAX_BLOCKED
+            };
+            if is_known && block.is_automatic {
+                return Ok(false);
+            }
+            if is_full && !is_known {
+                return Err(full());
+            }
+            let blocked_key = BlockedKey {
+                limiter: block.limiter.clone(),
+                key: block.key.clone(),
+                expires_at: now.saturating_add(micros(block.duration)),
+            };
+            blocked.insert(name, blocked_key);
+            Ok(true)
+        })
     }
 
     /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.
@@ -266,53 +211,28 @@ impl BlockList {
             (name, blocked_key)
         });
         let new: Blocked = blocks.collect();
-        let mut blocked = self.write();
-        let old = std::mem::replace(&mut *blocked, new);
-        self.rebuild_index(&blocked);
-        // Free the old list without the lock, because up to 10 000 keys take a while.
-        drop(blocked);
-        drop(old);
+        // The old list is freed without the lock, because up to 10 000 keys take a while.
+        drop(self.change(|blocked| std::mem::replace(blocked, new)));
     }
 
     /// Returns the blocked keys of a limiter, and how long each stays blocked.
     pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
         let now = self.inner.clock.now();
-        let blocked = self.read();
+        let blocked = self.inner.blocked.read();
+        let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         let of_limiter = blocked.values().filter(|key| key.limiter == *limiter);
         let remaining = of_limiter.filter_map(|key| Some((key.key.clone(), key.remaining(now)?)));
         remaining.collect()
     }
 
-    /// Rebuilds the filter and the last expiry after the list changed.
-    fn rebuild_index(&self, blocked: &Blocked) {
+    /// Changes the list and its filter.
+    fn change<T>(&self, change: impl FnOnce(&mut Blocked) -> T) -> T {
+        let blocked = self.inner.blocked.write();
+        let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut blocked);
         self.inner.filter.replace(blocked.keys().copied());
-        let last_expiry = blocked.values().map(|key| key.expires_at).max();
-        self.inner
-            .last_expiry
-            .store(last_expiry.unwrap_or_default(), Ordering::Relaxed);
+        changed
     }
-
-    fn read(&self) -> RwLockReadGuard<'_, Blocked> {
-        // Poisoning is ignored: the list is consistent between any two steps.
-        self.inner
-            .blocked
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Blocked> {
-        self.inner
-            .blocked
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns whether a limiter has room for an automatic block.
-fn has_room(blocked: &Blocked, limiter: &Key, now: u64) -> bool {
-    let of_limiter = |key: &&BlockedKey| key.limiter == *limiter && key.expires_at > now;
-    blocked.len() < MAX_AUTOMATIC_PER_LIMITER
-        || blocked.values().filter(of_limiter).count() < MAX_AUTOMATIC_PER_LIMITER
 }
 
 impl BlockedKey {
@@ -322,84 +242,65 @@ impl BlockedKey {
     }
 }
 
-/// The reason for a refresh of a [`BlockList`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RefreshTrigger {
-    /// An operator waits for the list, and gets the error if the refresh fails.
-    Operator,
-    /// Checks need a recent list, but do not wait for it.
-    Background,
-}
-
 /// Fetches the shared list, and replaces the content of this one.
-type RefreshFn = dyn Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync;
+type RefreshFn = dyn Fn(&BlockList) -> StoreFuture<()> + Send + Sync;
 
 /// Refreshes a list for operators, and in the background while there are checks.
-struct Refresher {
-    refresh: Box<RefreshFn>,
+pub(in crate::store) struct Refresher {
+    for_operators: Arc<RefreshFn>,
+    in_background: Arc<RefreshFn>,
     /// The shortest time between two refreshes in the background, in microseconds; 0 for none.
     interval: u64,
     /// The time at which the next refresh in the background is due.
     next_at: AtomicU64,
-    /// Whether a refresh in the background is running.
-    is_running: Arc<AtomicBool>,
+    /// Locked while a refresh in the background is running.
+    running: Arc<Mutex<()>>,
 }
 
 impl Refresher {
-    fn new(
-        interval: u64,
-        refresh: impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+    pub(in crate::store) fn new(
+        interval: Duration,
+        for_operators: Arc<RefreshFn>,
+        in_background: Arc<RefreshFn>,
     ) -> Self {
         Self {
-            refresh: Box::new(refresh),
-            interval,
+            for_operators,
+            in_background,
+            interval: micros(interval),
             next_at: AtomicU64::new(0),
-            is_running: Arc::default(),
+            running: Arc::default(),
         }
     }
 
     /// Starts a refresh in the background if one is due.
-    fn refresh_if_due(&self, list: &BlockList, clock: &Clock) {
-        if self.interval == 0 {
-            return;
-        }
-        let now = clock.now();
+    #[inline]
+    fn refresh_if_due(&self, list: &BlockList, now: u64) {
         let due_at = self.next_at.load(Ordering::Relaxed);
-        let next_at = now.saturating_add(self.interval);
-        // If the refresh is due later than this, the clock has stepped back.
-        if now >= due_at || due_at > next_at {
-            self.start_refresh(list, due_at, next_at);
+        if self.interval > 0 && now >= due_at {
+            self.start_refresh(list, due_at, now);
         }
     }
 
     #[cold]
-    fn start_refresh(&self, list: &BlockList, due_at: u64, next_at: u64) {
+    fn start_refresh(&self, list: &BlockList, due_at: u64, now: u64) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
+        let next_at = now.saturating_add(self.interval);
         let moved =
             self.next_at
                 .compare_exchange(due_at, next_at, Ordering::Relaxed, Ordering::Relaxed);
         // If a refresh is slow, the next one waits for its end.
-        if moved.is_ok() && !self.is_running.swap(true, Ordering::Acquire) {
-            let running = Running(Arc::clone(&self.is_running));
-            let refresh = (self.refresh)(list, RefreshTrigger::Background);
+        if moved.is_ok()
+            && let Ok(running) = Arc::clone(&self.running).try_lock_owned()
+        {
+            let refresh = (self.in_background)(list);
             drop(runtime.spawn(async move {
                 let _running = running;
-                // The refresh function logs its errors.
+                // The function logs its errors.
                 let _ = refresh.await;
             }));
         }
-    }
-}
-
-/// Marks a refresh as running until it ends, or its runtime shuts down.
-struct Running(Arc<AtomicBool>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -426,8 +327,6 @@ impl Default for BlockList {
 
 impl fmt::Debug for BlockList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockList")
-            .field("len", &self.read().len())
-            .finish_non_exhaustive()
+        f.debug_struct("BlockList").finish_non_exhaustive()
     }
 }

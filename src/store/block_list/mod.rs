@@ -3,6 +3,6 @@
 mod block_list;
 mod filter;
 
+pub use block_list::BlockList;
 #[cfg(feature = "redis")]
-pub(super) use block_list::full;
-pub use block_list::{BlockList, RefreshTrigger};
+pub(super) use block_list::{Refresher, full};

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
-use super::refusal_records::RefusalRecords;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
@@ -12,7 +11,7 @@ use crate::decision::{Answers, StoreId};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::requests::{Block, Check, Credit, Refund, RefusalOutcome, Refusals, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -78,7 +77,6 @@ struct Inner {
     counts: MemoryCounts,
     circuit_breaker: CircuitBreaker,
     block_list: BlockList,
-    refusal_records: RefusalRecords,
 }
 
 impl MemoryStore {
@@ -120,12 +118,10 @@ impl MemoryStore {
     }
 
     fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
-        let block_list = BlockList::on_clock(clock.clone());
         Self {
             inner: Arc::new(Inner {
                 id: StoreId::unique(),
-                refusal_records: RefusalRecords::new(clock.clone(), block_list.clone()),
-                block_list,
+                block_list: BlockList::on_clock(clock.clone(), None),
                 circuit_breaker: CircuitBreaker::new().in_process().meter(meter.clone()),
                 counts: MemoryCounts::new(max_keys, clock, meter),
             }),
@@ -183,18 +179,8 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(()))
     }
 
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        let blocked = self.inner.block_list.put(block);
-        if blocked.is_ok() {
-            self.inner.refusal_records.forget(block);
-        }
-        StoreFuture::ready(blocked)
-    }
-
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
-        let records = &self.inner.refusal_records;
-        let outcomes = refusals.iter().map(|refusals| records.count(*refusals));
-        StoreFuture::ready(Ok(outcomes.collect()))
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
+        StoreFuture::ready(self.inner.block_list.put(block))
     }
 
     fn block_list(&self) -> BlockList {

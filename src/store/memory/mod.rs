@@ -5,7 +5,6 @@ mod locked;
 mod memory_counts;
 mod memory_store;
 mod overflow;
-mod refusal_records;
 mod shard;
 mod table;
 

@@ -13,7 +13,6 @@ mod limiter_descriptions;
 mod open;
 mod protocol;
 mod redis_store;
-mod refusals;
 mod script;
 mod settings;
 #[cfg(test)]

@@ -25,8 +25,7 @@ use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
 use crate::store::requests::{
-    Block, Check, Credit, LimiterInfo, OwnedChecks, Refund, RefusalOutcome, Refusals, Reset,
-    to_owned,
+    Block, Check, Credit, LimiterInfo, OwnedChecks, Refund, Reset, to_owned,
 };
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
@@ -206,8 +205,9 @@ pub trait FeatureRedis1 {
 ///
 /// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
 /// [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With
-/// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are in
-/// `prefix:v3:{blocks}:limiter,key` until they are forgotten, in 68 bytes. The quotas of
+/// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are counted like units, under
+/// the name `blocks=limiter`: in `prefix:v3:{blocks=limiter,key}:buckets:length` and
+/// `prefix:v3:{blocks=limiter,key}:log`. The quotas of
 /// each limiter are in `prefix:v3:{limiters}:name` for a day: a second after its first check, a process compares
 /// them with its own, and logs a warning if another process, or another store of its own, counts under the same name
 /// with other quotas.
@@ -313,11 +313,7 @@ impl RedisStore {
         let topology = Topology::new(client.connections.is_cluster());
         let circuit_breaker = circuit_breaker(&client, &settings);
         let shared_block_list = SharedBlockList::new(client.clone(), circuit_breaker.clone());
-        let block_list = BlockList::shared_on_clock(
-            clock.clone(),
-            settings.block_list_refresh,
-            shared_block_list.refresher(),
-        );
+        let block_list = shared_block_list.block_list(clock.clone(), settings.block_list_refresh);
         Self {
             shared: Arc::new(Shared {
                 id: StoreId::unique(),
@@ -421,7 +417,7 @@ impl RedisStore {
     /// them with line numbers.
     ///
     /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` those of several
-    /// algorithms in one call. `refund` returns units. `block`, `blocked` and `refusals` keep the list of blocked keys.
+    /// algorithms in one call. `refund` returns units. `block` and `blocked` keep the list of blocked keys.
     ///
     /// # Examples
     ///
@@ -533,27 +529,13 @@ impl Store for RedisStore {
         self.send(self.shared.client.credit(&credit))
     }
 
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         let Self { shared } = self;
         if let Err(error) = self.verify_settings() {
             return StoreFuture::ready(Err(error));
         }
         let block_list = shared.block_list.clone();
         shared.shared_block_list.block(block_list, block)
-    }
-
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
-        let Self { shared } = self;
-        if let Err(error) = self
-            .verify_settings()
-            .and_then(|()| current_runtime().map(drop))
-        {
-            return StoreFuture::ready(Err(error));
-        }
-        let block_list = shared.block_list.clone();
-        shared
-            .shared_block_list
-            .count_refusals(block_list, refusals)
     }
 
     fn block_list(&self) -> BlockList {

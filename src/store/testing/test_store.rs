@@ -15,7 +15,7 @@ use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
-use crate::store::requests::{Block, Check, Credit, Refund, RefusalOutcome, Refusals, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 
 /// A store for tests of a service: it refuses, fails or hangs when the test says so.
@@ -30,7 +30,8 @@ use crate::store::store::Store;
 /// | never answer | [`hang_next`](Self::hang_next) | [`hang_all`](Self::hang_all) |
 /// | count | | [`recover`](Self::recover) |
 ///
-/// Several checks that are [decided together](Store::check) get one behaviour, as one check does.
+/// Several checks that are [decided together](Store::check) get one behaviour, as one check does. Counts of refusals by
+/// [`block_after`](crate::RateLimiter::block_after) are no checks: they fail and hang as refunds do.
 ///
 /// [`take_checks`](Self::take_checks) returns the checks that the store has received. Deadline, circuit
 /// breaker and fallback work as with a remote store, so the service behaves as it does while Redis is
@@ -265,7 +266,17 @@ impl Store for TestStore {
         if checks.is_empty() {
             return None;
         }
-        let behaviour = self.script().next_behaviour(checks);
+        let mut script = self.script();
+        // A count of refusals by `block_after` is no check of the test.
+        let counts_blocks = checks
+            .iter()
+            .any(|check| check.limiter.is_blocks_of_limiter());
+        let behaviour = match script.lasting {
+            Behaviour::Count | Behaviour::Refuse(_) if counts_blocks => Behaviour::Count,
+            lasting if counts_blocks => lasting,
+            _ => script.next_behaviour(checks),
+        };
+        drop(script);
         match behaviour {
             Behaviour::Count => self.counts.check(checks, answers),
             Behaviour::Refuse(retry_after) => {
@@ -290,12 +301,8 @@ impl Store for TestStore {
         self.adjust(|| self.counts.credit(credit))
     }
 
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         self.adjust(|| self.counts.block(block))
-    }
-
-    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
-        self.adjust(|| self.counts.count_refusals(refusals))
     }
 
     fn block_list(&self) -> BlockList {

@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::key::{self, KeyExtractor};
 use tollgate::store::{
-    Answer, Answers, Check, CircuitBreaker, QuotaAnswer, RefusalRecord, Store, StoreFuture,
-    StoreId, TestStore,
+    Answer, Answers, Check, CircuitBreaker, QuotaAnswer, Store, StoreFuture, StoreId, TestClock,
+    TestStore,
 };
 use tollgate::{
     Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
@@ -231,16 +231,24 @@ fn falls_back() -> bool {
 /// Whether the second block of a key is a first one again after so many seconds, and not before.
 fn blocks_are_forgotten_after(seconds: u64) -> bool {
     let rule = BlockRule::refusals(1).doubling();
-    let blocks_after = |quiet: Duration| {
-        let (mut record, now) = (RefusalRecord::new(), 1_000_000_000);
-        let first = record.count(&rule, 1, Duration::ZERO, now)?;
-        record.start_block(first, now);
-        let later = now + u64::try_from((first + quiet).as_micros()).ok()?;
-        record.count(&rule, 1, Duration::ZERO, later)
+    // The duration of the second block, if the first one ended that long ago.
+    let second_after = |quiet: Duration| {
+        let clock = TestClock::new();
+        let limiter = RateLimiter::new(
+            MemoryStore::with_clock(clock.clone()),
+            Quota::new(1, Duration::from_secs(300 * 86_400)),
+        );
+        let limiter = limiter.block_after(rule);
+        let refuse = || (0..2).for_each(|_| drop(block_on(limiter.check("ada"))));
+        refuse();
+        clock.advance(rule.duration_after(0) + quiet);
+        refuse();
+        let status = block_on(limiter.admin().peek("ada"));
+        status.ok()?.blocked_for
     };
     let quiet = Duration::from_secs(seconds);
-    blocks_after(quiet) == Some(rule.duration_after(0))
-        && blocks_after(quiet - Duration::from_micros(1)) == Some(rule.duration_after(1))
+    second_after(quiet) == Some(rule.duration_after(0))
+        && second_after(quiet - Duration::from_micros(1)) == Some(rule.duration_after(1))
 }
 
 fn blocks_at_most(keys: usize) -> bool {

@@ -133,12 +133,6 @@ impl KeyNames {
         }
     }
 
-    /// The name of the record of the refusals of a key. It is in the slot of the block list, so that one script
-    /// changes both.
-    pub(crate) fn refusals(&self, limiter: &Key, key: &Key) -> String {
-        format!("{}:{}", self.block_list(), member(limiter, key))
-    }
-
     /// The name of the description of a limiter, given in its stored form.
     pub(crate) fn description(&self, limiter: &Key) -> String {
         let limiter = limiter.as_str();

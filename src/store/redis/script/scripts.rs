@@ -31,7 +31,7 @@ macro_rules! files {
 files!(
     "clock" "call" "log_loop" "counters_loop" "prelude" "log" "counters"
     "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide" "log_refund" "counters_refund" "gcra_refund"
-    "sorted_set_refund" "refund" "block_list" "block" "blocked" "refusals"
+    "sorted_set_refund" "refund" "block" "blocked"
 );
 
 const CLOCK: &str = joined!("clock");
@@ -51,9 +51,8 @@ const REFUND: &str = joined!(
     "call" "prelude" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "counters_refund"
     "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund"
 );
-const BLOCK: &str = joined!("block_list" "block");
+const BLOCK: &str = joined!("block");
 const BLOCKED: &str = joined!("blocked");
-const REFUSALS: &str = joined!("block_list" "refusals");
 
 static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
 
@@ -74,8 +73,6 @@ pub(crate) struct Scripts {
     pub(crate) block: Script,
     /// Lists the blocked keys.
     pub(crate) blocked: Script,
-    /// Counts refusals, and blocks keys.
-    pub(crate) refusals: Script,
 }
 
 impl Scripts {
@@ -97,7 +94,7 @@ impl Scripts {
     }
 
     /// Returns the texts of the shared scripts by name, first those that decide.
-    pub(crate) fn texts() -> [(&'static str, &'static str); 10] {
+    pub(crate) fn texts() -> [(&'static str, &'static str); 9] {
         let scripts: &'static Self = &SHARED;
         [
             ("log", &scripts.log),
@@ -109,7 +106,6 @@ impl Scripts {
             ("refund", &scripts.refund),
             ("block", &scripts.block),
             ("blocked", &scripts.blocked),
-            ("refusals", &scripts.refusals),
         ]
         .map(|(name, script)| (name, &*script.text))
     }
@@ -127,7 +123,6 @@ impl Scripts {
             refund: behind(REFUND),
             block: behind(BLOCK),
             blocked: behind(BLOCKED),
-            refusals: behind(REFUSALS),
         }
     }
 }

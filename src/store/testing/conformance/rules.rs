@@ -5,17 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
 use crate::decision::Answers;
-use crate::quota::{Algorithm, BlockRule, Quota, Quotas};
-use crate::store::requests::{Block, Check, RefusalOutcome, Refusals};
+use crate::quota::{Algorithm, Quota, Quotas};
+use crate::store::requests::{Block, Check};
 
 /// The time that the kit sleeps longer than needed, because the store's clock may be slower than its own.
 pub(super) const SLACK: Duration = Duration::from_millis(10);
 
 /// The duration of a block whose end the kit waits for.
 const SHORT_BLOCK: Duration = Duration::from_millis(80);
-
-/// The duration of the first automatic block.
-const SHORTEST_BLOCK: Duration = Duration::from_secs(1);
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("a store has one identity", |kit| {
@@ -35,7 +32,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
         Box::pin(blocks(kit))
     }),
     (
-        "a key that is refused too often is blocked, for longer each time",
+        "an automatic block takes effect only on a key that is not blocked",
         |kit| Box::pin(automatic_blocks(kit)),
     ),
 ];
@@ -234,75 +231,48 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
 async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
     let subject = kit.subject(Quota::per_hour(5));
     let (limiter, key) = (&subject.limiter, &subject.key);
-    // Without a clock of the kit, the second block has to be short enough to sleep.
-    let rule = BlockRule::refusals(3).block_for(SHORTEST_BLOCK).doubling();
     let list = kit.store.block_list();
-    let count = async |refusals: u32| -> Result<RefusalOutcome, Broken> {
-        let refusals = Refusals::new(limiter, key, &rule, refusals);
-        let outcomes = kit.store.count_refusals(&[refusals]).await?;
-        let [outcome] = outcomes[..] else {
-            return Err(Broken::Failed(format!(
-                "{} outcomes for one key",
-                outcomes.len()
-            )));
-        };
-        Ok(outcome)
-    };
-    for (refusals, expected) in [(2, "two"), (0, "no more")] {
-        let outcome = count(refusals).await?;
+    let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
+    let block = |duration| Block::new(limiter, key, duration);
+    for (asked, expected, longest, what) in [
+        (block(hour).automatic(), true, hour, "an automatic block"),
+        (
+            block(day).automatic(),
+            false,
+            hour,
+            "another automatic block",
+        ),
+        (block(day), true, day, "a block by an operator"),
+        (
+            block(hour).automatic(),
+            false,
+            day,
+            "an automatic block after that",
+        ),
+        (
+            block(Duration::ZERO),
+            true,
+            Duration::ZERO,
+            "an end of the block",
+        ),
+        (
+            block(hour).automatic(),
+            true,
+            hour,
+            "an automatic block once it has ended",
+        ),
+    ] {
+        let took_effect = kit.store.block(asked).await?;
+        ensure!(took_effect == expected, "{what} took effect: {took_effect}");
+        let left = list.blocked_for(limiter, key).unwrap_or_default();
         ensure!(
-            outcome == RefusalOutcome::Counted && list.blocked_for(limiter, key).is_none(),
-            "{expected} of three refusals: {outcome:?}"
+            left <= longest && left >= longest.saturating_sub(hour / 2),
+            "after {what}, the list says {left:?}"
         );
     }
-    for blocks in 1..=2 {
-        let duration = rule.duration_after(blocks - 1);
-        let outcome = count(if blocks == 1 { 1 } else { 3 }).await?;
-        ensure!(
-            outcome == RefusalOutcome::Blocked { duration, blocks },
-            "block {blocks} of {duration:?} is due: {outcome:?}"
-        );
-        let left = list.blocked_for(limiter, key);
-        ensure!(
-            left.is_some_and(|left| !left.is_zero() && left <= duration),
-            "blocked for {duration:?}, the list says {left:?}"
-        );
-        // Refusals of another process, which does not know of the block yet.
-        let outcome = count(9).await?;
-        ensure!(
-            matches!(outcome, RefusalOutcome::StillBlocked { left, blocks: known }
-                if left <= duration && known == blocks),
-            "refused while blocked {blocks} times: {outcome:?}"
-        );
-        if blocks == 1 {
-            kit.pass(duration + SLACK).await;
-        }
-    }
-    kit.store
-        .block(Block::new(limiter, key, Duration::ZERO))
-        .await?;
-    let outcome = count(2).await?;
     ensure!(
-        outcome == RefusalOutcome::Counted,
-        "two of three refusals after an operator unblocked the key: {outcome:?}"
-    );
-    let outcome = count(1).await?;
-    let duration = rule.duration_after(0);
-    ensure!(
-        outcome
-            == RefusalOutcome::Blocked {
-                duration,
-                blocks: 1
-            },
-        "an operator unblocked the key, but its blocks still grow: {outcome:?}"
-    );
-    kit.store
-        .block(Block::new(limiter, key, kit.window()))
-        .await?;
-    let outcome = count(9).await?;
-    ensure!(
-        outcome == RefusalOutcome::Counted,
-        "an automatic block replaces that of an operator: {outcome:?}"
+        kit.store.block(block(Duration::ZERO)).await?,
+        "an end of the last block took no effect"
     );
     Ok(())
 }

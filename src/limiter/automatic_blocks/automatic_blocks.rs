@@ -1,0 +1,344 @@
+//! Collects the refusals of a limiter, sends them to the store, and blocks keys.
+//!
+//! Refusals are joined by key. They are sent at once if none were sent in the last second, and otherwise together,
+//! once a second. So a client that is refused a thousand times a second costs a remote store one check a second. A store
+//! that answers at once, such as one in memory, counts each refusal on its own.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::sleep;
+
+use super::block_counts::BlockCounts;
+use crate::clock::micros;
+use crate::decision::{DecisionView, LevelDecision, Source};
+use crate::error::{Error, ErrorKind};
+use crate::key::{Fingerprint, HashFingerprint, Key};
+use crate::limiter::pending_check::Limiters;
+use crate::quota::BlockRule;
+use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
+use crate::telemetry::{FailureStreak, Telemetry};
+
+/// The shortest time between two calls of a store that does not answer at once.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The most keys with unsent refusals. A key takes about 100 bytes.
+const MAX_UNSENT: usize = 10_000;
+
+/// The keys that are sent together, so that the checks of clients are not delayed behind thousands.
+const KEYS_AT_ONCE: usize = 100;
+
+/// The time between two warnings that the block list is full, in microseconds.
+const WARNING_INTERVAL: u64 = 60_000_000;
+
+/// The most blocked keys whose waits are known. When there are more, the least used are forgotten.
+const MAX_WAITS: usize = 10_000;
+
+/// The automatic blocks of one limiter. Clones of the limiter share them.
+pub(in crate::limiter) struct AutomaticBlocks {
+    counts: BlockCounts,
+    limiter: Key,
+    block_list: BlockList,
+    telemetry: Arc<Telemetry>,
+    unsent: Mutex<Unsent>,
+    /// The times until which the quotas refuse blocked keys, so that a client is told the later of both ends.
+    refused_until: Cache<Fingerprint, u64, UnitWeighter, HashFingerprint>,
+    /// Locked by the thread or the task that sends.
+    sending: Arc<tokio::sync::Mutex<()>>,
+    /// The times in a row that sending failed.
+    failures: FailureStreak,
+    /// Whether the store cannot block keys at all.
+    is_unsupported: AtomicBool,
+    /// The time of the next warning that the block list is full.
+    next_warning_at: AtomicU64,
+}
+
+type Unsent = HashMap<Fingerprint, Refused, HashFingerprint>;
+
+/// Refusals of one key that were not sent.
+struct Refused {
+    key: Key,
+    count: u32,
+    /// The time of the first of them, in microseconds of the clock of this process.
+    first_at: u64,
+    /// The time until which the quotas refuse the key.
+    until: u64,
+}
+
+/// The end of a call of [`AutomaticBlocks::send`].
+type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// Counts a refused check at the limiter of each level that refused it.
+pub(crate) fn count_refusals(limiters: &impl Limiters, decision: &DecisionView) {
+    for (index, level) in decision.levels().enumerate() {
+        if let Some(limiter) = limiters.limiter(index)
+            && let (Some(blocks), Some(key)) = (&limiter.automatic_blocks, level.key())
+            && let Some(wait) = counted_wait(level)
+        {
+            blocks.count(key, wait);
+        }
+    }
+}
+
+/// Returns the wait that a refusal tells, if a quota has refused the level and a wait would help.
+fn counted_wait(level: LevelDecision<'_>) -> Option<Duration> {
+    // Not by the fallback: the counts of a process may have a part of the limit only.
+    let is_by_store = matches!(
+        level.source(),
+        Source::Redis | Source::Memory | Source::RefusalCache | Source::Other
+    );
+    if !is_by_store || !level.is_asked() || level.is_allowed() || level.cost() == 0 {
+        return None;
+    }
+    let refusing = level.quotas().filter(|quota| !quota.is_allowed());
+    let mut waits = refusing.map(|quota| quota.retry_after());
+    waits.try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
+}
+
+impl AutomaticBlocks {
+    pub(in crate::limiter) fn new(
+        rule: BlockRule,
+        store: &ProtectedStore,
+        block_list: &BlockList,
+        limiter: &Key,
+        telemetry: &Arc<Telemetry>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            counts: BlockCounts::new(store, limiter, rule),
+            limiter: limiter.clone(),
+            block_list: block_list.clone(),
+            telemetry: Arc::clone(telemetry),
+            unsent: Mutex::default(),
+            refused_until: Cache::with(
+                0,
+                MAX_WAITS as u64,
+                UnitWeighter,
+                HashFingerprint::default(),
+                DefaultLifecycle::default(),
+            ),
+            sending: Arc::default(),
+            failures: FailureStreak::default(),
+            is_unsupported: AtomicBool::new(false),
+            next_warning_at: AtomicU64::new(0),
+        })
+    }
+
+    pub(in crate::limiter) fn rule(&self) -> BlockRule {
+        self.counts.rule
+    }
+
+    /// Returns how long the quotas would go on to refuse a blocked key, by its refusals in this process.
+    pub(in crate::limiter) fn wait_of(&self, key: &Key) -> Duration {
+        let refused_until = self.refused_until.get(&key.fingerprint());
+        let wait = refused_until.map(|until| until.saturating_sub(self.now()));
+        Duration::from_micros(wait.unwrap_or_default())
+    }
+
+    /// Forgets how long the quotas refuse a key, because an operator changes its counts or its block.
+    pub(in crate::limiter) fn forget_wait(&self, key: &Key) {
+        self.refused_until.remove(&key.fingerprint());
+    }
+
+    /// Counts a refusal of a key with this wait.
+    fn count(self: &Arc<Self>, key: &Key, wait: Duration) {
+        if !self.is_unsupported.load(Ordering::Relaxed) {
+            self.add(key, self.now(), wait);
+            self.send_unless_sending();
+        }
+    }
+
+    /// Adds a refusal to the unsent ones. While these are of too many keys, those of further keys are dropped.
+    fn add(&self, key: &Key, now: u64, wait: Duration) {
+        let mut unsent = self.unsent();
+        let name = key.fingerprint();
+        if unsent.len() >= MAX_UNSENT && !unsent.contains_key(&name) {
+            return;
+        }
+        let refused = unsent.entry(name).or_insert_with(|| Refused {
+            key: key.clone(),
+            count: 0,
+            first_at: now,
+            until: 0,
+        });
+        if self.is_outdated(refused, now) {
+            (refused.count, refused.first_at) = (0, now);
+        }
+        refused.count = refused.count.saturating_add(1);
+        refused.until = refused.until.max(now.saturating_add(micros(wait)));
+    }
+
+    /// Sends unsent refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
+    fn send_unless_sending(self: &Arc<Self>) {
+        while !self.unsent().is_empty()
+            && let Ok(sending) = Arc::clone(&self.sending).try_lock_owned()
+        {
+            let mut sent: Sent = Box::pin(Arc::clone(self).send());
+            let sent = match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                // Another thread may have left refusals to this one.
+                Poll::Ready(false) => continue,
+                Poll::Ready(true) => None,
+                Poll::Pending => Some(sent),
+            };
+            // Without a runtime, the next refusal tries again.
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(send_every_second(Arc::downgrade(self), sent, sending));
+            }
+            return;
+        }
+    }
+
+    /// Sends the unsent refusals, and blocks keys. Returns whether some are left, because the store fails.
+    ///
+    /// A store that has failed may have counted them, so they are not sent again.
+    async fn send(self: Arc<Self>) -> bool {
+        let (mut refused, are_left) = self.take_unsent();
+        if refused.is_empty() {
+            return are_left;
+        }
+        let mut outcome = Ok(());
+        while !refused.is_empty() {
+            let rest = refused.split_off(refused.len().min(KEYS_AT_ONCE));
+            let sent = refused.into_iter().map(|refused| {
+                let blocks = Arc::clone(&self);
+                StoreFuture::boxed(async move { blocks.count_or_block(&refused).await })
+            });
+            let sent = join_all(sent.collect()).await;
+            outcome = outcome.and(sent);
+            refused = rest;
+        }
+        self.record(&outcome);
+        are_left
+    }
+
+    /// Removes and returns the refusals that are to be sent. The others are left: the store of their keys fails.
+    fn take_unsent(&self) -> (Vec<Refused>, bool) {
+        let now = self.now();
+        let mut unsent = self.unsent();
+        unsent.retain(|_, refused| !self.is_outdated(refused, now));
+        let sent = unsent.extract_if(|_, refused| !self.counts.are_failing(&refused.key));
+        // Refusals of a key that is blocked meanwhile do not count.
+        let is_blocked = |key: &Key| self.block_list.blocked_for(&self.limiter, key).is_some();
+        let sent = sent.map(|(_, refused)| refused);
+        let sent = sent.filter(|refused| !is_blocked(&refused.key)).collect();
+        (sent, !unsent.is_empty())
+    }
+
+    /// Counts refusals of a key, or blocks it if they are too many.
+    async fn count_or_block(&self, refused: &Refused) -> Result<(), Error> {
+        let Refused { key, count, .. } = refused;
+        // Other keys may have delayed it.
+        let is_outdated = self.is_outdated(refused, self.now());
+        if is_outdated || !self.counts.count_refusals(key, *count).await? {
+            return Ok(());
+        }
+        let (earlier, age) = self.counts.blocks(key).await?;
+        let is_forgotten = age >= self.rule().forgotten_after(earlier);
+        let earlier = if is_forgotten { 0 } else { earlier };
+        let duration = self.rule().duration_after(earlier);
+        let block = Block::new(&self.limiter, key, duration).automatic();
+        let has_blocked = match self.counts.store.block(block).await {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.warn_of_full_list();
+                return Ok(());
+            }
+            outcome => outcome?,
+        };
+        self.refused_until.insert(key.fingerprint(), refused.until);
+        // Otherwise another process has blocked the key, and so its blocks grow once.
+        if has_blocked {
+            let blocks = earlier.saturating_add(1);
+            self.telemetry.record_blocks(1);
+            self.telemetry.log_block(key, duration, blocks);
+            self.counts.set_blocks(key, blocks).await?;
+        }
+        Ok(())
+    }
+
+    fn warn_of_full_list(&self) {
+        let (now, due_at) = (self.now(), self.next_warning_at.load(Ordering::Relaxed));
+        if now >= due_at {
+            let next_at = now.saturating_add(WARNING_INTERVAL);
+            self.next_warning_at.store(next_at, Ordering::Relaxed);
+            tracing::warn!(
+                target: "tollgate::diagnostics",
+                limiter = self.limiter.as_str(),
+                "cannot block a key that was refused too often: the limiter or the store has no room for more automatic \
+                 blocks; unblock keys, or block after more refusals"
+            );
+        }
+    }
+
+    /// Records whether refusals were counted.
+    fn record(&self, outcome: &Result<(), Error>) {
+        let limiter = self.limiter.as_str();
+        match outcome {
+            Ok(()) => {
+                // The series begins at 0.
+                self.telemetry.record_blocks(0);
+                if self.failures.end() {
+                    tracing::info!(target: "tollgate::diagnostics", limiter, "refusals are counted again");
+                }
+            }
+            Err(error) => {
+                let is_unsupported = error.kind() == ErrorKind::Unsupported;
+                self.is_unsupported
+                    .fetch_or(is_unsupported, Ordering::Relaxed);
+                let is_lasting = is_unsupported || error.kind() == ErrorKind::Misconfigured;
+                if self.failures.fail(is_lasting) {
+                    tracing::warn!(
+                        target: "tollgate::diagnostics",
+                        limiter,
+                        "failed to count refusals, so no key is blocked automatically: {error}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Returns whether refusals are too old to be counted, because they would count for too long.
+    fn is_outdated(&self, refused: &Refused, now: u64) -> bool {
+        now.saturating_sub(refused.first_at) >= micros(self.rule().max_age())
+    }
+
+    fn now(&self) -> u64 {
+        self.block_list.clock().now()
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, Unsent> {
+        // Poisoning is ignored: the table is consistent between any two steps.
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends what is unsent once a second, until nothing is or the limiter is gone.
+async fn send_every_second(
+    blocks: Weak<AutomaticBlocks>,
+    mut sent: Option<Sent>,
+    sending: OwnedMutexGuard<()>,
+) {
+    loop {
+        if let Some(sent) = sent.take() {
+            sent.await;
+        }
+        sleep(INTERVAL).await;
+        let Some(blocks) = blocks.upgrade() else {
+            return;
+        };
+        if blocks.unsent().is_empty() {
+            drop(sending);
+            // A refusal that came just before has left the sending to this task.
+            blocks.send_unless_sending();
+            return;
+        }
+        sent = Some(Box::pin(blocks.send()));
+    }
+}

@@ -1,0 +1,84 @@
+//! The counts behind automatic blocks, which are units of ordinary quotas in any store.
+//!
+//! A limiter has a second name for them, so that a key has these units beside those of its own quotas:
+//!
+//! - its refusals, in buckets: if the quota refuses a charge, these are too many, and a block is due;
+//! - its blocks, in a log. All of them are charged together when the last one starts, so that the log has one time.
+
+use std::time::Duration;
+
+use crate::decision::{Answer, CountScope};
+use crate::error::{Error, ErrorKind};
+use crate::key::Key;
+use crate::quota::{BlockRule, MAX_WINDOW, Quota, Quotas};
+use crate::store::{Check, CountedKey, ProtectedStore, Reset};
+
+/// Finds the blocks of any rule.
+const ALL_BLOCKS: Quota = Quota::new(u32::MAX, MAX_WINDOW);
+
+/// The refusals and the automatic blocks of the keys of a limiter.
+pub(in crate::limiter) struct BlockCounts {
+    pub(super) store: ProtectedStore,
+    pub(super) rule: BlockRule,
+    name: Key,
+    refusals: Quotas,
+}
+
+impl BlockCounts {
+    pub(in crate::limiter) fn new(store: &ProtectedStore, limiter: &Key, rule: BlockRule) -> Self {
+        Self {
+            store: store.clone(),
+            rule,
+            name: limiter.blocks_of_limiter(),
+            refusals: rule.refusals_quota().into(),
+        }
+    }
+
+    /// Returns whether the circuit breaker of a key is open.
+    pub(super) fn are_failing(&self, key: &Key) -> bool {
+        self.store.is_failing(CountedKey {
+            limiter: &self.name,
+            key,
+            quotas: &self.refusals,
+        })
+    }
+
+    /// Counts refusals of a key. Returns whether a block is due: then these were not counted.
+    pub(super) async fn count_refusals(&self, key: &Key, refusals: u32) -> Result<bool, Error> {
+        let answer = self.check(key, &self.refusals, refusals).await?;
+        // In a full memory store, other keys share the count: nobody is blocked for their refusals.
+        Ok(!answer.is_admitted() && answer.scope() == CountScope::Own)
+    }
+
+    /// Returns the number of blocks of a key, and the time since the last one started.
+    pub(in crate::limiter) async fn blocks(&self, key: &Key) -> Result<(u32, Duration), Error> {
+        let answer = self.check(key, &ALL_BLOCKS.into(), 0).await?;
+        let own = answer.quotas().first();
+        let own = own.filter(|_| answer.scope() == CountScope::Own);
+        let blocks = own.map(|own| (own.used(), MAX_WINDOW.saturating_sub(own.reset_after())));
+        Ok(blocks.unwrap_or_default())
+    }
+
+    /// Forgets the refusals of a key, and sets the number of its blocks. The last one starts now.
+    pub(super) async fn set_blocks(&self, key: &Key, blocks: u32) -> Result<(), Error> {
+        self.forget(key).await?;
+        let quotas = self.rule.blocks_quota(blocks).into();
+        self.check(key, &quotas, blocks).await.map(drop)
+    }
+
+    /// Forgets the refusals and the blocks of a key.
+    pub(in crate::limiter) async fn forget(&self, key: &Key) -> Result<(), Error> {
+        let both = Quotas::from([self.rule.refusals_quota(), ALL_BLOCKS]);
+        let reset = Reset::new(&self.name, key, &both);
+        match self.store.reset(reset).await {
+            // Such a store has no automatic blocks.
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    async fn check(&self, key: &Key, quotas: &Quotas, cost: u32) -> Result<Answer, Error> {
+        let check = Check::new(&self.name, key, quotas, cost);
+        self.store.check_uncached(check).await
+    }
+}

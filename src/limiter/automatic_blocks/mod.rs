@@ -1,0 +1,8 @@
+//! Blocks keys that are refused too often: see [`BlockRule`](crate::BlockRule).
+
+mod automatic_blocks;
+mod block_counts;
+
+pub(super) use automatic_blocks::AutomaticBlocks;
+pub(crate) use automatic_blocks::count_refusals;
+pub(super) use block_counts::BlockCounts;

@@ -1,0 +1,420 @@
+//! Automatic blocks in memory and in Redis, against a list of all refusals, and what a flood leaves to others.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::store::{
+    Answers, Block, BlockList, Check, CircuitBreaker, RefusalCache, Reset, Store, StoreFuture,
+    StoreId,
+};
+use tollgate::{BlockReason, BlockRule, ErrorKind, Key, Quota, RateLimiter, Source};
+
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MICRO: Duration = Duration::from_micros(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// 5 refusals within 10 s, for 20 s, 40 s, 80 s, 100 s; forgotten after a minute.
+const DOUBLING: BlockRule = BlockRule::refusals(5)
+    .within(Duration::from_secs(10))
+    .block_for(Duration::from_secs(20))
+    .doubling()
+    .max_block(Duration::from_secs(100))
+    .forget_after(Duration::from_secs(60));
+
+/// A time that ten does not divide.
+const CONSTANT: BlockRule = BlockRule::refusals(3)
+    .within(Duration::from_micros(12_345_679))
+    .block_for(Duration::from_secs(7));
+
+/// Any refusal blocks. The earlier blocks are forgotten as soon as the last one has ended.
+const AT_ONCE: BlockRule = BlockRule::refusals(1)
+    .block_for(Duration::from_secs(20))
+    .doubling()
+    .max_block(Duration::from_secs(100))
+    .forget_after(Duration::from_secs(1));
+
+const KEYS: [&str; 2] = ["ada", "bob {}\n"];
+
+/// A store that tells whether all that automatic blocks have asked of it was answered.
+struct Watched<S> {
+    store: S,
+    pending: Arc<AtomicUsize>,
+}
+
+impl<S> Watched<S> {
+    fn watch<T: Send + 'static>(&self, limiter: &Key, future: StoreFuture<T>) -> StoreFuture<T> {
+        if !limiter.as_str().starts_with("blocks=") {
+            return future;
+        }
+        let pending = Arc::clone(&self.pending);
+        pending.fetch_add(1, Ordering::SeqCst);
+        StoreFuture::boxed(async move {
+            let answer = future.await;
+            pending.fetch_sub(1, Ordering::SeqCst);
+            answer
+        })
+    }
+}
+
+impl<S: Store> Store for Watched<S> {
+    fn id(&self) -> StoreId {
+        self.store.id()
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        let future = self.store.check(checks, answers)?;
+        let limiter = checks.first().expect("a check").limiter;
+        Some(self.watch(limiter, future))
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        let future = self.store.reset(reset);
+        self.watch(reset.limiter, future)
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
+        let future = self.store.block(block);
+        self.watch(&Key::from_stored("blocks=").expect("a key"), future)
+    }
+
+    fn block_list(&self) -> BlockList {
+        self.store.block_list()
+    }
+
+    fn circuit_breaker(&self) -> CircuitBreaker {
+        self.store.circuit_breaker()
+    }
+
+    fn refusal_cache(&self) -> Option<RefusalCache> {
+        self.store.refusal_cache()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Refusals of a key, each by another process.
+    Refuse(usize, u32),
+    Advance(Duration),
+    /// An operator blocks a key, or unblocks it.
+    Operator(usize, Duration),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let step = prop_oneof![
+        Just(MICRO),
+        Just(SECOND),
+        Just(7 * SECOND - MICRO),
+        Just(7 * SECOND),
+        Just(10 * SECOND),
+        Just(20 * SECOND - MICRO),
+        Just(20 * SECOND),
+        Just(40 * SECOND),
+        Just(60 * SECOND - MICRO),
+        Just(60 * SECOND),
+        (0..3_000_000_u64).prop_map(Duration::from_micros),
+        (0..3_000_000_u64).prop_map(Duration::from_micros),
+        (0..200_u64).prop_map(Duration::from_secs),
+    ];
+    let duration = prop_oneof![Just(Duration::ZERO), Just(9 * SECOND), Just(HOUR)];
+    prop_oneof![
+        10 => (0..KEYS.len(), 1..4_u32).prop_map(|(key, count)| Step::Refuse(key, count)),
+        6 => step.prop_map(Step::Advance),
+        1 => (0..KEYS.len(), duration).prop_map(|(key, duration)| Step::Operator(key, duration)),
+    ]
+}
+
+/// All that is known of a key.
+#[derive(Default)]
+struct Model {
+    /// The times of refusals since the last block, in microseconds.
+    refused: Vec<u64>,
+    blocks: u32,
+    /// The end of the last block, and whether it was automatic.
+    until: u64,
+    is_automatic: bool,
+}
+
+impl Model {
+    fn refused_within(&self, time: u64, now: u64) -> u32 {
+        let counted = self.refused.iter().filter(|at| **at + time > now);
+        u32::try_from(counted.count()).expect("few")
+    }
+
+    fn start_block(&mut self, rule: &Rule, now: u64) {
+        let is_forgotten = now >= self.until + micros(rule.forgotten);
+        self.blocks = if is_forgotten { 1 } else { self.blocks + 1 };
+        let longest = rule.durations.len() - 1;
+        let index = usize::try_from(self.blocks - 1).expect("few").min(longest);
+        (self.until, self.is_automatic) = (now + micros(rule.durations[index]), true);
+        self.refused.clear();
+    }
+
+    fn reason(&self, now: u64) -> Option<(BlockReason, Duration)> {
+        let left = Duration::from_micros(self.until.checked_sub(now).filter(|left| *left > 0)?);
+        let blocks = self.blocks;
+        let by_rule = BlockReason::Refusals { blocks };
+        Some((
+            if self.is_automatic {
+                by_rule
+            } else {
+                BlockReason::Operator
+            },
+            left,
+        ))
+    }
+}
+
+/// A rule, in the words of its documentation.
+struct Rule {
+    rule: BlockRule,
+    refusals: u32,
+    within: Duration,
+    durations: &'static [Duration],
+    forgotten: Duration,
+}
+
+const DOUBLED: &[Duration] = &[
+    Duration::from_secs(20),
+    Duration::from_secs(40),
+    Duration::from_secs(80),
+    Duration::from_secs(100),
+];
+
+const RULES: [Rule; 3] = [
+    Rule {
+        rule: DOUBLING,
+        refusals: 5,
+        within: Duration::from_secs(10),
+        durations: DOUBLED,
+        forgotten: Duration::from_secs(60),
+    },
+    Rule {
+        rule: CONSTANT,
+        refusals: 3,
+        within: Duration::from_micros(12_345_679),
+        durations: &[Duration::from_secs(7)],
+        forgotten: Duration::from_secs(86_400),
+    },
+    Rule {
+        rule: AT_ONCE,
+        refusals: 1,
+        within: Duration::from_secs(600),
+        durations: DOUBLED,
+        forgotten: Duration::from_secs(1),
+    },
+];
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("a short time")
+}
+
+#[derive(Default)]
+struct Seen {
+    blocked: u32,
+    doubled: u32,
+    forgotten: u32,
+    spared: u32,
+}
+
+/// What a store does to the keys, and a model of it.
+struct Subject<'a, S> {
+    store: &'a S,
+    rule: &'a Rule,
+    pending: Arc<AtomicUsize>,
+    models: [Model; KEYS.len()],
+}
+
+impl<S: Store + Clone> Subject<'_, S> {
+    /// A limiter of a process that has sent nothing yet, so that it sends its first refusal at once.
+    fn limiter(&self) -> RateLimiter {
+        let store = Watched {
+            store: self.store.clone(),
+            pending: Arc::clone(&self.pending),
+        };
+        let limiter = RateLimiter::new(store, Quota::new(1, 300 * 24 * HOUR));
+        limiter.name("a,b").block_after(self.rule.rule)
+    }
+
+    async fn settle(&self) {
+        while self.pending.load(Ordering::SeqCst) > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn operator(&mut self, key: usize, duration: Duration, now: u64) {
+        let admin = self.limiter().admin();
+        admin.block(KEYS[key], duration).await.expect("a block");
+        self.models[key] = Model {
+            until: if duration.is_zero() {
+                0
+            } else {
+                now + micros(duration)
+            },
+            ..Model::default()
+        };
+    }
+
+    async fn refuse(&mut self, key: usize, now: u64, seen: &mut Seen) {
+        let limiter = self.limiter();
+        let mut decision = limiter.check(KEYS[key]).await.expect("a decision");
+        if decision.is_allowed() {
+            decision = limiter.check(KEYS[key]).await.expect("a decision");
+        }
+        let model = &self.models[key];
+        let was_blocked = model.until > now;
+        assert_eq!(was_blocked, decision.source() == Source::Block);
+        if was_blocked {
+            return;
+        }
+        self.settle().await;
+        let model = &mut self.models[key];
+        model.refused.push(now);
+        let status = limiter.admin().peek(KEYS[key]).await.expect("a status");
+        let within = micros(self.rule.within);
+        if status.blocked_for.is_some() {
+            assert!(
+                model.refused_within(within, now) >= self.rule.refusals,
+                "blocked too early"
+            );
+            let earlier = model.blocks;
+            model.start_block(self.rule, now);
+            seen.blocked += 1;
+            seen.doubled += u32::from(model.blocks > 1);
+            seen.forgotten += u32::from(model.blocks <= earlier);
+        } else {
+            let counted = model.refused_within(within / 10 * 7, now);
+            assert!(
+                counted < self.rule.refusals,
+                "not blocked after {counted} refusals"
+            );
+            seen.spared += u32::from(model.refused.len() >= self.rule.refusals as usize);
+        }
+    }
+
+    /// The store says what the model says.
+    async fn compare(&self, now: u64) {
+        for (key, model) in KEYS.iter().zip(&self.models) {
+            let status = self.limiter().admin().peek(*key).await.expect("a status");
+            let found = status.block_reason.zip(status.blocked_for);
+            assert_eq!(found, model.reason(now));
+        }
+    }
+}
+
+async fn follows_the_model<S: Store + Clone>(
+    store: impl Fn(&TestTime) -> S,
+    time: &mut TestTime,
+    rule: &Rule,
+    steps: &[Step],
+    seen: &mut Seen,
+) {
+    let mut subject = Subject {
+        store: &store(time),
+        rule,
+        pending: Arc::default(),
+        models: Default::default(),
+    };
+    for step in steps {
+        let now = time.now();
+        match *step {
+            Step::Advance(step) => time.advance(step),
+            Step::Operator(key, duration) => subject.operator(key, duration, now).await,
+            Step::Refuse(key, count) => {
+                for _ in 0..count {
+                    subject.refuse(key, now, seen).await;
+                }
+            }
+        }
+        subject.compare(time.now()).await;
+    }
+}
+
+#[test]
+fn no_key_is_blocked_after_fewer_refusals_than_the_rule_says_and_blocks_grow_as_it_says() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    for is_redis in [false, true] {
+        let seen = RefCell::new(Seen::default());
+        let mut runner = TestRunner::new(Config::with_cases(if is_redis { 40 } else { 300 }));
+        let strategy = (0..RULES.len(), prop::collection::vec(step(), 1..80));
+        let outcome = runner.run(&strategy, |(rule, steps)| {
+            let (rule, seen) = (&RULES[rule], &mut seen.borrow_mut());
+            let mut time = TestTime::new(&server);
+            runtime.block_on(async {
+                if is_redis {
+                    let store = |time: &TestTime| time.redis.clone();
+                    follows_the_model(store, &mut time, rule, &steps, seen).await;
+                } else {
+                    let store = |time: &TestTime| time.memory.clone();
+                    follows_the_model(store, &mut time, rule, &steps, seen).await;
+                }
+            });
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{error}"));
+        let Seen {
+            blocked,
+            doubled,
+            forgotten,
+            spared,
+        } = seen.into_inner();
+        assert!(
+            blocked > 50 && doubled > 20 && forgotten > 10 && spared > 10,
+            "{blocked} {doubled} {forgotten} {spared}"
+        );
+    }
+}
+
+#[test]
+fn a_flood_at_one_limiter_neither_stops_nor_lifts_blocks_of_another() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _entered = runtime.enter();
+    let time = TestTime::new(&server);
+    let block = |limiter: &Key, numbers: std::ops::Range<u32>| {
+        let blocked = numbers.filter(|number| {
+            let key = Key::from(*number);
+            let block = Block::new(limiter, &key, HOUR).automatic();
+            let in_memory = runtime.block_on(time.memory.block(block));
+            let in_redis = runtime.block_on(time.redis.block(block));
+            let [in_memory, in_redis] = [in_memory, in_redis].map(|outcome| match outcome {
+                Err(error) if error.kind() == ErrorKind::Full => None,
+                outcome => Some(outcome.expect("an outcome")),
+            });
+            assert_eq!(in_memory, in_redis);
+            in_memory == Some(true)
+        });
+        blocked.count()
+    };
+    let login = Key::from("login");
+    assert_eq!(block(&login, 0..1), 1);
+    // Its name begins with the other one.
+    let flooded = Key::from("login,search");
+    assert_eq!(block(&flooded, 0..950), 950);
+    assert_eq!(block(&flooded, 950..1_100), 50, "1 000 keys of a limiter");
+    assert_eq!(block(&login, 0..100), 99);
+    for list in [time.memory.block_list(), time.redis.block_list()] {
+        assert!(list.blocked_for(&login, &Key::from(0)).is_some());
+        assert!(list.blocked_for(&flooded, &Key::from(999)).is_some());
+        assert!(list.blocked_for(&flooded, &Key::from(1_000)).is_none());
+    }
+    // The limiters together leave room for operators.
+    let others = (2..10).map(|limiter| block(&Key::from(limiter), 0..1_010));
+    assert_eq!(others.sum::<usize>(), 9_000 - 1_000 - 100);
+    let eve = Key::from("eve");
+    let by_operator = Block::new(&flooded, &eve, HOUR);
+    for store in [&time.memory as &dyn Store, &time.redis] {
+        let blocked = runtime.block_on(store.block(by_operator));
+        assert!(blocked.expect("room for operators"));
+    }
+}
