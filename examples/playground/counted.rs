@@ -130,7 +130,7 @@ impl Store for CountedStore {
         self.store.credit(credit)
     }
 
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         self.store.block(block)
     }
 

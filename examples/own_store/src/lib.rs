@@ -244,28 +244,18 @@ fn read(
     now: u64,
 ) -> Result<Counters, Error> {
     let query = "SELECT counters FROM counts WHERE limiter = ? AND key = ? AND expires_at > ?";
-    match read_text(transaction, query, limiter, key, now)? {
+    let found: rusqlite::Result<Option<String>> =
+        transaction.prepare_cached(query).and_then(|mut statement| {
+            let names = params![limiter.as_str(), key.as_str(), signed(now)];
+            statement.query_row(names, |row| row.get(0)).optional()
+        });
+    match found.map_err(|error| failed(&error))? {
         None => Ok(Counters::new()),
         Some(text) => serde_json::from_str(&text).map_err(|error| {
             let text = format!("cannot parse stored counters: {error}");
             Error::new(ErrorKind::InvalidReply, text)
         }),
     }
-}
-
-/// Reads the text that a query finds for a key, unless it has expired.
-fn read_text(
-    transaction: &Transaction<'_>,
-    query: &str,
-    limiter: &Key,
-    key: &Key,
-    now: u64,
-) -> Result<Option<String>, Error> {
-    let found = transaction.prepare_cached(query).and_then(|mut statement| {
-        let names = params![limiter.as_str(), key.as_str(), signed(now)];
-        statement.query_row(names, |row| row.get(0)).optional()
-    });
-    found.map_err(|error| failed(&error))
 }
 
 /// Writes the counters of a key, or deletes the row if they are empty.

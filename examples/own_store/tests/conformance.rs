@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use own_store::SqliteStore;
 use tollgate::store::{Conformance, TestClock};
-use tollgate::{Quota, RateLimiter, Source};
+use tollgate::{BlockReason, BlockRule, Quota, RateLimiter, Source};
 
 fn open(directory: &tempfile::TempDir) -> (SqliteStore, TestClock) {
     let clock = TestClock::new();
@@ -48,6 +48,30 @@ async fn a_limiter_refunds_settles_and_blocks() {
     assert!(limiter.check("ada").await.unwrap().is_allowed());
     limiter.reset("ada").await.unwrap();
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 0);
+}
+
+#[tokio::test]
+async fn two_processes_block_a_key_that_they_refuse_too_often_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let stores = [open(&directory).0, open(&directory).0];
+    let limiters = stores.map(|store| {
+        RateLimiter::new(store, Quota::per_hour(1)).block_after(BlockRule::refusals(4))
+    });
+    assert!(limiters[0].check("ada").await.unwrap().is_allowed());
+    for limiter in [&limiters, &limiters].into_iter().flatten() {
+        let refused = limiter.check("ada").await.unwrap();
+        assert_eq!(refused.source(), Source::Other);
+    }
+    for limiter in &limiters {
+        let status = limiter.admin().peek("ada").await.unwrap();
+        let by_refusals = BlockReason::Refusals { blocks: 1 };
+        assert_eq!(status.block_reason, Some(by_refusals));
+    }
+    limiters[0].admin().unblock("ada").await.unwrap();
+    assert_eq!(
+        limiters[0].admin().peek("ada").await.unwrap().block_reason,
+        None
+    );
 }
 
 /// Two connections stand for two processes.
