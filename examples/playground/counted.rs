@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::store::{
-    Answers, Block, BlockList, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset,
-    StoreFuture, StoreId,
+    Answers, Block, Check, Credit, Refund, Reset, StoreFuture, StoreId, StoreParts,
 };
 use tollgate::{DecisionView, Key, Quotas, Source, Store};
 
@@ -104,8 +103,8 @@ impl Store for CountedStore {
         }))
     }
 
-    fn supports_leases(&self) -> bool {
-        self.store.supports_leases()
+    fn parts(&self) -> StoreParts {
+        self.store.parts()
     }
 
     fn atomic_group(&self, check: Check<'_>) -> u64 {
@@ -132,17 +131,5 @@ impl Store for CountedStore {
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         self.store.block(block)
-    }
-
-    fn block_list(&self) -> BlockList {
-        self.store.block_list()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.store.circuit_breaker()
-    }
-
-    fn refusal_cache(&self) -> Option<RefusalCache> {
-        self.store.refusal_cache()
     }
 }

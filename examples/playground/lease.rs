@@ -33,7 +33,7 @@ pub(crate) fn leases() -> Value {
 /// Returns why a lease has no effect, or `None` if it has one.
 pub(crate) fn why_off(quotas: &Quotas, store: &dyn Store) -> Option<&'static str> {
     let (_, shortest) = LEASES[1];
-    if !store.supports_leases() {
+    if !store.parts().supports_leases {
         Some("Off: the counts are in memory already. A lease needs Redis.")
     } else if quotas.iter().any(|quota| quota.limit() < MIN_LIMIT) {
         Some("Off: limits of 20 and less take no units in advance.")

@@ -82,14 +82,13 @@ impl RateLimiter {
     pub fn new(store: impl Store, quotas: impl IntoQuotas) -> Self {
         let name: Arc<str> = DEFAULT_NAME.into();
         let scope = Key::from(DEFAULT_NAME);
-        let block_list = store.block_list();
         let store = ProtectedStore::new(store);
         Self {
             id: LimiterId {
                 name: scope.fingerprint(),
                 store: store.id(),
             },
-            block_list,
+            block_list: store.block_list().clone(),
             store,
             quotas: quotas.into_quotas(),
             telemetry: Arc::new(Telemetry::new(&name, None)),
@@ -238,7 +237,7 @@ impl RateLimiter {
     /// - While the store fails, the units at hand may be used until their lease ends. Then the
     ///   [failure policy](Self::on_failure) applies.
     ///
-    /// Only a store that [supports leases](crate::Store::supports_leases), such as
+    /// Only a store that [supports leases](crate::store::StoreParts::supports_leases), such as
     /// [`RedisStore`](crate::RedisStore), grants units. With others, the limiter asks the store for each check, and
     /// counts in the same way.
     ///

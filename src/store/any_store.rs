@@ -1,16 +1,13 @@
 //! A store of either kind, which a URL chose.
 
-use super::block_list::BlockList;
-use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use super::redis::RedisStore;
 #[cfg(feature = "doctor")]
 use super::redis::doctor::Report;
-use super::refusal_cache::RefusalCache;
 use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
-use super::store::{Store, delegate_to_store};
+use super::store::{Store, StoreParts, delegate_to_store};
 use crate::decision::{Answers, StoreId};
 use crate::error::Error;
 

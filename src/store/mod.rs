@@ -61,7 +61,7 @@ pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
 pub(crate) use requests::CountedKey;
 pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
-pub use store::Store;
+pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use testing::{Checked, Conformance, ConformanceReport, RuleOutcome, TestStore};

@@ -6,12 +6,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
+use super::block_list::BlockList;
 use super::circuit_breaker::{CircuitBreaker, Operation, Permit, Prober};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
 use super::requests::{Block, Check, CountedKey, Credit, LimiterInfo, Refund, Reset};
-use super::store::Store;
+use super::store::{Store, StoreParts};
 use crate::decision::{Answer, Answers, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
@@ -24,6 +25,8 @@ pub(crate) struct ProtectedStore {
     id: StoreId,
     circuit_breaker: CircuitBreaker,
     refusal_cache: Option<RefusalCache>,
+    block_list: BlockList,
+    supports_leases: bool,
     /// `None` if the store enforces its own deadline.
     deadline: Option<Duration>,
     /// Sends probes while no limiter checks. `None` in the handle that it uses itself.
@@ -53,12 +56,19 @@ impl From<StoreFuture> for PendingAnswers {
 
 impl ProtectedStore {
     pub(crate) fn new(store: impl Store) -> Self {
-        let circuit_breaker = store.circuit_breaker();
+        let StoreParts {
+            block_list,
+            circuit_breaker,
+            refusal_cache,
+            supports_leases,
+        } = store.parts();
         let store = Self {
             id: store.id(),
             deadline: circuit_breaker.deadline_to_enforce(),
-            refusal_cache: store.refusal_cache(),
+            block_list,
             circuit_breaker,
+            refusal_cache,
+            supports_leases,
             store: Arc::new(store),
             _prober: None,
         };
@@ -151,9 +161,13 @@ impl ProtectedStore {
         }
     }
 
-    /// Returns whether the store charges more than the cost of a check: see [`Store::supports_leases`].
+    /// Returns whether the store charges more than the cost of a check: see [`StoreParts::supports_leases`].
     pub(crate) fn supports_leases(&self) -> bool {
-        self.store.supports_leases()
+        self.supports_leases
+    }
+
+    pub(crate) fn block_list(&self) -> &BlockList {
+        &self.block_list
     }
 
     /// Tells the store of a limiter: see [`Store::announce`].

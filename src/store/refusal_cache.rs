@@ -55,7 +55,7 @@ const STRIPES: usize = 256;
 ///
 /// [`RedisStore`](crate::RedisStore) has a refusal cache; see its setting
 /// [`refusal_cache`](crate::RedisStore::refusal_cache). Use this type in a store outside this crate: keep one
-/// cache, and return a clone from [`Store::refusal_cache`](crate::Store::refusal_cache). Clones share their
+/// cache, and return a clone from [`Store::parts`](crate::Store::parts). Clones share their
 /// refusals. The cache holds the refusals of at most 10 000 keys, up to 8 for each.
 ///
 /// # How long a refusal is repeated
@@ -72,7 +72,7 @@ const STRIPES: usize = 256;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Answers, Check, RefusalCache, Store, StoreFuture, StoreId};
+/// use tollgate::store::{Answers, Check, RefusalCache, Store, StoreFuture, StoreId, StoreParts};
 ///
 /// struct Remote {
 ///     id: StoreId,
@@ -97,8 +97,10 @@ const STRIPES: usize = 256;
 ///         # None
 ///     }
 ///
-///     fn refusal_cache(&self) -> Option<RefusalCache> {
-///         Some(self.refusal_cache.clone())
+///     fn parts(&self) -> StoreParts {
+///         let mut parts = StoreParts::default();
+///         parts.refusal_cache = Some(self.refusal_cache.clone());
+///         parts
 ///     }
 /// }
 /// ```

@@ -101,15 +101,6 @@ pub trait Store: Send + Sync + 'static {
     /// used before.
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture>;
 
-    /// Returns whether [`check`](Self::check) charges more than the cost if a check asks for
-    /// [extra units](Check::extra_units): a limiter with a [lease](crate::RateLimiter::lease) holds these units.
-    ///
-    /// A store in the memory of the process returns false: holding units would not be faster. The default
-    /// implementation returns false, too.
-    fn supports_leases(&self) -> bool {
-        false
-    }
-
     /// Learns that a limiter begins to ask the store. Limiters call it once, at their first check.
     ///
     /// A store that several services share warns here if another service counts under the same name with other
@@ -172,29 +163,42 @@ pub trait Store: Send + Sync + 'static {
         unsupported("this store cannot block keys")
     }
 
-    /// Returns the list of blocked keys, which limiters read before they ask the store.
+    /// Returns the parts of the store that its limiters share: block list, circuit breaker, refusal cache.
     ///
-    /// The default implementation returns an empty list.
-    fn block_list(&self) -> BlockList {
-        BlockList::new()
+    /// Each limiter calls it once. Keep the parts and return clones: if one limiter then finds that the store fails, all
+    /// limiters know. The default implementation returns new ones for each limiter.
+    fn parts(&self) -> StoreParts {
+        StoreParts::default()
     }
+}
 
-    /// Returns the circuit breaker through which limiters ask the store. It also has the deadline of a check,
-    /// and the fallback counts of this process.
-    ///
-    /// The default implementation returns a new circuit breaker for each limiter. Keep one and return its
-    /// clones: if one limiter then finds that the store fails, all limiters know.
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        CircuitBreaker::new()
-    }
-
-    /// Returns the cache of refusals that limiters repeat without asking the store.
-    ///
-    /// The default implementation returns `None`: limiters always ask the store. A remote store keeps one cache
-    /// and returns its clones.
-    fn refusal_cache(&self) -> Option<RefusalCache> {
-        None
-    }
+/// The parts of a [`Store`] that its limiters share. Clones share them, too.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::{CircuitBreaker, RefusalCache, StoreParts};
+///
+/// let mut parts = StoreParts::default();
+/// parts.circuit_breaker = CircuitBreaker::new().deadline(Duration::from_millis(20));
+/// parts.refusal_cache = Some(RefusalCache::new());
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct StoreParts {
+    /// The blocked keys, which limiters read before they ask the store. The default is an empty list.
+    pub block_list: BlockList,
+    /// The circuit breaker through which limiters ask the store. It also has the deadline of a check, and the fallback
+    /// counts of this process.
+    pub circuit_breaker: CircuitBreaker,
+    /// The refusals that limiters repeat without asking the store. For a store whose answers take long. The default is
+    /// `None`: limiters always ask.
+    pub refusal_cache: Option<RefusalCache>,
+    /// Whether [`check`](Store::check) charges more than the cost if a check asks for
+    /// [extra units](Check::extra_units): a limiter with a [lease](crate::RateLimiter::lease) holds these units. False by
+    /// default, and for a store in the memory of the process, where holding units would not be faster.
+    pub supports_leases: bool,
 }
 
 fn unsupported<T>(text: &'static str) -> StoreFuture<T> {
@@ -210,10 +214,6 @@ macro_rules! delegate_to_store {
 
         fn check(&$self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
             $store.check(checks, answers)
-        }
-
-        fn supports_leases(&$self) -> bool {
-            $store.supports_leases()
         }
 
         fn announce(&$self, limiter: LimiterInfo<'_>) {
@@ -240,16 +240,8 @@ macro_rules! delegate_to_store {
             $store.block(block)
         }
 
-        fn block_list(&$self) -> BlockList {
-            $store.block_list()
-        }
-
-        fn circuit_breaker(&$self) -> CircuitBreaker {
-            $store.circuit_breaker()
-        }
-
-        fn refusal_cache(&$self) -> Option<RefusalCache> {
-            $store.refusal_cache()
+        fn parts(&$self) -> StoreParts {
+            $store.parts()
         }
     };
 }

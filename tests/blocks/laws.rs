@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tollgate::store::{
-    Answers, Block, BlockList, Check, CircuitBreaker, RefusalCache, Reset, Store, StoreFuture,
-    StoreId,
-};
+use tollgate::store::{Answers, Block, Check, Reset, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{BlockReason, BlockRule, ErrorKind, Key, Quota, RateLimiter, Source};
 
 use crate::support::redis_server::RedisServer;
@@ -84,16 +81,8 @@ impl<S: Store> Store for Watched<S> {
         self.watch(&Key::from_stored("blocks=").expect("a key"), future)
     }
 
-    fn block_list(&self) -> BlockList {
-        self.store.block_list()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.store.circuit_breaker()
-    }
-
-    fn refusal_cache(&self) -> Option<RefusalCache> {
-        self.store.refusal_cache()
+    fn parts(&self) -> StoreParts {
+        self.store.parts()
     }
 }
 
@@ -403,7 +392,10 @@ fn a_flood_at_one_limiter_neither_stops_nor_lifts_blocks_of_another() {
     assert_eq!(block(&flooded, 0..950), 950);
     assert_eq!(block(&flooded, 950..1_100), 50, "1 000 keys of a limiter");
     assert_eq!(block(&login, 0..100), 99);
-    for list in [time.memory.block_list(), time.redis.block_list()] {
+    for list in [
+        time.memory.parts().block_list,
+        time.redis.parts().block_list,
+    ] {
         assert!(list.blocked_for(&login, &Key::from(0)).is_some());
         assert!(list.blocked_for(&flooded, &Key::from(999)).is_some());
         assert!(list.blocked_for(&flooded, &Key::from(1_000)).is_none());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tollgate::store::{
-    Answers, Block, BlockList, Check, CircuitBreaker, Reset, StoreFuture, StoreId, TestClock,
+    Answers, Block, Check, CircuitBreaker, Reset, StoreFuture, StoreId, StoreParts, TestClock,
     TestStore,
 };
 use tollgate::{
@@ -305,9 +305,9 @@ async fn a_test_store_refuses_the_checks_of_the_test_and_not_those_that_count_re
     assert!(
         checks
             .iter()
-            .all(|check| *check.limiter() == Key::from("default"))
+            .all(|check| check.limiter == Key::from("default"))
     );
-    assert_eq!(checks.iter().filter(|check| check.cost() == 1).count(), 3);
+    assert_eq!(checks.iter().filter(|check| check.cost == 1).count(), 3);
     store.refuse_all(SECOND);
     assert_eq!(refused_until_blocked(&limiter, "bob").await, (3, HOUR));
 }
@@ -507,12 +507,10 @@ impl Store for Later {
         self.counts.block(block)
     }
 
-    fn block_list(&self) -> BlockList {
-        self.counts.block_list()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.circuit_breaker.clone()
+    fn parts(&self) -> StoreParts {
+        let mut parts = self.counts.parts();
+        parts.circuit_breaker = self.circuit_breaker.clone();
+        parts
     }
 }
 

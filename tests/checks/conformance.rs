@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate::store::{
     Answer, Answers, Block, BlockList, Check, Conformance, Counters, Refund, RuleOutcome, Source,
-    Store, StoreFuture, StoreId, TestClock,
+    Store, StoreFuture, StoreId, StoreParts, TestClock,
 };
 use tollgate::{Key, MemoryStore, Quota, Quotas, RedisStore};
 
@@ -136,8 +136,10 @@ impl Store for Flawed {
         StoreFuture::ready(self.block_list.put(by_operator))
     }
 
-    fn block_list(&self) -> BlockList {
-        self.block_list.clone()
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.block_list = self.block_list.clone();
+        parts
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

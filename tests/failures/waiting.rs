@@ -10,7 +10,9 @@ use std::time::Duration;
 use crate::support::{log, node::Node};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
-use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId, TestClock, TestStore};
+use tollgate::store::{
+    Answers, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock, TestStore,
+};
 use tollgate::{
     Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter, RedisStore,
     Source, Store,
@@ -328,8 +330,10 @@ impl Store for Lossy {
         counted
     }
 
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.circuit_breaker.clone()
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.circuit_breaker = self.circuit_breaker.clone();
+        parts
     }
 }
 

@@ -10,7 +10,9 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
-use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId, TestClock};
+use tollgate::store::{
+    Answers, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock,
+};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     Rejection, Reservation, Store,
@@ -516,8 +518,10 @@ impl Store for Breaking {
         Some(StoreFuture::ready(Err(error)))
     }
 
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.1.clone()
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.circuit_breaker = self.1.clone();
+        parts
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollgate::store::{
-    Answers, Check, CircuitBreaker, Refund, RefusalCache, Store, StoreFuture, StoreId, TestClock,
+    Answers, Check, CircuitBreaker, Refund, RefusalCache, Store, StoreFuture, StoreId, StoreParts,
+    TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore};
 
@@ -132,12 +133,11 @@ impl Store for Grouped {
         StoreFuture::ready(now(self.counts.refund(refund)))
     }
 
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.circuit_breaker.clone()
-    }
-
-    fn refusal_cache(&self) -> Option<RefusalCache> {
-        Some(self.refusal_cache.clone())
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.circuit_breaker = self.circuit_breaker.clone();
+        parts.refusal_cache = Some(self.refusal_cache.clone());
+        parts
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate::store::{
     Answers, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset, Store, StoreFuture,
-    StoreId, TestClock,
+    StoreId, StoreParts, TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore};
 
@@ -129,11 +129,10 @@ impl Store for Moody {
         }
     }
 
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.circuit_breaker.clone()
-    }
-
-    fn refusal_cache(&self) -> Option<RefusalCache> {
-        self.refusal_cache.clone()
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.circuit_breaker = self.circuit_breaker.clone();
+        parts.refusal_cache = self.refusal_cache.clone();
+        parts
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rusqlite::{Connection, OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
 use tollgate::store::{
     Answers, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, Reset, Source,
-    Store, StoreFuture, StoreId,
+    Store, StoreFuture, StoreId, StoreParts,
 };
 use tollgate::{Error, ErrorKind, Key};
 
@@ -52,8 +52,7 @@ const REMOVED_PER_CHECK: u32 = 2;
 pub struct SqliteStore {
     id: StoreId,
     database: Arc<Database>,
-    block_list: BlockList,
-    circuit_breaker: CircuitBreaker,
+    parts: StoreParts,
 }
 
 struct Database {
@@ -94,12 +93,14 @@ impl SqliteStore {
             now: Box::new(now),
         });
         let blocks = Arc::clone(&database);
+        let mut parts = StoreParts::default();
+        parts.block_list = BlockList::shared(BLOCKS_REFRESH, move |list| {
+            StoreFuture::ready(blocks.read_blocks().map(|blocks| list.replace(blocks)))
+        });
+        parts.circuit_breaker = CircuitBreaker::new().name("sqlite");
         Ok(Self {
             id: StoreId::unique(),
-            block_list: BlockList::shared(BLOCKS_REFRESH, move |list| {
-                StoreFuture::ready(blocks.read_blocks().map(|blocks| list.replace(blocks)))
-            }),
-            circuit_breaker: CircuitBreaker::new().name("sqlite"),
+            parts,
             database,
         })
     }
@@ -330,18 +331,14 @@ impl Store for SqliteStore {
         // This process applies the block at once, other processes at their next refresh. The database has decided.
         let put = || {
             let block = Block::new(block.limiter, block.key, block.duration);
-            self.block_list.put(block)
+            self.parts.block_list.put(block)
         };
         let blocked = self.database.block(block);
         StoreFuture::ready(blocked.and_then(|took_effect| Ok(took_effect && put()?)))
     }
 
-    fn block_list(&self) -> BlockList {
-        self.block_list.clone()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.circuit_breaker.clone()
+    fn parts(&self) -> StoreParts {
+        self.parts.clone()
     }
 }
 

@@ -33,7 +33,7 @@ const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
 /// blocked while the store fails. For most other keys, a lookup costs one atomic load.
 ///
 /// Use this type in a [`Store`](crate::Store) outside this crate: keep one list, and return a clone from
-/// [`Store::block_list`](crate::Store::block_list). Clones share their keys, at most 10 000. Times are those
+/// [`Store::parts`](crate::Store::parts). Clones share their keys, at most 10 000. Times are those
 /// of a monotonic clock of this process.
 ///
 /// # Examples

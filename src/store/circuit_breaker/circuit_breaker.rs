@@ -31,7 +31,7 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 /// [`RedisStore`](crate::RedisStore) has its own circuit breaker, set by
 /// [`RedisStore::deadline`](crate::RedisStore::deadline) and
 /// [`RedisStore::fallback_keys`](crate::RedisStore::fallback_keys). Use this type in a store outside this
-/// crate: keep one, and return a clone from [`Store::circuit_breaker`](crate::Store::circuit_breaker). Clones
+/// crate: keep one, and return a clone from [`Store::parts`](crate::Store::parts). Clones
 /// share their state, so if one limiter finds that the store fails, all limiters of the store know.
 ///
 /// # When it opens and closes
@@ -61,7 +61,7 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId};
+/// use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
 ///
 /// struct Remote {
 ///     id: StoreId,
@@ -86,8 +86,10 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 ///         # None
 ///     }
 ///
-///     fn circuit_breaker(&self) -> CircuitBreaker {
-///         self.circuit_breaker.clone()
+///     fn parts(&self) -> StoreParts {
+///         let mut parts = StoreParts::default();
+///         parts.circuit_breaker = self.circuit_breaker.clone();
+///         parts
 ///     }
 /// }
 /// ```

@@ -12,7 +12,7 @@ use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::requests::{Block, Check, Credit, Refund, Reset};
-use crate::store::store::Store;
+use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
 
 /// A store in the memory of this process.
@@ -183,12 +183,12 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.inner.block_list.put(block))
     }
 
-    fn block_list(&self) -> BlockList {
-        self.inner.block_list.clone()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.inner.circuit_breaker.clone()
+    fn parts(&self) -> StoreParts {
+        StoreParts {
+            block_list: self.inner.block_list.clone(),
+            circuit_breaker: self.inner.circuit_breaker.clone(),
+            ..StoreParts::default()
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
 use crate::store::requests::{
     Block, Check, Credit, LimiterInfo, OwnedChecks, Refund, Reset, to_owned,
 };
-use crate::store::store::Store;
+use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
 
 /// The default deadline of a call: about a hundred times a call to a healthy server in the same network, and
@@ -483,8 +483,13 @@ impl Store for RedisStore {
         })
     }
 
-    fn supports_leases(&self) -> bool {
-        true
+    fn parts(&self) -> StoreParts {
+        StoreParts {
+            block_list: self.shared.block_list.clone(),
+            circuit_breaker: self.shared.circuit_breaker.clone(),
+            refusal_cache: Some(self.shared.refusal_cache.clone()),
+            supports_leases: true,
+        }
     }
 
     /// Compares the quotas of the limiter with those that other processes and stores have stored. Not with a clock of a
@@ -536,18 +541,6 @@ impl Store for RedisStore {
         }
         let block_list = shared.block_list.clone();
         shared.shared_block_list.block(block_list, block)
-    }
-
-    fn block_list(&self) -> BlockList {
-        self.shared.block_list.clone()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.shared.circuit_breaker.clone()
-    }
-
-    fn refusal_cache(&self) -> Option<RefusalCache> {
-        Some(self.shared.refusal_cache.clone())
     }
 }
 

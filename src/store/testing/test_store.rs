@@ -11,12 +11,11 @@ use crate::decision::{Answer, Answers, QuotaAnswer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
-use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
 use crate::store::requests::{Block, Check, Credit, Refund, Reset};
-use crate::store::store::Store;
+use crate::store::store::{Store, StoreParts};
 
 /// A store for tests of a service: it refuses, fails or hangs when the test says so.
 ///
@@ -305,12 +304,11 @@ impl Store for TestStore {
         self.adjust(|| self.counts.block(block))
     }
 
-    fn block_list(&self) -> BlockList {
-        self.counts.block_list()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        self.circuit_breaker.clone()
+    fn parts(&self) -> StoreParts {
+        StoreParts {
+            circuit_breaker: self.circuit_breaker.clone(),
+            ..self.counts.parts()
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::key::{self, KeyExtractor};
 use tollgate::store::{
-    Answer, Answers, Check, CircuitBreaker, QuotaAnswer, Store, StoreFuture, StoreId, TestClock,
-    TestStore,
+    Answer, Answers, Check, CircuitBreaker, QuotaAnswer, Store, StoreFuture, StoreId, StoreParts,
+    TestClock, TestStore,
 };
 use tollgate::{
     Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
@@ -295,8 +295,10 @@ impl Store for Granting {
         None
     }
 
-    fn supports_leases(&self) -> bool {
-        true
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.supports_leases = true;
+        parts
     }
 }
 

@@ -59,7 +59,7 @@ async fn more(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
         );
         // A store without leases may charge the cost alone.
         ensure!(
-            extra == most || !kit.store.supports_leases(),
+            extra == most || !kit.store.parts().supports_leases,
             "{extra} units more than the cost, not {most}"
         );
         if is_admitted {

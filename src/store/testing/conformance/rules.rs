@@ -194,7 +194,7 @@ async fn mixed_quotas(kit: &Conformance) -> Result<(), Broken> {
 async fn blocks(kit: &Conformance) -> Result<(), Broken> {
     let subject = kit.subject(Quota::per_hour(5));
     let (limiter, key) = (&subject.limiter, &subject.key);
-    let list = kit.store.block_list();
+    let list = kit.store.parts().block_list;
     let left = || list.blocked_for(limiter, key);
     let block = Block::new(limiter, key, kit.window());
     kit.store.block(block).await?;
@@ -231,7 +231,7 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
 async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
     let subject = kit.subject(Quota::per_hour(5));
     let (limiter, key) = (&subject.limiter, &subject.key);
-    let list = kit.store.block_list();
+    let list = kit.store.parts().block_list;
     let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
     let block = |duration| Block::new(limiter, key, duration);
     for (asked, expected, longest, what) in [
