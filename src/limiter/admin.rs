@@ -122,9 +122,9 @@ impl Admin {
     pub async fn peek(&self, key: impl IntoKey) -> Result<KeyStatus, Error> {
         let Self { limiter, quotas } = self;
         let key = key.into_key();
-        limiter.block_list.refresh().await?;
+        limiter.store.block_list().refresh().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
-        let blocked_for = limiter.block_list.blocked_for(&limiter.scope, &key);
+        let blocked_for = limiter.store.block_list().blocked_for(&limiter.scope, &key);
         let block_reason = match blocked_for {
             None => None,
             Some(_) => Some(self.reason(&key).await?),
@@ -249,11 +249,9 @@ impl Admin {
     ///
     /// Returns an error if the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
-        let RateLimiter {
-            block_list, scope, ..
-        } = &self.limiter;
-        block_list.refresh().await?;
-        let mut blocked = block_list.of_limiter(scope);
+        let RateLimiter { store, scope, .. } = &self.limiter;
+        store.block_list().refresh().await?;
+        let mut blocked = store.block_list().of_limiter(scope);
         blocked.sort_by(|(key, left), (other_key, other_left)| {
             other_left.cmp(left).then_with(|| key.cmp(other_key))
         });

@@ -14,7 +14,7 @@ use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
-use crate::store::{BlockList, CountedKey, LimiterInfo, ProtectedStore, Reset, Store};
+use crate::store::{CountedKey, LimiterInfo, ProtectedStore, Reset, Store};
 use crate::telemetry::{LineInterval, Telemetry};
 
 /// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
@@ -52,7 +52,6 @@ use crate::telemetry::{LineInterval, Telemetry};
 #[derive(Clone)]
 pub struct RateLimiter {
     pub(super) store: ProtectedStore,
-    pub(super) block_list: BlockList,
     pub(super) quotas: Quotas,
     pub(crate) name: Arc<str>,
     /// The stored form of the name.
@@ -88,7 +87,6 @@ impl RateLimiter {
                 name: scope.fingerprint(),
                 store: store.id(),
             },
-            block_list: store.block_list().clone(),
             store,
             quotas: quotas.into_quotas(),
             telemetry: Arc::new(Telemetry::new(&name, None)),
@@ -192,10 +190,9 @@ impl RateLimiter {
             store,
             scope,
             telemetry,
-            block_list,
             ..
         } = &self;
-        let blocks = AutomaticBlocks::new(rule, store, block_list, scope, telemetry);
+        let blocks = AutomaticBlocks::new(rule, store, scope, telemetry);
         self.automatic_blocks = Some(blocks);
         self
     }
@@ -349,7 +346,7 @@ impl RateLimiter {
     /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
     #[inline]
     pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
-        let left = self.block_list.lookup(counted_key)?;
+        let left = self.store.block_list().lookup(counted_key)?;
         let blocks = self.automatic_blocks.as_ref();
         Some(blocks.map_or(left, |blocks| left.max(blocks.wait_of(counted_key.key))))
     }
@@ -433,7 +430,6 @@ impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             store: _,
-            block_list: _,
             quotas,
             name,
             scope: _,

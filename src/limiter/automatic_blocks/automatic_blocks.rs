@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, HashFingerprint, Key};
 use crate::limiter::pending_check::Limiters;
 use crate::quota::BlockRule;
-use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
+use crate::store::{Block, ProtectedStore, StoreFuture, join_all};
 use crate::telemetry::{FailureStreak, Telemetry};
 
 /// The shortest time between two calls of a store that does not answer at once.
@@ -47,7 +47,6 @@ const MAX_WAITS: usize = 10_000;
 pub(in crate::limiter) struct AutomaticBlocks {
     counts: BlockCounts,
     limiter: Key,
-    block_list: BlockList,
     telemetry: Arc<Telemetry>,
     unsent: Mutex<Unsent>,
     /// The times until which the quotas refuse blocked keys, so that a client is told the later of both ends.
@@ -108,14 +107,12 @@ impl AutomaticBlocks {
     pub(in crate::limiter) fn new(
         rule: BlockRule,
         store: &ProtectedStore,
-        block_list: &BlockList,
         limiter: &Key,
         telemetry: &Arc<Telemetry>,
     ) -> Arc<Self> {
         Arc::new(Self {
             counts: BlockCounts::new(store, limiter, rule),
             limiter: limiter.clone(),
-            block_list: block_list.clone(),
             telemetry: Arc::clone(telemetry),
             unsent: Mutex::default(),
             refused_until: Cache::with(
@@ -226,7 +223,13 @@ impl AutomaticBlocks {
         unsent.retain(|_, refused| !self.is_outdated(refused, now));
         let sent = unsent.extract_if(|_, refused| !self.counts.are_failing(&refused.key));
         // Refusals of a key that is blocked meanwhile do not count.
-        let is_blocked = |key: &Key| self.block_list.blocked_for(&self.limiter, key).is_some();
+        let is_blocked = |key: &Key| {
+            self.counts
+                .store
+                .block_list()
+                .blocked_for(&self.limiter, key)
+                .is_some()
+        };
         let sent = sent.map(|(_, refused)| refused);
         let sent = sent.filter(|refused| !is_blocked(&refused.key)).collect();
         (sent, !unsent.is_empty())
@@ -310,7 +313,7 @@ impl AutomaticBlocks {
     }
 
     fn now(&self) -> u64 {
-        self.block_list.clock().now()
+        self.counts.store.block_list().clock().now()
     }
 
     fn unsent(&self) -> MutexGuard<'_, Unsent> {
