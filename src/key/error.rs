@@ -25,8 +25,7 @@ pub enum KeyErrorKind {
     /// choose how it is counted.
     Ambiguous,
     /// The value has the wrong form, such as a text in place of a number: 400. Such a request is never exempt, and
-    /// `.or(..)` does not try its second key. A [`KeyForm`](super::KeyForm) returns it for what an operator
-    /// enters; no request has such a key with the extractors of this crate.
+    /// `.or(..)` does not try its second key. No extractor of this crate returns it.
     Invalid,
     /// The server is misconfigured, so no request has a key: 500, and one log line with the text of the
     /// error, which should name the remedy.

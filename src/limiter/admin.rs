@@ -205,7 +205,7 @@ impl Admin {
 
     /// Blocks a key for a duration: all its checks are refused, even if units are left.
     ///
-    /// A refused check has [`Source::Block`] and charges nothing. Its `retry_after` is the rest of the block.
+    /// A refused check has [`Source::Block`](crate::Source::Block) and charges nothing. Its `retry_after` is the rest of the block.
     /// Another block of the same key replaces the duration. A block continues while the store fails. It replaces an
     /// [automatic](crate::BlockRule) block, whose growth is forgotten.
     ///

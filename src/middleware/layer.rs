@@ -74,7 +74,7 @@ use crate::store::Store;
 /// - `get(handler).layer(..)` limits one route. For several layers on one route, pass a tuple,
 ///   `get(handler).layer((outer, inner))`, or a `tower::ServiceBuilder`: for `.layer(..).layer(..)`, Rust cannot
 ///   infer the error type in between.
-/// - [`enabled`](Self::enabled) switches a layer on or off, in place of tower's `option_layer`.
+/// - [`disable`](Self::disable) switches a layer off, in place of tower's `option_layer`.
 /// - Around a whole `Router` that is passed to `axum::serve`, add
 ///   `map_response(|r| r.map(axum::body::Body::new))` as the outer layer.
 ///

@@ -23,7 +23,7 @@ use crate::quota::{IntoPlan, Plan};
 /// are checked together: a request is charged to all of them, or to none.
 ///
 /// For a level with only a limiter and a key, [`RateLimitLayer::and`](crate::RateLimitLayer::and) is shorter.
-/// [Users, tenants and the whole service](crate::guide::levels) in the guide has three whole trees.
+/// The guide's page [levels](crate::guide::levels) has whole layers.
 ///
 /// # Examples
 ///

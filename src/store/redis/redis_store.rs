@@ -83,7 +83,7 @@ pub trait FeatureRedis1 {
 /// | parameter | value | method |
 /// |---|---|---|
 /// | `prefix` | text | [`prefix`](Self::prefix) |
-/// | `name` | text | [`named`](Self::named) |
+/// | `name` | text | [`name`](Self::name) |
 /// | `deadline` | a number with a unit: `us`, `ms`, `s`, `m` | [`deadline`](Self::deadline) |
 /// | `connections` | a number from 1 to 1000 | [`connections`](Self::connections) |
 /// | `hash_tags` | a number from 1 to 65535: [`HashTags::Shared`](crate::store::HashTags::Shared); `first-part:` and such a number: [`ByFirstPart`](crate::store::HashTags::ByFirstPart) | [`hash_tags`](Self::hash_tags) |
@@ -132,7 +132,7 @@ pub trait FeatureRedis1 {
 ///   with a PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within
 ///   the deadline if that is longer (at most 5 s), the store reconnects. So when a server resumes, it executes
 ///   only the calls that were in flight: at most two with checks for each connection. Refunds, credits, resets
-///   and checks without [batches](Self::batches) are separate calls, of which at most 256 are in flight.
+///   and checks [without batches](Self::without_batches) are separate calls, of which at most 256 are in flight.
 /// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or
 ///   returned twice. If the reply to a check is lost, the check may have been charged. If the reply to a
 ///   refund, credit, settlement or reset is lost, it may not have happened; its units then count until they
