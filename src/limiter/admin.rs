@@ -219,15 +219,22 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, does not support blocks, or has no room for another one. Then the key may be
-    /// blocked all the same, and other processes see the block within a second. Repeat the call: it also forgets the
-    /// growth of automatic blocks, in a second step.
+    /// Returns an error if the store fails, does not support blocks, or has no room for another one. If the
+    /// store did not reply in time, the key may be blocked; other processes then see the block within a
+    /// second. If the growth of automatic blocks cannot be forgotten, the key is blocked all the same, and
+    /// [`peek`](Self::peek) may show an automatic block.
     pub async fn block(&self, key: impl IntoKey, duration: Duration) -> Result<(), Error> {
         let key = key.into_key();
         self.forget_wait(&key);
         let block = Block::new(&self.limiter.scope, &key, duration);
         self.limiter.store.block(block).await?;
-        self.block_counts().forget(&key).await
+        let forgotten = self.block_counts().forget(&key).await;
+        // A key can be blocked even if its counts are on another server, which is down.
+        if duration.is_zero() {
+            forgotten
+        } else {
+            Ok(())
+        }
     }
 
     /// Unblocks a key, and forgets its [automatic](crate::BlockRule) blocks and the refusals that were counted for the
@@ -236,7 +243,8 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, or does not support blocks.
+    /// Returns an error if the store fails, or does not support blocks. The key may be unblocked then, but its automatic
+    /// blocks are not forgotten. You can repeat the call.
     pub async fn unblock(&self, key: impl IntoKey) -> Result<(), Error> {
         self.block(key, Duration::ZERO).await
     }

@@ -473,7 +473,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let names = scripts.iter().map(|(name, _)| *name);
     let known: Vec<_> = names.zip(known).collect();
     assert!(
-        known.len() == 10 && known.iter().all(|(_, known)| *known),
+        known.len() == 9 && known.iter().all(|(_, known)| *known),
         "{known:?}"
     );
 }
