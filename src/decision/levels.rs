@@ -387,13 +387,15 @@ impl<'a> QuotaDecision<'a> {
         self.limit().saturating_sub(self.used())
     }
 
-    /// Returns the time until this quota has more units left: see [`DecisionView::reset_after`](crate::DecisionView::reset_after).
+    /// Returns the time until this quota has more units left: see
+    /// [`DecisionView::reset_after`](crate::DecisionView::reset_after).
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.answer.reset_after()
     }
 
-    /// Returns the wait until this quota admits the check: see [`DecisionView::retry_after`](crate::DecisionView::retry_after).
+    /// Returns the wait until this quota admits the check: see
+    /// [`DecisionView::retry_after`](crate::DecisionView::retry_after).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.answer.retry_after()

@@ -11,10 +11,10 @@ use super::key::{IntoKey, Key};
 
 /// Returns an extractor that calls a closure for the [key](crate::IntoKey) of each request.
 ///
-/// The closure returns a key, or an `Option` of one. `None` means that the request has no key: it is rejected with 400 by default, or the next extractor of
-/// `.or(..)` is tried. The key is stored as readable text: for secrets, use
-/// [`header`](super::header()), [`cookie`](super::cookie()) or
-/// [`authorization`](super::authorization()), which store a hash.
+/// The closure returns a key, or an `Option` of one. `None` means that the request has no key: it is rejected with 400
+/// by default, or the next extractor of `.or(..)` is tried. The key is stored as readable text: for secrets, use
+/// [`header`](super::header()), [`cookie`](super::cookie()) or [`authorization`](super::authorization()), which store a
+/// hash.
 ///
 /// # Examples
 ///

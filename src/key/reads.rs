@@ -118,7 +118,8 @@ impl Reads {
     /// Reads an extension of the request, as [`extension`](super::extension()) does.
     ///
     /// The layer warns if none of its first 20 requests has the extension and they are rejected for it (in a debug
-    /// build the first 3), and otherwise if none of the first 1 000 has it: then the layer that inserts it runs too late.
+    /// build the first 3), and otherwise if none of the first 1 000 has it: then the layer that inserts it runs too
+    /// late.
     #[must_use]
     pub fn extension<T: Send + Sync + 'static>() -> Self {
         Self {
