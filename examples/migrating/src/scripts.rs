@@ -14,7 +14,8 @@ pub mod after {
     use tollgate::{Algorithm, Quota};
 
     pub const INCR_EXPIRE: Quota = Quota::per_minute(100).with_algorithm(Algorithm::FixedWindow);
-    pub const TWO_COUNTERS: Quota = Quota::per_minute(100).with_algorithm(Algorithm::SlidingCounter);
+    pub const TWO_COUNTERS: Quota =
+        Quota::per_minute(100).with_algorithm(Algorithm::SlidingCounter);
     /// A window of 60 s with a precision of 5 s.
     pub const HASH_OF_BUCKETS: Quota =
         Quota::per_minute(100).with_algorithm(Algorithm::SlidingBuckets(12));
