@@ -32,8 +32,8 @@ use crate::error::{Error, ErrorKind};
 ///
 /// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
 /// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
-/// ([`circuit_breaker`](Self::circuit_breaker)), a cache of refusals ([`refusal_cache`](Self::refusal_cache)),
-/// and blocked keys ([`block_list`](Self::block_list)).
+/// ([`circuit_breaker`](StoreParts::circuit_breaker)), a cache of refusals ([`refusal_cache`](StoreParts::refusal_cache)),
+/// and blocked keys ([`block_list`](StoreParts::block_list)).
 ///
 /// To test an implementation, run the [`Conformance`](super::Conformance) kit of the feature `test-util`.
 ///
@@ -149,7 +149,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Blocks a key of a limiter for a time, or unblocks it, and updates the
-    /// [block list](Self::block_list). Returns whether it took effect.
+    /// [block list](StoreParts::block_list). Returns whether it took effect.
     ///
     /// Limiters refuse a blocked key without asking the store.
     ///
