@@ -261,7 +261,7 @@ async fn one_node_or_all_that_restart_decide_again_and_keep_what_they_persisted(
 #[cfg(feature = "tls")]
 #[tokio::test]
 async fn with_tls_too_a_dead_master_concerns_its_own_keys_only() {
-    use crate::support::node::free_port;
+    use crate::support::redis_server::free_port;
     use crate::support::tls::TlsServer;
 
     let certificates = TlsServer::start(false);

@@ -1,12 +1,11 @@
 //! One of several servers of a test: it can be stopped, killed and restarted on its port.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::process::Process;
-use super::redis_server;
+use super::redis_server::free_port;
 
 /// How long a test waits for servers that start, agree or fail over.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -148,17 +147,6 @@ fn spawn(port: u16, arguments: &[String], directory: &Path) -> Process {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     Process::start(&mut server)
-}
-
-/// A port that is free now, as is the one 10 000 above, which a server of a cluster takes as well.
-pub(crate) fn free_port() -> u16 {
-    loop {
-        let port = redis_server::free_port();
-        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if port.checked_add(10_000).is_some_and(is_free) {
-            return port;
-        }
-    }
 }
 
 /// Waits until something holds.

@@ -1,6 +1,8 @@
 //! A Redis server that belongs to one test and ends with it.
 
+use std::net::TcpListener;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2;
@@ -56,13 +58,8 @@ impl RedisServer {
 
     /// A cluster of one server, which has all slots.
     pub(crate) fn start_cluster() -> Self {
-        for _ in 0..100 {
-            // It takes a further port, 10 000 above.
-            let port = free_port();
-            if port > u16::MAX - 10_000 {
-                continue;
-            }
-            let mut server = Self::spawn_as(port, |command| {
+        for _ in 0..10 {
+            let mut server = Self::spawn_as(free_port(), |command| {
                 command.args(["--cluster-enabled", "yes"]);
             });
             if server.is_ready() {
@@ -195,10 +192,24 @@ pub(crate) fn signal(server: &RedisServer, signal: &str) {
     assert!(sent.expect("kill runs").success());
 }
 
-/// A port that is free now: somebody else may take it before a server does.
+/// A port that is free now, as is the one 10 000 above, which a server of a cluster takes as well.
+///
+/// It stays that of one server of this process, also while that server is dead. It is none of those that the system gives
+/// to clients and to listeners on port 0: a client of a dead server could get its port, and then talk to itself.
 pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    const PORTS: std::ops::Range<u32> = 10_240..22_768;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // Programs that run at the same time begin at different ports.
+    let first = std::process::id().wrapping_mul(191);
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    loop {
+        let taken = TAKEN.fetch_add(1, Ordering::Relaxed);
+        let place = first.wrapping_add(taken) % (PORTS.end - PORTS.start);
+        let port = u16::try_from(PORTS.start + place).expect("a port");
+        if is_free(port) && is_free(port + 10_000) {
+            return port;
+        }
+    }
 }
 
 /// A port without a listener. It is bound, so that no server of another test gets it.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 use super::node::{Node, wait_until};
+use super::redis_server::free_port;
 
 /// A server, and where the certificates lie that its clients need.
 pub(crate) struct TlsServer {
@@ -39,9 +40,7 @@ impl TlsServer {
         let directory = tempfile::tempdir().expect("a directory");
         write_certificates(directory.path());
         let path = |name: &str| directory.path().join(name).display().to_string();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        drop(listener);
+        let port = free_port();
         let of_tls = [
             "--tls-port",
             &port.to_string(),
