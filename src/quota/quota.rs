@@ -12,6 +12,12 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 const MIN_WINDOW_MICROS: u64 = 1_000;
 const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 
+/// The leases of slots, in microseconds. A shorter one would need a message in less than two seconds for each key that is
+/// held; after a longer one, the slots of a process that was killed are missed for long.
+const MIN_SLOT_LEASE_MICROS: u64 = 5 * MICROS_PER_SECOND;
+const MAX_SLOT_LEASE_MICROS: u64 = 600 * MICROS_PER_SECOND;
+const DEFAULT_SLOT_LEASE_MICROS: u64 = 15 * MICROS_PER_SECOND;
+
 /// The longest window of a quota.
 pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS);
 
@@ -148,6 +154,75 @@ impl Quota {
         }
     }
 
+    /// Creates a quota of at most `limit` slots at the same time, over all processes.
+    ///
+    /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) takes a slot and returns a [`Permit`](crate::Permit), which
+    /// holds it. A [`RateLimitLayer`](crate::RateLimitLayer) holds it until the response body ends. A check takes one slot,
+    /// whatever its cost. A quota in flight may stand beside rates: either all of them admit a check, or none is charged.
+    ///
+    /// A process that is killed gives its slots back when their [lease](Self::slot_lease) ends. See
+    /// [the guide](crate::guide::in_flight).
+    ///
+    /// As text, this is `5 in-flight`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Quota, Quotas};
+    ///
+    /// // Ten requests a second, of which at most five run at the same time.
+    /// let quotas = Quotas::from([Quota::per_second(10), Quota::in_flight(5)]);
+    /// assert_eq!(quotas, "10/second, 5 in-flight".parse()?);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub const fn in_flight(limit: u32) -> Self {
+        let mut quota = Self::from_micros(limit, DEFAULT_SLOT_LEASE_MICROS);
+        quota.algorithm = Algorithm::InFlight;
+        quota
+    }
+
+    /// Sets the lease of the slots of a quota [in flight](Self::in_flight), from 5 seconds to 10 minutes. The default is
+    /// 15 seconds. [`window`](Self::window) returns it.
+    ///
+    /// A process renews its slots each third of the lease, and a permit is lost if the store did not answer for 0.8 of it.
+    /// After a crash, slots are missed for at most one lease. Take a longer one only if the store may be away for longer
+    /// and work must not overlap.
+    ///
+    /// As text, this is `5 in-flight:60s`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if this is a quota of a rate, or if the lease is out of range. In a `const`, that is an error at compile time.
+    #[must_use]
+    pub const fn slot_lease(mut self, lease: Duration) -> Self {
+        let micros = micros_rounded_up(lease);
+        assert!(self.is_in_flight(), "only slots in flight have a lease");
+        assert!(
+            is_slot_lease(micros),
+            "the lease of slots must be from 5 seconds to 10 minutes"
+        );
+        self.window_micros = micros;
+        self
+    }
+
+    /// Sets the lease of slots in microseconds, from text.
+    pub(super) fn try_slot_lease(mut self, micros: u64) -> Option<Self> {
+        self.window_micros = micros;
+        is_slot_lease(micros).then_some(self)
+    }
+
+    /// Returns whether slots are counted, and not a rate.
+    #[inline]
+    pub(crate) const fn is_in_flight(&self) -> bool {
+        matches!(self.algorithm, Algorithm::InFlight)
+    }
+
+    /// Returns whether slots have the default lease, which text leaves out.
+    pub(super) const fn has_default_slot_lease(&self) -> bool {
+        self.window_micros == DEFAULT_SLOT_LEASE_MICROS
+    }
+
     /// Sets the algorithm that counts the units. The default is [`Algorithm::SlidingLog`].
     ///
     /// # Panics
@@ -169,7 +244,7 @@ impl Quota {
         algorithm.assert_in_range();
         assert!(
             self.may_be_counted_by(algorithm),
-            "a calendar window is counted as a fixed window"
+            "a calendar window is counted as a fixed window, and slots in flight by no other algorithm"
         );
         self.algorithm = algorithm;
         self
@@ -212,14 +287,19 @@ impl Quota {
     }
 
     const fn may_be_counted_by(&self, algorithm: Algorithm) -> bool {
-        self.calendar.is_none() || matches!(algorithm, Algorithm::FixedWindow)
+        match (algorithm, self.algorithm) {
+            (Algorithm::InFlight, _) | (_, Algorithm::InFlight) => false,
+            (algorithm, _) => {
+                self.calendar.is_none() || matches!(algorithm, Algorithm::FixedWindow)
+            }
+        }
     }
 
     /// Sets an algorithm from outside the program.
     pub(super) fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
         if !self.may_be_counted_by(algorithm) {
             let text = algorithm.to_string();
-            let rule = "a calendar window is counted as a fixed-window";
+            let rule = "a calendar window is counted as a fixed-window, and slots in flight by no other algorithm";
             Err(ConfigError::quota_part("algorithm", &text, rule))
         } else if algorithm.is_in_range() {
             Ok(self.with_algorithm(algorithm))
@@ -353,6 +433,7 @@ impl Quota {
         match self.algorithm {
             Algorithm::SlidingLog => (Algorithm::SlidingLog, 0),
             Algorithm::SlidingBuckets(_) => (Algorithm::SlidingBuckets(1), self.bucket_micros()),
+            Algorithm::InFlight => (Algorithm::InFlight, 0),
             algorithm => (algorithm, self.counted_micros()),
         }
     }
@@ -382,6 +463,10 @@ const fn window_in_range(micros: u64) -> bool {
 }
 
 /// Converts to microseconds. Saturates, because a window that long is out of range anyway.
+const fn is_slot_lease(micros: u64) -> bool {
+    micros >= MIN_SLOT_LEASE_MICROS && micros <= MAX_SLOT_LEASE_MICROS
+}
+
 const fn micros_rounded_up(window: Duration) -> u64 {
     let fraction: u64 = if window.subsec_nanos().is_multiple_of(1_000) {
         0

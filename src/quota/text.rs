@@ -44,6 +44,8 @@ const SEPARATORS: [char; 2] = [',', ';'];
 ///   (Monday) to 7: `1000000/month:17@Europe/Berlin`.
 /// - The algorithm is `sliding-log` (the default), `sorted-set-log`, `sliding-counter`,
 ///   `sliding-buckets:60`, `fixed-window` or `gcra`.
+///
+/// A quota [in flight](Quota::in_flight) is `5 in-flight`, or `5 in-flight:60s` with a lease of its slots.
 impl FromStr for Quota {
     type Err = ConfigError;
 
@@ -54,13 +56,27 @@ impl FromStr for Quota {
                 "this is one quota; a list of quotas is parsed as Quotas",
             ));
         }
+        let parse_limit = |limit: &str| {
+            parse_number(limit.trim())
+                .and_then(|limit| u32::try_from(limit).ok())
+                .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))
+        };
+        if let Some((limit, lease)) = text.split_once(IN_FLIGHT) {
+            let quota = Self::in_flight(parse_limit(limit)?);
+            let quota = match lease.trim_end() {
+                "" => Some(quota),
+                lease => lease
+                    .strip_prefix(':')
+                    .and_then(parse_micros)
+                    .and_then(|micros| quota.try_slot_lease(micros)),
+            };
+            return quota.ok_or_else(|| malformed(SLOT_LEASE_RULE));
+        }
         let (limit, rest) = text
             .trim()
             .split_once('/')
             .ok_or_else(|| malformed("a quota is LIMIT/WINDOW, like 100/minute or 5/10s"))?;
-        let limit = parse_number(limit.trim())
-            .and_then(|limit| u32::try_from(limit).ok())
-            .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))?;
+        let limit = parse_limit(limit)?;
         let (window, algorithm) = split_window(rest.trim());
         let quota = Window::parse(window)
             .ok_or_else(|| malformed(WINDOW_RULE))??
@@ -83,6 +99,11 @@ impl FromStr for Quotas {
         text.split(SEPARATORS).map(str::parse::<Quota>).collect()
     }
 }
+
+/// Follows the limit of a quota in flight.
+const IN_FLIGHT: &str = " in-flight";
+
+const SLOT_LEASE_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
 
 const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
 
@@ -213,6 +234,13 @@ fn parse_number(text: &str) -> Option<u64> {
 /// algorithm unless it is the default.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_in_flight() {
+            write!(f, "{}{IN_FLIGHT}", self.limit())?;
+            return match self.has_default_slot_lease() {
+                true => Ok(()),
+                false => write!(f, ":{}", self.short_window()),
+            };
+        }
         write!(f, "{}/", self.limit())?;
         write_window(f, self)?;
         match self.algorithm() {

@@ -69,4 +69,4 @@ pub use testing::{Checked, Conformance, ConformanceReport, RuleOutcome, TestStor
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;
-pub use crate::decision::{Answer, Answers, QuotaAnswer, Receipt, Source, StoreId};
+pub use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Receipt, Source, StoreId};

@@ -5,7 +5,7 @@ use std::time::Duration;
 #[cfg(feature = "redis")]
 use smallvec::SmallVec;
 
-use crate::decision::{Answer, QuotaAnswer};
+use crate::decision::{Answer, Holding, QuotaAnswer};
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas};
 
@@ -95,6 +95,9 @@ pub struct Check<'a> {
     /// [support leases](crate::store::StoreParts::supports_leases) are asked for more, and only by a check that is decided
     /// alone.
     pub extra_units: u32,
+    /// The slots that the asking process holds and wants, for quotas [in flight](crate::Quota::in_flight). `None` for a check
+    /// that only looks at them, and for a check without such quotas. Their slots do not depend on the cost.
+    pub holding: Option<&'a Holding>,
 }
 
 impl<'a> Check<'a> {
@@ -109,7 +112,15 @@ impl<'a> Check<'a> {
             quotas,
             cost,
             extra_units: 0,
+            holding: None,
         }
+    }
+
+    /// Adds the slots that the asking process holds and wants.
+    #[must_use]
+    pub fn with_holding(self, holding: &'a Holding) -> Self {
+        let holding = Some(holding);
+        Self { holding, ..self }
     }
 
     /// Asks for up to so many units beyond the cost, unless it is 0: see [`extra_units`](Self::extra_units).
@@ -129,6 +140,7 @@ pub(crate) struct OwnedCheck {
     quotas: Quotas,
     cost: u32,
     extra_units: u32,
+    holding: Option<Box<Holding>>,
 }
 
 /// The levels of a check: one, or several that are decided together.
@@ -155,6 +167,7 @@ impl OwnedCheck {
             quotas: &self.quotas,
             cost: self.cost,
             extra_units: self.extra_units,
+            holding: self.holding.as_deref(),
         }
     }
 }
@@ -168,6 +181,7 @@ impl From<Check<'_>> for OwnedCheck {
             quotas: check.quotas.clone(),
             cost: check.cost,
             extra_units: check.extra_units,
+            holding: check.holding.copied().map(Box::new),
         }
     }
 }

@@ -19,6 +19,8 @@ pub(in crate::store::redis) enum Value {
     Buckets { length: u64 },
     /// The sorted sets of this window.
     SortedSet { window: u64 },
+    /// The holders of all quotas in flight.
+    InFlight,
 }
 
 impl Value {
@@ -31,6 +33,7 @@ impl Value {
             },
             Algorithm::SortedSetLog => Self::SortedSet { window },
             Algorithm::SlidingCounter | Algorithm::FixedWindow | Algorithm::Gcra => Self::Row,
+            Algorithm::InFlight => Self::InFlight,
         }
     }
 
@@ -40,6 +43,7 @@ impl Value {
             Self::Row => "counters",
             Self::Log | Self::Buckets { .. } => "log",
             Self::SortedSet { .. } => "sorted_set",
+            Self::InFlight => "in_flight",
         }
     }
 
@@ -143,7 +147,7 @@ pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
             header.push(b'l');
             header.extend_from_slice(&packed_counter::double_of(window).to_be_bytes());
         }
-        Algorithm::SortedSetLog => {}
+        Algorithm::SortedSetLog | Algorithm::InFlight => {}
     }
     header
 }

@@ -89,7 +89,7 @@ impl Scripts {
             Some(Algorithm::SlidingCounter) => &self.sliding_counter,
             Some(Algorithm::Gcra) => &self.gcra,
             Some(Algorithm::SortedSetLog) => &self.sorted_set_log,
-            None => &self.mixed,
+            Some(Algorithm::InFlight) | None => &self.mixed,
         }
     }
 

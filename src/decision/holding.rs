@@ -1,0 +1,73 @@
+//! The slots that a process holds, as a message to the store states them.
+
+use std::time::Duration;
+
+/// The slots of a key that one process holds, and those that a [`Check`](crate::store::Check) wants for it.
+///
+/// For quotas [in flight](crate::Quota::in_flight), a store keeps an entry for each holder: the sequence, the slots, the
+/// lease, and the end of the lease. Entries have absolute counts, so a message that is lost, late or repeated cannot count
+/// a slot twice or lose one. [`Counters`](crate::store::Counters) follow these rules:
+///
+/// - An entry whose lease has ended is removed. One that ends later than a lease *of its own* from now, as after a step back
+///   of the clock, ends then. Both are stored even if the check is refused.
+/// - A check whose sequence is older than that of the entry is refused as [superseded](HoldingNote::Superseded), and changes
+///   nothing else.
+/// - The holder's slots are `held`, or those of the entry if it has the same sequence: several checks of one sequence add up.
+/// - If these, those of the other holders and `wanted` are at most each limit, and all rates admit the cost, the check is
+///   admitted. Then the entry gets the sum, the sequence, and a lease from now on.
+/// - Otherwise the check is refused. If `is_stated`, the entry is written in the same way without `wanted`.
+///
+/// An entry with 0 slots stays until its lease ends, so that its sequence is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holding {
+    /// The random identity of the holder: a process has a new one for each store.
+    pub holder: [u8; 16],
+    /// Grows with each message of the holder, over all of its keys.
+    pub sequence: u64,
+    /// The slots that the holder holds now.
+    pub held: u32,
+    /// The slots to add if the check is admitted. With 0, the check states what is held.
+    pub wanted: u32,
+    /// The lease of the holder's entry.
+    pub lease: Duration,
+    /// Whether the entry is written even if the check is refused.
+    pub is_stated: bool,
+}
+
+/// The note of a store about the entry of a holder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HoldingNote {
+    #[default]
+    None,
+    /// The holder holds slots, but had no entry: data was lost, or the lease had ended.
+    Missing,
+    /// A later message was decided before.
+    Superseded,
+}
+
+impl HoldingNote {
+    /// Returns the number by which stores tell the note, as the generation of a [`Receipt`](crate::store::Receipt).
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Missing => 1,
+            Self::Superseded => 2,
+        }
+    }
+
+    pub(crate) const fn from_number(number: u64) -> Self {
+        match number {
+            1 => Self::Missing,
+            2 => Self::Superseded,
+            _ => Self::None,
+        }
+    }
+}
+
+impl Holding {
+    /// Returns the lease in whole milliseconds, as stores keep it.
+    pub(crate) fn lease_millis(&self) -> u64 {
+        u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX)
+    }
+}
