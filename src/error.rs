@@ -77,12 +77,14 @@ pub enum ErrorKind {
     /// The closure of [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for) failed to find the
     /// quotas of a key.
     QuotasUnknown,
+    /// No permit was free within the [`max_wait`](crate::RateLimiter::max_wait) of the limiter.
+    MaxWait,
 }
 
 impl ErrorKind {
     /// All kinds, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::CostExceedsLimit,
         Self::CostTooLarge,
         Self::Timeout,
@@ -93,6 +95,7 @@ impl ErrorKind {
         Self::InvalidReply,
         Self::Unsupported,
         Self::QuotasUnknown,
+        Self::MaxWait,
     ];
 
     /// Returns the name of this kind in metrics and events.
@@ -108,6 +111,7 @@ impl ErrorKind {
             Self::InvalidReply => "invalid_reply",
             Self::Unsupported => "unsupported",
             Self::QuotasUnknown => "quotas_unknown",
+            Self::MaxWait => "max_wait",
         }
     }
 }
@@ -213,6 +217,21 @@ impl Error {
                 "a cost of {cost} never passes a limit of {limit}: lower the cost or raise the limit"
             ),
         )
+    }
+
+    pub(crate) fn slots_exceed_limit(slots: u32, limit: u32) -> Self {
+        let text = format!(
+            "{slots} slots never pass a limit of {limit} in flight: take fewer slots or raise the limit"
+        );
+        Self::new(ErrorKind::CostExceedsLimit, text)
+    }
+
+    /// Returns the error of a check that would hold nothing.
+    pub(crate) fn holds_nothing(limiter: &str) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a quota in flight, and a check holds no slot: call `acquire` or `try_acquire`"
+        );
+        Self::new(ErrorKind::Misconfigured, text)
     }
 
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {

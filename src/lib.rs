@@ -131,7 +131,7 @@ mod telemetry;
 pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{IntoKey, Key, KeyExtractor};
-pub use limiter::{Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
+pub use limiter::{Acquired, Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, Permit, RateLimiter};
 pub use middleware::{
     CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,
     RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,

@@ -53,6 +53,11 @@ impl PendingCheck {
             level.state = match action {
                 FailureAction::Open => {
                     limiter.record_failure(&error, action);
+                    let check = self.decision.levels().get(index);
+                    let check = check.and_then(|data| level.check(limiter, data));
+                    if let (Some(slots), Some(check)) = (&mut self.slots, check) {
+                        slots.hold(&limiter.store, check, index);
+                    }
                     let unused = QuotaAnswer::admitted(0, Duration::ZERO);
                     let unused = level.quotas(limiter).iter().map(|_| unused);
                     let answer = Answer::new(Source::None, unused);
@@ -103,7 +108,14 @@ impl PendingCheck {
             });
             let together = falling_back;
             let is_decided = |index, _: &PendingLevel| together.contains(&index);
-            let answers = first.check_fallback(&self.checks(limiters, is_decided));
+            let mut slots = self.slots.take();
+            let checks = self.checks(limiters, is_decided);
+            let answers = match &mut slots {
+                Some(slots) => slots.fall_back(first, &checks, &together),
+                None => first.check_fallback(&checks),
+            };
+            drop(checks);
+            self.slots = slots;
             let Some(answers) = answers else {
                 // Fallback counts refund at once.
                 drop(self.refunds(limiters, &charged));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
+use super::in_flight::DEFAULT_MAX_WAIT;
 use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
@@ -66,6 +67,9 @@ pub struct RateLimiter {
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
+    /// How long a permit is waited for, and how many calls may wait for a key.
+    pub(super) max_wait: Duration,
+    pub(super) line: Option<usize>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
@@ -96,6 +100,8 @@ impl RateLimiter {
             lease: None,
             automatic_blocks: None,
             waits_through_outages: None,
+            max_wait: DEFAULT_MAX_WAIT,
+            line: None,
             first_check: Arc::default(),
         }
     }
@@ -439,6 +445,8 @@ impl fmt::Debug for RateLimiter {
             automatic_blocks,
             waits_through_outages,
             telemetry: _,
+            max_wait: _,
+            line: _,
             first_check: _,
         } = self;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();

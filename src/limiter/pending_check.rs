@@ -18,13 +18,14 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::groups::{self, GroupsFuture};
+use super::in_flight::{SlotsOfCheck, Ticket};
 use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
 use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas};
-use crate::store::{Check, PendingAnswers, SendMark};
+use crate::store::{Check, PendingAnswers, ProtectedStore, SendMark};
 
 /// The result of a check.
 pub(crate) type Checked = Result<Decision, CheckError>;
@@ -50,6 +51,8 @@ pub(crate) struct PendingCheck {
     ignores_blocks: bool,
     /// Whether a cost above a limit is an error, since no wait helps. Otherwise it is refused with the current numbers.
     is_within_limits: bool,
+    /// `None` if the check takes no slots.
+    pub(super) slots: Option<Box<SlotsOfCheck>>,
     awaited: Awaited,
 }
 
@@ -113,8 +116,31 @@ impl PendingCheck {
             levels: SmallVec::new(),
             ignores_blocks: false,
             is_within_limits: false,
+            slots: None,
             awaited: Awaited::Nothing,
         }
+    }
+
+    /// Takes slots of the quotas in flight, and holds them if the check is admitted.
+    pub(crate) fn take_slots(&mut self, slots: SlotsOfCheck) {
+        self.slots = Some(Box::new(slots));
+    }
+
+    /// Sets how many slots the last level takes.
+    pub(crate) fn add_slots(&mut self, slots: u32) {
+        if let Some(of_check) = &mut self.slots {
+            of_check.add_level(slots);
+        }
+    }
+
+    /// Returns the permits of an admitted check.
+    pub(crate) fn into_tickets(self) -> Vec<Ticket> {
+        self.slots.map_or_else(Vec::new, |slots| slots.into_tickets())
+    }
+
+    /// Returns the permits, for the caller of a check that goes on in a task.
+    pub(super) fn take_permits(&mut self) -> Option<Box<SlotsOfCheck>> {
+        self.slots.take()
     }
 
     /// Checks even keys that are blocked.
@@ -176,8 +202,9 @@ impl PendingCheck {
             let Some(limiter) = limiters.limiter(index) else {
                 continue;
             };
+            let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
             if let Err(error) =
-                level.decide_without_store(limiter, data.cost(), self.is_within_limits)
+                level.decide_without_store(limiter, data.cost(), slots, self.is_within_limits)
             {
                 return Poll::Ready(Err(CheckError::at(index, error)));
             }
@@ -236,7 +263,11 @@ impl PendingCheck {
     pub(crate) fn poll(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
         let (sent, answers) = match &mut self.awaited {
             Awaited::Nothing => polled_after_completion("check"),
-            Awaited::Groups(groups) => return groups.as_mut().poll(cx),
+            Awaited::Groups(groups) => {
+                let (checked, permits) = ready!(groups.as_mut().poll(cx));
+                self.slots = permits;
+                return Poll::Ready(checked);
+            }
             Awaited::Answers(PendingAnswers { future, sent }) => {
                 let answers = ready!(Pin::new(future).poll(cx));
                 (mem::take(sent), answers)
@@ -290,10 +321,9 @@ impl PendingCheck {
     /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
     #[cold]
     fn ask_in_turn(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
-        let mut groups = groups::ask_in_turn(mem::take(self), limiters);
-        let checked = groups.as_mut().poll(cx);
+        let groups = groups::ask_in_turn(mem::take(self), limiters);
         self.awaited = Awaited::Groups(groups);
-        checked
+        self.poll(limiters, cx)
     }
 
     /// Asks the store to decide levels together. `None` if their answers were written.
@@ -301,6 +331,9 @@ impl PendingCheck {
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
         let first = limiters.limiter(0)?;
         let store = &first.store;
+        if let Some(slots) = &mut self.slots {
+            return ask_for_slots(slots, store, limiters, &self.levels, self.decision.levels());
+        }
         let (data, answers) = self.decision.levels_and_answers();
         if let ([level], [data]) = (&self.levels[..], data) {
             // Without a vector.
@@ -476,9 +509,19 @@ impl PendingLevel {
         &mut self,
         limiter: &RateLimiter,
         cost: u32,
+        slots: Option<u32>,
         is_within_limits: bool,
     ) -> Result<(), Error> {
         let quotas = self.quotas(limiter);
+        if let Some(limit) = quotas.min_slots() {
+            match slots {
+                None if cost > 0 => return Err(Error::holds_nothing(&limiter.name)),
+                Some(slots) if slots > limit && is_within_limits => {
+                    return Err(Error::slots_exceed_limit(slots, limit));
+                }
+                _ => {}
+            }
+        }
         match quotas.min_limit() {
             None if self.is_to_ask() => self.state = LevelState::Answered,
             None => {}
@@ -532,6 +575,21 @@ fn checks<'a>(
         }
     }
     checks
+}
+
+/// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.
+#[cold]
+fn ask_for_slots(
+    slots: &mut SlotsOfCheck,
+    store: &ProtectedStore,
+    limiters: &impl Limiters,
+    levels: &[PendingLevel],
+    data: &[LevelData],
+) -> Option<PendingAnswers> {
+    let checks = checks(limiters, levels, data, to_ask);
+    let asked = levels.iter().enumerate();
+    let asked: Indices = asked.filter(|(_, level)| level.is_to_ask()).map(|(index, _)| index).collect();
+    (!checks.is_empty()).then(|| slots.ask(store, &checks, &asked))
 }
 
 /// Fails if the store cannot decide the levels together.

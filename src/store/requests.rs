@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
 use smallvec::SmallVec;
 
 use crate::decision::{Answer, Holding, QuotaAnswer};
@@ -132,7 +131,6 @@ impl<'a> Check<'a> {
 }
 
 /// A [`Check`] that owns its parts.
-#[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCheck {
     limiter: Key,
@@ -144,11 +142,9 @@ pub(crate) struct OwnedCheck {
 }
 
 /// The levels of a check: one, or several that are decided together.
-#[cfg(feature = "redis")]
 pub(crate) type OwnedChecks = SmallVec<[OwnedCheck; 1]>;
 
 /// Returns levels that own their parts.
-#[cfg(feature = "redis")]
 #[inline(always)]
 pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
     match levels {
@@ -158,8 +154,12 @@ pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
     }
 }
 
-#[cfg(feature = "redis")]
 impl OwnedCheck {
+    /// Sets the slots that this process holds and wants.
+    pub(crate) fn set_holding(&mut self, holding: Holding) {
+        self.holding = Some(Box::new(holding));
+    }
+
     pub(crate) fn check(&self) -> Check<'_> {
         Check {
             limiter: &self.limiter,
@@ -172,7 +172,6 @@ impl OwnedCheck {
     }
 }
 
-#[cfg(feature = "redis")]
 impl From<Check<'_>> for OwnedCheck {
     fn from(check: Check<'_>) -> Self {
         Self {

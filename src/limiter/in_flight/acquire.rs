@@ -1,0 +1,240 @@
+//! Checks that take slots in flight: at once, or in the order of arrival.
+
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+use super::messages::SlotRequest;
+use super::permit::{Acquired, Permit, Ticket};
+use super::table::PermitTable;
+use crate::decision::{Answers, DecisionView};
+use crate::error::{Error, ErrorKind};
+use crate::key::IntoKey;
+use crate::limiter::check::{AskedLevels, record};
+use crate::limiter::level_check::LevelCheck;
+use crate::limiter::limiter::RateLimiter;
+use crate::limiter::pending_check::{Checked, PendingCheck};
+use crate::store::{Check, PendingAnswers, ProtectedStore};
+
+/// The default of [`RateLimiter::max_wait`].
+pub(in crate::limiter) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// What a check does about slots in flight.
+#[derive(Default)]
+pub(crate) struct SlotsOfCheck {
+    /// The slots of each level.
+    slots: Vec<u32>,
+    max_wait: Option<Duration>,
+    line: Option<usize>,
+    /// One for each time that the store was asked.
+    tickets: Vec<Ticket>,
+}
+
+impl SlotsOfCheck {
+    /// The check is refused at once, or else repeated in turn for this time, if at most so many wait for a key.
+    pub(crate) fn new(max_wait: Option<Duration>, line: Option<usize>) -> Self {
+        Self {
+            max_wait,
+            line,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn add_level(&mut self, slots: u32) {
+        self.slots.push(slots);
+    }
+
+    /// Returns the slots that a level wants.
+    pub(in crate::limiter) fn of_level(&self, level: usize) -> u32 {
+        self.slots.get(level).copied().unwrap_or(1)
+    }
+
+    pub(crate) fn into_tickets(self) -> Vec<Ticket> {
+        self.tickets
+    }
+
+    /// Asks the store about checks, of levels with these indices.
+    pub(in crate::limiter) fn ask(
+        &mut self,
+        store: &ProtectedStore,
+        checks: &[Check<'_>],
+        levels: &[usize],
+    ) -> PendingAnswers {
+        let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
+        let (ticket, future) = PermitTable::of(store).check(SlotRequest {
+            store,
+            checks,
+            slots: &slots,
+            max_wait: self.max_wait,
+            line: self.line,
+        });
+        self.tickets.push(ticket);
+        future.into()
+    }
+}
+
+impl SlotsOfCheck {
+    /// Decides checks while the store fails: the rates by the fallback counts, the slots by those of this process.
+    pub(in crate::limiter) fn fall_back(
+        &mut self,
+        store: &ProtectedStore,
+        checks: &[Check<'_>],
+        levels: &[usize],
+    ) -> Option<Answers> {
+        let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
+        let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
+        let (ticket, answers) = PermitTable::of(store).hold(store, checks, &slots, decide)?;
+        self.tickets.extend(ticket);
+        Some(answers)
+    }
+
+    /// Holds the slots of a level without asking anybody.
+    pub(in crate::limiter) fn hold(&mut self, store: &ProtectedStore, check: Check<'_>, level: usize) {
+        let slots = self.of_level(level);
+        let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
+        let held = PermitTable::of(store).hold(store, &[check], &[slots], admit);
+        self.tickets.extend(held.and_then(|(ticket, _)| ticket));
+    }
+}
+
+impl RateLimiter {
+    /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds.
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. Further ones try once. By
+    /// default, any number may wait.
+    #[must_use]
+    pub fn queue(mut self, calls: usize) -> Self {
+        self.line = Some(calls);
+        self
+    }
+
+    /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
+    ///
+    /// Calls of one process get the slots of a key in the order of their arrival, as with tokio's `Semaphore`. There is no
+    /// order between processes: each asks about every 25 ms, and at once when one of its own permits is dropped. For more
+    /// slots or another cost, see [`acquire_all`](Self::acquire_all).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`ErrorKind::MaxWait`] if no permit was free within [`max_wait`](Self::max_wait), and the
+    /// errors of [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let exports = RateLimiter::new(MemoryStore::new(), Quota::in_flight(2)).name("exports");
+    /// let permit = exports.acquire("ada").await?;
+    /// assert_eq!(permit.decision().remaining(), 1);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn acquire(&self, key: impl IntoKey) -> Result<Permit, Error> {
+        Self::acquire_all([self.on(key)]).await
+    }
+
+    /// Takes a permit if it is free now.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use tollgate::{Acquired, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let exports = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1)).name("exports");
+    /// let first = exports.try_acquire("ada").await?;
+    /// assert!(matches!(exports.try_acquire("ada").await?, Acquired::Refused(_)));
+    /// drop(first);
+    /// assert!(matches!(exports.try_acquire("ada").await?, Acquired::Permit(_)));
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn try_acquire(&self, key: impl IntoKey) -> Result<Acquired, Error> {
+        Self::try_acquire_all([self.on(key)]).await
+    }
+
+    /// Waits for one permit of several levels, as [`check_all`](Self::check_all) checks them: all or nothing.
+    ///
+    /// The longest [`max_wait`](Self::max_wait) of the limiters is the bound. [`LevelCheck::slots`] takes more than one slot.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire).
+    pub fn acquire_all<'a>(
+        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+    ) -> impl Future<Output = Result<Permit, Error>> + Send {
+        let levels: AskedLevels<'a> = levels.into_iter().collect();
+        async move {
+            let max_wait = levels.iter().map(|level| level.limiter.max_wait).max();
+            match take(&levels, max_wait).await? {
+                Acquired::Permit(permit) => Ok(permit),
+                Acquired::Refused(decision) => {
+                    let reported = levels.get(decision.view().reported_index());
+                    let limiter = reported.map_or("", |level| &level.limiter.name);
+                    Err(not_acquired(limiter, decision.view(), max_wait))
+                }
+            }
+        }
+    }
+
+    /// Takes a permit of several levels if it is free now: see [`acquire_all`](Self::acquire_all).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check_all`](Self::check_all).
+    pub fn try_acquire_all<'a>(
+        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+    ) -> impl Future<Output = Result<Acquired, Error>> + Send {
+        let levels: AskedLevels<'a> = levels.into_iter().collect();
+        async move { take(&levels, None).await }
+    }
+}
+
+/// Takes a permit of these levels.
+async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Acquired, Error> {
+    let line = levels.iter().filter_map(|level| level.limiter.line).min();
+    let mut check = PendingCheck::new();
+    check.stay_within_limits();
+    check.take_slots(SlotsOfCheck::new(max_wait, line));
+    for level in levels {
+        check.add(level.limiter, &level.key, level.cost, level.quotas.as_ref());
+        check.add_slots(level.slots);
+    }
+    let checked: Checked = match check.start(levels) {
+        Poll::Ready(checked) => checked,
+        Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
+    };
+    record(levels, &checked);
+    let decision = checked.map_err(|failure| failure.error)?;
+    Ok(match decision.is_allowed() {
+        true => Acquired::Permit(Permit::new(decision, check.into_tickets())),
+        false => Acquired::Refused(decision),
+    })
+}
+
+/// Returns the error of a refusal after the wait.
+fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Option<Duration>) -> Error {
+    let (kind, text) = match decision.retry_after() {
+        None => (
+            ErrorKind::CostExceedsLimit,
+            format!("limiter {limiter:?} never grants this permit: its cost or its slots are above the limit"),
+        ),
+        Some(_) => {
+            let max_wait = max_wait.unwrap_or_default();
+            let text = format!("no permit of limiter {limiter:?} was free within {max_wait:?}: raise `max_wait`, or the limit");
+            (ErrorKind::MaxWait, text)
+        }
+    };
+    Error::new(kind, text)
+}

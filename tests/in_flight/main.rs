@@ -1,0 +1,6 @@
+//! Slots in flight: what runs at the same time, over all processes.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod permits;
