@@ -131,11 +131,13 @@ mod telemetry;
 pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{IntoKey, Key, KeyExtractor};
-pub use limiter::{Acquired, Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, Permit, RateLimiter};
+pub use limiter::{
+    Acquired, Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, Permit, RateLimiter,
+};
 pub use middleware::{
-    CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,
-    RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
-    cors, plain_text, problem_json, problem_json_typed,
+    CloneService, Headers, IetfDraft, Level, MissingKey, PermitHandle, RateLimit, RateLimitLayer,
+    Rejection, RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture,
+    WouldReject, cors, plain_text, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas};
 #[cfg(feature = "redis")]

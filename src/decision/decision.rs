@@ -73,6 +73,16 @@ impl Decision {
         Self { view, taken }
     }
 
+    /// Creates a decision that holds no units: another one does.
+    pub(crate) fn without_charge(view: DecisionView) -> Self {
+        let settled = Taken {
+            units: 0,
+            is_settled: true,
+        };
+        let taken = vec![settled; view.levels().len()];
+        Self { view, taken }
+    }
+
     /// Returns the units that the first level charged and that have not been refunded. 0 for a refused check.
     ///
     /// A decision on several keys has [several levels](DecisionView::levels), and each holds its own units.

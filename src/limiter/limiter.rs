@@ -400,6 +400,11 @@ impl RateLimiter {
         self.on_failure.as_ref().map(|handler| handler.policy)
     }
 
+    /// Returns how many calls may wait for a key.
+    pub(crate) fn line(&self) -> Option<usize> {
+        self.line
+    }
+
     pub(crate) fn has_policy(&self) -> bool {
         self.on_failure.is_some()
     }

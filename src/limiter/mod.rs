@@ -22,6 +22,7 @@ pub(crate) use automatic_blocks::count_refusals;
 pub(crate) use check::record_admission;
 pub use failure_policy::FailurePolicy;
 pub use in_flight::{Acquired, Permit};
+pub(crate) use in_flight::{SlotsOfCheck, Ticket};
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
 pub(crate) use pending_check::{CheckError, Checked, Limiters, PendingCheck};

@@ -135,7 +135,8 @@ impl PendingCheck {
 
     /// Returns the permits of an admitted check.
     pub(crate) fn into_tickets(self) -> Vec<Ticket> {
-        self.slots.map_or_else(Vec::new, |slots| slots.into_tickets())
+        self.slots
+            .map_or_else(Vec::new, |slots| slots.into_tickets())
     }
 
     /// Returns the permits, for the caller of a check that goes on in a task.
@@ -588,7 +589,10 @@ fn ask_for_slots(
 ) -> Option<PendingAnswers> {
     let checks = checks(limiters, levels, data, to_ask);
     let asked = levels.iter().enumerate();
-    let asked: Indices = asked.filter(|(_, level)| level.is_to_ask()).map(|(index, _)| index).collect();
+    let asked: Indices = asked
+        .filter(|(_, level)| level.is_to_ask())
+        .map(|(index, _)| index)
+        .collect();
     (!checks.is_empty()).then(|| slots.ask(store, &checks, &asked))
 }
 

@@ -1,6 +1,7 @@
 //! The check of a request: from its head to its [`Outcome`].
 
 use std::future::Future;
+use std::mem;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::config::LayerConfig;
 use super::outcome::{Outcome, is_refused_for_free};
 use crate::decision::DecisionView;
 use crate::error::polled_after_completion;
-use crate::limiter::{Checked, Limiters, PendingCheck, backoff_after};
+use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, Ticket, backoff_after};
 
 /// A started check.
 #[expect(
@@ -119,6 +120,9 @@ fn attempt(
     }
     let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
+    if levels.iter().any(|level| level.is_in_flight(config)) {
+        check.take_slots(slots_of_check(config, levels, started));
+    }
     for (index, level) in levels.iter().enumerate() {
         let Some(limiter) = limiters.limiter(index) else {
             continue;
@@ -128,14 +132,30 @@ fn attempt(
             _ => None,
         };
         check.add(limiter, &level.key, level.cost, quotas);
+        check.add_slots(limiters.level(index).map_or(1, |level| level.slots));
         if let AppliedQuotas::Unknown(error) = &level.quotas {
             check.fail_lookup(error.clone());
         }
     }
     match check.start(&limiters) {
-        Poll::Ready(checked) => finish_attempt(config, levels, started, checked),
+        Poll::Ready(checked) => {
+            finish_attempt(config, levels, started, checked, check.into_tickets())
+        }
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
+}
+
+/// Returns how a check takes slots: at once, or in turn for as long as the request may wait.
+#[cold]
+fn slots_of_check(
+    config: &LayerConfig,
+    levels: &CheckedLevels,
+    started: Option<Instant>,
+) -> SlotsOfCheck {
+    let wait = started.map(|started| config.max_wait.saturating_sub(started.elapsed()));
+    let of_layer = levels.iter().filter_map(|level| config.level(level.index));
+    let line = of_layer.filter_map(|level| level.limiter.line()).min();
+    SlotsOfCheck::new(wait.filter(|_| !config.is_dry_run), line)
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
@@ -145,6 +165,7 @@ fn finish_attempt(
     levels: &mut CheckedLevels,
     started: Option<Instant>,
     checked: Checked,
+    tickets: Vec<Ticket>,
 ) -> ControlFlow<Outcome, Stage> {
     if let Ok(decision) = &checked
         && !decision.is_allowed()
@@ -156,7 +177,11 @@ fn finish_attempt(
             return ControlFlow::Continue(Stage::Waiting(Box::pin(sleep(backoff))));
         }
     }
-    ControlFlow::Break(Outcome::checked(&OfLayer { config, levels }, checked))
+    ControlFlow::Break(Outcome::checked(
+        &OfLayer { config, levels },
+        checked,
+        tickets,
+    ))
 }
 
 /// Removes the levels that refuse a cost of 0. Returns whether the other levels have to be checked again.
@@ -245,7 +270,8 @@ impl Future for CheckFuture {
                 Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, *started),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
-                    finish_attempt(config, levels, *started, checked)
+                    let tickets = mem::take(check).into_tickets();
+                    finish_attempt(config, levels, *started, checked, tickets)
                 }
                 Stage::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(cx));

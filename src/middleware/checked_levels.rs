@@ -39,6 +39,18 @@ pub(super) enum AppliedQuotas {
     Unknown(Error),
 }
 
+impl CheckedLevel {
+    /// Returns whether a quota in flight applies.
+    #[inline]
+    pub(super) fn is_in_flight(&self, config: &LayerConfig) -> bool {
+        let quotas = match &self.quotas {
+            AppliedQuotas::OfPlan(quotas) => Some(quotas),
+            _ => config.level(self.index).map(|level| level.limiter.quotas()),
+        };
+        quotas.is_some_and(|quotas| quotas.min_slots().is_some())
+    }
+}
+
 impl<'a> OfLayer<'a> {
     /// Returns a checked level.
     #[inline]

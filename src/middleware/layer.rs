@@ -218,6 +218,28 @@ impl RateLimitLayer {
         self.with(|config| config.first.cost = Some(Arc::new(cost) as Arc<CostFn>))
     }
 
+    /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
+    /// default is 1.
+    ///
+    /// A request holds its slots until its response body ends, or until the service fails or is dropped. A response without
+    /// a body, also to HEAD and CONNECT, gives them back with its head. A handler whose work goes on takes the
+    /// [permit](crate::PermitHandle).
+    ///
+    /// # Examples
+    ///
+    /// At most five streams of each user at the same time, over all replicas:
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let quotas = [Quota::per_minute(600), Quota::in_flight(5)];
+    /// let streams = RateLimitLayer::new(MemoryStore::new(), quotas).key(key::header("x-api-key"));
+    /// ```
+    #[must_use]
+    pub fn slots(self, slots: u32) -> Self {
+        self.with(|config| config.first.slots = slots)
+    }
+
     /// Adds a limit with its own key, which must admit each request too: that of the tenant, or of the whole
     /// service.
     ///

@@ -59,8 +59,8 @@ pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
-pub(crate) use requests::{CountedKey, OwnedChecks, to_owned};
 pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+pub(crate) use requests::{CountedKey, OwnedChecks, to_owned};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

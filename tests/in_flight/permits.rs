@@ -44,7 +44,10 @@ async fn a_rate_and_slots_are_charged_together_or_not_at_all() {
     let limiter = RateLimiter::new(MemoryStore::new(), quotas);
     let units = async || {
         let decision = limiter.peek("ada").await.unwrap();
-        decision.quotas().map(|quota| quota.used()).collect::<Vec<_>>()
+        decision
+            .quotas()
+            .map(|quota| quota.used())
+            .collect::<Vec<_>>()
     };
     let permit = taken(&limiter, "ada").await.unwrap();
     assert_eq!(units().await, [1, 1]);
@@ -54,7 +57,12 @@ async fn a_rate_and_slots_are_charged_together_or_not_at_all() {
     permit.release().await.unwrap();
     assert_eq!(units().await, [1, 0]);
     for used in 2..=3 {
-        taken(&limiter, "ada").await.unwrap().release().await.unwrap();
+        taken(&limiter, "ada")
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         assert_eq!(units().await, [used, 0]);
     }
     // The unit is missing.
@@ -76,7 +84,9 @@ async fn more_slots_than_the_limit_are_an_error() {
     let levels = [limiter.on("ada").slots(3)];
     let error: Error = RateLimiter::acquire_all(levels).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
-    let permit = RateLimiter::acquire_all([limiter.on("ada").slots(2)]).await.unwrap();
+    let permit = RateLimiter::acquire_all([limiter.on("ada").slots(2)])
+        .await
+        .unwrap();
     assert_eq!(used(&limiter, "ada").await, 2);
     drop(permit);
 }

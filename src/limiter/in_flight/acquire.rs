@@ -89,7 +89,12 @@ impl SlotsOfCheck {
     }
 
     /// Holds the slots of a level without asking anybody.
-    pub(in crate::limiter) fn hold(&mut self, store: &ProtectedStore, check: Check<'_>, level: usize) {
+    pub(in crate::limiter) fn hold(
+        &mut self,
+        store: &ProtectedStore,
+        check: Check<'_>,
+        level: usize,
+    ) {
         let slots = self.of_level(level);
         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
         let held = PermitTable::of(store).hold(store, &[check], &[slots], admit);
@@ -228,11 +233,15 @@ fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Option<Duratio
     let (kind, text) = match decision.retry_after() {
         None => (
             ErrorKind::CostExceedsLimit,
-            format!("limiter {limiter:?} never grants this permit: its cost or its slots are above the limit"),
+            format!(
+                "limiter {limiter:?} never grants this permit: its cost or its slots are above the limit"
+            ),
         ),
         Some(_) => {
             let max_wait = max_wait.unwrap_or_default();
-            let text = format!("no permit of limiter {limiter:?} was free within {max_wait:?}: raise `max_wait`, or the limit");
+            let text = format!(
+                "no permit of limiter {limiter:?} was free within {max_wait:?}: raise `max_wait`, or the limit"
+            );
             (ErrorKind::MaxWait, text)
         }
     };

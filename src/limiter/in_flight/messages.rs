@@ -31,13 +31,18 @@ pub(in crate::limiter) struct SlotRequest<'a> {
 
 impl PermitTable {
     /// Asks the store for slots, and for the units of the same checks. The ticket is the permit if they are admitted.
-    pub(in crate::limiter) fn check(self: &Arc<Self>, request: SlotRequest<'_>) -> (Ticket, StoreFuture) {
+    pub(in crate::limiter) fn check(
+        self: &Arc<Self>,
+        request: SlotRequest<'_>,
+    ) -> (Ticket, StoreFuture) {
         let (answer, receiver) = oneshot::channel();
         let slots = in_flight(request.checks, request.slots);
         let ids: Vec<_> = slots.iter().map(|(_, id, _)| *id).collect();
         let mut state = self.lock();
         let now = self.clock.now();
-        let waits_until = request.max_wait.map(|wait| now.saturating_add(crate::clock::micros(wait)));
+        let waits_until = request
+            .max_wait
+            .map(|wait| now.saturating_add(crate::clock::micros(wait)));
         let waiter = Waiter {
             store: request.store.clone(),
             checks: to_owned(request.checks),
@@ -71,7 +76,9 @@ impl PermitTable {
         }
         // Under the lock, so that no two checks see the same slot free.
         let answers = decide(&checks)?;
-        let ticket = answers.are_admitted().then(|| state.grant_locally(&slots, now));
+        let ticket = answers
+            .are_admitted()
+            .then(|| state.grant_locally(&slots, now));
         drop(state);
         self.wait_for_timers(None);
         let ticket = ticket.map(|ticket| Ticket::new(Arc::clone(self), ticket));
@@ -108,7 +115,11 @@ impl PermitTable {
         let mut state = self.lock();
         state.runtimes.retain(|runtime| Some(runtime.id()) != ended);
         if let Some(current) = current.filter(|current| Some(current.id()) != ended) {
-            if !state.runtimes.iter().any(|known| known.id() == current.id()) {
+            if !state
+                .runtimes
+                .iter()
+                .any(|known| known.id() == current.id())
+            {
                 state.runtimes.push(current.clone());
             }
             drop(state);
@@ -127,7 +138,10 @@ impl PermitTable {
     fn wait_for_timers(self: &Arc<Self>, ended: Option<Id>) {
         {
             let mut state = self.lock();
-            let has_runtime = state.runtimes.iter().any(|runtime| Some(runtime.id()) != ended);
+            let has_runtime = state
+                .runtimes
+                .iter()
+                .any(|runtime| Some(runtime.id()) != ended);
             let has_runtime = has_runtime || ended.is_none() && Handle::try_current().is_ok();
             if state.next_timer().is_none() || !has_runtime {
                 return;
@@ -222,7 +236,12 @@ impl Run {
         while let Some(message) = &self.message {
             let replies = message.ask().into_iter().map(|reply| {
                 let reply = reply.try_ready();
-                reply.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unsupported, "a store in this process has to answer at once")))
+                reply.unwrap_or_else(|_| {
+                    Err(Error::new(
+                        ErrorKind::Unsupported,
+                        "a store in this process has to answer at once",
+                    ))
+                })
             });
             let replies = replies.collect();
             self.complete(replies);
@@ -291,7 +310,10 @@ fn in_flight(checks: &[Check<'_>], slots: &[u32]) -> Slots {
 
 /// Waits for all of these futures at once.
 async fn all(futures: Vec<StoreFuture>) -> Vec<Reply> {
-    let mut pending: Vec<_> = futures.into_iter().map(|future| (Some(future), None)).collect();
+    let mut pending: Vec<_> = futures
+        .into_iter()
+        .map(|future| (Some(future), None))
+        .collect();
     poll_fn(|cx| {
         let mut are_ready = true;
         for (future, reply) in &mut pending {
@@ -302,7 +324,11 @@ async fn all(futures: Vec<StoreFuture>) -> Vec<Reply> {
                 }
             }
         }
-        if are_ready { Poll::Ready(()) } else { Poll::Pending }
+        if are_ready {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     })
     .await;
     pending.into_iter().filter_map(|(_, reply)| reply).collect()

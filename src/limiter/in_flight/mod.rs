@@ -9,7 +9,7 @@ mod messages;
 mod permit;
 mod table;
 
-pub(crate) use acquire::SlotsOfCheck;
 pub(super) use acquire::DEFAULT_MAX_WAIT;
+pub(crate) use acquire::SlotsOfCheck;
 pub(crate) use permit::Ticket;
 pub use permit::{Acquired, Permit};

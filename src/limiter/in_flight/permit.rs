@@ -45,7 +45,7 @@ pub enum Acquired {
 }
 
 impl Permit {
-    pub(in crate::limiter) fn new(decision: Decision, tickets: Vec<Ticket>) -> Self {
+    pub(crate) fn new(decision: Decision, tickets: Vec<Ticket>) -> Self {
         Self { decision, tickets }
     }
 

@@ -191,7 +191,13 @@ impl PermitTable {
     }
 
     /// Adds a check. Returns its ticket.
-    pub(super) fn add(&self, state: &mut State, waiter: Waiter, line: Option<usize>, now: u64) -> u64 {
+    pub(super) fn add(
+        &self,
+        state: &mut State,
+        waiter: Waiter,
+        line: Option<usize>,
+        now: u64,
+    ) -> u64 {
         state.latest_ticket += 1;
         let ticket = state.latest_ticket;
         let mut waiter = waiter;
@@ -227,7 +233,8 @@ impl PermitTable {
         state.sequence += 1;
         let mut holdings = vec![None; checks.len()];
         for (level, id, wanted) in slots {
-            let (Some(check), Some(holding)) = (checks.get(*level), holdings.get_mut(*level)) else {
+            let (Some(check), Some(holding)) = (checks.get(*level), holdings.get_mut(*level))
+            else {
                 continue;
             };
             let key = state
@@ -276,7 +283,10 @@ impl PermitTable {
         let states = |id: &Fingerprint| state.keys.get(id).is_some_and(|key| key.states(now));
         keys.retain(|id| {
             let asks = chosen.iter().filter_map(|ticket| state.waiting.get(ticket));
-            states(id) || asks.flat_map(|waiter| &waiter.slots).any(|(_, other, _)| other == id)
+            states(id)
+                || asks
+                    .flat_map(|waiter| &waiter.slots)
+                    .any(|(_, other, _)| other == id)
         });
         for id in &ids {
             if !keys.contains(id) {
@@ -339,7 +349,10 @@ impl PermitTable {
             });
         }
         for id in keys {
-            let is_asked = message.parts.iter().any(|part| part.slots.iter().any(|(_, other, _)| other == id));
+            let is_asked = message
+                .parts
+                .iter()
+                .any(|part| part.slots.iter().any(|(_, other, _)| other == id));
             if let (false, Some(key)) = (is_asked, state.keys.get(id)) {
                 let holding = self.holding(key, sequence, 0, true);
                 message.parts.push(Part {
@@ -373,19 +386,28 @@ impl PermitTable {
         }
         let mut failed: BTreeMap<Fingerprint, Error> = BTreeMap::new();
         let mut is_missing = false;
-        let replies = replies.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        let replies = replies
+            .into_iter()
+            .map(Some)
+            .chain(std::iter::repeat_with(|| None));
         for (part, reply) in message.parts.into_iter().zip(replies) {
-            let reply = reply.unwrap_or_else(|| Err(no_reply())).and_then(|answers| {
-                let notes = part.notes(&answers);
-                is_missing |= notes.contains(&HoldingNote::Missing);
-                if notes.contains(&HoldingNote::Superseded) {
-                    return Err(superseded());
-                }
-                if part.slots.iter().any(|(_, id, _)| state.is_late(*id, message.sent_at, now)) {
-                    return Err(late());
-                }
-                Ok(answers)
-            });
+            let reply = reply
+                .unwrap_or_else(|| Err(no_reply()))
+                .and_then(|answers| {
+                    let notes = part.notes(&answers);
+                    is_missing |= notes.contains(&HoldingNote::Missing);
+                    if notes.contains(&HoldingNote::Superseded) {
+                        return Err(superseded());
+                    }
+                    if part
+                        .slots
+                        .iter()
+                        .any(|(_, id, _)| state.is_late(*id, message.sent_at, now))
+                    {
+                        return Err(late());
+                    }
+                    Ok(answers)
+                });
             match reply {
                 Err(error) => {
                     for (_, id, _) in &part.slots {
@@ -418,7 +440,12 @@ impl PermitTable {
     }
 
     /// Ends a ticket: takes its check out of the line, or gives its slots back. Returns the keys that have something to say.
-    pub(super) fn end(&self, state: &mut State, ticket: u64, now: u64) -> SmallVec<[Fingerprint; 1]> {
+    pub(super) fn end(
+        &self,
+        state: &mut State,
+        ticket: u64,
+        now: u64,
+    ) -> SmallVec<[Fingerprint; 1]> {
         let mut ids = SmallVec::new();
         match state.tickets.remove(&ticket) {
             Some(Stage::Waiting) => {
@@ -500,7 +527,9 @@ impl State {
             for ticket in &key.waiting {
                 if tickets.insert(*ticket) {
                     let waiter = self.waiting.get(ticket).into_iter();
-                    next.extend(waiter.flat_map(|waiter| waiter.slots.iter().map(|(_, id, _)| *id)));
+                    next.extend(
+                        waiter.flat_map(|waiter| waiter.slots.iter().map(|(_, id, _)| *id)),
+                    );
                 }
             }
         }
@@ -519,11 +548,13 @@ impl State {
             // The store is told again and again. Until it answers, the lease is that of the first permit.
             key.valid_until.get_or_insert(now + certain_part(key.lease));
             key.is_changed = true;
-            key.states_at.get_or_insert(now + jittered(key.lease / RETRIES));
+            key.states_at
+                .get_or_insert(now + jittered(key.lease / RETRIES));
             granted.push((*id, *slots, key.epoch));
             self.update_timer(*id);
         }
-        self.tickets.insert(self.latest_ticket, Stage::Granted(granted, now));
+        self.tickets
+            .insert(self.latest_ticket, Stage::Granted(granted, now));
         self.latest_ticket
     }
 
@@ -536,7 +567,9 @@ impl State {
                 continue;
             };
             let check = part.checks.get(*level);
-            let quotas = check.into_iter().flat_map(|check| check.check().quotas.iter());
+            let quotas = check
+                .into_iter()
+                .flat_map(|check| check.check().quotas.iter());
             for (quota, answer) in quotas.zip(answer.quotas_mut()) {
                 if quota.is_in_flight() {
                     (key.used, key.limit) = (answer.used(), quota.limit());
@@ -652,7 +685,11 @@ impl State {
     }
 
     /// Adds one who waits until the store knows what was given back of a key. `None` if there is nothing to tell.
-    pub(super) fn listen(&mut self, id: Fingerprint, now: u64) -> Option<oneshot::Receiver<Result<(), Error>>> {
+    pub(super) fn listen(
+        &mut self,
+        id: Fingerprint,
+        now: u64,
+    ) -> Option<oneshot::Receiver<Result<(), Error>>> {
         let key = self.keys.get_mut(&id).filter(|key| key.is_changed)?;
         let (sender, receiver) = oneshot::channel();
         key.listeners.push(sender);
@@ -705,7 +742,12 @@ impl HeldKey {
         // The memory of this process ends with the permits in it.
         self.lease = match store.is_in_process() {
             true => micros(MAX_WINDOW),
-            false => self.quotas.iter().map(Quota::window_micros).max().unwrap_or(0),
+            false => self
+                .quotas
+                .iter()
+                .map(Quota::window_micros)
+                .max()
+                .unwrap_or(0),
         };
     }
 
@@ -740,7 +782,11 @@ impl HeldKey {
     }
 
     fn release(&mut self, slots: u32, epoch: u64, now: u64) {
-        let of = if epoch == self.epoch { &mut self.held } else { &mut self.lost };
+        let of = if epoch == self.epoch {
+            &mut self.held
+        } else {
+            &mut self.lost
+        };
         *of = of.saturating_sub(slots);
         self.is_changed = true;
         self.set_flush(now);
@@ -750,7 +796,11 @@ impl HeldKey {
     fn set_flush(&mut self, now: u64) {
         let is_wanted = !self.waiting.is_empty();
         let is_nearly_full = self.used.saturating_add(1) >= self.limit;
-        let at = if is_wanted || is_nearly_full { now } else { now + GATHERED };
+        let at = if is_wanted || is_nearly_full {
+            now
+        } else {
+            now + GATHERED
+        };
         self.states_at = Some(self.states_at.map_or(at, |known| known.min(at)));
         if is_wanted {
             self.asks_at = Some(now);
@@ -809,7 +859,9 @@ impl Part {
             };
             let quotas = check.check().quotas.iter().zip(answer.quotas());
             let in_flight = quotas.filter(|(quota, _)| quota.is_in_flight());
-            notes.extend(in_flight.map(|(_, answer)| HoldingNote::from_number(answer.receipt().generation)));
+            notes.extend(
+                in_flight.map(|(_, answer)| HoldingNote::from_number(answer.receipt().generation)),
+            );
         }
         notes
     }

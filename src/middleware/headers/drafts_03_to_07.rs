@@ -41,6 +41,16 @@ struct Numbers {
 
 impl EarlyDraftTemplate {
     pub(super) fn new(draft: EarlyDraft, quotas: &[&Quota]) -> Option<Self> {
+        // Slots have no window, which these drafts require.
+        let quotas: Vec<_> = quotas
+            .iter()
+            .copied()
+            .filter(|quota| !quota.is_in_flight())
+            .collect();
+        if quotas.is_empty() {
+            return None;
+        }
+        let quotas = &*quotas;
         let mut text = String::new();
         for (index, quota) in quotas.iter().enumerate() {
             if is_implied(quota, index, quotas) {
@@ -107,7 +117,8 @@ impl Numbers {
         let mut quotas = std::iter::once(reported).chain(decision.quotas());
         let fewest_left = quotas.find(|quota| quota.remaining() == remaining);
         // The drafts require a reset even if no wait helps.
-        let reset = reported_wait(reported).unwrap_or_else(|| reported.quota().window());
+        let reset = reported_wait(reported).or(reported.retry_after());
+        let reset = reset.unwrap_or_else(|| reported.quota().window());
         Self {
             limit: fewest_left.unwrap_or(reported).limit().into(),
             remaining: remaining.into(),
