@@ -140,7 +140,8 @@ impl Counters {
     /// [admitted](Answer::is_admitted), call `check` for each.
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
-        if let Some(holding) = check.holding.filter(|holding| holding.is_stated) {
+        let holding = check.holding.filter(|_| check.quotas.min_slots().is_some());
+        if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
             self.write_slots(holding, false, now);
         }
         self.renew(row, now);
@@ -190,7 +191,11 @@ impl Counters {
             let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
             let left = left.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
-            let extra = check.extra_units.min(left / MAX_EXTRA_PART).min(most);
+            let extra = match quotas.min_slots() {
+                None => check.extra_units.min(left / MAX_EXTRA_PART).min(most),
+                // Slots are not held in advance.
+                Some(_) => 0,
+            };
             for (_, quota) in quotas.charging() {
                 self.charge(quota, cost + extra, now, &mut row);
             }
@@ -200,9 +205,9 @@ impl Counters {
             }
             answer.set_extra_units(extra);
         }
-        if let Some(holding) = check
-            .holding
-            .filter(|holding| is_admitted || holding.is_stated)
+        let holding = check.holding.filter(|_| quotas.min_slots().is_some());
+        if let Some(holding) =
+            holding.filter(|holding| is_admitted || holding.is_written_if_refused())
         {
             self.write_slots(holding, is_admitted, now);
             if is_admitted {
@@ -267,11 +272,11 @@ impl Counters {
             index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index));
         let mut none = InFlight::default();
         let slots = count.state.slots().unwrap_or(&mut none);
-        slots.expire(now);
+        let expired = slots.expire(now);
         let (value, changes) = change(slots);
         let is_empty = slots.is_empty();
         count.used_part = if slots.is_idle(now) { 0 } else { u16::MAX };
-        count.note(changes, now, &mut Row::default());
+        count.note(expired | changes, now, &mut Row::default());
         if !is_empty {
             self.counts.push(count);
         }

@@ -126,7 +126,17 @@ impl MemoryCounts {
         {
             return counters.judge(check, Source::Memory, now);
         }
-        Counters::new().judge(check, Source::Memory, now)
+        let mut counters = Counters::new();
+        let answer = counters.judge(check, Source::Memory, now);
+        // A holder may state its slots even if they are refused.
+        if !counters.is_empty()
+            && let Some(shard) = shards.get_mut(name)
+        {
+            let len_before = shard.len();
+            shard.insert(name, counters, now);
+            self.record_len(len_before, shard.len());
+        }
+        answer
     }
 
     /// Decides a check of a key whose shard is locked.
