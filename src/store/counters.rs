@@ -137,15 +137,20 @@ impl Counters {
     /// Decides a check as [`check`](Self::check) does, but charges nothing.
     ///
     /// To decide several checks together, call `judge` for each. If all of them are
-    /// [admitted](Answer::is_admitted), call `check` for each.
+    /// [admitted](Answer::is_admitted), call `check` for each, and otherwise [`state`](Self::state).
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
+        self.renew(row, now);
+        Answer::at(now, source, verdicts.into_iter().map(Into::into))
+    }
+
+    /// Writes the slots that a holder [states](Holding::is_stated) with a check that is refused because another one is. Does
+    /// nothing for other checks.
+    pub fn state(&mut self, check: Check<'_>, now: u64) {
         let holding = check.holding.filter(|_| check.quotas.min_slots().is_some());
         if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
             self.write_slots(holding, false, now);
         }
-        self.renew(row, now);
-        Answer::at(now, source, verdicts.into_iter().map(Into::into))
     }
 
     /// Evaluates every quota, and charges all if all admit.
@@ -206,15 +211,13 @@ impl Counters {
             answer.set_extra_units(extra);
         }
         let holding = check.holding.filter(|_| quotas.min_slots().is_some());
-        if let Some(holding) =
-            holding.filter(|holding| is_admitted || holding.is_written_if_refused())
-        {
-            self.write_slots(holding, is_admitted, now);
-            if is_admitted {
-                let slots = quotas.iter().zip(&mut verdicts);
-                for (_, verdict) in slots.filter(|(quota, _)| quota.is_in_flight()) {
-                    verdict.used = verdict.used.saturating_add(holding.wanted);
-                }
+        if !is_admitted {
+            self.state(check, now);
+        } else if let Some(holding) = holding {
+            self.write_slots(holding, true, now);
+            let slots = quotas.iter().zip(&mut verdicts);
+            for (_, verdict) in slots.filter(|(quota, _)| quota.is_in_flight()) {
+                verdict.used = verdict.used.saturating_add(holding.wanted);
             }
         }
         for verdict in &verdicts {

@@ -1,0 +1,6 @@
+//! Quotas in flight: slots that processes hold at the same time.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod parity;
