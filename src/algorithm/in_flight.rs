@@ -32,15 +32,29 @@ impl Holder {
 
 impl InFlight {
     /// Removes entries whose lease has ended, and shortens those that would end too late.
-    pub(crate) fn expire(&mut self, now: u64) {
+    #[must_use]
+    pub(crate) fn expire(&mut self, now: u64) -> Changes {
+        let mut is_changed = false;
         self.holders.retain(|holder| {
-            holder.ends_at = holder.end(now);
-            holder.ends_at > now
+            let ends_at = holder.end(now);
+            is_changed |= ends_at != holder.ends_at || ends_at <= now;
+            holder.ends_at = ends_at;
+            ends_at > now
         });
+        Changes::RENEWED.only_if(is_changed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.holders.is_empty()
+    }
+
+    /// Decides a check without a holder, which changes nothing but entries whose lease has ended.
+    pub(crate) fn look(&mut self, check: &QuotaCheck) -> Verdict {
+        let changes = self.expire(check.now);
+        Verdict {
+            changes,
+            ..self.evaluate(check, None)
+        }
     }
 
     /// Decides whether the slots that a check wants are there. Without a holding, it only looks.
@@ -84,7 +98,7 @@ impl InFlight {
             return Changes::NONE;
         }
         let wanted = if is_granted { holding.wanted } else { 0 };
-        let lease = holding.lease_millis().saturating_mul(1_000);
+        let lease = u64::from(holding.lease_millis()) * 1_000;
         self.holders.push(Holder {
             id: holding.holder,
             sequence: holding.sequence,

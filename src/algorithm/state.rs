@@ -75,7 +75,7 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.evaluate(check),
             Self::FixedWindow(window) => window.evaluate(check),
             Self::Gcra(meter) => meter.evaluate(check),
-            Self::InFlight(slots) => slots.evaluate(&check, None),
+            Self::InFlight(slots) => slots.look(&check),
         }
     }
 
@@ -103,7 +103,7 @@ impl CountState {
             Self::FixedWindow(window) => window.check(check),
             Self::Gcra(meter) => meter.check(check),
             // Without a holder, nothing is charged.
-            Self::InFlight(slots) => slots.evaluate(&check, None),
+            Self::InFlight(slots) => slots.look(&check),
         }
     }
 

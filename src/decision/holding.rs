@@ -15,7 +15,8 @@ use std::time::Duration;
 /// - The holder's slots are `held`, or those of the entry if it has the same sequence: several checks of one sequence add up.
 /// - If these, those of the other holders and `wanted` are at most each limit, and all rates admit the cost, the check is
 ///   admitted. Then the entry gets the sum, the sequence, and a lease from now on.
-/// - Otherwise the check is refused. If `is_stated`, the entry is written in the same way without `wanted`.
+/// - Otherwise the check is refused. If `is_stated`, or if nothing is wanted, the entry is written in the same way without
+///   `wanted`.
 ///
 /// An entry with 0 slots stays until its lease ends, so that its sequence is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +67,35 @@ impl HoldingNote {
 }
 
 impl Holding {
+    /// Creates the message of a holder that holds `held` slots of a key and wants `wanted` more.
+    #[must_use]
+    pub fn new(holder: [u8; 16], sequence: u64, held: u32, wanted: u32, lease: Duration) -> Self {
+        Self {
+            holder,
+            sequence,
+            held,
+            wanted,
+            lease,
+            is_stated: false,
+        }
+    }
+
+    /// Has the entry written even if the check is refused.
+    #[must_use]
+    pub fn stated(self) -> Self {
+        Self {
+            is_stated: true,
+            ..self
+        }
+    }
+
+    /// Returns whether the entry is written even if the check is refused: also by a check that wants nothing.
+    pub(crate) fn is_written_if_refused(&self) -> bool {
+        self.is_stated || self.wanted == 0
+    }
+
     /// Returns the lease in whole milliseconds, as stores keep it.
-    pub(crate) fn lease_millis(&self) -> u64 {
-        u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX)
+    pub(crate) fn lease_millis(&self) -> u32 {
+        u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
     }
 }

@@ -235,7 +235,6 @@ impl RateLimitLayer {
     /// let quotas = [Quota::per_minute(600), Quota::in_flight(5)];
     /// let streams = RateLimitLayer::new(MemoryStore::new(), quotas).key(key::header("x-api-key"));
     /// ```
-    #[must_use]
     pub fn slots(self, slots: u32) -> Self {
         self.with(|config| config.first.slots = slots)
     }

@@ -162,12 +162,6 @@ impl Quotas {
         self.0.min_slots
     }
 
-    /// Returns the lease of slots, in microseconds: the longest one, if any quota is in flight.
-    pub(crate) fn slot_lease_micros(&self) -> Option<u64> {
-        let in_flight = self.iter().filter(|quota| quota.is_in_flight());
-        in_flight.map(Quota::window_micros).max()
-    }
-
     /// Returns the lowest limit of a rate, if there is any quota. Without a rate, any cost is within the limits.
     #[inline]
     pub(crate) fn min_limit(&self) -> Option<u32> {

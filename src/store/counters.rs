@@ -137,14 +137,20 @@ impl Counters {
     /// Decides a check as [`check`](Self::check) does, but charges nothing.
     ///
     /// To decide several checks together, call `judge` for each. If all of them are
-    /// [admitted](Answer::is_admitted), call `check` for each.
+    /// [admitted](Answer::is_admitted), call `check` for each, and otherwise [`state`](Self::state).
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
-        if let Some(holding) = check.holding.filter(|holding| holding.is_stated) {
-            self.write_slots(holding, false, now);
-        }
         self.renew(row, now);
         Answer::at(now, source, verdicts.into_iter().map(Into::into))
+    }
+
+    /// Writes the slots that a holder [states](Holding::is_stated) with a check that is refused because another one is. Does
+    /// nothing for other checks.
+    pub fn state(&mut self, check: Check<'_>, now: u64) {
+        let holding = check.holding.filter(|_| check.quotas.min_slots().is_some());
+        if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
+            self.write_slots(holding, false, now);
+        }
     }
 
     /// Evaluates every quota, and charges all if all admit.
@@ -152,7 +158,7 @@ impl Counters {
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         match check.quotas.single() {
             Some(quota) if check.extra_units == 0 && check.holding.is_none() => {
-                self.check_one(quota, check.cost, now, answer)
+                self.check_one(quota, check.cost, now, answer);
             }
             _ => self.check_several(check, now, answer),
         }
@@ -190,7 +196,11 @@ impl Counters {
             let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
             let left = left.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
-            let extra = check.extra_units.min(left / MAX_EXTRA_PART).min(most);
+            let extra = match quotas.min_slots() {
+                None => check.extra_units.min(left / MAX_EXTRA_PART).min(most),
+                // Slots are not held in advance.
+                Some(_) => 0,
+            };
             for (_, quota) in quotas.charging() {
                 self.charge(quota, cost + extra, now, &mut row);
             }
@@ -200,16 +210,14 @@ impl Counters {
             }
             answer.set_extra_units(extra);
         }
-        if let Some(holding) = check
-            .holding
-            .filter(|holding| is_admitted || holding.is_stated)
-        {
-            self.write_slots(holding, is_admitted, now);
-            if is_admitted {
-                let slots = quotas.iter().zip(&mut verdicts);
-                for (_, verdict) in slots.filter(|(quota, _)| quota.is_in_flight()) {
-                    verdict.used = verdict.used.saturating_add(holding.wanted);
-                }
+        let holding = check.holding.filter(|_| quotas.min_slots().is_some());
+        if !is_admitted {
+            self.state(check, now);
+        } else if let Some(holding) = holding {
+            self.write_slots(holding, true, now);
+            let slots = quotas.iter().zip(&mut verdicts);
+            for (_, verdict) in slots.filter(|(quota, _)| quota.is_in_flight()) {
+                verdict.used = verdict.used.saturating_add(holding.wanted);
             }
         }
         for verdict in &verdicts {
@@ -267,11 +275,11 @@ impl Counters {
             index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index));
         let mut none = InFlight::default();
         let slots = count.state.slots().unwrap_or(&mut none);
-        slots.expire(now);
+        let expired = slots.expire(now);
         let (value, changes) = change(slots);
         let is_empty = slots.is_empty();
         count.used_part = if slots.is_idle(now) { 0 } else { u16::MAX };
-        count.note(changes, now, &mut Row::default());
+        count.note(expired | changes, now, &mut Row::default());
         if !is_empty {
             self.counts.push(count);
         }

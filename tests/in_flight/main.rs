@@ -3,4 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod parity;
 mod permits;
+mod redis;
+mod stored;

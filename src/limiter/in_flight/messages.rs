@@ -18,6 +18,7 @@ use crate::key::Fingerprint;
 use crate::store::{Check, OwnedChecks, ProtectedStore, StoreFuture, to_owned};
 
 /// A check that wants slots.
+#[derive(Clone, Copy)]
 pub(in crate::limiter) struct SlotRequest<'a> {
     pub(in crate::limiter) store: &'a ProtectedStore,
     pub(in crate::limiter) checks: &'a [Check<'a>],

@@ -36,6 +36,7 @@ pub struct Permit {
 
 /// The result of [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire).
 #[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "slots are held or not")]
 #[must_use = "dropping the permit gives its slots back"]
 pub enum Acquired {
     /// The slots are held until the permit is dropped.

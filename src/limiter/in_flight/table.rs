@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::clock::{Clock, certain_part, micros};
+use crate::clock::{Clock, certain_part};
 use crate::decision::{Answers, Holding, HoldingNote, QuotaAnswer, StoreId, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, HashFingerprint, Key};
-use crate::quota::{MAX_WINDOW, Quota, Quotas};
+use crate::quota::{Quota, Quotas};
 use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore};
 
 /// How long releases are gathered for one message, in microseconds, unless the limit is nearly reached.
@@ -28,12 +28,17 @@ const POLL: u64 = 25_000;
 const RENEWALS: u64 = 3;
 const RETRIES: u64 = 12;
 
+/// The lease of slots in the memory of this process, which cannot be lost without its permits: a month.
+const LEASE_IN_PROCESS: u64 = 30 * 86_400 * 1_000_000;
+
 /// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
 const REMEMBERED_TIMES: usize = 33;
 
 /// The tables of this process, by store.
-static TABLES: LazyLock<Mutex<Vec<(StoreId, Weak<PermitTable>)>>> = LazyLock::new(Mutex::default);
+static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
+
+type Tables = Vec<(StoreId, Weak<PermitTable>)>;
 
 /// The permits of one store in this process.
 pub(in crate::limiter) struct PermitTable {
@@ -65,6 +70,10 @@ pub(super) struct State {
 }
 
 /// The slots that this process holds of a key.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each one is a fact of its own"
+)]
 struct HeldKey {
     limiter: Key,
     key: Key,
@@ -100,7 +109,7 @@ struct HeldKey {
     states_at: Option<u64>,
     timer: Option<u64>,
     /// Those who wait until the store knows what was given back.
-    listeners: Vec<oneshot::Sender<Result<(), Error>>>,
+    listeners: Vec<Listener>,
 }
 
 /// A check that wants slots.
@@ -110,7 +119,7 @@ pub(super) struct Waiter {
     pub(super) slots: Slots,
     /// Until when the check is repeated after a refusal. `None` if it is not.
     pub(super) waits_until: Option<u64>,
-    pub(super) answer: oneshot::Sender<Result<Answers, Error>>,
+    pub(super) answer: oneshot::Sender<Reply>,
 }
 
 /// The slots that a check wants: the index of its level, the key, and the number.
@@ -132,8 +141,13 @@ enum Stage {
 pub(super) struct Message {
     pub(super) sent_at: u64,
     pub(super) parts: Vec<Part>,
-    keys: Vec<(Fingerprint, Vec<oneshot::Sender<Result<(), Error>>>)>,
+    keys: Vec<KeyOfMessage>,
 }
+
+/// A key of a message, and those who wait until the store knows what was given back of it.
+type KeyOfMessage = (Fingerprint, Vec<Listener>);
+
+type Listener = oneshot::Sender<Result<(), Error>>;
 
 /// A check of a message, with the holdings of its levels.
 pub(super) struct Part {
@@ -141,8 +155,11 @@ pub(super) struct Part {
     pub(super) checks: OwnedChecks,
     pub(super) slots: Slots,
     /// `None` if the part only states what is held.
-    waiter: Option<(u64, Option<u64>, oneshot::Sender<Result<Answers, Error>>)>,
+    waiter: Option<WaiterOfPart>,
 }
+
+/// The ticket of a check, until when it is repeated, and where its answers go.
+type WaiterOfPart = (u64, Option<u64>, oneshot::Sender<Reply>);
 
 /// What the reply to a message is.
 pub(super) type Reply = Result<Answers, Error>;
@@ -180,14 +197,9 @@ impl PermitTable {
     }
 
     fn holding(&self, key: &HeldKey, sequence: u64, wanted: u32, is_stated: bool) -> Holding {
-        Holding {
-            holder: self.holder,
-            sequence,
-            held: key.stated(),
-            wanted,
-            lease: Duration::from_micros(key.lease),
-            is_stated,
-        }
+        let lease = Duration::from_micros(key.lease);
+        let holding = Holding::new(self.holder, sequence, key.stated(), wanted, lease);
+        if is_stated { holding.stated() } else { holding }
     }
 
     /// Adds a check. Returns its ticket.
@@ -546,10 +558,12 @@ impl State {
             };
             key.held = key.held.saturating_add(*slots);
             // The store is told again and again. Until it answers, the lease is that of the first permit.
-            key.valid_until.get_or_insert(now + certain_part(key.lease));
+            let lease = key.lease;
+            key.valid_until
+                .get_or_insert_with(|| now + certain_part(lease));
             key.is_changed = true;
             key.states_at
-                .get_or_insert(now + jittered(key.lease / RETRIES));
+                .get_or_insert_with(|| now + jittered(lease / RETRIES));
             granted.push((*id, *slots, key.epoch));
             self.update_timer(*id);
         }
@@ -741,7 +755,7 @@ impl HeldKey {
         }
         // The memory of this process ends with the permits in it.
         self.lease = match store.is_in_process() {
-            true => micros(MAX_WINDOW),
+            true => LEASE_IN_PROCESS,
             false => self
                 .quotas
                 .iter()

@@ -117,7 +117,7 @@ impl Numbers {
         let mut quotas = std::iter::once(reported).chain(decision.quotas());
         let fewest_left = quotas.find(|quota| quota.remaining() == remaining);
         // The drafts require a reset even if no wait helps.
-        let reset = reported_wait(reported).or(reported.retry_after());
+        let reset = reported_wait(reported).or_else(|| reported.retry_after());
         let reset = reset.unwrap_or_else(|| reported.quota().window());
         Self {
             limit: fewest_left.unwrap_or(reported).limit().into(),

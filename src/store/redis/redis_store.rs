@@ -417,7 +417,8 @@ impl RedisStore {
     /// them with line numbers.
     ///
     /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` those of several
-    /// algorithms in one call. `refund` returns units. `block` and `blocked` keep the list of blocked keys.
+    /// algorithms in one call. `in_flight` decides calls with slots [in flight](crate::Quota::in_flight). `refund` returns
+    /// units. `block` and `blocked` keep the list of blocked keys.
     ///
     /// # Examples
     ///

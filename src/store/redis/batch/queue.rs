@@ -315,7 +315,7 @@ impl Call {
     }
 }
 
-/// Whether two checks have the same levels: keys, costs and quotas.
+/// Whether two checks have the same levels: keys, costs, quotas and slots.
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
         let known = known.check();
@@ -325,6 +325,7 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
             levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);
         has_same_key
             && known.cost == level.cost
+            && known.holding == level.holding
             && known.extra_units == 0
             && level.extra_units == 0
             && known.quotas == level.quotas

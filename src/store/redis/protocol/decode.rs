@@ -283,9 +283,11 @@ impl<'r> ReplyReader<'r, '_> {
         let mut replies = SmallVec::new();
         for _ in &count.quotas {
             let (used, reset) = (self.units()?, self.number()?);
-            let receipt = match count.value {
-                Value::Buckets { .. } => Receipt::new(self.number()?, self.number()?),
-                _ => Receipt::default(),
+            let (reset, receipt) = match count.value {
+                Value::Buckets { .. } => (reset, Receipt::new(self.number()?, self.number()?)),
+                // The note about the holder.
+                Value::InFlight => (0, Receipt::new(reset, 0)),
+                _ => (reset, Receipt::default()),
             };
             replies.push(LastReply::Numbers {
                 used,
@@ -318,7 +320,14 @@ impl<'r> ReplyReader<'r, '_> {
                 0 => Wait::Zero,
                 micros => Wait::Micros(self.non_negative(micros)),
             };
-            answers.push(QuotaAnswer::from_micros(used, wait, self.number()?));
+            let reset = self.number()?;
+            answers.push(match count.value {
+                // The note about the holder.
+                Value::InFlight => {
+                    QuotaAnswer::from_micros(used, wait, 0).with_receipt(Receipt::new(reset, 0))
+                }
+                _ => QuotaAnswer::from_micros(used, wait, reset),
+            });
         }
         Ok(answers)
     }

@@ -7,7 +7,7 @@ use rmp::encode;
 use smallvec::SmallVec;
 
 use super::call_plan::{BatchEntry, CallPlan, Group};
-use super::counts::{Count, Value, header};
+use super::counts::{Count, Value};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
 use super::key_names::KeyNames;
 use super::server_clock::ServerClock;
@@ -114,7 +114,7 @@ fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> i
             None => drop(encode::write_uint(out, quota.counted_micros())?),
             Some(calendar) => pack_bytes(&calendar_text(calendar, clock), out)?,
         }
-        pack_bytes(&header(quota), out)?;
+        pack_bytes(&count.header(quota), out)?;
     }
     Ok(())
 }
@@ -138,15 +138,18 @@ pub(crate) struct Change<'a> {
     pub(crate) answer: Option<&'a Answer>,
 }
 
-/// Encodes a call that changes the counts of a key.
+/// Encodes a call that changes the counts of a key. Returns `None` if there are none.
 pub(crate) fn encode_change(
     script: &Script,
     names: &KeyNames,
     clock: &ServerClock,
     counted_key: CountedKey<'_>,
     change: &Change<'_>,
-) -> Cmd {
-    let counts = Count::all(counted_key.quotas);
+) -> Option<Cmd> {
+    let counts = Count::all_of_rates(counted_key.quotas);
+    if counts.is_empty() {
+        return None;
+    }
     let keys: SmallVec<[_; 2]> = counts
         .iter()
         .map(|count| (counted_key, count.value))
@@ -154,7 +157,7 @@ pub(crate) fn encode_change(
     let mut call = begin(script, names, &keys);
     // Writing to a command does not fail.
     let _ = pack_change(change, &counts, clock, &mut call.writer_for_next_arg());
-    call
+    Some(call)
 }
 
 fn pack_change(
