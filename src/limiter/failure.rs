@@ -56,7 +56,7 @@ impl PendingCheck {
                     let check = self.decision.levels().get(index);
                     let check = check.and_then(|data| level.check(limiter, data));
                     if let (Some(slots), Some(check)) = (&mut self.slots, check) {
-                        slots.hold(&limiter.store, check, index);
+                        slots.hold(limiter, check, index);
                     }
                     let unused = QuotaAnswer::admitted(0, Duration::ZERO);
                     let unused = level.quotas(limiter).iter().map(|_| unused);
@@ -111,7 +111,7 @@ impl PendingCheck {
             let mut slots = self.slots.take();
             let checks = self.checks(limiters, is_decided);
             let answers = match &mut slots {
-                Some(slots) => slots.fall_back(first, &checks, &together),
+                Some(slots) => slots.fall_back(limiter, &checks, &together),
                 None => first.check_fallback(&checks),
             };
             drop(checks);

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use super::in_flight::DEFAULT_MAX_WAIT;
+use super::in_flight::{DEFAULT_MAX_WAIT, PermitTable};
 use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
@@ -70,6 +70,8 @@ pub struct RateLimiter {
     /// How long a permit is waited for, and how many calls may wait for a key.
     pub(super) max_wait: Duration,
     pub(super) line: Option<usize>,
+    /// Those of the store in this process. Empty until the first check that takes slots.
+    pub(super) permits: Arc<OnceLock<Arc<PermitTable>>>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
@@ -102,6 +104,7 @@ impl RateLimiter {
             waits_through_outages: None,
             max_wait: DEFAULT_MAX_WAIT,
             line: None,
+            permits: Arc::default(),
             first_check: Arc::default(),
         }
     }
@@ -452,6 +455,7 @@ impl fmt::Debug for RateLimiter {
             telemetry: _,
             max_wait: _,
             line: _,
+            permits: _,
             first_check: _,
         } = self;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();

@@ -25,7 +25,7 @@ use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, Quo
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas};
-use crate::store::{Check, PendingAnswers, ProtectedStore, SendMark};
+use crate::store::{Check, PendingAnswers, SendMark};
 
 /// The result of a check.
 pub(crate) type Checked = Result<Decision, CheckError>;
@@ -333,7 +333,7 @@ impl PendingCheck {
         let first = limiters.limiter(0)?;
         let store = &first.store;
         if let Some(slots) = &mut self.slots {
-            return ask_for_slots(slots, store, limiters, &self.levels, self.decision.levels());
+            return ask_for_slots(slots, first, limiters, &self.levels, self.decision.levels());
         }
         let (data, answers) = self.decision.levels_and_answers();
         if let ([level], [data]) = (&self.levels[..], data) {
@@ -582,7 +582,7 @@ fn checks<'a>(
 #[cold]
 fn ask_for_slots(
     slots: &mut SlotsOfCheck,
-    store: &ProtectedStore,
+    first: &RateLimiter,
     limiters: &impl Limiters,
     levels: &[PendingLevel],
     data: &[LevelData],
@@ -593,7 +593,7 @@ fn ask_for_slots(
         .filter(|(_, level)| level.is_to_ask())
         .map(|(index, _)| index)
         .collect();
-    (!checks.is_empty()).then(|| slots.ask(store, &checks, &asked))
+    (!checks.is_empty()).then(|| slots.ask(first, &checks, &asked))
 }
 
 /// Fails if the store cannot decide the levels together.

@@ -170,7 +170,8 @@ fn note_of(answers: &[Vec<Vec<Numbers>>]) -> u64 {
 }
 
 /// An answer with no notes.
-fn without_note(levels: &[Vec<Numbers>]) -> Vec<Vec<Numbers>> {
+#[expect(clippy::ptr_arg, reason = "passed as a function to a map over vectors")]
+fn without_note(levels: &Vec<Vec<Numbers>>) -> Vec<Vec<Numbers>> {
     let mut levels = levels.clone();
     for numbers in levels.iter_mut().flatten() {
         numbers.4 = 0;

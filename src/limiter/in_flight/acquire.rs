@@ -1,6 +1,7 @@
 //! Checks that take slots in flight: at once, or in the order of arrival.
 
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::limiter::check::{AskedLevels, record};
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::pending_check::{Checked, PendingCheck};
-use crate::store::{Check, PendingAnswers, ProtectedStore};
+use crate::store::{Check, PendingAnswers};
 
 /// The default of [`RateLimiter::max_wait`].
 pub(in crate::limiter) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
@@ -56,13 +57,13 @@ impl SlotsOfCheck {
     /// Asks the store about checks, of levels with these indices.
     pub(in crate::limiter) fn ask(
         &mut self,
-        store: &ProtectedStore,
+        limiter: &RateLimiter,
         checks: &[Check<'_>],
         levels: &[usize],
     ) -> PendingAnswers {
         let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
-        let (ticket, future) = PermitTable::of(store).check(SlotRequest {
-            store,
+        let (ticket, future) = limiter.permits().check(SlotRequest {
+            store: &limiter.store,
             checks,
             slots: &slots,
             max_wait: self.max_wait,
@@ -77,13 +78,15 @@ impl SlotsOfCheck {
     /// Decides checks while the store fails: the rates by the fallback counts, the slots by those of this process.
     pub(in crate::limiter) fn fall_back(
         &mut self,
-        store: &ProtectedStore,
+        limiter: &RateLimiter,
         checks: &[Check<'_>],
         levels: &[usize],
     ) -> Option<Answers> {
+        let store = &limiter.store;
         let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
         let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
-        let (ticket, answers) = PermitTable::of(store).hold(store, checks, &slots, decide)?;
+        let held = limiter.permits().hold(store, checks, &slots, decide);
+        let (ticket, answers) = held?;
         self.tickets.extend(ticket);
         Some(answers)
     }
@@ -91,18 +94,24 @@ impl SlotsOfCheck {
     /// Holds the slots of a level without asking anybody.
     pub(in crate::limiter) fn hold(
         &mut self,
-        store: &ProtectedStore,
+        limiter: &RateLimiter,
         check: Check<'_>,
         level: usize,
     ) {
         let slots = self.of_level(level);
         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-        let held = PermitTable::of(store).hold(store, &[check], &[slots], admit);
+        let held = limiter.permits();
+        let held = held.hold(&limiter.store, &[check], &[slots], admit);
         self.tickets.extend(held.and_then(|(ticket, _)| ticket));
     }
 }
 
 impl RateLimiter {
+    /// Returns the permits of the store in this process. The limiter keeps them, so that they are one holder for its time.
+    fn permits(&self) -> &Arc<PermitTable> {
+        self.permits.get_or_init(|| PermitTable::of(&self.store))
+    }
+
     /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {

@@ -99,37 +99,35 @@ impl PermitTable {
     /// Sends a message, and has a task wait for the timers.
     fn send(self: &Arc<Self>, message: Option<Message>, is_in_process: bool) {
         if let Some(message) = message {
-            let run = Run::new(self, message);
             if is_in_process {
                 // A store in memory answers at once.
-                run.now();
+                Run::new(self, message, None).now();
             } else {
-                self.spawn(run.in_task(), None);
+                self.spawn(None, |runtime| Run::new(self, message, runtime).in_task());
             }
         }
         self.wait_for_timers(None);
     }
 
-    /// Spawns a task on the current runtime, or on another one on which checks were made.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static, ended: Option<Id>) {
-        let current = Handle::try_current().ok();
-        let mut state = self.lock();
-        state.runtimes.retain(|runtime| Some(runtime.id()) != ended);
-        if let Some(current) = current.filter(|current| Some(current.id()) != ended) {
-            if !state
-                .runtimes
-                .iter()
-                .any(|known| known.id() == current.id())
-            {
-                state.runtimes.push(current.clone());
+    /// Spawns a task on the current runtime, or on another one on which checks were made, but not on one that has ended.
+    /// Without a runtime, the task is dropped.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        ended: Option<Id>,
+        task: impl FnOnce(Option<Id>) -> F,
+    ) {
+        let runtime = {
+            let mut state = self.lock();
+            let current = Handle::try_current().ok();
+            if let Some(current) = current.filter(|current| !state.knows(current)) {
+                state.runtimes.push(current);
             }
-            drop(state);
-            current.spawn(task);
-            return;
-        }
-        let runtime = state.runtimes.last().cloned();
-        drop(state);
-        // Without a runtime, dropping the task ends it.
+            state.runtimes.retain(|runtime| Some(runtime.id()) != ended);
+            let current = Handle::try_current().ok();
+            let current = current.filter(|current| Some(current.id()) != ended);
+            current.or_else(|| state.runtimes.last().cloned())
+        };
+        let task = task(runtime.as_ref().map(Handle::id));
         if let Some(runtime) = runtime {
             runtime.spawn(task);
         }
@@ -139,26 +137,28 @@ impl PermitTable {
     fn wait_for_timers(self: &Arc<Self>, ended: Option<Id>) {
         {
             let mut state = self.lock();
-            let has_runtime = state
-                .runtimes
-                .iter()
-                .any(|runtime| Some(runtime.id()) != ended);
-            let has_runtime = has_runtime || ended.is_none() && Handle::try_current().is_ok();
-            if state.next_timer().is_none() || !has_runtime {
+            let Some(next) = state.next_timer() else {
+                return;
+            };
+            match state.waits_for {
+                Some(waits_for) if waits_for <= next => return,
+                Some(_) => {
+                    state.waits_for = Some(next);
+                    drop(state);
+                    self.timers_changed.notify_one();
+                    return;
+                }
+                None => {}
+            }
+            let current = Handle::try_current().ok();
+            let mut runtimes = state.runtimes.iter().chain(&current);
+            if !runtimes.any(|runtime| Some(runtime.id()) != ended) {
                 return;
             }
-            if state.has_timer_task {
-                drop(state);
-                self.timers_changed.notify_one();
-                return;
-            }
-            state.has_timer_task = true;
+            state.waits_for = Some(next);
         }
-        let timers = Timers {
-            table: Arc::clone(self),
-            runtime: None,
-        };
-        self.spawn(timers.run(), ended);
+        let table = Arc::clone(self);
+        self.spawn(ended, |runtime| Timers { table, runtime }.run());
     }
 }
 
@@ -169,12 +169,11 @@ struct Timers {
 }
 
 impl Timers {
-    async fn run(mut self) {
-        self.runtime = Handle::try_current().ok().map(|runtime| runtime.id());
+    async fn run(self) {
         loop {
             for message in self.due() {
                 let is_in_process = message.is_in_process();
-                let run = Run::new(&self.table, message);
+                let run = Run::new(&self.table, message, self.runtime);
                 if is_in_process {
                     run.now();
                 } else {
@@ -202,7 +201,7 @@ impl Timers {
     fn next(&self) -> Option<Duration> {
         let mut state = self.table.lock();
         let next = state.next_timer();
-        state.has_timer_task = next.is_some();
+        state.waits_for = next;
         let left = next?.saturating_sub(self.table.clock.now());
         Some(Duration::from_micros(left))
     }
@@ -211,7 +210,7 @@ impl Timers {
 impl Drop for Timers {
     fn drop(&mut self) {
         let mut state = self.table.lock();
-        if std::mem::take(&mut state.has_timer_task) {
+        if state.waits_for.take().is_some() {
             drop(state);
             self.table.wait_for_timers(self.runtime);
         }
@@ -222,13 +221,15 @@ impl Drop for Timers {
 struct Run {
     table: Arc<PermitTable>,
     message: Option<Message>,
+    runtime: Option<Id>,
 }
 
 impl Run {
-    fn new(table: &Arc<PermitTable>, message: Message) -> Self {
+    fn new(table: &Arc<PermitTable>, message: Message, runtime: Option<Id>) -> Self {
         Self {
             table: Arc::clone(table),
             message: Some(message),
+            runtime,
         }
     }
 
@@ -274,12 +275,11 @@ impl Drop for Run {
     /// Gives the message up if the runtime ends.
     fn drop(&mut self) {
         if let Some(message) = self.message.take() {
-            let ended = Handle::try_current().ok().map(|runtime| runtime.id());
             let mut state = self.table.lock();
             let now = self.table.clock.now();
             self.table.complete(&mut state, message, Vec::new(), now);
             drop(state);
-            self.table.wait_for_timers(ended);
+            self.table.wait_for_timers(self.runtime);
         }
     }
 }

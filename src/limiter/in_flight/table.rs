@@ -65,8 +65,8 @@ pub(super) struct State {
     held_for: HashMap<Fingerprint, VecDeque<u64>, HashFingerprint>,
     /// The runtimes on which checks were made. Messages are sent on one of them if there is no current one.
     pub(super) runtimes: Vec<Handle>,
-    /// Whether a task waits for the timers.
-    pub(super) has_timer_task: bool,
+    /// The timer that a task waits for, at the latest. `None` without such a task.
+    pub(super) waits_for: Option<u64>,
 }
 
 /// The slots that this process holds of a key.
@@ -105,6 +105,8 @@ struct HeldKey {
     asks_at: Option<u64>,
     /// Whether some of them could not ask, because they or earlier ones need another key that was busy.
     has_blocked: bool,
+    /// Whether the last message has brought slots.
+    has_granted: bool,
     /// When the key is stated even if no check asks.
     states_at: Option<u64>,
     timer: Option<u64>,
@@ -197,7 +199,11 @@ impl PermitTable {
     }
 
     fn holding(&self, key: &HeldKey, sequence: u64, wanted: u32, is_stated: bool) -> Holding {
-        let lease = Duration::from_micros(key.lease);
+        let lease = match key.store.is_in_process() && wanted == 0 && key.stated() == 0 {
+            // No earlier message can come late there, so that the entry can go.
+            true => Duration::from_millis(1),
+            false => Duration::from_micros(key.lease),
+        };
         let holding = Holding::new(self.holder, sequence, key.stated(), wanted, lease);
         if is_stated { holding.stated() } else { holding }
     }
@@ -272,6 +278,7 @@ impl PermitTable {
         let due: Vec<_> = ids.iter().copied().filter(is_due).collect();
         let tickets = state.tickets_around(&due);
         let (mut chosen, mut blocked) = (Vec::new(), BTreeSet::new());
+        let mut wanted: BTreeMap<Fingerprint, u32> = BTreeMap::new();
         let mut keys: BTreeSet<Fingerprint> = due.into_iter().collect();
         for ticket in tickets {
             let Some(waiter) = state.waiting.get(&ticket) else {
@@ -282,10 +289,23 @@ impl PermitTable {
             if ids.clone().any(|id| blocked.contains(id) || is_busy(id)) {
                 // Nobody overtakes it.
                 blocked.extend(ids.copied());
-            } else {
-                keys.extend(&mut ids);
-                chosen.push(ticket);
+                continue;
             }
+            let is_hopeless = |(_, id, slots): &(usize, Fingerprint, u32)| {
+                let before = wanted.get(id).copied().unwrap_or_default();
+                let limit = state.keys.get(id).and_then(|key| key.quotas.min_slots());
+                before > 0 && before.saturating_add(*slots) > limit.unwrap_or(u32::MAX)
+            };
+            // Those before it take all slots. It asks when some of them have got theirs.
+            if waiter.waits_until.is_some() && waiter.slots.iter().any(is_hopeless) {
+                continue;
+            }
+            for (_, id, slots) in &waiter.slots {
+                let wanted = wanted.entry(*id).or_default();
+                *wanted = wanted.saturating_add(*slots);
+            }
+            keys.extend(&mut ids);
+            chosen.push(ticket);
         }
         for id in blocked {
             if let Some(key) = state.keys.get_mut(&id) {
@@ -446,6 +466,9 @@ impl PermitTable {
             state.state_all(now);
         }
         for id in &ids {
+            if let Some(key) = state.keys.get_mut(id) {
+                key.ask_again(now);
+            }
             state.update_timer(*id);
         }
         ids
@@ -605,6 +628,7 @@ impl State {
                 let Some(key) = self.keys.get_mut(id) else {
                     continue;
                 };
+                key.has_granted = true;
                 if is_wanted {
                     key.held = key.held.saturating_add(*slots);
                     granted.push((*id, *slots, key.epoch));
@@ -694,6 +718,11 @@ impl State {
         due.map(|(_, id)| *id).collect()
     }
 
+    pub(super) fn knows(&self, runtime: &Handle) -> bool {
+        let mut runtimes = self.runtimes.iter();
+        runtimes.any(|known| known.id() == runtime.id())
+    }
+
     pub(super) fn next_timer(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }
@@ -741,6 +770,7 @@ impl HeldKey {
             waiting: BTreeSet::new(),
             asks_at: None,
             has_blocked: false,
+            has_granted: false,
             states_at: None,
             timer: None,
             listeners: Vec::new(),
@@ -792,6 +822,19 @@ impl HeldKey {
     fn unblock(&mut self, now: u64) {
         if std::mem::take(&mut self.has_blocked) {
             self.asks_at = Some(now);
+        }
+    }
+
+    /// Sets when those ask who were left out of a message: at once if others got slots.
+    fn ask_again(&mut self, now: u64) {
+        let has_granted = std::mem::take(&mut self.has_granted);
+        if !self.waiting.is_empty() {
+            let next = if has_granted {
+                now
+            } else {
+                now + jittered(POLL)
+            };
+            self.asks_at = Some(self.asks_at.map_or(next, |at| at.min(next)));
         }
     }
 
