@@ -1,7 +1,5 @@
 //! What runs at the same time: an entry of absolute counts for each process that holds slots.
 
-use smallvec::SmallVec;
-
 use super::quota_check::{Changes, QuotaCheck, Verdict};
 use crate::decision::{Holding, HoldingNote, Receipt, Wait};
 
@@ -9,7 +7,7 @@ use crate::decision::{Holding, HoldingNote, Receipt, Wait};
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct InFlight {
-    holders: SmallVec<[Holder; 1]>,
+    holders: Vec<Holder>,
 }
 
 #[derive(Clone, Debug)]
@@ -35,7 +33,7 @@ impl InFlight {
     #[must_use]
     pub(crate) fn expire(&mut self, now: u64) -> Changes {
         let mut is_changed = false;
-        self.holders.retain(|holder| {
+        self.holders.retain_mut(|holder| {
             let ends_at = holder.end(now);
             is_changed |= ends_at != holder.ends_at || ends_at <= now;
             holder.ends_at = ends_at;

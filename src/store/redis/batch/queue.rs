@@ -361,7 +361,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::decision::Answers;
+    use crate::decision::{Answers, Holding};
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
@@ -404,6 +404,32 @@ mod tests {
 
     fn entry(key: &str, cost: u32, count: usize) -> (String, u32, usize) {
         (key.to_owned(), cost, count)
+    }
+
+    #[test]
+    fn checks_of_one_message_of_a_holder_join_and_those_of_another_do_not() {
+        let mut queue = Queue::default();
+        let (key, quotas) = (Key::from("ada"), Quotas::from(Quota::in_flight(9)));
+        let check = Check::new(&key, &key, &quotas, 1);
+        let lease = Duration::from_secs(15);
+        let holding = |sequence, wanted| Holding::new([1; 16], sequence, 0, wanted, lease);
+        let one = holding(1, 1);
+        let mut receivers = Vec::new();
+        for holding in [
+            one,
+            one,
+            holding(2, 1),
+            holding(2, 2),
+            holding(2, 2).stated(),
+        ] {
+            let (answer, receiver) = oneshot::channel();
+            let levels = [check.with_holding(&holding)];
+            queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
+            receivers.push(receiver);
+        }
+        let taken = take(&mut queue);
+        let counts: Vec<_> = taken.into_iter().map(|(.., count)| count).collect();
+        assert_eq!(counts, [2, 1, 1, 1]);
     }
 
     #[test]
