@@ -11,9 +11,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-#[cfg(test)]
-use super::answer::Answer;
-use super::answer::Source;
+use super::answer::{Answer, Source};
 use super::answers::Answers;
 use super::levels::{ChargedKey, LevelData, LevelDecision, QuotaDecision, reported_index};
 use super::pool::{Pooled, Reuse, Spares, Unshared};
@@ -316,8 +314,9 @@ impl DecisionView {
     /// [levels](Self::levels), it is that of the level with the reported quota.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.reported_level()
-            .map_or(Source::None, |level| level.source())
+        let (level, _) = self.0.reported;
+        let answer = self.0.answers.get(level);
+        answer.map_or(Source::None, Answer::source)
     }
 
     /// Returns the decision of the next outer layer, if layers are nested.

@@ -78,7 +78,7 @@ impl LevelData {
         self.charged = Some(ChargedKey { limiter, key });
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn set_quotas(&mut self, quotas: &Quotas) {
         // Most likely, the earlier decision was made by the same limiter and has the same quotas.
         if !quotas.equals(&self.quotas) {

@@ -123,14 +123,12 @@ fn attempt(
         let Some(limiter) = limiters.limiter(index) else {
             continue;
         };
-        let quotas = match &level.quotas {
-            AppliedQuotas::OfPlan(quotas) => Some(quotas),
-            _ => None,
+        let (quotas, failure) = match &level.quotas {
+            AppliedQuotas::OfPlan(quotas) => (Some(quotas), None),
+            AppliedQuotas::Unknown(error) => (None, Some(error)),
+            _ => (None, None),
         };
-        check.add(limiter, &level.key, level.cost, quotas);
-        if let AppliedQuotas::Unknown(error) = &level.quotas {
-            check.fail_lookup(error.clone());
-        }
+        check.add(limiter, &level.key, level.cost, quotas, failure);
     }
     match check.start(&limiters) {
         Poll::Ready(checked) => finish_attempt(config, levels, started, checked),

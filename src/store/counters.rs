@@ -485,6 +485,7 @@ fn whole_seconds(dies_at: u64) -> u64 {
 }
 
 /// Returns `used` of `limit` in 1/1024, rounded up.
+#[inline]
 fn parts_of_1024(used: u32, limit: u32) -> u16 {
     let part = (u64::from(used) * 1_024).div_ceil(u64::from(limit.max(1)));
     u16::try_from(part).unwrap_or(u16::MAX)
