@@ -180,8 +180,8 @@ pub struct DecisionView(Pooled<DecisionData>);
 /// The data of a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DecisionData {
-    /// The levels, in the order of the check.
-    pub(super) levels: SmallVec<[LevelData; 1]>,
+    /// The levels, in the order of the check. A vector, because pooled values keep its memory.
+    pub(super) levels: Vec<LevelData>,
     /// One for each level.
     pub(super) answers: Answers,
     pub(super) allowed: bool,
@@ -237,7 +237,7 @@ impl DecisionView {
     pub(crate) fn unlimited() -> Self {
         let mut data = Unshared::<DecisionData>::take();
         *data.get_mut() = DecisionData {
-            levels: SmallVec::from_buf([LevelData::default()]),
+            levels: vec![LevelData::default()],
             answers: Answers::empty(1),
             allowed: true,
             ..DecisionData::default()
@@ -257,6 +257,7 @@ impl DecisionView {
     /// An admitted check was charged, unless its cost is 0 or its [source](Self::source) is
     /// [`Source::None`].
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
         self.0.allowed
     }

@@ -300,7 +300,7 @@ fn wait_through_outages(limiters: &impl Limiters, failure: &CheckError) -> bool 
 }
 
 /// Records the result of a check, and counts its refusals.
-#[inline]
+#[inline(always)]
 fn record(limiters: &impl Limiters, checked: &Checked) {
     match checked {
         Ok(decision) if decision.is_allowed() => {
@@ -327,7 +327,7 @@ fn record(limiters: &impl Limiters, checked: &Checked) {
 }
 
 /// Records an admission at each level's limiter.
-#[inline]
+#[inline(always)]
 pub(crate) fn record_admission(limiters: &impl Limiters, decision: &DecisionView) {
     for (index, level) in decision.levels().enumerate() {
         if let Some(limiter) = limiters.limiter(index) {
