@@ -246,7 +246,7 @@ impl DecisionView {
     }
 
     /// Returns the reported quota, if there is any quota.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
         let (level, quota) = self.0.reported;
         self.level(level)?.quota_at(quota)
@@ -345,13 +345,13 @@ impl DecisionView {
     }
 
     /// Returns the level with the reported quota.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reported_level(&self) -> Option<LevelDecision<'_>> {
         self.level(self.reported_index())
     }
 
     /// Returns a level by its index.
-    #[inline]
+    #[inline(always)]
     pub(super) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
         Some(LevelDecision {
             level: self.0.levels.get(index)?,

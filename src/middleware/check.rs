@@ -61,8 +61,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         return StartedCheck::Done(rejected);
     }
     let started = (!config.max_wait.is_zero()).then(Instant::now);
-    let mut lookups = levels.iter().map(|level| &level.quotas);
-    let stage = if lookups.any(|quotas| matches!(quotas, AppliedQuotas::LookingUp(_))) {
+    let stage = if levels.iter().any(CheckedLevel::is_looking_up) {
         Stage::LookingUpPlans
     } else {
         match attempt(config, &mut levels, started) {
@@ -137,7 +136,7 @@ fn attempt(
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
-#[inline]
+#[inline(always)]
 fn finish_attempt(
     config: &LayerConfig,
     levels: &mut CheckedLevels,
