@@ -57,7 +57,7 @@ pub(crate) struct PendingCheck {
 
 /// What is known of the levels. Empty while the store is asked about all of them, by the quotas of their limiters.
 #[derive(Default)]
-pub(super) struct PendingLevels(SmallVec<[PendingLevel; 1]>);
+pub(super) struct PendingLevels(Vec<PendingLevel>);
 
 /// What is known of a level, beside its answer.
 #[derive(Default)]
@@ -250,16 +250,17 @@ impl PendingCheck {
         if let Err(failure) = self.apply_policies(limiters) {
             return Poll::Ready(Err(failure));
         }
-        self.take_held(limiters);
+        let is_to_ask = self.take_held(limiters);
         let falls_back = self.levels.all(self.added).any(PendingLevel::falls_back);
         // What the store has charged returns if a later step refuses.
-        if self.levels.all(self.added).any(PendingLevel::is_to_ask)
-            && (falls_back || self.are_in_groups(limiters))
-        {
+        if is_to_ask && (falls_back || self.are_in_groups(limiters)) {
             return self.ask_in_turn(limiters, &mut Context::from_waker(Waker::noop()));
         }
         if falls_back && let Err(failure) = self.fall_back(limiters) {
             return Poll::Ready(Err(failure));
+        }
+        if !is_to_ask {
+            return Poll::Ready(self.conclude(limiters));
         }
         self.ask(limiters)
     }
@@ -300,38 +301,42 @@ impl PendingCheck {
         Poll::Ready(self.finish(limiters, &sent, answers))
     }
 
-    /// Takes the units that this process holds. The store is asked for the others.
-    fn take_held(&mut self, limiters: &impl Limiters) {
+    /// Takes the units that this process holds. The store is asked for the others. Returns whether there are any.
+    fn take_held(&mut self, limiters: &impl Limiters) -> bool {
         let is_alone = self.added == 1;
-        for (index, level) in self.levels.all_mut(self.added).enumerate() {
-            let Some(limiter) = limiters.limiter(index) else {
-                continue;
-            };
-            let (true, Some(lease)) = (level.is_to_ask(), &limiter.lease) else {
+        let mut is_to_ask = false;
+        for index in 0..self.added {
+            let level = self.levels.get(index);
+            let Some(limiter) = limiters.limiter(index).filter(|_| level.is_to_ask()) else {
                 continue;
             };
             let (data, answers) = self.decision.levels_and_answers();
             let (Some(data), Some(answer)) = (data.get(index), answers.get_mut(index)) else {
                 continue;
             };
-            let Some(key) = data.key() else { continue };
+            let (Some(lease), Some(key)) = (&limiter.lease, data.key()) else {
+                is_to_ask = true;
+                continue;
+            };
             let counted_key = limiter.counted_key(level.quotas(limiter), key);
             let taken = lease.take(counted_key, data.cost(), answer);
+            is_to_ask |= !taken.is_complete;
             if taken.is_nothing() {
                 continue;
             }
             // Nothing else can refuse what is complete alone.
             if !(is_alone && taken.is_complete) {
                 let held = HeldUnits::new(lease, counted_key, data.cost(), &taken, answer);
-                level.held = Some(Box::new(held));
+                self.levels.set_held(index, held);
             }
-            if taken.is_complete {
-                level.state = LevelState::Answered;
+            if taken.is_complete && !is_alone {
+                self.levels.set_state(index, LevelState::Answered);
             }
             if !taken.grants.is_empty() {
                 self.decision.set_grants(index, taken.grants);
             }
         }
+        is_to_ask
     }
 
     /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
@@ -520,6 +525,12 @@ impl PendingLevels {
     pub(super) fn set_quotas(&mut self, index: usize, quotas: Quotas) {
         if let Some(level) = self.all_mut(index + 1).last() {
             level.quotas = Some(quotas);
+        }
+    }
+
+    fn set_held(&mut self, index: usize, held: HeldUnits) {
+        if let Some(level) = self.all_mut(index + 1).last() {
+            level.held = Some(Box::new(held));
         }
     }
 
