@@ -48,7 +48,7 @@ impl CountingRule for FixedWindow {
         self.count
     }
 
-    #[inline]
+    #[inline(always)]
     fn time_until(&self, check: &QuotaCheck, _: u64) -> u64 {
         check.fixed_window().left_of(self.window)
     }

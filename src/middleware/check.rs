@@ -85,7 +85,8 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
 #[inline]
 fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Result<(), Outcome> {
     let mut layer_cost = None;
-    for (index, level) in config.levels().enumerate() {
+    let levels_of_layer = (0..).map_while(|index| Some((index, config.level(index)?)));
+    for (index, level) in levels_of_layer {
         let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
         match level.extract(parts) {
             Ok(key) => levels.push(CheckedLevel {

@@ -158,7 +158,6 @@ impl Counters {
         let mut row = self.row();
         let check = QuotaCheck::new(quota, cost, now);
         let id = quota.stored_count();
-        row.ask(id, &check);
         if let Some(count) = self.find(id) {
             answer.push(count.check(check, &mut row).into());
         } else {
@@ -169,7 +168,11 @@ impl Counters {
                 self.counts.push(count);
             }
         }
-        self.renew(row, now);
+        // A refusal changes nothing.
+        if row.changes != Changes::NONE {
+            row.ask(id, &check);
+            self.renew(row, now);
+        }
     }
 
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
