@@ -11,9 +11,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-#[cfg(test)]
-use super::answer::Answer;
-use super::answer::Source;
+use super::answer::{Answer, Source};
 use super::answers::Answers;
 use super::levels::{ChargedKey, LevelData, LevelDecision, QuotaDecision, reported_index};
 use super::pool::{Pooled, Reuse, Spares, Unshared};
@@ -182,8 +180,8 @@ pub struct DecisionView(Pooled<DecisionData>);
 /// The data of a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DecisionData {
-    /// The levels, in the order of the check.
-    pub(super) levels: SmallVec<[LevelData; 1]>,
+    /// The levels, in the order of the check. A vector, because pooled values keep its memory.
+    pub(super) levels: Vec<LevelData>,
     /// One for each level.
     pub(super) answers: Answers,
     pub(super) allowed: bool,
@@ -239,7 +237,7 @@ impl DecisionView {
     pub(crate) fn unlimited() -> Self {
         let mut data = Unshared::<DecisionData>::take();
         *data.get_mut() = DecisionData {
-            levels: SmallVec::from_buf([LevelData::default()]),
+            levels: vec![LevelData::default()],
             answers: Answers::empty(1),
             allowed: true,
             ..DecisionData::default()
@@ -248,7 +246,7 @@ impl DecisionView {
     }
 
     /// Returns the reported quota, if there is any quota.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
         let (level, quota) = self.0.reported;
         self.level(level)?.quota_at(quota)
@@ -259,6 +257,7 @@ impl DecisionView {
     /// An admitted check was charged, unless its cost is 0 or its [source](Self::source) is
     /// [`Source::None`].
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
         self.0.allowed
     }
@@ -316,8 +315,9 @@ impl DecisionView {
     /// [levels](Self::levels), it is that of the level with the reported quota.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.reported_level()
-            .map_or(Source::None, |level| level.source())
+        let (level, _) = self.0.reported;
+        let answer = self.0.answers.get(level);
+        answer.map_or(Source::None, Answer::source)
     }
 
     /// Returns the decision of the next outer layer, if layers are nested.
@@ -345,13 +345,13 @@ impl DecisionView {
     }
 
     /// Returns the level with the reported quota.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reported_level(&self) -> Option<LevelDecision<'_>> {
         self.level(self.reported_index())
     }
 
     /// Returns a level by its index.
-    #[inline]
+    #[inline(always)]
     pub(super) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
         Some(LevelDecision {
             level: self.0.levels.get(index)?,

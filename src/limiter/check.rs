@@ -48,7 +48,7 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
-        check.add(self, key, cost, None);
+        check.add(self, key, cost, None, None);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -158,7 +158,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
-        check.add(self, key, cost, Some(quotas));
+        check.add(self, key, cost, Some(quotas), None);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -283,7 +283,8 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
     let mut check = PendingCheck::new();
     check.stay_within_limits();
     for level in levels {
-        check.add(level.limiter, &level.key, level.cost, level.quotas.as_ref());
+        let quotas = level.quotas.as_ref();
+        check.add(level.limiter, &level.key, level.cost, quotas, None);
     }
     match check.start(levels) {
         Poll::Ready(checked) => checked,
@@ -299,7 +300,7 @@ fn wait_through_outages(limiters: &impl Limiters, failure: &CheckError) -> bool 
 }
 
 /// Records the result of a check, and counts its refusals.
-#[inline]
+#[inline(always)]
 fn record(limiters: &impl Limiters, checked: &Checked) {
     match checked {
         Ok(decision) if decision.is_allowed() => {
@@ -326,7 +327,7 @@ fn record(limiters: &impl Limiters, checked: &Checked) {
 }
 
 /// Records an admission at each level's limiter.
-#[inline]
+#[inline(always)]
 pub(crate) fn record_admission(limiters: &impl Limiters, decision: &DecisionView) {
     for (index, level) in decision.levels().enumerate() {
         if let Some(limiter) = limiters.limiter(index) {

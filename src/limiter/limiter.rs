@@ -344,7 +344,7 @@ impl RateLimiter {
     }
 
     /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
         let left = self.store.block_list().lookup(counted_key)?;
         let blocks = self.automatic_blocks.as_ref();

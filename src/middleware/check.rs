@@ -61,8 +61,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         return StartedCheck::Done(rejected);
     }
     let started = (!config.max_wait.is_zero()).then(Instant::now);
-    let mut lookups = levels.iter().map(|level| &level.quotas);
-    let stage = if lookups.any(|quotas| matches!(quotas, AppliedQuotas::LookingUp(_))) {
+    let stage = if levels.iter().any(CheckedLevel::is_looking_up) {
         Stage::LookingUpPlans
     } else {
         match attempt(config, &mut levels, started) {
@@ -86,7 +85,8 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
 #[inline]
 fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Result<(), Outcome> {
     let mut layer_cost = None;
-    for (index, level) in config.levels().enumerate() {
+    let levels_of_layer = (0..).map_while(|index| Some((index, config.level(index)?)));
+    for (index, level) in levels_of_layer {
         let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
         match level.extract(parts) {
             Ok(key) => levels.push(CheckedLevel {
@@ -123,14 +123,12 @@ fn attempt(
         let Some(limiter) = limiters.limiter(index) else {
             continue;
         };
-        let quotas = match &level.quotas {
-            AppliedQuotas::OfPlan(quotas) => Some(quotas),
-            _ => None,
+        let (quotas, failure) = match &level.quotas {
+            AppliedQuotas::OfPlan(quotas) => (Some(quotas), None),
+            AppliedQuotas::Unknown(error) => (None, Some(error)),
+            _ => (None, None),
         };
-        check.add(limiter, &level.key, level.cost, quotas);
-        if let AppliedQuotas::Unknown(error) = &level.quotas {
-            check.fail_lookup(error.clone());
-        }
+        check.add(limiter, &level.key, level.cost, quotas, failure);
     }
     match check.start(&limiters) {
         Poll::Ready(checked) => finish_attempt(config, levels, started, checked),
@@ -139,7 +137,7 @@ fn attempt(
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
-#[inline]
+#[inline(always)]
 fn finish_attempt(
     config: &LayerConfig,
     levels: &mut CheckedLevels,

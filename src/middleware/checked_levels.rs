@@ -39,6 +39,13 @@ pub(super) enum AppliedQuotas {
     Unknown(Error),
 }
 
+impl CheckedLevel {
+    #[inline]
+    pub(super) fn is_looking_up(&self) -> bool {
+        matches!(self.quotas, AppliedQuotas::LookingUp(_))
+    }
+}
+
 impl<'a> OfLayer<'a> {
     /// Returns a checked level.
     #[inline]

@@ -88,24 +88,24 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let (mut parts, body) = req.into_parts();
-        let outcome = match start_check(&self.config, &parts) {
-            StartedCheck::Done(outcome) => outcome,
+        match start_check(&self.config, &parts) {
             StartedCheck::Pending(check) => {
                 let request = Request::from_parts(parts, body);
-                return ResponseFuture::checking(check, self.take_ready(), request);
+                ResponseFuture::checking(check, self.take_ready(), request)
             }
-        };
-        match prepare_request(&self.config, &mut parts, outcome) {
-            // Calls the service in place: to clone an axum service allocates.
-            Ok(finisher) => {
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::calling(self.inner.call(request), finisher)
-            }
-            Err(rejection) => {
-                // Releases what the inner service has reserved for this call.
-                drop(self.take_ready());
-                ResponseFuture::rejected(rejection_response(&self.config, rejection, &parts))
-            }
+            StartedCheck::Done(outcome) => match prepare_request(&self.config, &mut parts, outcome)
+            {
+                // Calls the service in place: to clone an axum service allocates.
+                Ok(finisher) => {
+                    let request = Request::from_parts(parts, body);
+                    ResponseFuture::calling(self.inner.call(request), finisher)
+                }
+                Err(rejection) => {
+                    // Releases what the inner service has reserved for this call.
+                    drop(self.take_ready());
+                    ResponseFuture::rejected(rejection_response(&self.config, rejection, &parts))
+                }
+            },
         }
     }
 }

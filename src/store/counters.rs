@@ -158,7 +158,6 @@ impl Counters {
         let mut row = self.row();
         let check = QuotaCheck::new(quota, cost, now);
         let id = quota.stored_count();
-        row.ask(id, &check);
         if let Some(count) = self.find(id) {
             answer.push(count.check(check, &mut row).into());
         } else {
@@ -169,7 +168,11 @@ impl Counters {
                 self.counts.push(count);
             }
         }
-        self.renew(row, now);
+        // A refusal changes nothing.
+        if row.changes != Changes::NONE {
+            row.ask(id, &check);
+            self.renew(row, now);
+        }
     }
 
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
@@ -485,6 +488,7 @@ fn whole_seconds(dies_at: u64) -> u64 {
 }
 
 /// Returns `used` of `limit` in 1/1024, rounded up.
+#[inline]
 fn parts_of_1024(used: u32, limit: u32) -> u16 {
     let part = (u64::from(used) * 1_024).div_ceil(u64::from(limit.max(1)));
     u16::try_from(part).unwrap_or(u16::MAX)

@@ -107,7 +107,7 @@ impl ProtectedStore {
         Ok(answers.into_answers().next().unwrap_or_default())
     }
 
-    #[inline]
+    #[inline(always)]
     fn ask(
         &self,
         checks: &[Check<'_>],
