@@ -126,7 +126,7 @@ impl Description {
 }
 
 impl Client {
-    /// Stores a description, and returns the one that was stored before. Needs Redis 6.2.
+    /// Stores a description, and returns the one that was stored before.
     async fn exchange(
         &self,
         limiter: &Key,
