@@ -16,6 +16,8 @@ use super::key::{IntoKey, Key};
 /// [`header`](super::header()), [`cookie`](super::cookie()) or [`authorization`](super::authorization()), which store a
 /// hash.
 ///
+/// A closure cannot return a `&str` that it borrows from the request. Own the text: `.to_owned()`.
+///
 /// # Examples
 ///
 /// ```

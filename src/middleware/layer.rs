@@ -155,8 +155,8 @@ impl RateLimitLayer {
     /// Sets the extractor of the key, which decides who shares a count. The default is
     /// [`peer_ip`](crate::key::peer_ip), the address at the other end of the connection.
     ///
-    /// A closure is wrapped: `.key(key::from_fn(|parts| ..))`. The module [`key`](mod@crate::key) lists the extractors, and [Keys](crate::guide::keys) in the guide
-    /// helps to choose one.
+    /// A closure alone is not an extractor: write `.key(key::from_fn(|parts| ..))`. The module [`key`](mod@crate::key)
+    /// lists the extractors, and [Keys](crate::guide::keys) in the guide helps to choose one.
     ///
     /// # Examples
     ///
