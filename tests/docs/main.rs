@@ -362,6 +362,40 @@ fn each_fact_is_told_in_one_way() {
     );
 }
 
+/// What users can call and name. Take something away before you raise a bound.
+#[test]
+fn the_public_surface_does_not_grow_unnoticed() {
+    const METHODS: usize = 299;
+    const TYPES: usize = 83;
+    let sources = ["src", "crates"].into_iter();
+    let sources = sources.flat_map(|directory| files(directory, &["rs"]));
+    let (mut methods, mut types) = (0, 0);
+    for path in sources {
+        let path = path.strip_prefix(root()).expect("in the root");
+        let is_test = path.iter().any(|part| part == "tests")
+            || path.ends_with("tests.rs")
+            || path.ends_with("test_request.rs");
+        if is_test {
+            continue;
+        }
+        for line in read(&path.display().to_string()).lines() {
+            let keywords: Vec<_> = line.split_whitespace().take(4).collect();
+            let (first, rest) = keywords.split_first().unwrap_or((&"", &[]));
+            if *first != "pub" {
+                continue;
+            }
+            let mut rest = rest
+                .iter()
+                .skip_while(|word| ["const", "async"].contains(word));
+            methods += usize::from(rest.next() == Some(&"fn"));
+            let is_type = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+            types += usize::from(is_type.iter().any(|start| line.starts_with(start)));
+        }
+    }
+    assert!(methods <= METHODS, "{methods} public methods, of {METHODS}");
+    assert!(types <= TYPES, "{types} public types, of {TYPES}");
+}
+
 /// The versions in "Redis 6.2 or later" and "older than Redis 6.2", wherever a line ends.
 fn oldest_versions(text: &str) -> Vec<String> {
     let words: Vec<_> = text
