@@ -122,7 +122,7 @@ impl PendingCheck {
         self.ignores_blocks = true;
     }
 
-    /// Adds a level. `quotas` replace those of the limiter.
+    /// Adds a level. `quotas` replace the limiter's.
     #[inline(always)]
     pub(crate) fn add(
         &mut self,

@@ -54,7 +54,7 @@ pub(super) fn compare(client: &Client, store: StoreId, limiter: LimiterInfo<'_>)
             Err(error) => tracing::debug!(
                 target: "tollgate::diagnostics",
                 limiter = name.as_str(),
-                "failed to compare the limiter with those of other services: {error}"
+                "failed to compare the limiter with other services: {error}"
             ),
         }
     });

@@ -164,7 +164,7 @@ fn sentinel(base: &str, _: &str) -> Result<Connector, ConfigError> {
     Err(ConfigError::url(&format!("{base}+sentinel…"), text))
 }
 
-/// Replaces the user by that of the sentinels, `?sentinel_username=…&sentinel_password=…`. The user
+/// Replaces the user by the sentinels' user, `?sentinel_username=…&sentinel_password=…`. The user
 /// in front of the hosts is for the servers.
 #[cfg(feature = "sentinel")]
 fn with_sentinel_user(info: &ConnectionInfo, url: &Url) -> ConnectionInfo {

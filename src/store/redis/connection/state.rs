@@ -18,7 +18,7 @@ const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
 pub(super) enum ConnectionState {
     /// Not used yet, or the last attempt failed.
     Absent(Option<Failure>),
-    /// An attempt is in progress. The error is that of the previous one, if the set-up was wrong.
+    /// An attempt is in progress. The error comes from the previous one, if the set-up was wrong.
     Connecting(Option<ConnectError>),
     Established(Arc<Established>),
     /// Silent, and probed. Nothing else is sent until the probe ends: a hung server would execute
