@@ -67,7 +67,6 @@ mod key;
 mod network;
 mod peer_ip;
 mod reads;
-mod single_value;
 mod stored_text;
 mod tag;
 #[cfg(test)]

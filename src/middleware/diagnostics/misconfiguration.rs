@@ -9,8 +9,8 @@ use http::header::{FORWARDED, HeaderName};
 use http::request::Parts;
 
 use super::forwarded_values::{ForwardedValues, VALUES, Value};
-use super::lines::OnceFlag;
 use crate::key::{Key, KeyError, KeyExtractor, ReadExtension, claimed_client, has_route, peer_of};
+use crate::telemetry::OnceFlag;
 
 /// The number of requests that are inspected. They are enough to detect a misconfiguration, and later requests
 /// need no inspection.
