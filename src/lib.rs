@@ -133,9 +133,9 @@ pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{IntoKey, Key, KeyExtractor};
 pub use limiter::{Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
-    CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,
-    RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
-    cors, plain_text, problem_json, problem_json_typed,
+    Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
+    RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject, cors, plain_text,
+    problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas};
 #[cfg(feature = "redis")]

@@ -20,7 +20,7 @@ impl DecisionBuilder {
         Self(Unshared::take())
     }
 
-    /// Sets the next level, over that of an earlier decision. Returns it, with an empty answer.
+    /// Sets the next level, over the level of an earlier decision. Returns it, with an empty answer.
     #[inline(always)]
     pub(crate) fn set_level(
         &mut self,
@@ -63,7 +63,7 @@ impl DecisionBuilder {
         }
     }
 
-    /// Sets the units of a level that came from grants, beyond those of its answer.
+    /// Sets the units of a level that came from grants, beyond the units of its answer.
     pub(crate) fn set_grants(&mut self, level: usize, grants: Vec<GrantUnits>) {
         if let Some(level) = self.0.get_mut().levels.get_mut(level) {
             level.grants = grants;

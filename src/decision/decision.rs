@@ -27,7 +27,7 @@ use crate::quota::Quota;
 /// A decision holds the units that it charged, so it is not `Clone`: no two values can refund the same units.
 /// It dereferences to its [view](Self::view), which has the numbers. Clone the view to pass them on.
 ///
-/// With several quotas, the numbers are those of one of them: see [`DecisionView`]. A decision on several keys
+/// With several quotas, the numbers belong to one of them: see [`DecisionView`]. A decision on several keys
 /// has one [level](DecisionView::levels) for each of them.
 ///
 /// # Examples
@@ -148,12 +148,12 @@ impl Deref for Decision {
 /// # The reported quota
 ///
 /// With several quotas, [`limit`](Self::limit), [`used`](Self::used), [`reset_after`](Self::reset_after) and
-/// [`retry_after`](Self::retry_after) are those of the *reported* quota: the refusing quota with the longest
+/// [`retry_after`](Self::retry_after) belong to the *reported* quota: the refusing quota with the longest
 /// wait. If every quota admits the check, it is the quota with the fewest units left; among equals, the one
 /// with the longer reset, then the first. [`quotas`](Self::quotas) returns the numbers of each quota.
 ///
-/// With several [levels](Self::levels), the reported quota is that of all levels by the same rule.
-/// [`cost`](Self::cost) and [`source`](Self::source) are then those of its level. A level that was admitted
+/// With several [levels](Self::levels), the same rule picks the reported quota among all levels.
+/// [`cost`](Self::cost) and [`source`](Self::source) then belong to its level. A level that was admitted
 /// without being counted, because of [`FailurePolicy::open`](crate::FailurePolicy::open), is reported only if
 /// no other level has quotas.
 ///
@@ -185,7 +185,7 @@ pub(super) struct DecisionData {
     /// One for each level.
     pub(super) answers: Answers,
     pub(super) allowed: bool,
-    /// The index of the level with the reported quota, and that of the quota in its level.
+    /// The index of the level with the reported quota, and the index of the quota in its level.
     pub(super) reported: (usize, usize),
     /// The decision of the next outer layer.
     outer: Option<DecisionView>,
@@ -262,7 +262,7 @@ impl DecisionView {
         self.0.allowed
     }
 
-    /// Returns the cost of the check, in units. With several [levels](Self::levels), it is that of the level
+    /// Returns the cost of the check, in units. With several [levels](Self::levels), it is the cost of the level
     /// with the reported quota.
     #[must_use]
     pub fn cost(&self) -> u32 {
@@ -275,7 +275,7 @@ impl DecisionView {
         self.reported().map_or(u32::MAX, |quota| quota.limit())
     }
 
-    /// Returns the units that count against the reported quota now, with those of this check if it was
+    /// Returns the units that count against the reported quota now, including this check's if it was
     /// admitted.
     ///
     /// They exceed the limit only if units were charged under a higher limit, for example before the limit
@@ -312,7 +312,7 @@ impl DecisionView {
     }
 
     /// Returns the source of the decision: the store, the fallback, or a cache of this process. With several
-    /// [levels](Self::levels), it is that of the level with the reported quota.
+    /// [levels](Self::levels), it is the source of the level with the reported quota.
     #[must_use]
     pub fn source(&self) -> Source {
         let (level, _) = self.0.reported;
@@ -368,7 +368,7 @@ impl DecisionView {
         })
     }
 
-    /// Returns a view that reports the quotas of one level: its numbers and its cost are those of that level.
+    /// Returns a view that reports the quotas of one level: its numbers and its cost belong to that level.
     pub(crate) fn of_level(&self, index: usize) -> Self {
         let mut view = self.clone();
         if self.0.levels.len() > 1 {

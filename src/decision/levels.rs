@@ -18,7 +18,7 @@ pub(crate) struct LevelData {
     /// Copies of the quotas: all threads would contend for the reference count of a shared list.
     pub(super) quotas: Vec<Quota>,
     pub(super) cost: u32,
-    /// The units that came from grants, beyond those of the answer.
+    /// The units that came from grants, beyond the units of the answer.
     pub(super) grants: Vec<GrantUnits>,
 }
 

@@ -72,7 +72,7 @@ impl RateLimiter {
     /// For example, the limits of a user, of the tenant and of the whole service. One level is the same as
     /// [`check_n`](Self::check_n), and no level admits.
     ///
-    /// The decision has [a part for each level](DecisionView::levels). The reported numbers are those of the
+    /// The decision has [a part for each level](DecisionView::levels). The reported numbers belong to the
     /// refusing quota with the longest wait, over all levels. Each limiter [refunds](Self::refund) and
     /// [settles](Self::settle_level) its own level.
     ///
@@ -138,7 +138,7 @@ impl RateLimiter {
     /// Returns the units that `key` has used and left, without charging it.
     ///
     /// [`remaining`](DecisionView::remaining) is the highest cost that would be admitted now. The decision is
-    /// that of a check of cost 0, so [`is_allowed`](DecisionView::is_allowed) does not tell whether a unit is
+    /// made as for a check of cost 0, so [`is_allowed`](DecisionView::is_allowed) does not tell whether a unit is
     /// left. It ignores a block: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
     ///
     /// # Errors

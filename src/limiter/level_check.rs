@@ -43,7 +43,7 @@ impl<'a> LevelCheck<'a> {
         Self { cost, ..self }
     }
 
-    /// Sets the quotas of the key, in place of those of the limiter.
+    /// Sets the quotas of the key, in place of the limiter's.
     pub fn quotas(self, quotas: impl IntoQuotas) -> Self {
         let quotas = Some(quotas.into_quotas());
         Self { quotas, ..self }

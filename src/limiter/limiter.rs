@@ -359,8 +359,8 @@ impl RateLimiter {
 
     /// Deletes the counts of `key` for the quotas of this limiter, so that it has its whole quotas again.
     ///
-    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also those of other quotas
-    /// of the key.
+    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also windows of other
+    /// quotas of the key.
     ///
     /// # Errors
     ///

@@ -145,7 +145,7 @@ impl PendingCheck {
         self.is_within_limits = true;
     }
 
-    /// Adds a level. `quotas` replace those of the limiter. If they were not found because of `failure`, the level
+    /// Adds a level. `quotas` replace the limiter's. If they were not found because of `failure`, the level
     /// follows its failure policy with the quotas of the limiter.
     #[inline(always)]
     pub(crate) fn add(

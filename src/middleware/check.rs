@@ -188,7 +188,7 @@ fn backoff(
     decision: &DecisionView,
 ) -> Option<Duration> {
     let left = config.max_wait.saturating_sub(started?.elapsed());
-    // The quotas of a limiter may not be those of the key.
+    // The key may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
     // A dry run delays no request.
     if config.is_dry_run || levels.iter().any(is_unknown) {

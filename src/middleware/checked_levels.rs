@@ -30,7 +30,7 @@ pub(super) struct OfLayer<'a> {
 
 /// The quotas that apply at a level.
 pub(super) enum AppliedQuotas {
-    /// Those of the limiter.
+    /// The limiter's quotas.
     Own,
     OfPlan(Quotas),
     LookingUp(PlanFuture),

@@ -11,7 +11,7 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///
 /// A [`Store`](crate::Store) keeps one value for each limiter and key, for example as a row of a database. To
 /// decide a check, it reads the value, calls [`check`](Self::check), and writes the value back in the same
-/// transaction. The decisions are the same as those of [`MemoryStore`](crate::MemoryStore) and
+/// transaction. The decisions are the same as in [`MemoryStore`](crate::MemoryStore) and
 /// [`RedisStore`](crate::RedisStore), to the microsecond. With the feature `serde`, the value can be serialized
 /// in any format.
 ///
@@ -90,7 +90,7 @@ pub struct Counters {
 /// The algorithm and the window of a stored count.
 type CountId = (Algorithm, u64);
 
-/// A stored count: that of a quota's [`stored_count`](Quota::stored_count).
+/// The stored count of a quota: see [`stored_count`](Quota::stored_count).
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Count {
@@ -323,7 +323,7 @@ impl Counters {
 
     /// Removes all units that count under the quotas of a reset.
     ///
-    /// A log is removed with the history of all its windows, also those of quotas that the reset does not have.
+    /// A log is removed with the history of all its windows, also windows that the reset does not have.
     pub fn reset(&mut self, reset: Reset<'_>) {
         for (_, quota) in reset.quotas.charging() {
             let id = quota.stored_count();
