@@ -1,6 +1,6 @@
 //! Verifies the README, the guide and other pages: examples, commands and figures.
 //!
-//! - A block of Rust is a doctest, or repeats code of the package `examples/migrating`, which CI tests.
+//! - A block of Rust is a doctest, or repeats code of `snippets/shown` or of the package `examples/migrating`.
 //! - A command, in a block of `sh` or in a sentence, is run by a test, `.ci/run` or the workflow (`commands.rs`).
 //! - A block or table after `<!-- from: NAME -->` is compared with its source in `sources/`. Other tables are prose,
 //!   unless a column is aligned to the right, as figures are.
@@ -134,6 +134,19 @@ fn the_code_of_the_migrating_package_is_shown_and_tested() {
     }
     let test = "cargo test --quiet --manifest-path examples/migrating/Cargo.toml";
     commands::is_run(test).unwrap_or_else(|error| panic!("{test}: {error}"));
+}
+
+#[test]
+fn each_snippet_to_show_is_shown() {
+    let documents = documents();
+    let blocks = documents.iter().flat_map(|document| &document.blocks);
+    let shown: Vec<_> = blocks
+        .filter(|block| block.from.as_deref() == Some("snippets"))
+        .map(|block| block.arguments.join(" "))
+        .collect();
+    for snippet in sources::snippets() {
+        assert!(shown.contains(&snippet), "no page has {snippet}");
+    }
 }
 
 #[test]
@@ -599,6 +612,10 @@ fn stale_blocks_and_commands_are_found() {
         (
             "<!-- from: migrating governor.rs none -->\n```rust,ignore\n```\n",
             "governor.rs has no `// page: none`",
+        ),
+        (
+            "<!-- from: snippets none.rs -->\n```rust,ignore\n```\n",
+            "there is no file tests/docs/snippets/shown/none.rs",
         ),
         (
             "<!-- from: migrating none.rs before -->\n```rust,ignore\n```\n",
