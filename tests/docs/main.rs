@@ -216,6 +216,12 @@ fn sentences_have_the_figures_of_the_results() {
     let memory = results.section("## Memory and commands");
     let full = memory.table();
     let expiring = memory.section("**A log whose units expire**").table();
+    let ten_units = memory.section("**A key with 10 live units").table();
+    let live_key = |name: &str, column: &str| ten_units.number(name, column);
+    let hashed = |after: usize| -> f64 {
+        let cell = ten_units.cell_after("SlidingLog", "hashed header: name, bytes", after);
+        cell.parse().expect("a number")
+    };
     let live = |tasks: &str| {
         let mut lines = results
             .text
@@ -278,6 +284,22 @@ fn sentences_have_the_figures_of_the_results() {
                     .trim_end_matches('k'),
                 live("1").cell("SlidingLog", "decisions/s"),
                 bytes("SlidingLog", "limit 100") / 1e3
+            ),
+        ),
+        (
+            "capacity",
+            format!(
+                "a hashed name, which takes {:.0} bytes more. `used_memory` counts {:.0} bytes more for each key",
+                hashed(1) - live_key("SlidingLog", "`MEMORY USAGE`"),
+                hashed(2) - hashed(1)
+            ),
+        ),
+        (
+            "capacity",
+            format!(
+                "a key with 10 units takes up to {:.0} bytes in a `SlidingLog`, and {:.0} in 60 buckets",
+                live_key("SlidingLog", "the same, units expire"),
+                live_key("SlidingBuckets(60)", "the same, units expire")
             ),
         ),
         (
