@@ -35,7 +35,7 @@ pub(crate) enum Source {
 const SOURCES: &[(&str, Source)] = &[
     ("algorithms", Source::Text(algorithms::readme)),
     ("promises", Source::Text(algorithms::promises)),
-    ("stored", Source::Check(algorithms::stored)),
+    ("commands", Source::Check(algorithms::commands_of_a_check)),
     ("try-axum", Source::Text(|_| programs::axum().0)),
     ("axum", Source::Text(|_| programs::axum().1)),
     ("doctor", Source::Shape(programs::doctor)),
