@@ -17,7 +17,7 @@ the third argument on come the lists, each with its quotas; at the place `groups
 then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; logs know their own.
 
 - `kind` is log, counters or sorted_set. `bucket` is the length of a bucket, or 0. A log of a high limit `is_long`: it is read
-  in pages. Quotas of counters are sorted by header, then by limit; those of logs by window, then by limit, highest first.
+  in pages. Quotas of counters are sorted by header, then by limit; quotas of logs by window, then by limit, highest first.
 - `algorithm` is the file of the rule, or sliding_buckets, or calendar_window: a fixed_window whose `window` is a text, see there.
   `header` is what a row has in front of its numbers; of a log, 'l' and the window as a double.
 - `entries` is how many entries of the same levels follow each other, each of `count` identical checks. `length` is how many

@@ -1,5 +1,5 @@
 --[[
-counters: a value with the counters of a key, a row: those of fixed_window, sliding_counter and gcra, by window. Twin of
+counters: a row, the value with the counters of a key: fixed_window, sliding_counter and gcra, by window. Twin of
 src/algorithm/counter_state.rs.
 
 KEYS    none; the caller passes the number of a key
@@ -13,7 +13,7 @@ server  Redis 6.0
   generation 8, numbers   of each counter, as the file of its algorithm says
   holes         18 bytes each: what was given back of a gcra, see gcra_refund.lua
 
-The generation is the time at which a counter began: no refund of an earlier charge finds its units. Numbers are those of the
+The generation is the time at which a counter began: no refund of an earlier charge finds its units. Numbers are as of the
 last charge. What time has changed since is computed on reading, by the client too: so a refusal writes nothing, and replies
 with the numbers. Counters that a list does not ask are carried along.
 ]]
@@ -63,7 +63,7 @@ local function layout_of(headers)
   return made
 end
 
--- Opens a value that is missing, has holes, or other counters than the list: those of the list come first in the row.
+-- Opens a value that is missing, has holes, or other counters than the list: the list's come first in the row.
 local function open_other(list)
   local stored, old, headers = nil, nil, sub(list.layout.headers, 3)
   if text then
@@ -191,7 +191,7 @@ local function charge(list, number, units)
       if begins or quota.used == 0 then
         row[at] = now
         if holes ~= '' then
-          -- Those of a generation that has ended.
+          -- Holes of a generation that has ended.
           is_other, holes = true, select(2, split_holes(quota.header))
         end
       end

@@ -1,9 +1,9 @@
 --[[
-counters_loop: decides the usual checks of counters: those of a row that has one counter, which counts at this time, and is not
-due for a new time to live. Leaves all others to `decide`.
+counters_loop: decides the usual checks of counters. Their row has one counter, which counts at this time, and is not due for a
+new time to live. Leaves all others to `decide`.
 
-KEYS    those of call
-ARGV    those of call
+KEYS    as call
+ARGV    as call
 reply   1 if it is admitted, or 0; the numbers of the counter
 calls   SETRANGE
 server  Redis 6.0
@@ -43,7 +43,7 @@ do
               numbers = pack('>ddI4', generation, time, count + cost)
             end
           elseif length == 37 then
-            -- `count` is that of the previous window, `rest` that of this one.
+            -- `count` belongs to the previous window, `rest` to this one.
             is_usual = time == current and rest > 0 and count <= most and rest <= most
             if is_usual and count * remaining / window <= limit - rest - cost then
               numbers = pack('>ddI4I4', generation, time, count, rest + cost)

@@ -4,7 +4,7 @@ counters_refund: gives back units of counters, credits them, or forgets counters
 KEYS    none; the caller passes the number of a key
 ARGV    none; the caller passes a list of quotas, and what was charged
 reply   the new value; '' if nothing is left; false if nothing changes
-calls   those of counters
+calls   as counters
 server  Redis 6.0
 
 What is left is written as it was stored, with the generation it has: other charges can still be given back. A counter that
@@ -69,7 +69,7 @@ local function reset_counters(list, number)
   return change_each(list, number, clear)
 end
 
--- The counts of windows stand one after the other, that of the newest last.
+-- The counts of windows stand one after the other, the newest window's last.
 takes.fixed_window = function(quota, counters, at, _, charged)
   local place = at + quota.count - (counters[at + 1] - quota.position)
   if place < at + 2 or place > at + quota.count then

@@ -1,11 +1,11 @@
 --[[
 decide: decides the entries that a loop has left, or all, one after the other. The end of every script of checks.
 
-KEYS    those of call
-ARGV    those of call
+KEYS    as call
+ARGV    as call
 reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged
 reply   then, if units are charged, the reply of each level to its charge; if a check is refused or only looks, to that
-calls   those of the kinds of values
+calls   as the kinds of values
 server  Redis 6.0
 
 A level of cost 0 replies as to a refusal. In a group that `is_shared`, each value replies once to all its charges: behind the

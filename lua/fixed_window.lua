@@ -9,7 +9,7 @@ calls   none
 server  Redis 6.0
 
 Numbers: the window 8, its count 4. After a step back of the clock, the count stays until the `last` window has ended that a
-count may be of: the next one. That of a calendar is the window after it, since zones share a count, and their dates differ
+count may be of: the next one. In a calendar it is the window after it, since zones share a count, and their dates differ
 by up to two: 26 hours are between the time zones.
 
 The `window` of a calendar is, in four bytes each, the number of the first window that the client knows, and the seconds since

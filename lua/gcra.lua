@@ -39,7 +39,7 @@ local function settle_level(quota, counters, at)
     return 0, is_ahead
   end
   local rest = parts % whole
-  -- The time is that of the last whole tick: the rest of a tick is not lost.
+  -- The time is the last whole tick: the rest of a tick is not lost.
   counters[at + 1] = counters[at + 1] + passed * tick
   counters[at + 2], counters[at + 3] = (parts - rest) / whole, rest * tick
   return counters[at + 2] + (rest > 0 and 1 or 0), is_ahead

@@ -3,7 +3,7 @@ gcra_refund: gives back units of a gcra, or credits them, for refund. Twin of sr
 
 KEYS    none
 ARGV    none; the caller passes a quota, a row with the place of a counter in it, and what was charged
-reply   those of counters_refund
+reply   as counters_refund
 calls   none
 server  Redis 6.0
 

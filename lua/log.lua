@@ -25,8 +25,8 @@ reaches, all but the newest `largest` units. A value of a list that `is_long` is
 -- time, and the last position.
 local text, pages, expires, generation, longest, largest, before, runs, oldest, newest, last
 
--- Returns the time of the run before, the position before a run, its time, and its position. Of the first run, the time is
--- that of no run; the position before it is the end of the header.
+-- Returns the time of the run before, the position before a run, its time, and its position. For the first run,
+-- the time before belongs to no run, and the position before is the end of the header.
 local function run_at(index)
   if not pages then
     return unpack('>dI4dI4', text, 18 + 12 * index)

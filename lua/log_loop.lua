@@ -1,16 +1,16 @@
 --[[
-log_loop: decides the usual checks of logs: those of a value that is there, has the quota's window as its longest, counts units,
+log_loop: decides the usual checks of logs. Their value is there, has the quota's window as its longest, counts units,
 and is not due for a trim or a new time to live. Leaves all others to `decide`: also a cost that is refused by more than a
 unit, and runs spaced so unevenly that eight looks miss.
 
-KEYS    those of call
-ARGV    those of call
+KEYS    as call
+ARGV    as call
 reply   admitted: 1, used, reset; of buckets also generation, and the time of the run
 reply   refused: 0, used, wait, reset
 calls   APPEND; if the newest run is of this time SETRANGE
 server  Redis 6.0
 
-log.lua describes the bytes. A loop creates no function: to create those of the general path takes as long as a check.
+log.lua describes the bytes. A loop creates no function: to create the functions of the general path takes as long as a check.
 ]]
 
 do

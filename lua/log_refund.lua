@@ -4,7 +4,7 @@ log_refund: gives back units of a log, credits them, or forgets the log, for ref
 KEYS    none; the caller passes the number of a key
 ARGV    none; the caller passes a list of quotas, and what was charged
 reply   the new value; '' if nothing is left; false if nothing changes
-calls   those of log; of a long value GET
+calls   as log; of a long value GET
 server  Redis 6.0
 ]]
 
@@ -22,7 +22,7 @@ local function open_whole(list, number)
   return list.used
 end
 
--- Units of a charge are those of its time. The positions of later runs fall.
+-- Units of a charge have its time. The positions of later runs fall.
 local function refund_log(list, number, charged)
   local used, problem = open_whole(list, number)
   local time = list.bucket > 0 and list.position or charged.time

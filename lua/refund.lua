@@ -3,14 +3,14 @@ refund: gives back units that one check charged, if they still count; or credits
 them; or forgets counts. The end of a script behind the kinds of values and their refunds.
 
 KEYS    the value of each list
-ARGV    call: values, groups; list, quota: those of call; then what, units, time, cost, refundable
+ARGV    call: values, groups; list, quota: as call; then what, units, time, cost, refundable
 ARGV    quota: generation, position
 reply   1
-calls   to change a value PTTL, PEXPIRE, SET; where nothing is left UNLINK; those of the kinds of values
+calls   to change a value PTTL, PEXPIRE, SET; where nothing is left UNLINK; as the kinds of values
 server  Redis 6.0
 
 `what` is refund, credit or reset. `units` is how many of the `cost` that was charged are given back, and `refundable` how
-many may be later. `time`, `generation` and `position` are those of the reply to the charge. `values` is 0. All values are read
+many may be later. `time`, `generation` and `position` come from the reply to the charge. `values` is 0. All values are read
 before units are taken from one: if one cannot be read, none changes.
 ]]
 

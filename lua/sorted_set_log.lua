@@ -10,7 +10,7 @@ calls   ZREMRANGEBYRANK, or if all has expired UNLINK; after a step back of the 
 calls   ZRANGEBYSCORE, ZADD
 server  Redis 6.0
 
-Members are numbers of 16 digits that count up from the newest one. So each is unique, and those of one microsecond sort in
+Members are numbers of 16 digits that count up from the newest one. So each is unique, and members of one microsecond sort in
 the order of their charges. Expired units are removed by the next charges. A unit that had expired when the newest one was
 charged counts no more, wherever the clock steps, also if the newest one was refunded since: there a log may count more.
 ]]

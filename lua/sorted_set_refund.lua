@@ -4,11 +4,11 @@ sorted_set_refund: gives back units of a sorted set, credits them, or forgets th
 KEYS    none; the caller passes the number of a key
 ARGV    none; the caller passes a list of quotas, and what was charged
 reply   a function that changes the set; '' if nothing is left; false if nothing changes
-calls   those of sorted_set_log; ZCOUNT, ZREMRANGEBYRANK, PEXPIRE
+calls   as sorted_set_log; ZCOUNT, ZREMRANGEBYRANK, PEXPIRE
 server  Redis 6.0
 ]]
 
--- The units of a charge are those of its time: units of one microsecond are interchangeable.
+-- The units of a charge have its time: units of one microsecond are interchangeable.
 local function refund_set(list, number, charged)
   local left, problem = list.room(list, number)
   if not left or set.used == 0 or charged.time <= now - list.window then

@@ -46,6 +46,7 @@ impl Clock {
     }
 
     /// Returns the current time in microseconds.
+    #[inline]
     pub(crate) fn now(&self) -> u64 {
         match self {
             #[cfg(test)]
@@ -72,7 +73,7 @@ impl Clock {
 /// Returns the system's time in microseconds since 1970.
 #[expect(
     clippy::disallowed_methods,
-    reason = "windows of a calendar are those of the system's time, as long as no server has told another one"
+    reason = "windows of a calendar follow the system's time, as long as no server has told another one"
 )]
 pub(crate) fn system_time() -> u64 {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -80,8 +81,10 @@ pub(crate) fn system_time() -> u64 {
 }
 
 /// Returns a duration in whole microseconds, rounded down.
+#[inline]
 pub(crate) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    let whole = duration.as_secs().saturating_mul(1_000_000);
+    whole.saturating_add(duration.subsec_micros().into())
 }
 
 /// Returns the part of a time of the server's clock that has certainly not passed there when it has passed here.

@@ -135,9 +135,9 @@ pub use limiter::{
     Acquired, Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, Permit, RateLimiter,
 };
 pub use middleware::{
-    CloneService, Headers, IetfDraft, Level, MissingKey, PermitHandle, RateLimit, RateLimitLayer,
-    Rejection, RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture,
-    WouldReject, cors, plain_text, problem_json, problem_json_typed,
+    Headers, IetfDraft, Level, MissingKey, PermitHandle, RateLimit, RateLimitLayer, Rejection,
+    RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
+    cors, plain_text, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas};
 #[cfg(feature = "redis")]

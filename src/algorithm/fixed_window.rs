@@ -24,10 +24,12 @@ pub(crate) struct FixedWindow {
 }
 
 impl CountingRule for FixedWindow {
+    #[inline]
     fn is_in_future(&self, check: &QuotaCheck) -> bool {
         self.window > check.fixed_window().last_index()
     }
 
+    #[inline]
     fn current(&self, check: &QuotaCheck) -> Self {
         let current = check.fixed_window();
         if self.window < current.index {
@@ -41,19 +43,23 @@ impl CountingRule for FixedWindow {
         }
     }
 
+    #[inline]
     fn used(&self, _: &QuotaCheck) -> u64 {
         self.count
     }
 
+    #[inline(always)]
     fn time_until(&self, check: &QuotaCheck, _: u64) -> u64 {
         check.fixed_window().left_of(self.window)
     }
 
+    #[inline]
     fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {
         self.count += cost;
         false
     }
 
+    #[inline]
     fn position(&self, _: &QuotaCheck) -> u64 {
         self.window
     }

@@ -15,7 +15,7 @@ pub(crate) struct QuotaCheck {
     pub(crate) bucket: u64,
     pub(crate) cost: u32,
     pub(crate) now: u64,
-    /// The window that `now` is in, if windows are those of a calendar.
+    /// The window that `now` is in, if windows follow a calendar.
     pub(crate) calendar: Option<AlignedWindow>,
 }
 

@@ -54,10 +54,12 @@ impl SlidingCounter {
 }
 
 impl CountingRule for SlidingCounter {
+    #[inline]
     fn is_in_future(&self, check: &QuotaCheck) -> bool {
         self.window > aligned(check.now, check.window).0
     }
 
+    #[inline]
     fn current(&self, check: &QuotaCheck) -> Self {
         let (window, _) = aligned(check.now, check.window);
         let (previous, current) = match window.checked_sub(self.window) {
@@ -74,6 +76,7 @@ impl CountingRule for SlidingCounter {
         }
     }
 
+    #[inline]
     fn used(&self, check: &QuotaCheck) -> u64 {
         if self.previous == 0 {
             return self.current;
@@ -85,6 +88,7 @@ impl CountingRule for SlidingCounter {
         self.current + part.min(self.previous)
     }
 
+    #[inline]
     fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
         let (_, overlap) = aligned(check.now, check.window);
         if let Some(left) = target.checked_sub(self.current) {
@@ -96,11 +100,13 @@ impl CountingRule for SlidingCounter {
         }
     }
 
+    #[inline]
     fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {
         self.current += cost;
         false
     }
 
+    #[inline]
     fn position(&self, _: &QuotaCheck) -> u64 {
         self.window
     }

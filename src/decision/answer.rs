@@ -221,11 +221,11 @@ impl Answer {
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
-    /// Redis: the counts are those of all processes.
+    /// Redis: the counts of all processes.
     Redis,
     /// Units that this process holds: the store charged them [in advance](crate::RateLimiter::lease).
     Lease,
-    /// A [`MemoryStore`](crate::MemoryStore): the counts are those of this process.
+    /// A [`MemoryStore`](crate::MemoryStore): the counts of this process.
     Memory,
     /// The [refusal cache](crate::store::RefusalCache) of this process: the store refused the same check
     /// before, and the wait has not passed yet.
@@ -349,7 +349,7 @@ pub(crate) enum Wait {
 impl QuotaAnswer {
     /// Creates the answer of a quota that admits the check.
     ///
-    /// `used` is the number of units that count now, with those of the check if all quotas admit it.
+    /// `used` is the number of units that count now, including the check's if all quotas admit it.
     /// `reset_after` is the time until more units are left.
     #[must_use]
     pub fn admitted(used: u32, reset_after: Duration) -> Self {
@@ -417,7 +417,7 @@ impl QuotaAnswer {
         self.receipt
     }
 
-    /// Returns the units that count now, with those of the check if all quotas admitted it.
+    /// Returns the units that count now, including the check's if all quotas admitted it.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used

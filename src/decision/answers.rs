@@ -29,9 +29,7 @@ impl Answers {
     /// Creates an empty answer for each of `checks` checks.
     #[must_use]
     pub fn empty(checks: usize) -> Self {
-        let mut answers = Self::default();
-        answers.reset(checks);
-        answers
+        (0..checks).map(|_| Answer::default()).collect()
     }
 
     /// Returns whether every check is admitted, so that all of them are charged.
@@ -41,14 +39,22 @@ impl Answers {
         self.iter().all(Answer::is_admitted)
     }
 
-    /// Overwrites earlier answers by an empty one for each check.
+    /// Overwrites an earlier answer by an empty one.
     #[inline]
-    pub(super) fn reset(&mut self, checks: usize) {
-        if self.len() != checks {
-            self.0.resize_with(checks, Answer::default);
+    pub(super) fn reset(&mut self, index: usize) -> Option<&mut Answer> {
+        if self.len() <= index {
+            self.0.resize_with(index + 1, Answer::default);
         }
-        for answer in &mut self.0 {
-            answer.clear(0, Source::None);
+        let answer = self.0.get_mut(index)?;
+        answer.clear(0, Source::None);
+        Some(answer)
+    }
+
+    /// Removes the answers to other checks than the first ones.
+    #[inline]
+    pub(super) fn truncate(&mut self, checks: usize) {
+        if self.len() > checks {
+            self.0.truncate(checks);
         }
     }
 

@@ -15,12 +15,12 @@ pub(crate) struct DecisionBuilder(Unshared<DecisionData>);
 
 impl DecisionBuilder {
     /// Takes pooled memory of this thread, or allocates some.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         Self(Unshared::take())
     }
 
-    /// Sets the next level, over that of an earlier decision.
+    /// Sets the next level, over the level of an earlier decision. Returns it, with an empty answer.
     #[inline(always)]
     pub(crate) fn set_level(
         &mut self,
@@ -29,19 +29,21 @@ impl DecisionBuilder {
         cost: u32,
         limiter: LevelName<'_>,
         key: impl IntoKey,
-    ) {
-        let levels = &mut self.0.get_mut().levels;
+    ) -> Option<(&LevelData, &mut Answer)> {
+        let DecisionData {
+            levels, answers, ..
+        } = self.0.get_mut();
         if levels.len() <= index {
             levels.resize_with(index + 1, LevelData::default);
         }
-        if let Some(level) = levels.get_mut(index) {
-            level.set(quotas, cost, limiter, key);
-        }
+        let level = levels.get_mut(index)?;
+        level.set(quotas, cost, limiter, key);
+        Some((level, answers.reset(index)?))
     }
 
-    /// Forgets the other levels of an earlier decision, and its answers. Returns the levels, with empty answers.
-    #[inline]
-    pub(crate) fn begin(&mut self, levels: usize) -> (&[LevelData], &mut Answers) {
+    /// Forgets the other levels of an earlier decision. Returns the levels.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, levels: usize) -> &[LevelData] {
         let DecisionData {
             levels: data,
             answers,
@@ -50,8 +52,8 @@ impl DecisionBuilder {
         if data.len() > levels {
             data.truncate(levels);
         }
-        answers.reset(levels);
-        (data, answers)
+        answers.truncate(levels);
+        data
     }
 
     /// Replaces the quotas of a level.
@@ -61,7 +63,7 @@ impl DecisionBuilder {
         }
     }
 
-    /// Sets the units of a level that came from grants, beyond those of its answer.
+    /// Sets the units of a level that came from grants, beyond the units of its answer.
     pub(crate) fn set_grants(&mut self, level: usize, grants: Vec<GrantUnits>) {
         if let Some(level) = self.0.get_mut().levels.get_mut(level) {
             level.grants = grants;
@@ -123,7 +125,7 @@ impl DecisionBuilder {
     /// # Errors
     ///
     /// Fails with the number of answers and of quotas of a level, if they differ.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decide(&mut self) -> Result<(), (usize, usize)> {
         let DecisionData {
             levels,
@@ -152,7 +154,7 @@ impl DecisionBuilder {
     }
 
     /// Returns the decision.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(self) -> Decision {
         Decision::holding(DecisionView::new(self.0.share()))
     }

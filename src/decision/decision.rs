@@ -11,9 +11,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-#[cfg(test)]
-use super::answer::Answer;
-use super::answer::Source;
+use super::answer::{Answer, Source};
 use super::answers::Answers;
 use super::levels::{ChargedKey, LevelData, LevelDecision, QuotaDecision, reported_index};
 use super::pool::{Pooled, Reuse, Spares, Unshared};
@@ -29,7 +27,7 @@ use crate::quota::Quota;
 /// A decision holds the units that it charged, so it is not `Clone`: no two values can refund the same units.
 /// It dereferences to its [view](Self::view), which has the numbers. Clone the view to pass them on.
 ///
-/// With several quotas, the numbers are those of one of them: see [`DecisionView`]. A decision on several keys
+/// With several quotas, the numbers belong to one of them: see [`DecisionView`]. A decision on several keys
 /// has one [level](DecisionView::levels) for each of them.
 ///
 /// # Examples
@@ -160,12 +158,12 @@ impl Deref for Decision {
 /// # The reported quota
 ///
 /// With several quotas, [`limit`](Self::limit), [`used`](Self::used), [`reset_after`](Self::reset_after) and
-/// [`retry_after`](Self::retry_after) are those of the *reported* quota: the refusing quota with the longest
+/// [`retry_after`](Self::retry_after) belong to the *reported* quota: the refusing quota with the longest
 /// wait. If every quota admits the check, it is the quota with the fewest units left; among equals, the one
 /// with the longer reset, then the first. [`quotas`](Self::quotas) returns the numbers of each quota.
 ///
-/// With several [levels](Self::levels), the reported quota is that of all levels by the same rule.
-/// [`cost`](Self::cost) and [`source`](Self::source) are then those of its level. A level that was admitted
+/// With several [levels](Self::levels), the same rule picks the reported quota among all levels.
+/// [`cost`](Self::cost) and [`source`](Self::source) then belong to its level. A level that was admitted
 /// without being counted, because of [`FailurePolicy::open`](crate::FailurePolicy::open), is reported only if
 /// no other level has quotas.
 ///
@@ -192,12 +190,12 @@ pub struct DecisionView(Pooled<DecisionData>);
 /// The data of a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DecisionData {
-    /// The levels, in the order of the check.
-    pub(super) levels: SmallVec<[LevelData; 1]>,
+    /// The levels, in the order of the check. A vector, because pooled values keep its memory.
+    pub(super) levels: Vec<LevelData>,
     /// One for each level.
     pub(super) answers: Answers,
     pub(super) allowed: bool,
-    /// The index of the level with the reported quota, and that of the quota in its level.
+    /// The index of the level with the reported quota, and the index of the quota in its level.
     pub(super) reported: (usize, usize),
     /// The decision of the next outer layer.
     outer: Option<DecisionView>,
@@ -249,7 +247,7 @@ impl DecisionView {
     pub(crate) fn unlimited() -> Self {
         let mut data = Unshared::<DecisionData>::take();
         *data.get_mut() = DecisionData {
-            levels: SmallVec::from_buf([LevelData::default()]),
+            levels: vec![LevelData::default()],
             answers: Answers::empty(1),
             allowed: true,
             ..DecisionData::default()
@@ -258,7 +256,7 @@ impl DecisionView {
     }
 
     /// Returns the reported quota, if there is any quota.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
         let (level, quota) = self.0.reported;
         self.level(level)?.quota_at(quota)
@@ -269,11 +267,12 @@ impl DecisionView {
     /// An admitted check was charged, unless its cost is 0 or its [source](Self::source) is
     /// [`Source::None`].
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
         self.0.allowed
     }
 
-    /// Returns the cost of the check, in units. With several [levels](Self::levels), it is that of the level
+    /// Returns the cost of the check, in units. With several [levels](Self::levels), it is the cost of the level
     /// with the reported quota.
     #[must_use]
     pub fn cost(&self) -> u32 {
@@ -286,7 +285,7 @@ impl DecisionView {
         self.reported().map_or(u32::MAX, |quota| quota.limit())
     }
 
-    /// Returns the units that count against the reported quota now, with those of this check if it was
+    /// Returns the units that count against the reported quota now, including this check's if it was
     /// admitted.
     ///
     /// They exceed the limit only if units were charged under a higher limit, for example before the limit
@@ -323,11 +322,12 @@ impl DecisionView {
     }
 
     /// Returns the source of the decision: the store, the fallback, or a cache of this process. With several
-    /// [levels](Self::levels), it is that of the level with the reported quota.
+    /// [levels](Self::levels), it is the source of the level with the reported quota.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.reported_level()
-            .map_or(Source::None, |level| level.source())
+        let (level, _) = self.0.reported;
+        let answer = self.0.answers.get(level);
+        answer.map_or(Source::None, Answer::source)
     }
 
     /// Returns the decision of the next outer layer, if layers are nested.
@@ -355,13 +355,13 @@ impl DecisionView {
     }
 
     /// Returns the level with the reported quota.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reported_level(&self) -> Option<LevelDecision<'_>> {
         self.level(self.reported_index())
     }
 
     /// Returns a level by its index.
-    #[inline]
+    #[inline(always)]
     pub(super) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
         Some(LevelDecision {
             level: self.0.levels.get(index)?,
@@ -378,7 +378,7 @@ impl DecisionView {
         })
     }
 
-    /// Returns a view that reports the quotas of one level: its numbers and its cost are those of that level.
+    /// Returns a view that reports the quotas of one level: its numbers and its cost belong to that level.
     pub(crate) fn of_level(&self, index: usize) -> Self {
         let mut view = self.clone();
         if self.0.levels.len() > 1 {

@@ -5,8 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::answer::{Answer, QuotaAnswer, Source, StoreId};
 use crate::key::{Fingerprint, IntoKey, Key};
 use crate::quota::{Quota, Quotas};
@@ -18,9 +16,9 @@ pub(crate) struct LevelData {
     pub(super) name: Arc<str>,
     pub(super) charged: Option<ChargedKey>,
     /// Copies of the quotas: all threads would contend for the reference count of a shared list.
-    pub(super) quotas: SmallVec<[Quota; 2]>,
+    pub(super) quotas: Vec<Quota>,
     pub(super) cost: u32,
-    /// The units that came from grants, beyond those of the answer.
+    /// The units that came from grants, beyond the units of the answer.
     pub(super) grants: Vec<GrantUnits>,
 }
 
@@ -78,7 +76,7 @@ impl LevelData {
         self.charged = Some(ChargedKey { limiter, key });
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn set_quotas(&mut self, quotas: &Quotas) {
         // Most likely, the earlier decision was made by the same limiter and has the same quotas.
         if !quotas.equals(&self.quotas) {

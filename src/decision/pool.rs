@@ -11,8 +11,8 @@ use std::thread::LocalKey;
 use arrayvec::ArrayVec;
 use triomphe::{Arc, UniqueArc};
 
-/// The most spare values of a thread. More than one, because a thread may hold several decisions at a time.
-const MAX_SPARES: usize = 4;
+/// The most spare values of a thread. Each check that waits for a store holds one.
+const MAX_SPARES: usize = 64;
 
 /// The spare values of a thread.
 pub(super) type Spares<T> = RefCell<ArrayVec<UniqueArc<T>, MAX_SPARES>>;
@@ -29,7 +29,7 @@ pub(super) trait Reuse: Clone + Default + 'static {
     fn release(&mut self);
 
     /// Returns the value to the pool. If the thread is ending or its pool is full, the value is freed.
-    #[inline]
+    #[inline(never)]
     fn spare(mut value: UniqueArc<Self>) {
         value.release();
         let _ =
@@ -43,7 +43,7 @@ pub(super) struct Unshared<T: Reuse>(Option<UniqueArc<T>>);
 
 impl<T: Reuse> Unshared<T> {
     /// Returns a spare value of this thread, or a new one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take() -> Self {
         let spare = T::spares().try_with(|spares| spares.try_borrow_mut().ok()?.pop());
         let spare = spare.ok().flatten();
@@ -72,7 +72,7 @@ impl<T: Reuse> Deref for Unshared<T> {
 }
 
 impl<T: Reuse> Drop for Unshared<T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
             T::spare(value);
@@ -102,7 +102,7 @@ impl<T: Reuse> Deref for Pooled<T> {
 }
 
 impl<T: Reuse> Drop for Pooled<T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         // If the last two holders drop the value at the same time, each may see the other: it is then freed.
         if let Some(value) = self.0.take().and_then(Arc::into_unique) {

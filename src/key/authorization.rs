@@ -4,11 +4,10 @@ use arrayvec::ArrayVec;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
-use super::error::KeyError;
+use super::error::{KeyError, SingleValue};
 use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::{AUTHORIZATION as HASH_CONTEXT, HashKey};
 use super::key::Key;
-use super::single_value::SingleValue;
 use super::tag::Tag;
 
 /// Returns an extractor that counts by the credentials in the `Authorization` header, such as a bearer token.

@@ -10,11 +10,10 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
-use super::error::{KeyError, KeyErrorKind};
+use super::error::{KeyError, KeyErrorKind, SingleValue};
 use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::{COOKIE as HASH_CONTEXT, HashKey};
 use super::key::Key;
-use super::single_value::SingleValue;
 use super::tag::{NamedTag, Tag};
 
 /// Returns an extractor that counts by the value of a cookie, such as a session ID.

@@ -17,8 +17,8 @@ use super::tag::Tag;
 /// Returns an extractor that counts by a request extension, such as the user that an outer layer
 /// authenticated.
 ///
-/// The key is the text that the `Display` implementation of `T` writes. For a type without one, use
-/// [`extension_with`]. A request without the extension, or with an empty text, has no key.
+/// The key is the text that the `Display` implementation of `T` writes; `T` is also `Send + Sync`. For a type
+/// without `Display`, use [`extension_with`]. A request without the extension, or with an empty text, has no key.
 ///
 /// The text is tagged with the name of the type (`extension:app::UserId=42`), so a `UserId` and a `TeamId`
 /// with the same text have different keys. The name changes if the type is renamed or moved, or if a
@@ -45,6 +45,7 @@ use super::tag::Tag;
 ///     .key(key::extension::<UserId>());
 /// ```
 #[must_use]
+#[expect(private_bounds, reason = "the trait only words the error")]
 pub fn extension<T: DisplayExtension>() -> Extension<T> {
     Extension {
         tag: ExtensionTag::of::<T>(),
@@ -55,7 +56,7 @@ pub fn extension<T: DisplayExtension>() -> Extension<T> {
 /// Returns an extractor that counts by a part of a request extension, which a closure returns.
 ///
 /// The key is the text of what the closure returns: a number, a `String`, a UUID, or anything else that can be
-/// displayed. It is tagged with the name of the extension's type, as that of [`extension`]. A request without
+/// displayed. It is tagged with the name of the extension's type, as in [`extension`]. A request without
 /// the extension, or with an empty text, has no key.
 ///
 /// The closure returns an owned value. To borrow from the extension, or to return no key, use
@@ -97,7 +98,7 @@ where
     label = "this type does not implement `Display`",
     note = "take a part of it with a closure: `key::extension_with(|value: &{Self}| value.id)`"
 )]
-pub trait DisplayExtension: Display + Send + Sync + 'static {}
+pub(crate) trait DisplayExtension: Display + Send + Sync + 'static {}
 
 #[diagnostic::do_not_recommend]
 impl<T: Display + Send + Sync + 'static> DisplayExtension for T {}

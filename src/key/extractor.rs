@@ -62,6 +62,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     }
 }
 
+/// A key is the extractor that returns it for every request.
+impl KeyExtractor for Key {
+    fn extract(&self, _: &Parts) -> Result<Key, KeyError> {
+        Ok(self.clone())
+    }
+}
+
 impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         (**self).extract(parts)

@@ -16,6 +16,8 @@ use super::key::{IntoKey, Key};
 /// [`header`](super::header()), [`cookie`](super::cookie()) or [`authorization`](super::authorization()), which store a
 /// hash.
 ///
+/// A closure cannot return a `&str` that it borrows from the request. Own the text: `.to_owned()`.
+///
 /// # Examples
 ///
 /// ```
@@ -89,21 +91,11 @@ impl<F, K> fmt::Debug for FromFn<F, K> {
 }
 
 /// Returns an extractor that counts all requests together, to limit the total load of a service.
+///
+/// It is [`Key::global`], as a key is the extractor that returns it for every request.
 #[must_use]
-pub fn global() -> Global {
-    Global(())
-}
-
-/// A key extractor that counts all requests together; created by [`global`].
-#[derive(Clone, Copy, Debug)]
-pub struct Global(());
-
-inherent_or!(Global);
-
-impl KeyExtractor for Global {
-    fn extract(&self, _: &Parts) -> Result<Key, KeyError> {
-        Ok(Key::global())
-    }
+pub fn global() -> Key {
+    Key::global()
 }
 
 #[cfg(test)]

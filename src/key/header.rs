@@ -5,11 +5,10 @@ use std::fmt;
 use http::HeaderName;
 use http::request::Parts;
 
-use super::error::{KeyError, KeyErrorKind};
+use super::error::{KeyError, KeyErrorKind, SingleValue};
 use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::{HEADER, HashKey};
 use super::key::Key;
-use super::single_value::SingleValue;
 use super::tag::{NamedTag, Tag};
 
 /// Returns an extractor that counts by the value of a header, such as an API key or a tenant's name.

@@ -84,7 +84,7 @@ impl RateLimiter {
 }
 
 impl Admin {
-    /// Sets the quotas of the keys. The default is those of the limiter.
+    /// Sets the quotas of the keys. The default is the limiter's quotas.
     ///
     /// Set them for keys with a plan of [`quotas_for`](crate::RateLimitLayer::quotas_for), which the limiter
     /// does not know.
@@ -138,8 +138,8 @@ impl Admin {
 
     /// Deletes the counts of a key, so that it has its whole quotas again. A block stays.
     ///
-    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also those of other quotas
-    /// of the key. So are buckets of one length.
+    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also windows of other
+    /// quotas of the key. So are buckets of one length.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Admin {
     /// - [`SlidingLog`](crate::Algorithm::SlidingLog) and [`SlidingBuckets`](crate::Algorithm::SlidingBuckets): the
     ///   newest of those in the longest window. So every window has that much more room.
     /// - [`SortedSetLog`](crate::Algorithm::SortedSetLog): the newest.
-    /// - [`SlidingCounter`](crate::Algorithm::SlidingCounter): those of the current window, then as few as
+    /// - [`SlidingCounter`](crate::Algorithm::SlidingCounter): units of the current window, then as few as
     ///   needed of the previous window.
     /// - [`FixedWindow`](crate::Algorithm::FixedWindow) and [`Gcra`](crate::Algorithm::Gcra): these have a
     ///   single count or level, which is lowered.
@@ -209,9 +209,9 @@ impl Admin {
     /// Another block of the same key replaces the duration. A block continues while the store fails. It replaces an
     /// [automatic](crate::BlockRule) block, whose growth is forgotten.
     ///
-    /// A block has no effect on requests that the limiter does not count: those that are
-    /// [skipped](crate::RateLimitLayer::skip), those of [exempt](crate::Plan::Exempt) tenants, and those of a
-    /// limiter without quotas. It has no effect in a [dry run](crate::RateLimitLayer::dry_run) either.
+    /// A block has no effect on requests that the limiter does not count: requests that are
+    /// [skipped](crate::RateLimitLayer::skip), of [exempt](crate::Plan::Exempt) tenants, or of a limiter without
+    /// quotas. It has no effect in a [dry run](crate::RateLimitLayer::dry_run) either.
     ///
     /// At most 10 000 keys can be blocked at a time, because each process fetches the whole list. On Redis,
     /// this is the number for all limiters with the same [prefix](crate::RedisStore::prefix) together. To
@@ -332,7 +332,7 @@ pub enum BlockReason {
 pub struct KeyStatus {
     /// The units used and left: the decision of a check of cost 0. A block does not change it. If its
     /// [source](DecisionView::source) is [`Source::Fallback`](crate::Source::Fallback), the store failed, and the numbers
-    /// are those of this process.
+    /// come from this process.
     pub view: DecisionView,
     /// The time until the key is unblocked. `None` if it is not blocked.
     pub blocked_for: Option<Duration>,

@@ -48,7 +48,7 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
-        check.add(self, key, cost, None);
+        check.add(self, key, cost, None, None);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -73,7 +73,7 @@ impl RateLimiter {
     /// For example, the limits of a user, of the tenant and of the whole service. One level is the same as
     /// [`check_n`](Self::check_n), and no level admits.
     ///
-    /// The decision has [a part for each level](DecisionView::levels). The reported numbers are those of the
+    /// The decision has [a part for each level](DecisionView::levels). The reported numbers belong to the
     /// refusing quota with the longest wait, over all levels. Each limiter [refunds](Self::refund) and
     /// [settles](Self::settle_level) its own level.
     ///
@@ -139,7 +139,7 @@ impl RateLimiter {
     /// Returns the units that `key` has used and left, without charging it.
     ///
     /// [`remaining`](DecisionView::remaining) is the highest cost that would be admitted now. The decision is
-    /// that of a check of cost 0, so [`is_allowed`](DecisionView::is_allowed) does not tell whether a unit is
+    /// made as for a check of cost 0, so [`is_allowed`](DecisionView::is_allowed) does not tell whether a unit is
     /// left. It ignores a block: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
-        check.add(self, key, cost, Some(quotas));
+        check.add(self, key, cost, Some(quotas), None);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -284,7 +284,8 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
     let mut check = PendingCheck::new();
     check.stay_within_limits();
     for level in levels {
-        check.add(level.limiter, &level.key, level.cost, level.quotas.as_ref());
+        let quotas = level.quotas.as_ref();
+        check.add(level.limiter, &level.key, level.cost, quotas, None);
     }
     match check.start(levels) {
         Poll::Ready(checked) => checked,
@@ -300,7 +301,7 @@ fn wait_through_outages(limiters: &impl Limiters, failure: &CheckError) -> bool 
 }
 
 /// Records the result of a check, and counts its refusals.
-#[inline]
+#[inline(always)]
 pub(super) fn record(limiters: &impl Limiters, checked: &Checked) {
     match checked {
         Ok(decision) if decision.is_allowed() => {
@@ -327,7 +328,7 @@ pub(super) fn record(limiters: &impl Limiters, checked: &Checked) {
 }
 
 /// Records an admission at each level's limiter.
-#[inline]
+#[inline(always)]
 pub(crate) fn record_admission(limiters: &impl Limiters, decision: &DecisionView) {
     for (index, level) in decision.levels().enumerate() {
         if let Some(limiter) = limiters.limiter(index) {

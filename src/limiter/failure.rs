@@ -43,7 +43,7 @@ impl PendingCheck {
     #[cold]
     pub(super) fn apply_policies(&mut self, limiters: &impl Limiters) -> Result<(), CheckError> {
         let mut closed = Closed::default();
-        for (index, level) in self.levels.iter_mut().enumerate() {
+        for (index, level) in self.levels.all_mut(self.added).enumerate() {
             let (LevelState::Failed(error), Some(limiter)) =
                 (&level.state, limiters.limiter(index))
             else {
@@ -124,12 +124,11 @@ impl PendingCheck {
             let are_admitted = answers.are_admitted();
             self.set_answers(answers, is_decided);
             for index in &together {
-                if let (Some(level), Some(limiter)) =
-                    (self.levels.get_mut(*index), limiters.limiter(*index))
-                    && let LevelState::FallsBack(error) = &level.state
+                if let (LevelState::FallsBack(error), Some(limiter)) =
+                    (&self.levels.get(*index).state, limiters.limiter(*index))
                 {
                     limiter.record_failure(error, FailureAction::FallBack);
-                    level.state = LevelState::Answered;
+                    self.levels.set_state(*index, LevelState::Answered);
                 }
             }
             if !are_admitted {
@@ -142,7 +141,7 @@ impl PendingCheck {
 
     /// Returns the levels that fall back.
     fn falling_back(&self) -> Indices {
-        let levels = self.levels.iter().enumerate();
+        let levels = self.levels.all(self.added).enumerate();
         let levels = levels.filter(|(_, level)| level.falls_back());
         levels.map(|(index, _)| index).collect()
     }
@@ -150,7 +149,7 @@ impl PendingCheck {
     /// Divides the limits of levels that fall back by the number of replicas.
     fn apply_shares(&mut self, limiters: &impl Limiters) -> Result<(), CheckError> {
         let mut too_expensive = Indices::new();
-        for (index, level) in self.levels.iter_mut().enumerate() {
+        for (index, level) in self.levels.all_mut(self.added).enumerate() {
             let Some(limiter) = limiters.limiter(index) else {
                 continue;
             };
@@ -183,9 +182,8 @@ impl PendingCheck {
     fn cannot_fall_back(&self, limiters: &impl Limiters, indices: &[usize]) -> CheckError {
         let mut closed = Closed::default();
         for index in indices {
-            if let (Some(level), Some(limiter)) =
-                (self.levels.get(*index), limiters.limiter(*index))
-                && let LevelState::FallsBack(error) = &level.state
+            if let (LevelState::FallsBack(error), Some(limiter)) =
+                (&self.levels.get(*index).state, limiters.limiter(*index))
             {
                 closed.add(*index, limiter, error);
             }

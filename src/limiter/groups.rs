@@ -14,7 +14,8 @@ use tokio::runtime::Handle;
 use super::in_flight::SlotsOfCheck;
 use super::limiter::RateLimiter;
 use super::pending_check::{
-    CheckError, Checked, Indices, LevelState, Limiters, PendingCheck, PendingLevel, mismatch,
+    CheckError, Checked, Indices, LevelState, Limiters, PendingCheck, PendingLevel, PendingLevels,
+    mismatch,
 };
 use crate::decision::{Answers, LevelData, Source};
 use crate::error::{Error, ErrorKind};
@@ -34,7 +35,7 @@ const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
 
 /// Asks the groups of a check in turn.
 pub(super) fn ask_in_turn(check: PendingCheck, limiters: &impl Limiters) -> GroupsFuture {
-    let limiters = (0..check.levels.len()).filter_map(|index| limiters.limiter(index).cloned());
+    let limiters = (0..check.added).filter_map(|index| limiters.limiter(index).cloned());
     let limiters = OwnedLimiters(limiters.collect());
     let mut check = check;
     Box::pin(detached(async move {
@@ -144,9 +145,7 @@ impl PendingCheck {
         state: impl Fn() -> LevelState,
     ) {
         for index in indices {
-            if let Some(level) = self.levels.get_mut(*index) {
-                level.state = state();
-            }
+            self.levels.set_state(*index, state());
         }
     }
 
@@ -201,7 +200,7 @@ impl PendingCheck {
 /// Returns whether the levels to ask are in several groups.
 pub(super) fn are_several(
     limiters: &impl Limiters,
-    levels: &[PendingLevel],
+    levels: &PendingLevels,
     data: &[LevelData],
 ) -> bool {
     let mut groups = group_of_each(limiters, levels, data);
@@ -214,7 +213,7 @@ pub(super) fn are_several(
 /// Returns the levels to ask, by groups, in the order in which the groups first occur.
 fn groups(
     limiters: &impl Limiters,
-    levels: &[PendingLevel],
+    levels: &PendingLevels,
     data: &[LevelData],
 ) -> SmallVec<[Indices; 1]> {
     let mut groups: SmallVec<[(u64, Indices); 1]> = SmallVec::new();
@@ -230,11 +229,11 @@ fn groups(
 /// Returns the index and the group of each level to ask.
 fn group_of_each<'a>(
     limiters: &'a impl Limiters,
-    levels: &'a [PendingLevel],
+    levels: &'a PendingLevels,
     data: &'a [LevelData],
 ) -> impl Iterator<Item = (usize, u64)> + 'a {
-    let levels = levels.iter().zip(data).enumerate();
-    levels.filter_map(move |(index, (level, data))| {
+    data.iter().enumerate().filter_map(move |(index, data)| {
+        let level = levels.get(index);
         let limiter = limiters.limiter(index).filter(|_| level.is_to_ask())?;
         let check = level.check(limiter, data)?;
         Some((index, limiter.store.atomic_group(check)))

@@ -50,7 +50,7 @@ impl<'a> LevelCheck<'a> {
         Self { slots, ..self }
     }
 
-    /// Sets the quotas of the key, in place of those of the limiter.
+    /// Sets the quotas of the key, in place of the limiter's.
     pub fn quotas(self, quotas: impl IntoQuotas) -> Self {
         let quotas = Some(quotas.into_quotas());
         Self { quotas, ..self }

@@ -353,7 +353,7 @@ impl RateLimiter {
     }
 
     /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
         let left = self.store.block_list().lookup(counted_key)?;
         let blocks = self.automatic_blocks.as_ref();
@@ -368,8 +368,8 @@ impl RateLimiter {
 
     /// Deletes the counts of `key` for the quotas of this limiter, so that it has its whole quotas again.
     ///
-    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also those of other quotas
-    /// of the key.
+    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also windows of other
+    /// quotas of the key.
     ///
     /// # Errors
     ///

@@ -47,16 +47,23 @@ pub(super) type Indices = SmallVec<[usize; 4]>;
 #[derive(Default)]
 pub(crate) struct PendingCheck {
     pub(super) decision: DecisionBuilder,
-    pub(super) levels: SmallVec<[PendingLevel; 1]>,
+    pub(super) levels: PendingLevels,
+    /// The number of levels.
+    pub(super) added: usize,
     ignores_blocks: bool,
     /// Whether a cost above a limit is an error, since no wait helps. Otherwise it is refused with the current numbers.
     is_within_limits: bool,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
-    awaited: Awaited,
+    step: Step,
 }
 
+/// What is known of the levels. Empty while the store is asked about all of them, by the quotas of their limiters.
+#[derive(Default)]
+pub(super) struct PendingLevels(Vec<PendingLevel>);
+
 /// What is known of a level, beside its answer.
+#[derive(Default)]
 pub(super) struct PendingLevel {
     /// The quotas in place of the limiter's own.
     pub(super) quotas: Option<Quotas>,
@@ -65,8 +72,10 @@ pub(super) struct PendingLevel {
     pub(super) held: Option<Box<HeldUnits>>,
 }
 
+#[derive(Default)]
 pub(super) enum LevelState {
     /// The store is asked, together with the other levels in this state.
+    #[default]
     ToAsk,
     /// The store is asked after an earlier group.
     InLaterGroup,
@@ -77,15 +86,22 @@ pub(super) enum LevelState {
     FallsBack(Error),
 }
 
-/// What a check waits for.
+/// The next step of a check.
 #[derive(Default)]
-enum Awaited {
+enum Step {
+    /// To ask the store about all levels.
     #[default]
-    Nothing,
-    /// The answers of the store.
-    Answers(PendingAnswers),
-    /// The groups of its levels, which are asked in turn.
-    Groups(GroupsFuture),
+    AskForAll,
+    /// To ask the store for what this process cannot decide.
+    AskForSome,
+    /// To refuse a blocked key.
+    Refuse,
+    /// To fail, because a cost cannot be charged at once.
+    Fail(CheckError),
+    /// To wait for the answers of the store.
+    AwaitAnswers(PendingAnswers),
+    /// To wait for the groups of its levels, which are asked in turn.
+    AwaitGroups(GroupsFuture),
 }
 
 /// The limiters of the levels of a check, by the indices of the levels.
@@ -109,15 +125,16 @@ impl CheckError {
 }
 
 impl PendingCheck {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         Self {
             decision: DecisionBuilder::new(),
-            levels: SmallVec::new(),
+            levels: PendingLevels::default(),
+            added: 0,
             ignores_blocks: false,
             is_within_limits: false,
             slots: None,
-            awaited: Awaited::Nothing,
+            step: Step::AskForAll,
         }
     }
 
@@ -126,7 +143,7 @@ impl PendingCheck {
         self.slots = Some(Box::new(slots));
     }
 
-    /// Sets how many slots the last level takes.
+    /// Sets how many slots the next level takes.
     pub(crate) fn add_slots(&mut self, slots: u32) {
         if let Some(of_check) = &mut self.slots {
             of_check.add_level(slots);
@@ -149,7 +166,14 @@ impl PendingCheck {
         self.ignores_blocks = true;
     }
 
-    /// Adds a level. `quotas` replace those of the limiter.
+    /// Fails if the cost of a level is above its limit.
+    #[inline]
+    pub(super) fn stay_within_limits(&mut self) {
+        self.is_within_limits = true;
+    }
+
+    /// Adds a level. `quotas` replace the limiter's. If they were not found because of `failure`, the level
+    /// follows its failure policy with the quotas of the limiter.
     #[inline(always)]
     pub(crate) fn add(
         &mut self,
@@ -157,96 +181,125 @@ impl PendingCheck {
         key: impl IntoKey,
         cost: u32,
         quotas: Option<&Quotas>,
+        failure: Option<&Error>,
     ) {
         limiter.observe_check();
-        let quotas = quotas.map(|quotas| limiter.counted(quotas));
-        let index = self.levels.len();
-        let own = quotas.as_ref().unwrap_or(&limiter.quotas);
-        self.decision
-            .set_level(index, own, cost, limiter.level_name(), key);
-        self.levels.push(PendingLevel {
-            quotas,
-            state: LevelState::ToAsk,
-            held: None,
-        });
-    }
-
-    /// Marks the last level as one whose quotas were not found. It follows its failure policy with the quotas of the
-    /// limiter.
-    pub(crate) fn fail_lookup(&mut self, error: Error) {
-        if let Some(level) = self.levels.last_mut() {
-            level.state = LevelState::Failed(error);
+        let index = self.added;
+        self.added += 1;
+        if let Some(quotas) = quotas {
+            self.levels.set_quotas(index, limiter.counted(quotas));
+        }
+        if let Some(error) = failure {
+            self.levels
+                .set_state(index, LevelState::Failed(error.clone()));
+        }
+        let quotas = self.levels.get(index).quotas(limiter);
+        let name = limiter.level_name();
+        let level = self.decision.set_level(index, quotas, cost, name, key);
+        let Some((level, answer)) = level else {
+            return;
+        };
+        if let Some(limit) = quotas.min_slots()
+            && let Some(error) = slots_error(self.slots.as_deref(), index, limiter, cost, limit)
+            && (self.is_within_limits || error.kind() != ErrorKind::CostExceedsLimit)
+        {
+            return self.fail_at(index, error);
+        }
+        match quotas.min_limit() {
+            None if failure.is_none() => {
+                self.levels.set_state(index, LevelState::Answered);
+                return self.ask_for_less();
+            }
+            Some(limit) if cost > limit && self.is_within_limits => {
+                return self.fail_at(index, Error::cost_exceeds_limit(cost, limit));
+            }
+            // The store refuses a cost above a limit, without a wait. To split it would not help.
+            Some(limit) if cost <= limit && cost > quotas.max_cost() && failure.is_none() => {
+                let most = quotas.max_cost();
+                return self.fail_at(index, Error::cost_too_large(cost, most));
+            }
+            _ => {}
+        }
+        if !self.ignores_blocks
+            && let Some(key) = level.key()
+            && let Some(left) = limiter.blocked_for(limiter.counted_key(quotas, key))
+        {
+            *answer = blocked(quotas, cost, left);
+            self.levels.set_state(index, LevelState::Answered);
+            self.refuse();
+        } else if failure.is_some() || limiter.lease.is_some() {
+            self.ask_for_less();
         }
     }
 
-    /// Fails if the cost of a level is above its limit.
-    #[inline]
-    pub(super) fn stay_within_limits(&mut self) {
-        self.is_within_limits = true;
+    #[inline(never)]
+    fn ask_for_less(&mut self) {
+        if matches!(self.step, Step::AskForAll) {
+            self.step = Step::AskForSome;
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self) {
+        if !matches!(self.step, Step::Fail(_)) {
+            self.step = Step::Refuse;
+        }
+    }
+
+    #[cold]
+    fn fail_at(&mut self, index: usize, error: Error) {
+        if !matches!(self.step, Step::Fail(_)) {
+            self.step = Step::Fail(CheckError::at(index, error));
+        }
     }
 
     /// Starts the check. While it is pending, call [`poll`](Self::poll).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
-        let Self {
-            decision, levels, ..
-        } = self;
-        let (data, answers) = decision.begin(levels.len());
-        if data.len() > 1
-            && let Err(failure) = verify_together(limiters, data)
-        {
-            return Poll::Ready(Err(failure));
-        }
-        let (mut is_blocked, mut asks_for_all) = (false, true);
-        let each = levels.iter_mut().zip(data).zip(answers.iter_mut());
-        for (index, ((level, data), answer)) in each.enumerate() {
-            let Some(limiter) = limiters.limiter(index) else {
-                continue;
-            };
-            let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
-            if let Err(error) =
-                level.decide_without_store(limiter, data.cost(), slots, self.is_within_limits)
-            {
-                return Poll::Ready(Err(CheckError::at(index, error)));
+        let data = self.decision.begin(self.added);
+        if data.len() > 1 {
+            if let Err(failure) = verify_together(limiters, data) {
+                return Poll::Ready(Err(failure));
             }
-            if !self.ignores_blocks
-                && let Some(refusal) = level.refuse_blocked(limiter, data)
+            if matches!(self.step, Step::AskForAll)
+                && groups::are_several(limiters, &self.levels, data)
             {
-                (*answer, is_blocked) = (refusal, true);
+                self.step = Step::AskForSome;
             }
-            asks_for_all &= level.is_to_ask() && limiter.lease.is_none();
         }
-        if is_blocked {
-            return Poll::Ready(self.decide(limiters));
+        match &self.step {
+            Step::AskForAll => self.ask(limiters),
+            Step::Refuse => Poll::Ready(self.decide(limiters)),
+            _ => self.ask_for_some(limiters),
         }
-        if !asks_for_all || data.len() > 1 && groups::are_several(limiters, levels, data) {
-            return self.ask_for_some(limiters);
-        }
-        self.ask(limiters)
     }
 
     /// Asks the store for what this process cannot decide: some of the levels or units, or several groups.
     #[cold]
     fn ask_for_some(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
+        if let Step::Fail(failure) = mem::take(&mut self.step) {
+            return Poll::Ready(Err(failure));
+        }
         if let Err(failure) = self.apply_policies(limiters) {
             return Poll::Ready(Err(failure));
         }
-        self.take_held(limiters);
-        let falls_back = self.levels.iter().any(PendingLevel::falls_back);
+        let is_to_ask = self.take_held(limiters);
+        let falls_back = self.levels.all(self.added).any(PendingLevel::falls_back);
         // What the store has charged returns if a later step refuses.
-        if self.levels.iter().any(PendingLevel::is_to_ask)
-            && (falls_back || self.are_in_groups(limiters))
-        {
+        if is_to_ask && (falls_back || self.are_in_groups(limiters)) {
             return self.ask_in_turn(limiters, &mut Context::from_waker(Waker::noop()));
         }
         if falls_back && let Err(failure) = self.fall_back(limiters) {
             return Poll::Ready(Err(failure));
         }
+        if !is_to_ask {
+            return Poll::Ready(self.conclude(limiters));
+        }
         self.ask(limiters)
     }
 
     /// Asks the store about the levels that it has to decide, and takes in its answers or waits for them.
-    #[inline]
+    #[inline(always)]
     fn ask(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
         let Some(PendingAnswers { future, sent }) = self.ask_store(limiters) else {
             return Poll::Ready(self.conclude(limiters));
@@ -254,7 +307,7 @@ impl PendingCheck {
         match future.try_ready() {
             Ok(answers) => Poll::Ready(self.finish(limiters, &sent, answers)),
             Err(future) => {
-                self.awaited = Awaited::Answers(PendingAnswers { future, sent });
+                self.step = Step::AwaitAnswers(PendingAnswers { future, sent });
                 Poll::Pending
             }
         }
@@ -262,19 +315,19 @@ impl PendingCheck {
 
     /// Polls a check that was started. Must not be called again after it was ready.
     pub(crate) fn poll(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
-        let (sent, answers) = match &mut self.awaited {
-            Awaited::Nothing => polled_after_completion("check"),
-            Awaited::Groups(groups) => {
+        let (sent, answers) = match &mut self.step {
+            Step::AwaitGroups(groups) => {
                 let (checked, permits) = ready!(groups.as_mut().poll(cx));
                 self.slots = permits;
                 return Poll::Ready(checked);
             }
-            Awaited::Answers(PendingAnswers { future, sent }) => {
+            Step::AwaitAnswers(PendingAnswers { future, sent }) => {
                 let answers = ready!(Pin::new(future).poll(cx));
                 (mem::take(sent), answers)
             }
+            _ => polled_after_completion("check"),
         };
-        self.awaited = Awaited::Nothing;
+        self.step = Step::default();
         // The store may have found out that its keys are divided into groups. It has decided nothing.
         if let Err(error) = &answers
             && error.kind() == ErrorKind::Unsupported
@@ -285,50 +338,54 @@ impl PendingCheck {
         Poll::Ready(self.finish(limiters, &sent, answers))
     }
 
-    /// Takes the units that this process holds. The store is asked for the others.
-    fn take_held(&mut self, limiters: &impl Limiters) {
-        let is_alone = self.levels.len() == 1;
-        for (index, level) in self.levels.iter_mut().enumerate() {
-            let Some(limiter) = limiters.limiter(index) else {
-                continue;
-            };
-            let (true, Some(lease)) = (level.is_to_ask(), &limiter.lease) else {
+    /// Takes the units that this process holds. The store is asked for the others. Returns whether there are any.
+    fn take_held(&mut self, limiters: &impl Limiters) -> bool {
+        let is_alone = self.added == 1;
+        let mut is_to_ask = false;
+        for index in 0..self.added {
+            let level = self.levels.get(index);
+            let Some(limiter) = limiters.limiter(index).filter(|_| level.is_to_ask()) else {
                 continue;
             };
             let (data, answers) = self.decision.levels_and_answers();
             let (Some(data), Some(answer)) = (data.get(index), answers.get_mut(index)) else {
                 continue;
             };
-            let Some(key) = data.key() else { continue };
+            let (Some(lease), Some(key)) = (&limiter.lease, data.key()) else {
+                is_to_ask = true;
+                continue;
+            };
             let counted_key = limiter.counted_key(level.quotas(limiter), key);
             let taken = lease.take(counted_key, data.cost(), answer);
+            is_to_ask |= !taken.is_complete;
             if taken.is_nothing() {
                 continue;
             }
             // Nothing else can refuse what is complete alone.
             if !(is_alone && taken.is_complete) {
                 let held = HeldUnits::new(lease, counted_key, data.cost(), &taken, answer);
-                level.held = Some(Box::new(held));
+                self.levels.set_held(index, held);
             }
-            if taken.is_complete {
-                level.state = LevelState::Answered;
+            if taken.is_complete && !is_alone {
+                self.levels.set_state(index, LevelState::Answered);
             }
             if !taken.grants.is_empty() {
                 self.decision.set_grants(index, taken.grants);
             }
         }
+        is_to_ask
     }
 
     /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
     #[cold]
     fn ask_in_turn(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
         let groups = groups::ask_in_turn(mem::take(self), limiters);
-        self.awaited = Awaited::Groups(groups);
+        self.step = Step::AwaitGroups(groups);
         self.poll(limiters, cx)
     }
 
     /// Asks the store to decide levels together. `None` if their answers were written.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
         let first = limiters.limiter(0)?;
         let store = &first.store;
@@ -336,8 +393,9 @@ impl PendingCheck {
             return ask_for_slots(slots, first, limiters, &self.levels, self.decision.levels());
         }
         let (data, answers) = self.decision.levels_and_answers();
-        if let ([level], [data]) = (&self.levels[..], data) {
+        if let [data] = data {
             // Without a vector.
+            let level = self.levels.get(0);
             let check = level.check(first, data).filter(|_| level.is_to_ask())?;
             return store.check(&[check], answers);
         }
@@ -368,7 +426,7 @@ impl PendingCheck {
     }
 
     /// Decides by the answers of the store, if there is one for each quota.
-    #[inline]
+    #[inline(always)]
     fn conclude(&mut self, limiters: &impl Limiters) -> Checked {
         match self.decision.decide() {
             Ok(()) => Ok(self.decided(limiters)),
@@ -397,7 +455,7 @@ impl PendingCheck {
         if let (false, Some(first)) = (sent.is_empty(), limiters.limiter(0)) {
             let checks = self.checks(limiters, to_ask);
             // Other processes return units when their lease ends.
-            let of_levels = (0..self.levels.len()).filter_map(|index| limiters.limiter(index));
+            let of_levels = (0..self.added).filter_map(|index| limiters.limiter(index));
             let ages = of_levels.map(RateLimiter::max_refusal_age);
             let max_age = ages.fold(max_age, Duration::min);
             first.store.remember(&checks, sent, &answers, max_age);
@@ -413,11 +471,11 @@ impl PendingCheck {
         is_such: impl Fn(usize, &PendingLevel) -> bool,
     ) {
         let (_, own) = self.decision.levels_and_answers();
-        if self.levels.len() == 1 && answers.len() == 1 {
+        if self.added == 1 && answers.len() == 1 {
             *own = answers;
             return;
         }
-        let levels = self.levels.iter().zip(own.iter_mut()).enumerate();
+        let levels = self.levels.all(self.added).zip(own.iter_mut()).enumerate();
         let such = levels.filter(|(index, (level, _))| is_such(*index, level));
         for ((_, (_, own)), answer) in such.zip(answers.into_answers()) {
             *own = answer;
@@ -427,7 +485,7 @@ impl PendingCheck {
     /// Marks the levels that were asked as failed. What this process held for them returns.
     #[cold]
     pub(super) fn fail(&mut self, error: &Error) {
-        for (index, level) in self.levels.iter_mut().enumerate() {
+        for (index, level) in self.levels.all_mut(self.added).enumerate() {
             if level.is_to_ask() {
                 level.state = LevelState::Failed(error.clone());
                 level.held = None;
@@ -446,10 +504,10 @@ impl PendingCheck {
     }
 
     /// Returns the decision. What this process held returns, unless the check is admitted.
-    #[inline]
+    #[inline(always)]
     fn decided(&mut self, limiters: &impl Limiters) -> Decision {
-        for (index, level) in self.levels.iter_mut().enumerate() {
-            if let Some(held) = level.held.take() {
+        for index in 0..self.added {
+            if let Some(held) = self.levels.take_held(index) {
                 if self.decision.are_admitted() {
                     held.keep();
                 } else if self.decision.source_at(index) == Source::Lease {
@@ -476,7 +534,58 @@ impl PendingCheck {
     }
 }
 
+impl PendingLevels {
+    /// Returns a level.
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> &PendingLevel {
+        self.0.get(index).unwrap_or(&PendingLevel::TO_ASK)
+    }
+
+    /// Returns this many levels.
+    #[inline]
+    pub(super) fn all(&self, levels: usize) -> impl Iterator<Item = &PendingLevel> {
+        (0..levels).map(|index| self.get(index))
+    }
+
+    /// Returns this many levels.
+    pub(super) fn all_mut(&mut self, levels: usize) -> impl Iterator<Item = &mut PendingLevel> {
+        if self.0.len() < levels {
+            self.0.resize_with(levels, PendingLevel::default);
+        }
+        self.0.iter_mut().take(levels)
+    }
+
+    pub(super) fn set_state(&mut self, index: usize, state: LevelState) {
+        if let Some(level) = self.all_mut(index + 1).last() {
+            level.state = state;
+        }
+    }
+
+    pub(super) fn set_quotas(&mut self, index: usize, quotas: Quotas) {
+        if let Some(level) = self.all_mut(index + 1).last() {
+            level.quotas = Some(quotas);
+        }
+    }
+
+    fn set_held(&mut self, index: usize, held: HeldUnits) {
+        if let Some(level) = self.all_mut(index + 1).last() {
+            level.held = Some(Box::new(held));
+        }
+    }
+
+    #[inline]
+    fn take_held(&mut self, index: usize) -> Option<Box<HeldUnits>> {
+        self.0.get_mut(index)?.held.take()
+    }
+}
+
 impl PendingLevel {
+    const TO_ASK: Self = Self {
+        quotas: None,
+        state: LevelState::ToAsk,
+        held: None,
+    };
+
     #[inline]
     pub(super) fn quotas<'a>(&'a self, limiter: &'a RateLimiter) -> &'a Quotas {
         self.quotas.as_ref().unwrap_or(&limiter.quotas)
@@ -503,53 +612,6 @@ impl PendingLevel {
         let counted_key = limiter.counted_key(self.quotas(limiter), data.key()?);
         Some(counted_key.check(data.cost().saturating_sub(held)))
     }
-
-    /// Answers a level without quotas. Fails if the cost cannot be charged at once.
-    #[inline]
-    fn decide_without_store(
-        &mut self,
-        limiter: &RateLimiter,
-        cost: u32,
-        slots: Option<u32>,
-        is_within_limits: bool,
-    ) -> Result<(), Error> {
-        let quotas = self.quotas(limiter);
-        if let Some(limit) = quotas.min_slots() {
-            match slots {
-                None if cost > 0 => return Err(Error::holds_nothing(&limiter.name)),
-                Some(slots) if slots > limit && is_within_limits => {
-                    return Err(Error::slots_exceed_limit(slots, limit));
-                }
-                _ => {}
-            }
-        }
-        match quotas.min_limit() {
-            None if self.is_to_ask() => self.state = LevelState::Answered,
-            None => {}
-            Some(limit) if cost > limit && is_within_limits => {
-                return Err(Error::cost_exceeds_limit(cost, limit));
-            }
-            // The store refuses a cost above a limit, without a wait. To split it would not help.
-            Some(limit) if cost <= limit && cost > quotas.max_cost() && self.is_to_ask() => {
-                return Err(Error::cost_too_large(cost, quotas.max_cost()));
-            }
-            Some(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Refuses a level whose key is blocked.
-    #[inline]
-    fn refuse_blocked(&mut self, limiter: &RateLimiter, data: &LevelData) -> Option<Answer> {
-        if matches!(self.state, LevelState::Answered) {
-            return None;
-        }
-        let quotas = self.quotas(limiter);
-        let left = limiter.blocked_for(limiter.counted_key(quotas, data.key()?))?;
-        let refusal = blocked(quotas, data.cost(), left);
-        self.state = LevelState::Answered;
-        Some(refusal)
-    }
 }
 
 #[inline]
@@ -564,12 +626,13 @@ pub(super) type Checks<'a> = SmallVec<[Check<'a>; 4]>;
 #[inline]
 fn checks<'a>(
     limiters: &'a impl Limiters,
-    levels: &'a [PendingLevel],
+    levels: &'a PendingLevels,
     data: &'a [LevelData],
     is_such: impl Fn(usize, &PendingLevel) -> bool,
 ) -> Checks<'a> {
     let mut checks = Checks::new();
-    for (index, (level, data)) in levels.iter().zip(data).enumerate() {
+    for (index, data) in data.iter().enumerate() {
+        let level = levels.get(index);
         if is_such(index, level) {
             let limiter = limiters.limiter(index);
             checks.extend(limiter.and_then(|limiter| level.check(limiter, data)));
@@ -578,21 +641,34 @@ fn checks<'a>(
     checks
 }
 
+/// Returns the error of a level with a quota in flight that holds nothing, or takes more slots than there are.
+#[cold]
+fn slots_error(
+    slots: Option<&SlotsOfCheck>,
+    index: usize,
+    limiter: &RateLimiter,
+    cost: u32,
+    limit: u32,
+) -> Option<Error> {
+    match slots.map(|slots| slots.of_level(index)) {
+        None if cost > 0 => Some(Error::holds_nothing(&limiter.name)),
+        Some(slots) if slots > limit => Some(Error::slots_exceed_limit(slots, limit)),
+        _ => None,
+    }
+}
+
 /// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.
 #[cold]
 fn ask_for_slots(
     slots: &mut SlotsOfCheck,
     first: &RateLimiter,
     limiters: &impl Limiters,
-    levels: &[PendingLevel],
+    levels: &PendingLevels,
     data: &[LevelData],
 ) -> Option<PendingAnswers> {
     let checks = checks(limiters, levels, data, to_ask);
-    let asked = levels.iter().enumerate();
-    let asked: Indices = asked
-        .filter(|(_, level)| level.is_to_ask())
-        .map(|(index, _)| index)
-        .collect();
+    let is_to_ask = |index: &usize| levels.get(*index).is_to_ask();
+    let asked: Indices = (0..data.len()).filter(is_to_ask).collect();
     (!checks.is_empty()).then(|| slots.ask(first, &checks, &asked))
 }
 

@@ -308,7 +308,7 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
     let windows = charged
         .quotas()
         .map(|quota| quota.quota().longest_counted_micros());
-    // The time of a lease is that of its store.
+    // A lease has the time of its store.
     let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;
     has_same_clock && windows.max().is_some_and(|longest| elapsed < longest)
 }

@@ -1,4 +1,4 @@
-//! The response body: that of the inner service, or that of a rejection.
+//! The response body: from the inner service, or from a rejection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use super::permit::HeldPermit;
 
 pin_project! {
-    /// The response body of [`RateLimit`](crate::RateLimit): the body `B` of the inner service, or that of a
+    /// The response body of [`RateLimit`](crate::RateLimit): the body `B` of the inner service, or the body of a
     /// rejection.
     #[derive(Debug)]
     pub struct ResponseBody<B> {

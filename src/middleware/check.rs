@@ -62,8 +62,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         return StartedCheck::Done(rejected);
     }
     let started = (!config.max_wait.is_zero()).then(Instant::now);
-    let mut lookups = levels.iter().map(|level| &level.quotas);
-    let stage = if lookups.any(|quotas| matches!(quotas, AppliedQuotas::LookingUp(_))) {
+    let stage = if levels.iter().any(CheckedLevel::is_looking_up) {
         Stage::LookingUpPlans
     } else {
         match attempt(config, &mut levels, started) {
@@ -87,7 +86,8 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
 #[inline]
 fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Result<(), Outcome> {
     let mut layer_cost = None;
-    for (index, level) in config.levels().enumerate() {
+    let levels_of_layer = (0..).map_while(|index| Some((index, config.level(index)?)));
+    for (index, level) in levels_of_layer {
         let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
         match level.extract(parts) {
             Ok(key) => levels.push(CheckedLevel {
@@ -127,15 +127,13 @@ fn attempt(
         let Some(limiter) = limiters.limiter(index) else {
             continue;
         };
-        let quotas = match &level.quotas {
-            AppliedQuotas::OfPlan(quotas) => Some(quotas),
-            _ => None,
+        let (quotas, failure) = match &level.quotas {
+            AppliedQuotas::OfPlan(quotas) => (Some(quotas), None),
+            AppliedQuotas::Unknown(error) => (None, Some(error)),
+            _ => (None, None),
         };
-        check.add(limiter, &level.key, level.cost, quotas);
         check.add_slots(limiters.level(index).map_or(1, |level| level.slots));
-        if let AppliedQuotas::Unknown(error) = &level.quotas {
-            check.fail_lookup(error.clone());
-        }
+        check.add(limiter, &level.key, level.cost, quotas, failure);
     }
     match check.start(&limiters) {
         Poll::Ready(checked) => {
@@ -159,7 +157,7 @@ fn slots_of_check(
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
-#[inline]
+#[inline(always)]
 fn finish_attempt(
     config: &LayerConfig,
     levels: &mut CheckedLevels,
@@ -221,7 +219,7 @@ fn backoff(
     decision: &DecisionView,
 ) -> Option<Duration> {
     let left = config.max_wait.saturating_sub(started?.elapsed());
-    // The quotas of a limiter may not be those of the key.
+    // The key may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
     // A dry run delays no request.
     if config.is_dry_run || levels.iter().any(is_unknown) {

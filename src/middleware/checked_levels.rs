@@ -30,7 +30,7 @@ pub(super) struct OfLayer<'a> {
 
 /// The quotas that apply at a level.
 pub(super) enum AppliedQuotas {
-    /// Those of the limiter.
+    /// The limiter's quotas.
     Own,
     OfPlan(Quotas),
     LookingUp(PlanFuture),
@@ -61,6 +61,11 @@ impl CheckedLevel {
             AppliedQuotas::OfPlan(quotas) => Some(quotas),
             _ => config.level(self.index).map(|level| level.limiter.quotas()),
         }
+    }
+
+    #[inline]
+    pub(super) fn is_looking_up(&self) -> bool {
+        matches!(self.quotas, AppliedQuotas::LookingUp(_))
     }
 }
 

@@ -83,7 +83,7 @@ impl LayerConfig {
         }
     }
 
-    /// Adds a level. A limiter without a failure policy gets that of the layer.
+    /// Adds a level. A limiter without a failure policy gets the layer's.
     pub(super) fn add(&mut self, mut level: Level) {
         if let (false, Some(policy)) = (level.limiter.has_policy(), self.first.limiter.policy()) {
             level.inherits_policy = true;

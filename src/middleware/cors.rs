@@ -39,7 +39,7 @@ use http::{HeaderName, Method};
 use crate::middleware::headers::field_names as field;
 
 /// The headers of a layer that scripts can read only if CORS exposes them: `Retry-After`, the headers of all
-/// [dialects](crate::Headers), and those of gRPC-Web.
+/// [dialects](crate::Headers), and the headers of gRPC-Web.
 ///
 /// Pass it to `CorsLayer::expose_headers` of tower-http. `Access-Control-Expose-Headers: *` has the same
 /// effect, but not for requests with credentials.

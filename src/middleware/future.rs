@@ -52,6 +52,7 @@ pin_project! {
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
+    #[inline(always)]
     pub(super) fn checking(check: CheckFuture, service: S, request: Request<B>) -> Self {
         let call = Some((service, request));
         Self {
@@ -59,12 +60,14 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn calling(response: S::Future, finisher: Option<ResponseFinisher>) -> Self {
         Self {
             state: State::Calling { response, finisher },
         }
     }
 
+    #[inline(always)]
     pub(super) fn rejected(response: Response<Bytes>) -> Self {
         let response = Some(response);
         Self {

@@ -55,8 +55,8 @@ use crate::store::Store;
 /// 1. **Key.** The layer extracts the [key](Self::key), unless the request is [skipped](Self::skip). A
 ///    request without a key is rejected with 400 by default; see [`on_missing_key`](Self::on_missing_key).
 ///    If the server is misconfigured, so that no request has a key, all requests are answered 500.
-/// 2. **Check.** The layer checks the [cost](Self::cost) against its quotas, or against those [of the
-///    key](Self::quotas_for), and against those of [other keys](Self::and). If all quotas admit it, it is
+/// 2. **Check.** The layer checks the [cost](Self::cost) against its quotas, or against the quotas [of the
+///    key](Self::quotas_for), and against the quotas of [other keys](Self::and). If all quotas admit it, it is
 ///    charged to all of them. If the store fails, the [failure policy](Self::on_failure) decides: by default,
 ///    with the counts of this process.
 /// 3. **Admitted.** The service gets the request with a [`DecisionView`](crate::DecisionView) in its
@@ -147,7 +147,7 @@ impl RateLimitLayer {
     /// Layers with the same store and name share their counts, so give each separate limit its own name. If two
     /// nested layers have the same store, name and key, a request may be charged twice to the same count.
     ///
-    /// Clients may see the name, as that of a policy in the [headers](crate::Headers).
+    /// Clients may see the name, as the name of a policy in the [headers](crate::Headers).
     pub fn name(self, name: impl AsRef<str>) -> Self {
         self.with(|config| config.first.limiter = config.first.limiter.clone().name(name))
     }
@@ -155,8 +155,8 @@ impl RateLimitLayer {
     /// Sets the extractor of the key, which decides who shares a count. The default is
     /// [`peer_ip`](crate::key::peer_ip), the address at the other end of the connection.
     ///
-    /// A closure is wrapped: `.key(key::from_fn(|parts| ..))`. The module [`key`](mod@crate::key) lists the extractors, and [Keys](crate::guide::keys) in the guide
-    /// helps to choose one.
+    /// A closure alone is not an extractor: write `.key(key::from_fn(|parts| ..))`. The module [`key`](mod@crate::key)
+    /// lists the extractors, and [Keys](crate::guide::keys) in the guide helps to choose one.
     ///
     /// # Examples
     ///
@@ -239,7 +239,7 @@ impl RateLimitLayer {
         self.with(|config| config.first.slots = slots)
     }
 
-    /// Adds a limit with its own key, which must admit each request too: that of the tenant, or of the whole
+    /// Adds a limit with its own key, which must admit each request too: the tenant's, or the limit of the whole
     /// service.
     ///
     /// All limits of the layer are checked together. A request is charged to all of them, or to none, and with
@@ -249,7 +249,7 @@ impl RateLimitLayer {
     ///
     /// - Each limiter has its own name. By default it has the failure policy of this layer.
     /// - The other settings of the layer, such as [`name`](Self::name), [`key`](Self::key) and
-    ///   [`quotas_for`](Self::quotas_for), are those of its own limit.
+    ///   [`quotas_for`](Self::quotas_for), apply to its own limit.
     /// - The [`Rejection`](crate::Rejection), the metrics and the log name the limiter that refused.
     /// - [Blocking](crate::Admin::block) a key of one limiter blocks it there.
     ///
@@ -358,7 +358,7 @@ impl RateLimitLayer {
     /// Delays refused requests until units are available, for at most `max_wait`, instead of rejecting them.
     ///
     /// Use it for outgoing requests that must stay below the limit of an upstream. Turn off the headers there,
-    /// as below: then the caller sees those of the upstream unchanged. In front of a server, reject instead: a
+    /// as below: then the caller sees the upstream's headers unchanged. In front of a server, reject instead: a
     /// waiting request holds memory and a connection, and its client may have disconnected.
     ///
     /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service.
@@ -536,7 +536,7 @@ impl RateLimitLayer {
     /// [headers](Self::headers) of the limit. For problem details, use [`problem_json`](crate::problem_json()). The
     /// function is not called for gRPC calls that [`grpc`](Self::grpc) answers.
     ///
-    /// The body has to be in memory, as that of a text or of `Json` is. A stream is left out, and one log line says
+    /// The body has to be in memory, as a text or `Json` is. A stream is left out, and one log line says
     /// so.
     ///
     /// # Examples
@@ -581,7 +581,7 @@ impl RateLimitLayer {
     /// Rejects gRPC calls with a gRPC status: the response has HTTP status 200, no body, and `grpc-status` in
     /// its headers.
     ///
-    /// Use it for routes that serve only gRPC, such as those of a tonic server. Without it, a gRPC client
+    /// Use it for routes that serve only gRPC, such as a tonic server's. Without it, a gRPC client
     /// maps the 429 to `UNAVAILABLE`, and many clients retry that at once.
     ///
     /// It is off by default, because any client can send `content-type: application/grpc`. On a REST route,
@@ -687,7 +687,7 @@ impl RateLimitLayer {
         &self.config.first.limiter
     }
 
-    /// Returns the limiters of all levels: that of this layer, then those that were [added](Self::and).
+    /// Returns the limiters of all levels: first this layer's own, then those that were [added](Self::and).
     ///
     /// # Examples
     ///

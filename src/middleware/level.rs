@@ -85,7 +85,7 @@ pub enum MissingKey {
 impl Level {
     /// Creates a level of a limiter and the extractor of its key.
     ///
-    /// The limiter needs the same store as the layer. If it has no failure policy, it has that of the layer.
+    /// The limiter needs the same store as the layer. If it has no failure policy, it has the layer's.
     /// Without [`cost`](Self::cost), the level costs what the layer costs.
     pub fn new(limiter: RateLimiter, key: impl KeyExtractor) -> Self {
         Self {
@@ -189,7 +189,7 @@ impl Level {
         extracted
     }
 
-    /// Returns the cost of a request, or that of the layer if this level has none of its own.
+    /// Returns the cost of a request: the layer's cost if this level has none of its own.
     #[inline]
     pub(super) fn cost_of(&self, parts: &Parts, of_layer: impl FnOnce() -> u32) -> u32 {
         self.cost.as_ref().map_or_else(of_layer, |cost| cost(parts))

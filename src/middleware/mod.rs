@@ -34,4 +34,4 @@ pub use rejection::{
 };
 pub use rejection_response::RejectionResponse;
 pub use reservation::Reservation;
-pub use service::{CloneService, RateLimit};
+pub use service::RateLimit;

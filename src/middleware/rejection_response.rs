@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body::Body;
 
-use super::diagnostics::OnceFlag;
+use crate::telemetry::OnceFlag;
 
 /// The values that a [responder](crate::RateLimitLayer::responder) may return. A response of status 200 gets the
 /// status of the rejection.

@@ -24,16 +24,16 @@ use super::response::{prepare_request, rejection_response};
 /// make calls wait, and have no keys. `ServiceBuilder::rate_limit` adds tower's. The guide compares them:
 /// [migrating](crate::guide::migrating::tower).
 ///
-/// The request body can be of any type. The response body has to implement [`http_body::Body`], like those of
+/// The request body can be of any type. The response body has to implement [`http_body::Body`], like the bodies of
 /// axum, hyper, tonic and tower-http, because [`settle`](crate::RateLimitLayer::settle) needs its size. The
-/// inner service has to implement `Clone`: see [`CloneService`].
+/// inner service has to implement `Clone`.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
     config: Arc<LayerConfig>,
 }
 
-/// The services that a [`RateLimitLayer`](crate::RateLimitLayer) can wrap: all that implement `Clone`, as those of
+/// The services that a [`RateLimitLayer`](crate::RateLimitLayer) can wrap: all that implement `Clone`, as services of
 /// axum, hyper and tonic do.
 ///
 /// While a check waits for the store, its future holds the service that was polled ready, and a clone takes its
@@ -44,7 +44,7 @@ pub struct RateLimit<S> {
     note = "derive `Clone`, or replace `BoxService` by `BoxCloneService` (`.boxed()` by `.boxed_clone()`)",
     note = "a service that cannot be cloned can be shared by `tower::buffer::Buffer` inside of the rate limit"
 )]
-pub trait CloneService: Clone {}
+pub(crate) trait CloneService: Clone {}
 
 #[diagnostic::do_not_recommend]
 impl<S: Clone> CloneService for S {}
@@ -58,18 +58,6 @@ impl<S> RateLimit<S> {
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    #[must_use]
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Consumes `self` and returns the inner service.
-    #[must_use]
-    pub fn into_inner(self) -> S {
-        self.inner
     }
 }
 
@@ -88,24 +76,24 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let (mut parts, body) = req.into_parts();
-        let outcome = match start_check(&self.config, &parts) {
-            StartedCheck::Done(outcome) => outcome,
+        match start_check(&self.config, &parts) {
             StartedCheck::Pending(check) => {
                 let request = Request::from_parts(parts, body);
-                return ResponseFuture::checking(check, self.take_ready(), request);
+                ResponseFuture::checking(check, self.take_ready(), request)
             }
-        };
-        match prepare_request(&self.config, &mut parts, outcome) {
-            // Calls the service in place: to clone an axum service allocates.
-            Ok(finisher) => {
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::calling(self.inner.call(request), finisher)
-            }
-            Err(rejection) => {
-                // Releases what the inner service has reserved for this call.
-                drop(self.take_ready());
-                ResponseFuture::rejected(rejection_response(&self.config, rejection, &parts))
-            }
+            StartedCheck::Done(outcome) => match prepare_request(&self.config, &mut parts, outcome)
+            {
+                // Calls the service in place: to clone an axum service allocates.
+                Ok(finisher) => {
+                    let request = Request::from_parts(parts, body);
+                    ResponseFuture::calling(self.inner.call(request), finisher)
+                }
+                Err(rejection) => {
+                    // Releases what the inner service has reserved for this call.
+                    drop(self.take_ready());
+                    ResponseFuture::rejected(rejection_response(&self.config, rejection, &parts))
+                }
+            },
         }
     }
 }

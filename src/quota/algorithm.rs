@@ -57,7 +57,7 @@ pub enum Algorithm {
     /// Never admits more than the limit, and the size is bounded however high the limit is. With 60 buckets,
     /// a unit of a one-minute quota returns at most one second late.
     ///
-    /// Quotas of a key with buckets of one length share them: those of `SlidingBuckets(60)` of an hour and of
+    /// Quotas of a key with buckets of one length share them: for example `SlidingBuckets(60)` of an hour and
     /// `SlidingBuckets(1)` of a minute.
     ///
     /// The number of buckets is from 1 to 1000. [`Quota::with_algorithm`](crate::Quota::with_algorithm) accepts no

@@ -217,8 +217,7 @@ impl BlockRule {
     }
 
     /// Returns the duration of a block after `earlier` blocks that are not forgotten.
-    #[must_use]
-    pub fn duration_after(&self, earlier: u32) -> Duration {
+    pub(crate) fn duration_after(&self, earlier: u32) -> Duration {
         // 2^30 seconds are longer than the longest block.
         let doublings = if self.is_doubling { earlier.min(30) } else { 0 };
         self.first

@@ -189,7 +189,7 @@ impl CalendarWindows {
         matches!(self.starts, [_, start, end, ..] if start <= now && now < end)
     }
 
-    /// Returns the window at a time, or `None` if it is not one of those of which the next two are known.
+    /// Returns the window at a time, or `None` unless the next two windows are known, too.
     fn window_at(&self, now: u64) -> Option<AlignedWindow> {
         let windows = (self.first..).zip(self.starts.windows(4));
         let mut windows = windows.filter_map(|(index, starts)| match starts {
@@ -392,7 +392,7 @@ mod tests {
         for name in ZONES {
             let zone = TimeZone::get(name).unwrap();
             let calendars = calendars(name);
-            // The first number of the calendar and that of the model, and the latest number of the model.
+            // The first number of the calendar, the first of the model, and the latest of the model.
             let mut known: Vec<Option<(i64, i64)>> = vec![None; calendars.len()];
             for second in YEARS.step_by(1_800) {
                 let time = i64::try_from(second).unwrap();

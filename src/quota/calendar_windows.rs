@@ -70,7 +70,7 @@ pub(crate) struct AlignedWindow {
     pub(crate) left: u64,
     /// The length of the next window, in microseconds.
     pub(crate) next_length: u64,
-    /// The length of the window after that, if windows are those of a calendar.
+    /// The length of the window after that, if windows follow a calendar.
     ///
     /// The same count may then be used in another zone, which may be two windows ahead: dates differ by up to two, at 26
     /// hours between the time zones.

@@ -9,7 +9,7 @@ use crate::error::ConfigError;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The quotas of one key, such as those of a tenant.
+/// The quotas of one key, such as a tenant's.
 ///
 /// A layer with [`quotas_for`](crate::RateLimitLayer::quotas_for) looks up the plan of each request's key.
 ///

@@ -214,7 +214,7 @@ fn charging(list: &[Quota]) -> SmallVec<[usize; 1]> {
     charging
 }
 
-/// Gives a quota a count of its own if its calendar is another one than those of the same unit before it. They would
+/// Gives a quota a count of its own if an earlier quota has another calendar of the same unit. They would
 /// share the number that stands for their windows.
 fn with_own_calendar_count(quota: Quota, before: &[Quota]) -> Quota {
     let Some(calendar) = quota.calendar() else {

@@ -60,7 +60,7 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::
 }
 
 /// Deserializes text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
-/// "algorithm": "sliding-buckets:60", "name": "burst"}`. The window may be that of a calendar:
+/// "algorithm": "sliding-buckets:60", "name": "burst"}`. The window may follow a calendar:
 /// `"month@Europe/Berlin"`.
 ///
 /// In a map, `limit` and `window` are required, `algorithm` and `name` are optional, and any other field is

@@ -263,7 +263,7 @@ impl fmt::Display for Quotas {
 }
 
 impl Quota {
-    /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; that of a calendar as its unit: `month`.
+    /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; a calendar's window as its unit: `month`.
     pub(crate) fn short_window(&self) -> String {
         if let Some(calendar) = self.calendar() {
             return calendar.unit().word().to_owned();

@@ -13,7 +13,7 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///
 /// A [`Store`](crate::Store) keeps one value for each limiter and key, for example as a row of a database. To
 /// decide a check, it reads the value, calls [`check`](Self::check), and writes the value back in the same
-/// transaction. The decisions are the same as those of [`MemoryStore`](crate::MemoryStore) and
+/// transaction. The decisions are the same as in [`MemoryStore`](crate::MemoryStore) and
 /// [`RedisStore`](crate::RedisStore), to the microsecond. With the feature `serde`, the value can be serialized
 /// in any format.
 ///
@@ -92,7 +92,7 @@ pub struct Counters {
 /// The algorithm and the window of a stored count.
 type CountId = (Algorithm, u64);
 
-/// A stored count: that of a quota's [`stored_count`](Quota::stored_count).
+/// The stored count of a quota: see [`stored_count`](Quota::stored_count).
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Count {
@@ -171,7 +171,6 @@ impl Counters {
         let mut row = self.row();
         let check = QuotaCheck::new(quota, cost, now);
         let id = quota.stored_count();
-        row.ask(id, &check);
         if let Some(count) = self.find(id) {
             answer.push(count.check(check, &mut row).into());
         } else {
@@ -182,7 +181,11 @@ impl Counters {
                 self.counts.push(count);
             }
         }
-        self.renew(row, now);
+        // A refusal changes nothing.
+        if row.changes != Changes::NONE {
+            row.ask(id, &check);
+            self.renew(row, now);
+        }
     }
 
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
@@ -385,7 +388,7 @@ impl Counters {
 
     /// Removes all units that count under the quotas of a reset.
     ///
-    /// A log is removed with the history of all its windows, also those of quotas that the reset does not have.
+    /// A log is removed with the history of all its windows, also windows that the reset does not have.
     pub fn reset(&mut self, reset: Reset<'_>) {
         for (_, quota) in reset.quotas.charging() {
             let id = quota.stored_count();
@@ -550,6 +553,7 @@ fn whole_seconds(dies_at: u64) -> u64 {
 }
 
 /// Returns `used` of `limit` in 1/1024, rounded up.
+#[inline]
 fn parts_of_1024(used: u32, limit: u32) -> u16 {
     let part = (u64::from(used) * 1_024).div_ceil(u64::from(limit.max(1)));
     u16::try_from(part).unwrap_or(u16::MAX)

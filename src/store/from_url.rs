@@ -216,6 +216,23 @@ mod tests {
             #[cfg(feature = "cluster")]
             ("redis+cluster://user:secret@a:x,b", "invalid port number"),
             ("redis+http://user:secret@a", "not a redis url"),
+            ("redis-http://user:secret@a", "not a redis url"),
+            (
+                "redis-sentinel://user:secret@a,b/m",
+                "\"redis-sentinel://…\": write `redis+sentinel://` instead",
+            ),
+            ("sentinel://:secret@a,b/m", "write `redis+sentinel://`"),
+            (
+                "redis-cluster://user:secret@a,b",
+                "write `redis+cluster://`",
+            ),
+            ("cluster://user:secret@a,b", "write `redis+cluster://`"),
+            ("rediss-cluster://:secret@a,b", "write `rediss+cluster://`"),
+            ("sentinel+redis://:secret@a/m", "write `redis+sentinel://`"),
+            (
+                "redis-sentinel://:1#secret@a/m",
+                "write `redis+sentinel://`",
+            ),
         ] {
             let error = from_url(url).err().unwrap();
             assert_eq!(error.kind(), ConfigErrorKind::Url);

@@ -113,7 +113,7 @@ impl ProtectedStore {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn ask(
         &self,
         checks: &[Check<'_>],

@@ -187,8 +187,8 @@ impl From<Check<'_>> for OwnedCheck {
 
 /// A request to a [`Store`](crate::Store): remove all units that count against a key.
 ///
-/// Only the counts of [`quotas`](Self::quotas) are removed: a log with the history of all its windows, also those of
-/// other quotas. A blocked key stays blocked.
+/// Only the counts of [`quotas`](Self::quotas) are removed: a log with the history of all its windows, also windows
+/// of other quotas. A blocked key stays blocked.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Reset<'a> {

@@ -205,7 +205,7 @@ fn unsupported<T>(text: &'static str) -> StoreFuture<T> {
     StoreFuture::ready(Err(Error::new(ErrorKind::Unsupported, text)))
 }
 
-/// Implements the methods of [`Store`] by those of another store, which the closure returns.
+/// Implements the methods of [`Store`] by the methods of another store, which the closure returns.
 macro_rules! delegate_to_store {
     (|$self:ident| $store:expr) => {
         fn id(&$self) -> StoreId {

@@ -82,7 +82,7 @@ impl Default for Events {
 
 impl Events {
     /// Logs an admission at one level of a check.
-    #[inline]
+    #[inline(always)]
     pub(super) fn log_admitted(&self, limiter: &str, level: LevelDecision<'_>) {
         debug!(
             target: "tollgate::check",

@@ -5,8 +5,7 @@
 mod busiest_refused;
 mod checks;
 mod events;
-mod failure_streak;
-mod line_interval;
+mod line_limits;
 #[cfg(test)]
 mod log_capture;
 mod metrics;
@@ -15,8 +14,7 @@ mod outcome_label;
 
 pub use busiest_refused::RefusedKey;
 pub(crate) use checks::Telemetry;
-pub(crate) use failure_streak::FailureStreak;
-pub(crate) use line_interval::LineInterval;
+pub(crate) use line_limits::{FailureStreak, LineInterval, OnceFlag};
 #[cfg(test)]
 pub(crate) use log_capture::log_of;
 pub(crate) use metrics::{LeaseMeter, StoreMeter};

@@ -122,7 +122,7 @@ impl OutageLog {
         }
     }
 
-    /// Records a success. Logs the end of an outage, and that of a wrong set-up.
+    /// Records a success. Logs the end of an outage or of a wrong set-up.
     #[inline]
     pub(crate) fn record_success(&self, limiter: &str) {
         if self.outage.is_on() || self.misconfiguration.is_on() {

@@ -396,9 +396,15 @@ fn a_flood_at_one_limiter_neither_stops_nor_lifts_blocks_of_another() {
         time.memory.parts().block_list,
         time.redis.parts().block_list,
     ] {
-        assert!(list.blocked_for(&login, &Key::from(0)).is_some());
-        assert!(list.blocked_for(&flooded, &Key::from(999)).is_some());
-        assert!(list.blocked_for(&flooded, &Key::from(1_000)).is_none());
+        // An automatic block has no effect on a key that is blocked, and finds no room for another.
+        let put = |limiter, key: u32| {
+            let key = Key::from(key);
+            list.put(Block::new(limiter, &key, HOUR).automatic())
+        };
+        assert!(!put(&login, 0).expect("a blocked key"));
+        assert!(!put(&flooded, 999).expect("a blocked key"));
+        let full = put(&flooded, 1_000).expect_err("a full list");
+        assert_eq!(full.kind(), ErrorKind::Full);
     }
     // The limiters together leave room for operators.
     let others = (2..10).map(|limiter| block(&Key::from(limiter), 0..1_010));

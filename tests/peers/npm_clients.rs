@@ -32,7 +32,7 @@ const FORMS: [(&str, Option<Headers>, bool); 7] = [
     ("default", None, true),
     ("retry-after", Some(Headers::none()), true),
     ("delta", Some(Headers::x_ratelimit().delta_reset()), false),
-    ("epoch", Some(Headers::x_ratelimit().epoch_reset()), false),
+    ("epoch", Some(Headers::x_ratelimit()), false),
     ("draft-6", Some(Headers::ietf(IetfDraft::Draft06)), false),
     ("draft-7", Some(Headers::ietf(IetfDraft::Draft07)), false),
     ("draft-11", Some(Headers::ietf(IetfDraft::Draft11)), false),

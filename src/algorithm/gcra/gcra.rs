@@ -95,6 +95,7 @@ impl Gcra {
 }
 
 impl CountingRule for Gcra {
+    #[inline]
     fn is_in_future(&self, check: &QuotaCheck) -> bool {
         self.time > check.now
     }
@@ -136,6 +137,7 @@ impl CountingRule for Gcra {
         (self.rate, self.inflow) = (current.rate, current.inflow);
     }
 
+    #[inline]
     fn used(&self, _: &QuotaCheck) -> u64 {
         u64::from(self.units) + u64::from(self.part > 0)
     }
@@ -166,6 +168,7 @@ impl CountingRule for Gcra {
     }
 
     /// Returns the position of the end of the charge.
+    #[inline]
     fn position(&self, _: &QuotaCheck) -> u64 {
         self.inflow.into()
     }

@@ -135,7 +135,7 @@ impl Log {
         }
     }
 
-    /// Charges a cost for which all windows have room. The check is that of the longest window that is asked, with the
+    /// Charges a cost for which all windows have room. The check has the longest window that is asked, with the
     /// largest limit asked with it.
     #[must_use]
     pub(in crate::algorithm) fn charge(&mut self, check: &QuotaCheck, expires: u64) -> Changes {

@@ -92,7 +92,7 @@ use crate::key::reads::Reads;
 /// - Each proxy has to append to the header or overwrite it. It must not pass on the client's header
 ///   unchanged. For nginx: `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for`.
 /// - With `hops`, the service must not be reachable without its proxies. The same holds for `behind` with
-///   networks that others use too, such as those of a CDN: anyone who rents a server there is trusted.
+///   networks that others use too, such as a CDN's: anyone who rents a server there is trusted.
 /// - A client can list `X-Forwarded-For` in `Connection`, and some proxies then remove the header that they
 ///   have just written (CVE-2024-45410). Then all clients of that proxy share one count, by rule 3 or 4.
 ///   An address from the client is still not trusted.
@@ -250,7 +250,7 @@ impl ClientIp {
     /// default, a CDN passes on `True-Client-IP`, `X-Azure-ClientIP` or `Fastly-Client-IP` from the client,
     /// if it does not set that header itself.
     ///
-    /// With an invalid name, or that of a list header, all requests are answered 500, and one log line says
+    /// With an invalid name, or the name of a list header, all requests are answered 500, and one log line says
     /// so. Call [`checked`](Self::checked) to get the error at startup.
     ///
     /// # Examples

@@ -153,7 +153,7 @@ impl AutomaticBlocks {
         }
     }
 
-    /// Adds a refusal to the unsent ones. While these are of too many keys, those of further keys are dropped.
+    /// Adds a refusal to the unsent ones. While these are of too many keys, refusals of further keys are dropped.
     fn add(&self, key: &Key, now: u64, wait: Duration) {
         let mut unsent = self.unsent();
         let name = key.fingerprint();

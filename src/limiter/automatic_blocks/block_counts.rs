@@ -1,6 +1,6 @@
 //! The counts behind automatic blocks, which are units of ordinary quotas in any store.
 //!
-//! A limiter has a second name for them, so that a key has these units beside those of its own quotas:
+//! A limiter has a second name for them, so that a key has these units beside the units of its own quotas:
 //!
 //! - its refusals, in buckets: if the quota refuses a charge, these are too many, and a block is due;
 //! - its blocks, in a log. All of them are charged together when the last one starts, so that the log has one time.

@@ -222,8 +222,9 @@ async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Ac
     check.stay_within_limits();
     check.take_slots(SlotsOfCheck::new(max_wait, line));
     for level in levels {
-        check.add(level.limiter, &level.key, level.cost, level.quotas.as_ref());
         check.add_slots(level.slots);
+        let quotas = level.quotas.as_ref();
+        check.add(level.limiter, &level.key, level.cost, quotas, None);
     }
     let checked: Checked = match check.start(levels) {
         Poll::Ready(checked) => checked,

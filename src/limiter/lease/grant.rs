@@ -5,7 +5,7 @@ use crate::decision::{Answer, GrantUse};
 /// One charge of the store, whose units this process may use until it ends.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
-    /// Identifies the grant among those of the process. Never 0.
+    /// Identifies the grant among all grants of the process. Never 0.
     pub(super) number: u64,
     /// The answer of the store, with the receipt of the charge.
     pub(super) answer: Answer,
@@ -25,7 +25,7 @@ impl Grant {
 
     /// Takes units, and writes the answer of the check.
     ///
-    /// The units that this grant has left count in its answer, although nobody has used them. Those of later grants
+    /// The units that this grant has left count in its answer, although nobody has used them. Units of later grants
     /// do not count there, and earlier grants have none left.
     #[inline]
     pub(super) fn take(&mut self, units: u32, now: u64, answer: &mut Answer) {

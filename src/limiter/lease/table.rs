@@ -85,7 +85,7 @@ struct LeasedKey {
 pub(in crate::limiter) struct TakenUnits {
     /// Whether the answer to the check was written: all its units came from grants.
     pub(in crate::limiter) is_complete: bool,
-    /// The units beyond those of the answer or, without an answer, all units.
+    /// The units beyond the answer's or, without an answer, all units.
     pub(in crate::limiter) grants: Vec<GrantUnits>,
     /// The request for units that has to be sent now.
     pub(super) ask: Option<Ask>,

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::lines::{OnceFlag, answering_500};
+use super::level_diagnostics::answering_500;
 use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::middleware::rejection::Rejection;
-use crate::telemetry::LineInterval;
+use crate::telemetry::{LineInterval, OnceFlag};
 
 /// The diagnostics of one layer: flags and logs that limit the number of log lines. Each level has its own for
 /// its key and its settlements.

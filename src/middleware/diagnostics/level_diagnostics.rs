@@ -2,12 +2,11 @@
 
 use http::request::Parts;
 
-use super::lines::{OnceFlag, answering_500};
 use super::misconfiguration::MisconfigurationChecks;
 use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::key::{Key, KeyError, KeyExtractor};
-use crate::telemetry::OutageLog;
+use crate::telemetry::{OnceFlag, OutageLog};
 
 /// The diagnostics of one level: its key, its cost and its settlements.
 #[derive(Debug)]
@@ -131,6 +130,15 @@ impl LevelDiagnostics {
                 self.settlement.record_failure(limiter, consequence, error);
             }
         }
+    }
+}
+
+/// Returns what happens to a request that cannot be checked.
+pub(super) fn answering_500(is_dry_run: bool) -> &'static str {
+    if is_dry_run {
+        "letting it pass in a dry run"
+    } else {
+        "answering 500"
     }
 }
 

@@ -9,8 +9,8 @@ use http::header::{FORWARDED, HeaderName};
 use http::request::Parts;
 
 use super::forwarded_values::{ForwardedValues, VALUES, Value};
-use super::lines::OnceFlag;
 use crate::key::{Key, KeyError, KeyExtractor, ReadExtension, claimed_client, has_route, peer_of};
+use crate::telemetry::OnceFlag;
 
 /// The number of requests that are inspected. They are enough to detect a misconfiguration, and later requests
 /// need no inspection.
@@ -198,7 +198,7 @@ fn is_private_address(key: &Key) -> bool {
     address.is_some_and(is_private)
 }
 
-/// Returns whether an address cannot be that of a public client: loopback, RFC 1918, RFC 6598, link-local or
+/// Returns whether an address cannot belong to a public client: loopback, RFC 1918, RFC 6598, link-local or
 /// unique local.
 fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {

@@ -5,10 +5,8 @@
 mod forwarded_values;
 mod layer_diagnostics;
 mod level_diagnostics;
-mod lines;
 mod misconfiguration;
 
 pub(super) use layer_diagnostics::Diagnostics;
 pub(super) use level_diagnostics::LevelDiagnostics;
-pub(super) use lines::OnceFlag;
 pub(super) use misconfiguration::layer_created;

@@ -46,7 +46,7 @@
 /// - those to requests that nothing counted: [skipped](crate::RateLimitLayer::skip) requests, or requests that
 ///   the policy [`open`](crate::FailurePolicy::open) admitted;
 /// - rejections for other reasons, with status 400, 500 or 503;
-/// - those of a [dry run](crate::RateLimitLayer::dry_run);
+/// - responses of a [dry run](crate::RateLimitLayer::dry_run);
 /// - redirects with no units left: a client that reads 0 might not follow the redirect.
 ///
 /// A 429 has a `Retry-After`, unless no wait helps because the cost is above a limit. Scripts in a browser can
@@ -55,7 +55,7 @@
 /// # Numbers
 ///
 /// - **limit, remaining, reset** are the numbers of one quota, if there are several: see
-///   [`DecisionView`](crate::DecisionView). In the drafts before 11, the limit is that of the quota with the
+///   [`DecisionView`](crate::DecisionView). In the drafts before 11, the limit belongs to the quota with the
 ///   fewest units left, as these drafts require.
 /// - **remaining** is the number of units that would be admitted now. A request that costs more can be refused
 ///   although some units are left. Then `remaining` and `r` of the drafts report those units, but
@@ -66,7 +66,7 @@
 /// - On a 429, **reset** and **`t`** are the time until this request is admitted, like `Retry-After`. If no
 ///   wait helps, `X-RateLimit-Reset` and `t` are omitted. Drafts 3 to 7 require a reset: there it is the
 ///   window. A `t` of 0 is also omitted.
-/// - **`RateLimit-Policy`** lists all quotas, those of all [levels](crate::RateLimitLayer::and). **`RateLimit`** of
+/// - **`RateLimit-Policy`** lists the quotas of all [levels](crate::RateLimitLayer::and). **`RateLimit`** of
 ///   draft 11 lists all quotas, but on a 429 only those that refuse. It leaves out levels that were not asked or
 ///   not counted.
 /// - **`q`** is the limit, and **`w`** the window. No draft can express a window that is not whole seconds:
@@ -85,7 +85,7 @@
 ///
 /// - **Lists**: each layer adds its policies to `RateLimit-Policy`, and to `RateLimit` of draft 11. A list in
 ///   the syntax of another draft is not changed, because both together would not parse.
-/// - **Other headers** are those of the layer that answered 429, or else of the layer with the fewest units
+/// - **Other headers** come from the layer that answered 429, or else from the layer with the fewest units
 ///   left.
 /// - **`Retry-After`**: if an inner layer rejects a request and an outer layer has no units left for a retry,
 ///   it is the longer wait. It is exact for requests that cost one unit, and for all requests with
@@ -127,6 +127,9 @@ pub(super) enum ResetFormat {
 
 impl Headers {
     /// Writes `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset` as Unix time: the default.
+    ///
+    /// The time comes from the clock of this machine. A client with a clock ahead of it retries too early, and one
+    /// with a clock behind it waits too long. `Retry-After` does not depend on clocks.
     #[must_use]
     pub const fn x_ratelimit() -> Self {
         Self {
@@ -175,21 +178,9 @@ impl Headers {
         }
     }
 
-    /// Writes `X-RateLimit-Reset` as Unix time: the default. It has no effect without that header.
+    /// Writes `X-RateLimit-Reset` as seconds from now. The default is Unix time. It has no effect without that header.
     ///
-    /// The time is that of the clock of this machine. A client with a clock ahead of it retries too early,
-    /// and one with a clock behind it waits too long. `Retry-After` does not depend on clocks.
-    #[must_use]
-    pub const fn epoch_reset(mut self) -> Self {
-        if self.x_ratelimit.is_some() {
-            self.x_ratelimit = Some(ResetFormat::Epoch);
-        }
-        self
-    }
-
-    /// Writes `X-RateLimit-Reset` as seconds from now. It has no effect without that header.
-    ///
-    /// Use it only for clients that expect this format. Clients that expect Unix time, like those of GitHub's
+    /// Use it only for clients that expect this format. Clients that expect Unix time, like clients of GitHub's
     /// API, read a small number as a time in 1970, and retry at once.
     #[must_use]
     pub const fn delta_reset(mut self) -> Self {

@@ -21,8 +21,7 @@ pub(super) const FIELDS: usize = 2;
 pub(super) struct Draft11Template {
     /// `"burst";q=100;w=60, "daily";q=1000;w=86400`
     policies: HeaderValue,
-    /// The start of each quota's limit, with the delimiter of the list: `, "burst";r=`. Those of all levels in
-    /// one list.
+    /// The start of each quota's limit, with the delimiter of the list: `, "burst";r=`. One list has all levels.
     members: Vec<String>,
 }
 

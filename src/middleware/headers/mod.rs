@@ -6,7 +6,6 @@ mod dialect;
 mod draft_11;
 mod drafts_03_to_07;
 pub(super) mod field_names;
-mod inner_remaining;
 mod number_value;
 mod policy_list;
 mod policy_names;
@@ -18,7 +17,7 @@ mod times;
 mod x_ratelimit;
 
 pub use dialect::{Headers, IetfDraft};
-pub(super) use inner_remaining::inner_remaining;
+pub(super) use field_names::inner_remaining;
 pub(super) use number_value::number_value;
 pub(super) use policy_names::violated_policies;
 #[cfg(test)]

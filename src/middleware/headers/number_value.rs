@@ -1,4 +1,4 @@
-//! Numbers as header values. The values of common numbers are static, and those of recent ones are shared.
+//! Numbers as header values. Values of common numbers are static, and values of recent ones are shared.
 
 use std::cell::RefCell;
 

@@ -37,7 +37,7 @@ pub(super) fn listed_limits(decision: &DecisionView) -> Vec<ListedLimit<'_>> {
 
 /// Returns the names of all quotas, in their order. No two names are equal, even without regard to case.
 ///
-/// A name is that of the quota, or else that of its limiter. If the limiter has several quotas, its name is
+/// A policy has the name of its quota, or else of its limiter. If the limiter has several quotas, its name is
 /// followed by the window.
 pub(in crate::middleware) fn policy_names(limits: &[ListedLimit<'_>]) -> Vec<String> {
     let mut names = Vec::new();

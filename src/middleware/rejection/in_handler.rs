@@ -11,12 +11,12 @@ use crate::error::Error;
 use crate::middleware::headers::{Headers, Templates};
 
 impl Rejection {
-    /// Returns the complete response: that of the responder, with the status and the headers of every rejection.
+    /// Returns the complete response: what the responder returns, with the status and the headers of every rejection.
     ///
     /// For limits that a handler checks, because the key or the cost is in the body. The responder is
     /// [`plain_text`](crate::plain_text()), [`problem_json`](crate::problem_json()) or your own. A response of
     /// status 200 gets the [status](Self::status) of the rejection. These headers are added:
-    /// `Cache-Control: no-store`, `Retry-After` unless no wait helps, and those of `headers` if a quota refused. The
+    /// `Cache-Control: no-store`, `Retry-After` unless no wait helps, and the `headers` if a quota refused. The
     /// extensions have this rejection.
     ///
     /// With the feature `axum-08`, a rejection can be returned from a handler. It then has the default headers and

@@ -135,7 +135,7 @@ fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
 fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
     let status = rejection.status();
     match rejection.reason() {
-        // RFC 9457, section 4.2.1: the title of a blank type is that of the status.
+        // RFC 9457, section 4.2.1: a blank type has the status as its title.
         _ if problem_type == BLANK => status.canonical_reason().unwrap_or("Error"),
         RejectionReason::Refused(_) => {
             "Request cannot be satisfied as assigned quota has been exceeded"

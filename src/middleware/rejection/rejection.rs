@@ -81,7 +81,7 @@ impl Rejection {
     }
 
     /// Returns the name of the limiter that rejected the request. In a layer with several
-    /// [levels](crate::RateLimitLayer::and), it is that of the level that refused.
+    /// [levels](crate::RateLimitLayer::and), it is the limiter of the level that refused.
     #[must_use]
     pub fn limiter(&self) -> &str {
         &self.limiter

@@ -46,12 +46,14 @@ const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
 /// let list = BlockList::new();
 /// let (limiter, key) = (Key::from("search"), Key::from("ada"));
 ///
-/// list.put(Block::new(&limiter, &key, Duration::from_secs(600)))?;
-/// assert!(list.blocked_for(&limiter, &key).is_some());
+/// let block = Block::new(&limiter, &key, Duration::from_secs(600));
+/// list.put(block)?;
+/// // An automatic block does not replace it.
+/// assert_eq!(list.put(block.automatic())?, false);
 ///
 /// // A duration of zero unblocks the key.
 /// list.put(Block::new(&limiter, &key, Duration::ZERO))?;
-/// assert_eq!(list.blocked_for(&limiter, &key), None);
+/// assert_eq!(list.put(block.automatic())?, true);
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 #[derive(Clone)]
@@ -130,8 +132,7 @@ impl BlockList {
     /// Returns how long a key of a limiter stays blocked. `None` if it is not blocked.
     ///
     /// Starts no refresh.
-    #[must_use]
-    pub fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
+    pub(crate) fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
         self.remaining(key.fingerprint().within(limiter.fingerprint()))
     }
 

@@ -34,6 +34,7 @@ impl Filter {
     }
 }
 
+#[inline]
 fn bit_of(name: Fingerprint) -> (usize, u64) {
     let [bits, _] = name.halves();
     let word = usize::try_from(bits >> 6).unwrap_or_default() % WORDS;

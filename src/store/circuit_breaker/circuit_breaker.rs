@@ -106,7 +106,7 @@ struct Inner {
     breakers: Box<[Breaker]>,
     /// The version of the nodes at which the breakers without slots were reset.
     reset_at: AtomicUsize,
-    /// Send probes for the limiters of the store. Those of limiters that are gone are removed now and then.
+    /// Send probes for the limiters of the store. Probers of limiters that are gone are removed now and then.
     probers: Mutex<Vec<Weak<Prober>>>,
     fallback: OnceLock<MemoryCounts>,
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The number of slots whose node is unknown, and of a store that is one server.
 pub(super) const UNKNOWN: usize = 0;
 
-/// The numbers that nodes may have, with that of unknown ones. The masters of a larger cluster share the last number.
+/// The numbers that nodes may have, with the number of unknown ones. The masters of a larger cluster share the last number.
 pub(super) const NUMBERS: usize = 256;
 
 /// The node of each slot, as a number that stays the same while the node serves slots.
@@ -104,7 +104,7 @@ impl Nodes {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Returns, for each number, whether it is that of any slot.
+    /// Returns, for each number, whether any slot has it.
     pub(super) fn used(&self) -> [bool; NUMBERS] {
         let mut used = [false; NUMBERS];
         for number in &self.by_slot {

@@ -181,7 +181,7 @@ fn logs_and_counters_live_for_as_long_as_each_needs() {
     );
     let ends = subject.counters.expires_at();
     assert_eq!(ends, two_windows_and_a_second(HOUR));
-    // Those of a short window die first.
+    // Counts of a short window die first.
     let later = NOW + 2 * MINUTE + SECOND;
     subject.counters.remove_dead(later - 1_000);
     assert_eq!(subject.counters.counts.len(), 2);

@@ -1,4 +1,4 @@
-//! The promise under contention, with threads whose readings of the clock are older than those of others.
+//! The promise under contention, with threads whose readings of the clock are older than others'.
 //!
 //! A monotonic clock allows that: a thread may read it and be delayed before it takes the lock of the shard.
 
@@ -34,7 +34,7 @@ const TRAFFIC: Traffic = Traffic {
 struct Lagging(Duration);
 
 impl Lagging {
-    /// The first thread's readings do not lag; those of the last do by nearly a window.
+    /// The first thread's readings do not lag; the last thread's lag by nearly a window.
     fn new(thread: usize) -> Self {
         Self(TRAFFIC.window * u32::try_from(thread).unwrap() / THREADS)
     }

@@ -8,8 +8,8 @@ mod overflow;
 mod shard;
 mod table;
 
-// `locked` imports these from here, so that `tests/checks/interleavings.rs` can replace them by those of a model
-// checker.
+// `locked` imports these from here, so that `tests/checks/interleavings.rs` can replace them by a model
+// checker's.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;

@@ -102,7 +102,7 @@ impl Client {
         for (reply, entry) in replies.iter_mut().zip(entries) {
             let error = reply.as_ref().err();
             // The script wrote nothing for an entry without the window of a calendar. It is rare: the clock of this process
-            // differs from that of the server by more than a window.
+            // differs from the server's clock by more than a window.
             if let Some(time) = error.and_then(error::time_without_window) {
                 self.clock.learn(time);
                 *reply = self.call_of_one(connection, entry).await;
@@ -138,7 +138,7 @@ impl Client {
     }
 
     /// Decides one check of these levels in a call of its own, within the deadline: over this connection, or
-    /// over that of the current runtime.
+    /// over the connection of the current runtime.
     pub(super) async fn decide_alone(
         &self,
         levels: &[OwnedCheck],

@@ -54,7 +54,7 @@ pub(super) fn compare(client: &Client, store: StoreId, limiter: LimiterInfo<'_>)
             Err(error) => tracing::debug!(
                 target: "tollgate::diagnostics",
                 limiter = name.as_str(),
-                "failed to compare the limiter with those of other services: {error}"
+                "failed to compare the limiter with other services: {error}"
             ),
         }
     });
@@ -126,7 +126,7 @@ impl Description {
 }
 
 impl Client {
-    /// Stores a description, and returns the one that was stored before. Needs Redis 6.2.
+    /// Stores a description, and returns the one that was stored before.
     async fn exchange(
         &self,
         limiter: &Key,

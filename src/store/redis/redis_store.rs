@@ -40,9 +40,7 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
     message = "`RedisStore::with_connection` needs the feature `redis-1` of tollgate",
     label = "enable it in Cargo.toml: `features = [\"redis-1\"]`"
 )]
-#[expect(unnameable_types, reason = "only its message is for users")]
-pub trait FeatureRedis1 {
-    #[doc(hidden)]
+pub(crate) trait FeatureRedis1 {
     fn never(self) -> RedisStore;
 }
 
@@ -51,8 +49,8 @@ pub trait FeatureRedis1 {
 /// A Lua script decides each check. Redis runs it as one atomic step, on its own clock. So a limit is exact for
 /// any number of processes, and their clocks do not matter.
 ///
-/// It is written for Redis 6.0 and later, and for Valkey. The tests have passed on Redis 6.2 to 8.6 and on
-/// Valkey 8.0 to 9.1.
+/// It runs on Redis 6.2 or later, and on Valkey. The tests have passed on Redis 6.2 to 8.6 and on Valkey 8.0 to
+/// 9.1.
 ///
 /// # Examples
 ///
@@ -155,7 +153,7 @@ pub trait FeatureRedis1 {
 ///   most sentinels name, if it has the role of a master. It also subscribes to their events, and asks them
 ///   again every second. So it finds a new master whether the old one died, hangs, or was replaced on purpose.
 ///   It also asks the sentinels that those in the URL know, so sentinels may move while the service runs.
-///   The user and the password are those of the servers. For the sentinels, set
+///   The user and the password are for the servers. For the sentinels, set
 ///   `?sentinel_username=…&sentinel_password=…`.
 /// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share calls; see
 ///   [`hash_tags`](Self::hash_tags). Each node has its own connection, with at most 256 checks in flight, so a
@@ -281,6 +279,7 @@ impl RedisStore {
 
     #[cfg(not(feature = "redis-1"))]
     #[doc(hidden)]
+    #[expect(private_bounds, reason = "the trait only words the error")]
     pub fn with_connection<C: FeatureRedis1>(connection: C) -> Self {
         connection.never()
     }
@@ -417,7 +416,7 @@ impl RedisStore {
     /// joined from several files, and a line such as `-- lua/log.lua` precedes each of them. The example `script` prints
     /// them with line numbers.
     ///
-    /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` those of several
+    /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` checks of several
     /// algorithms in one call. `in_flight` decides calls with slots [in flight](crate::Quota::in_flight). `refund` returns
     /// units. `block` and `blocked` keep the list of blocked keys.
     ///

@@ -38,10 +38,29 @@ pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
         Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
         Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
         _ => {
+            if let Some(meant) = misspelled(scheme) {
+                let rule = format!("write `{meant}://` instead");
+                return Err(ConfigError::url(&format!("{scheme}://…"), &rule));
+            }
             let Endpoint { settings, .. } = Endpoint::parse(url)?;
             Ok(Connector::Server(Box::new(Server::new(settings))))
         }
     }
+}
+
+/// Returns the scheme that a name of other clients stands for: `redis+sentinel` for `redis-sentinel` or
+/// `sentinel`.
+fn misspelled(scheme: &str) -> Option<String> {
+    let is_deployment = |name: &str| matches!(name, "sentinel" | "cluster");
+    if is_deployment(scheme) {
+        return Some(format!("redis+{scheme}"));
+    }
+    let (base, deployment) = scheme.split_once(['-', '+'])?;
+    let (base, deployment) = match is_deployment(base) {
+        true => (deployment, base),
+        false => (base, deployment),
+    };
+    (SCHEMES.contains(&base) && is_deployment(deployment)).then(|| format!("{base}+{deployment}"))
 }
 
 /// Finds a character in a user or password that ends the part of the URL before its `@`: the rest of the
@@ -145,7 +164,7 @@ fn sentinel(base: &str, _: &str) -> Result<Connector, ConfigError> {
     Err(ConfigError::url(&format!("{base}+sentinel…"), text))
 }
 
-/// Replaces the user by that of the sentinels, `?sentinel_username=…&sentinel_password=…`. The user
+/// Replaces the user by the sentinels' user, `?sentinel_username=…&sentinel_password=…`. The user
 /// in front of the hosts is for the servers.
 #[cfg(feature = "sentinel")]
 fn with_sentinel_user(info: &ConnectionInfo, url: &Url) -> ConnectionInfo {

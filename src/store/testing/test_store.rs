@@ -202,7 +202,7 @@ impl TestStore {
         self.set(Behaviour::Count);
     }
 
-    /// Returns the checks that were received since the last call, with those of cost 0.
+    /// Returns the checks that were received since the last call, including checks of cost 0.
     #[must_use]
     pub fn take_checks(&self) -> Vec<Checked> {
         std::mem::take(&mut self.script().checks)

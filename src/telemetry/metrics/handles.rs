@@ -96,7 +96,7 @@ impl<H: Handle> CachedHandle<H> {
     }
 }
 
-/// The share of one store or limiter in a gauge that is the sum over those of the same name. Subtracted on drop.
+/// The share of one store or limiter in a gauge that sums all of the same name. Subtracted on drop.
 #[derive(Debug, Default)]
 pub(super) struct GaugeShare {
     gauge: CachedHandle<Gauge>,

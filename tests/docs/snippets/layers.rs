@@ -161,7 +161,7 @@ fn failure_policies() -> Done {
 fn header_fields() {
     let _ietf = layer().headers(Headers::ietf(IetfDraft::Draft11));
     let _both = layer().headers(Headers::x_ratelimit().and(Headers::ietf(IetfDraft::Draft07)));
-    let _epoch = layer().headers(Headers::x_ratelimit().epoch_reset());
+    let _epoch = layer().headers(Headers::x_ratelimit());
     let _delta = layer().headers(Headers::x_ratelimit().delta_reset());
     let _none = layer().headers(Headers::none());
 }

@@ -145,13 +145,13 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             ("10 min", within(10) == BlockRule::refusals(1))
         }
         "BlockRule::block_for" => {
-            let duration = BlockRule::refusals(1).duration_after(0);
-            ("10 min", duration == Duration::from_secs(600))
+            let rule = BlockRule::refusals(1);
+            ("10 min", rule == rule.block_for(Duration::from_secs(600)))
         }
-        "BlockRule::max_block" => {
-            let longest = BlockRule::refusals(1).doubling().duration_after(u32::MAX);
-            ("1 day", longest == Duration::from_secs(86_400))
-        }
+        "BlockRule::max_block" => (
+            "1 day",
+            longest_block() == Some(Duration::from_secs(86_400)),
+        ),
         "BlockRule::forget_after" => ("1 day", blocks_are_forgotten_after(86_400)),
         "Admin::block" => ("10 000", blocks_at_most(10_000)),
         "units of one check or credit in a log" => {
@@ -228,6 +228,9 @@ fn falls_back() -> bool {
     !rejected && decision.is_some_and(|decision| decision.source() == Source::Fallback)
 }
 
+/// The default of `BlockRule::block_for`.
+const FIRST_BLOCK: Duration = Duration::from_secs(600);
+
 /// Whether the second block of a key is a first one again after so many seconds, and not before.
 fn blocks_are_forgotten_after(seconds: u64) -> bool {
     let rule = BlockRule::refusals(1).doubling();
@@ -241,14 +244,29 @@ fn blocks_are_forgotten_after(seconds: u64) -> bool {
         let limiter = limiter.block_after(rule);
         let refuse = || (0..2).for_each(|_| drop(block_on(limiter.check("ada"))));
         refuse();
-        clock.advance(rule.duration_after(0) + quiet);
+        clock.advance(FIRST_BLOCK + quiet);
         refuse();
         let status = block_on(limiter.admin().peek("ada"));
         status.ok()?.blocked_for
     };
     let quiet = Duration::from_secs(seconds);
-    second_after(quiet) == Some(rule.duration_after(0))
-        && second_after(quiet - Duration::from_micros(1)) == Some(rule.duration_after(1))
+    second_after(quiet) == Some(FIRST_BLOCK)
+        && second_after(quiet - Duration::from_micros(1)) == Some(2 * FIRST_BLOCK)
+}
+
+/// The tenth block of a key whose blocks double, which is the longest.
+fn longest_block() -> Option<Duration> {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let limiter = RateLimiter::new(store, Quota::new(1, Duration::from_secs(300 * 86_400)));
+    let limiter = limiter.block_after(BlockRule::refusals(1).doubling());
+    let mut longest = None;
+    for _ in 0..10 {
+        (0..2).for_each(|_| drop(block_on(limiter.check("ada"))));
+        longest = block_on(limiter.admin().peek("ada")).ok()?.blocked_for;
+        clock.advance(longest?);
+    }
+    longest
 }
 
 fn blocks_at_most(keys: usize) -> bool {

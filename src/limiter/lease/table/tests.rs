@@ -164,7 +164,7 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
             )
         })
         .collect();
-    // The answer is that of the later grant, which counts the units of the earlier one, too.
+    // The answer comes from the later grant, which counts the units of the earlier one, too.
     assert_eq!((answer.grant(), answer.extra_units()), (2, 5));
     assert_eq!(others, [(1, 10, 0)]);
     // A grant without units may get some back.

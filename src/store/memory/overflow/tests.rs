@@ -99,7 +99,7 @@ fn a_client_gets_no_second_limit_when_there_is_room_again() {
         flooded.clock.advance(HOUR / 2);
         let client = v4(198, 51, 100, 7);
         assert!(flooded.charge(&client, LIMIT));
-        // Half an hour later, the units of the flood have returned, but not those of the client.
+        // Half an hour later, the flood's units have returned, but not the client's.
         flooded.clock.advance(HOUR / 2 + Duration::from_secs(1));
         let held = flooded.used(&client);
         assert!(
@@ -124,7 +124,7 @@ fn keys_without_an_address_share_a_few_counts() {
     let admitted = (0..5_000).filter(|user| flooded.charge(&Key::from(format!("user:{user}")), 1));
     let shared = u32::try_from(SHARED_COUNTS).unwrap();
     assert_eq!(admitted.count(), usize::try_from(shared * LIMIT).unwrap());
-    // These counts are apart from those of networks.
+    // These counts are apart from the counts of networks.
     assert!(flooded.charge(&v4(198, 51, 100, 7), LIMIT));
 }
 

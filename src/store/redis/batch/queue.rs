@@ -262,7 +262,7 @@ impl Call {
         self.subjects.find(fingerprint.hash(), is_same).is_some()
     }
 
-    /// Returns the work of an entry of these levels. What the call has already takes no work but that of the check.
+    /// Returns the work of an entry of these levels. What the call has already takes only the work of the check.
     #[inline]
     fn work_of(&self, levels: &[OwnedCheck]) -> EntryWork {
         let (mut of_entry, mut of_check, mut highest_cost) = (0, 0, 1);
@@ -319,7 +319,7 @@ impl Call {
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
         let known = known.check();
-        // The keys are those of the last entry, but may be of other levels of it. Each check that asks for more than its cost
+        // The last entry has these keys, but may have them at other levels. Each check that asks for more than its cost
         // has an answer of its own.
         let has_same_key =
             levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);

@@ -6,7 +6,6 @@ mod acquired;
 mod asked;
 #[cfg(feature = "cluster")]
 mod cluster;
-mod established;
 mod link;
 mod per_runtime;
 mod pool;

@@ -24,7 +24,7 @@ struct RuntimeEntry<T> {
 }
 
 impl<T: Clone> PerRuntime<T> {
-    /// Returns the value of a runtime. Makes it on the first call, and drops those of ended
+    /// Returns the value of a runtime. Makes it on the first call, and drops the values of ended
     /// runtimes.
     #[inline]
     pub(crate) fn get_or_make(&self, runtime: &Handle, make: impl FnOnce() -> T) -> T {

@@ -20,11 +20,12 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time;
 
-use super::established::{Established, is_connection_lost};
 use super::link::Connector;
 use super::script_support::{self, ScriptSupport};
 use super::single::OnDisconnect;
-use super::state::{ConnectionState, Failure, RECONNECT_BACKOFF, Step};
+use super::state::{
+    ConnectionState, Established, Failure, RECONNECT_BACKOFF, Step, is_connection_lost,
+};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 

@@ -63,7 +63,7 @@ impl ServerSettings {
         self.with_info(self.info.clone().set_addr(addr))
     }
 
-    /// The settings without those of TLS files.
+    /// The settings without the TLS files.
     pub(crate) fn info(&self) -> &ConnectionInfo {
         &self.info
     }

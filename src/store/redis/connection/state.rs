@@ -1,9 +1,14 @@
-//! The states of a connection that reconnects.
+//! The states of a connection that reconnects, and the signs that an established one is lost.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::established::Established;
+use redis::{Cmd, RedisError};
+use tokio::time;
+
+use super::link::Link;
+use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError};
 
 /// The time from a failed attempt, or from the start of the previous connection, to the next
@@ -18,7 +23,7 @@ const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
 pub(super) enum ConnectionState {
     /// Not used yet, or the last attempt failed.
     Absent(Option<Failure>),
-    /// An attempt is in progress. The error is that of the previous one, if the set-up was wrong.
+    /// An attempt is in progress. The error comes from the previous one, if the set-up was wrong.
     Connecting(Option<ConnectError>),
     Established(Arc<Established>),
     /// Silent, and probed. Nothing else is sent until the probe ends: a hung server would execute
@@ -91,4 +96,45 @@ impl Failure {
     pub(super) fn until_retry(&self) -> Option<ConnectError> {
         (Instant::now() < self.retry_at).then(|| self.error.clone())
     }
+}
+
+/// The age below which a connection survives an error reply that calls for another server:
+/// reconnecting to the wrong server again and again would only add to its load.
+const MIN_AGE_TO_GIVE_UP: Duration = Duration::from_millis(500);
+
+/// An established connection.
+#[derive(Debug)]
+pub(crate) struct Established {
+    pub(super) link: Link,
+    /// The server, for errors: of a cluster, all its nodes.
+    pub(super) server: ServerName,
+    /// When its attempt started. Identifies the connection.
+    pub(super) started_at: Instant,
+    /// Whether it is probed while it stays in use.
+    pub(super) is_probed: AtomicBool,
+}
+
+impl Established {
+    pub(super) fn new(link: Link, server: ServerName, started_at: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            server,
+            started_at,
+            is_probed: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns whether the server answers a probe. An error reply is an answer as well.
+    pub(super) async fn answers(&self, probe: &Cmd, timeout: Duration) -> bool {
+        let answer = time::timeout(timeout, self.link.send(probe)).await;
+        answer.is_ok_and(|answer| !answer.is_err_and(|error| is_connection_lost(&error)))
+    }
+
+    pub(super) fn is_old_enough_to_give_up(&self) -> bool {
+        self.started_at.elapsed() >= MIN_AGE_TO_GIVE_UP
+    }
+}
+
+pub(super) fn is_connection_lost(error: &RedisError) -> bool {
+    error.is_unrecoverable_error() || error.is_timeout()
 }

@@ -75,7 +75,7 @@ fn judge(map: &Value, full_coverage: Option<&str>, server: &str) -> Finding {
             TOPIC,
             format!(
                 "{text}; {SETTING} is yes: while one master is lost and not replaced, all checks fail, also \
-                 those of the {} other masters",
+                 checks on the {} other masters",
                 masters - 1
             ),
         )

@@ -25,7 +25,7 @@ impl RedisStore {
     /// | topic | what is examined |
     /// |---|---|
     /// | `connection` | whether the server answers and accepts the credentials |
-    /// | `server` | the version: Redis 6.0 or later, or Valkey |
+    /// | `server` | the version: Redis 6.2 or later, or Valkey |
     /// | `role` | whether the server is a master; a replica accepts no writes |
     /// | `cluster` | in a cluster, whether masters serve all slots, and whether one lost master stops all (`cluster-require-full-coverage`) |
     /// | `permissions` | which commands of the scripts the user may not run |

@@ -6,7 +6,7 @@ use redis::{FromRedisValue, Value};
 
 use super::report::Finding;
 
-/// The fields of a reply to `INFO`, or those of `HELLO` under their names in `INFO`.
+/// The fields of a reply to `INFO`, or the fields of `HELLO` under their names in `INFO`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Info(HashMap<String, String>);
 

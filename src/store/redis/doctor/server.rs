@@ -3,8 +3,8 @@
 use super::info::Info;
 use super::report::Finding;
 
-/// The oldest version that the script runs on.
-const MIN_VERSION: (u32, u32) = (6, 0);
+/// The oldest supported version. The docs and the README repeat it, as a test checks.
+const MIN_VERSION: (u32, u32) = (6, 2);
 
 /// Examines whether the version is recent enough.
 pub(super) fn version(info: &Info) -> Finding {
@@ -16,11 +16,14 @@ pub(super) fn version(info: &Info) -> Finding {
         return Finding::unknown(TOPIC, "the server does not report its version");
     };
     match parse_version(version) {
-        Some(number) if number < MIN_VERSION => Finding::problem(
-            TOPIC,
-            format!("Redis {version} is older than 6.0, the oldest that the script runs on"),
-        )
-        .with_remedy("run Redis 6.0 or later, or Valkey"),
+        Some(number) if number < MIN_VERSION => {
+            let (major, minor) = MIN_VERSION;
+            let text = format!(
+                "Redis {version} is older than {major}.{minor}, the oldest that is supported"
+            );
+            Finding::problem(TOPIC, text)
+                .with_remedy(format!("run Redis {major}.{minor} or later, or Valkey"))
+        }
         _ => Finding::ok(TOPIC, format!("Redis {version}")),
     }
 }
@@ -64,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn servers_older_than_6_0_are_a_problem() {
+    fn servers_older_than_6_2_are_a_problem() {
         for (text, severity, said) in [
             (
-                "redis_version:5.0.14",
+                "redis_version:6.0.16",
                 Severity::Problem,
-                "Redis 5.0.14 is older than 6.0",
+                "Redis 6.0.16 is older than 6.2",
             ),
-            ("redis_version:6.0.0", Severity::Ok, "Redis 6.0.0"),
+            ("redis_version:6.2.0", Severity::Ok, "Redis 6.2.0"),
             ("redis_version:10.2.1", Severity::Ok, "Redis 10.2.1"),
             ("redis_version:unstable", Severity::Ok, "Redis unstable"),
             (

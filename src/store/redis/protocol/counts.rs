@@ -71,7 +71,7 @@ pub(in crate::store::redis) struct Count<'a> {
 }
 
 impl<'a> Count<'a> {
-    /// Returns the counts of a list of quotas, those of the same kind of value in the same order for every list.
+    /// Returns the counts of a list of quotas. Counts of one kind of value have the same order in every list.
     pub(in crate::store::redis) fn all(quotas: &'a Quotas) -> SmallVec<[Self; 1]> {
         let mut counts = SmallVec::<[Self; 1]>::new();
         for quota in quotas.iter().enumerate() {

@@ -129,7 +129,7 @@ impl<'r> ReplyReader<'r, '_> {
         }
         let (mut admitted, mut extra) = (self.number_of_call()?, 0);
         if entry.more() > 0 {
-            // In place of the number of admitted checks stands that of charged units.
+            // The number of charged units stands in place of the number of admitted checks.
             let cost = group.levels.first().map_or(0, |level| level.cost);
             extra = u32::try_from(admitted.saturating_sub(cost.into())).unwrap_or(u32::MAX);
             admitted = admitted.min(1);
@@ -242,7 +242,7 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     /// Returns an answer for each level of a check, with its quotas in the order in which they were asked. `reply` has
-    /// that of a quota by its place in a count.
+    /// the answer of a quota by its place in a count.
     fn answers(
         &self,
         group: &Group,

@@ -131,7 +131,7 @@ pub(crate) struct Change<'a> {
     /// `refund`, `credit` or `reset`.
     pub(crate) what: &'static str,
     pub(crate) units: u32,
-    /// The units that were charged, and those of them that a later refund may return.
+    /// The units that were charged, and how many of them a later refund may return.
     pub(crate) cost: u32,
     pub(crate) refundable: u32,
     /// The answer to the charge.

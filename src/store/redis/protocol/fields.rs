@@ -17,7 +17,7 @@ pub(super) const GROUP_FIELDS: [&str; 7] = [
 pub(super) const LEVEL_FIELDS: [&str; 2] = ["list", "cost"];
 pub(super) const KEY_FIELDS: [&str; 1] = ["value"];
 
-/// The fields of a refund, a credit or a reset behind the lists, and those of each quota.
+/// The fields of a refund, a credit or a reset behind the lists, and the fields of each quota.
 pub(super) const CHANGE_FIELDS: [&str; 5] = ["what", "units", "time", "cost", "refundable"];
 pub(super) const RECEIPT_FIELDS: [&str; 2] = ["generation", "position"];
 

@@ -40,7 +40,7 @@ pub enum HashTags {
     /// that begins with the key of the tenant, they are all in one slot. One call then decides both levels. Different
     /// tenants spread over the masters, but all checks of one tenant go to one master.
     ///
-    /// The first part of a tuple is its first extractor. That of a key from [`Key::and`](crate::Key::and) is the
+    /// The first part of a tuple is its first extractor. The first part of a key from [`Key::and`](crate::Key::and) is the
     /// key on which `and` was called. A key that was not joined is its own first part, so a
     /// [global](crate::key::global) level has a slot of its own.
     ByFirstPart(NonZeroU16),

@@ -14,7 +14,7 @@ pub enum RuleOutcome {
     /// The rule holds.
     Passed,
     /// The store does not support an operation of the rule: it failed with
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). The text is that of the error.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). The text comes from the error.
     Unsupported(String),
     /// The rule does not hold. The text says what was expected, and what the store answered.
     Failed(String),

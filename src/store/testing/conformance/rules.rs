@@ -67,7 +67,7 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
         Box::pin(changed_limit(kit, algorithm))
     }),
     (
-        "limiters, keys and algorithms count apart, and so do windows but those of a log",
+        "limiters, keys and algorithms count apart, and so do windows except in a log",
         |kit, algorithm| Box::pin(counted_apart(kit, algorithm)),
     ),
 ];

@@ -63,7 +63,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// That of a call that begins now.
+    /// The patience of a call that begins now.
     pub(crate) fn of_call(deadline: Duration) -> Self {
         Self {
             deadline,

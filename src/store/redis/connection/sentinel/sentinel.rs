@@ -21,7 +21,7 @@ pub(crate) struct Sentinel {
     /// The sentinels' name for the master.
     service: Arc<str>,
     name: ServerName,
-    /// The settings for the master. The address in it is that of a sentinel.
+    /// The settings for the master. The address in it is a sentinel's.
     master: ServerSettings,
     /// One for all connections.
     follower: OnceLock<MasterFollower>,
@@ -98,7 +98,7 @@ impl Sentinel {
     }
 
     /// Returns the addresses that the sentinels name, those with the most votes first. Asks the sentinels that
-    /// answered last, or if there is none, those of the URL.
+    /// answered last, or if there is none, the sentinels in the URL.
     async fn find_masters(&self, answering: &[Arc<Server>]) -> Result<Vec<Address>, ConnectError> {
         let asked = match answering {
             [] => &*self.sentinels,

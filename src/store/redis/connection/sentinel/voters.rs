@@ -1,4 +1,4 @@
-//! The sentinels that vote for the master: those of the URL, and those that they know.
+//! The sentinels that vote for the master: the sentinels in the URL, and those that they know.
 //!
 //! Sentinels that have moved, one after the other, are so found at their new addresses.
 
@@ -13,7 +13,7 @@ use super::client::{Address, Peer, Vote};
 /// Starts the task that asks a sentinel, and reports its votes under this number.
 type Ask = dyn Fn(usize, &Arc<Server>) -> AbortHandle + Send + Sync;
 
-/// The sentinels that are asked, by number. Those of the URL have the first numbers.
+/// The sentinels that are asked, by number. The sentinels in the URL have the first numbers.
 pub(super) struct Voters {
     voters: BTreeMap<usize, Voter>,
     /// The number of sentinels in the URL.

@@ -1,0 +1,6 @@
+use tollgate::{MemoryStore, Quota, RateLimitLayer};
+
+fn main() {
+    let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100));
+    let _ = layer.key(|parts| parts.uri.path().to_owned());
+}
