@@ -221,8 +221,8 @@ fn backoff(
     let left = config.max_wait.saturating_sub(started?.elapsed());
     // The key may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-    // A dry run delays no request.
-    if config.is_dry_run || levels.iter().any(is_unknown) {
+    // A dry run delays no request. One that slots refuse has waited in line, or the line is full.
+    if config.is_dry_run || levels.iter().any(is_unknown) || decision.is_wait_estimated() {
         return None;
     }
     backoff_after(decision, left)
