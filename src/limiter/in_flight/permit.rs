@@ -50,6 +50,11 @@ impl Permit {
         Self { decision, tickets }
     }
 
+    /// Adds the slots of another permit.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        self.tickets.append(&mut other.tickets);
+    }
+
     /// Returns the decision by which the slots were taken.
     #[must_use]
     pub fn decision(&self) -> &DecisionView {
