@@ -595,6 +595,23 @@ impl State {
         self.latest_ticket
     }
 
+    /// Writes the suggested waits to the answers of counts of this process.
+    pub(super) fn suggest_waits(&self, slots: &Slots, checks: &[Check<'_>], answers: &mut Answers) {
+        for (level, id, _) in slots {
+            let (Some(key), Some(check)) = (self.keys.get(id), checks.get(*level)) else {
+                continue;
+            };
+            let hint = median(self.held_for.get(&key.limiter.fingerprint()));
+            let of_level = answers.get_mut(*level).into_iter();
+            let answers = of_level.flat_map(|answer| answer.quotas_mut());
+            for (quota, answer) in check.quotas.iter().zip(answers) {
+                if quota.is_in_flight() {
+                    *answer = told_to_caller(answer, hint);
+                }
+            }
+        }
+    }
+
     /// Takes in the answers to a part of a message.
     fn answered(&mut self, part: Part, mut answers: Answers, now: u64) {
         let is_admitted = answers.are_admitted();
