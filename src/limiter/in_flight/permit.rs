@@ -61,6 +61,12 @@ impl Permit {
         self.decision.view()
     }
 
+    /// Gives the slots back, and returns the decision: with it, [`settle`](crate::RateLimiter::settle) charges the actual cost
+    /// at the rates.
+    pub fn into_decision(self) -> Decision {
+        self.decision
+    }
+
     /// Gives the slots back, and waits until the store knows.
     ///
     /// Dropping the permit gives them back, too: the store learns it within some milliseconds.
