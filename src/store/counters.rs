@@ -158,7 +158,7 @@ impl Counters {
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         match check.quotas.single() {
             Some(quota) if check.extra_units == 0 && check.holding.is_none() => {
-                self.check_one(quota, check.cost, now, answer)
+                self.check_one(quota, check.cost, now, answer);
             }
             _ => self.check_several(check, now, answer),
         }
