@@ -316,6 +316,9 @@ impl DecisionView {
     /// is charged to the key meanwhile. Exact to the microsecond.
     ///
     /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
+    ///
+    /// For slots [in flight](crate::Quota::in_flight) it is a hint, as nobody knows when one returns: the median time, from
+    /// 1 to 60 seconds, for which this process held the last permits of the limiter.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.reported().and_then(|quota| quota.retry_after())

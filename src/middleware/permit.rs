@@ -12,6 +12,9 @@ use crate::limiter::{Permit, Ticket};
 /// The layer gives the slots back when the response body ends. Take the permit if the work goes on after that, as with a
 /// WebSocket or a task that the handler spawns. Then the slots are held until the permit is dropped.
 ///
+/// A request that holds no slots has no handle: one that the layer [skips](crate::RateLimitLayer::skip), or that was refused
+/// in a [dry run](crate::RateLimitLayer::dry_run). If an inner layer holds slots too, the handle is the inner one's.
+///
 /// # Examples
 ///
 /// ```
@@ -34,7 +37,7 @@ impl PermitHandle {
         Self(Arc::new(Mutex::new(Some(permit))))
     }
 
-    /// Takes the permit from the layer. `None` if it was taken before, or if the response has ended.
+    /// Takes the permit from the layer. Returns `None` if it was taken before, or if the response has ended.
     #[must_use = "dropping the permit gives its slots back"]
     pub fn take(&self) -> Option<Permit> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
