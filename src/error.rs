@@ -203,12 +203,14 @@ impl Error {
             .with_source(ConfigError::levels(one, other, problem))
     }
 
-    /// Returns whether the limits of a check cannot be checked together, whatever the store does.
-    pub(crate) fn is_levels_error(&self) -> bool {
+    /// Returns whether the limiters of a check are misconfigured, whatever the store does: they cannot be checked together,
+    /// or have a lease and slots.
+    pub(crate) fn is_config_error(&self) -> bool {
         let source = self.source();
         let config = source.and_then(|source| source.downcast_ref::<ConfigError>());
+        let kind = config.map(ConfigError::kind);
         self.kind() == ErrorKind::Misconfigured
-            && config.is_some_and(|config| config.kind() == ConfigErrorKind::Levels)
+            && matches!(kind, Some(ConfigErrorKind::Levels | ConfigErrorKind::Lease))
     }
 
     pub(crate) fn cost_exceeds_limit(cost: u32, limit: u32) -> Self {
@@ -233,6 +235,14 @@ impl Error {
             "limiter {limiter:?} has a quota in flight, and a check holds no slot: call `acquire` or `try_acquire`"
         );
         Self::new(ErrorKind::Misconfigured, text)
+    }
+
+    /// Returns the error of a limiter with a lease and with slots.
+    pub(crate) fn slots_leased(limiter: &str, lease: Duration) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a lease and a quota in flight: remove the lease, or give the slots a limiter of their own"
+        );
+        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::slots_leased(lease))
     }
 
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
@@ -313,7 +323,8 @@ pub enum ConfigErrorKind {
     /// Limiters cannot be [checked together](crate::RateLimiter::check_all): they have different stores, or
     /// count the same key.
     Levels,
-    /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window.
+    /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window, or one of the quotas is
+    /// [in flight](crate::Quota::in_flight).
     Lease,
     /// A number or a time of a [`BlockRule`](crate::BlockRule) is out of range.
     BlockRule,
@@ -373,6 +384,13 @@ impl ConfigError {
             text: format!(
                 "invalid lease {lease:?}: a lease is at most a tenth of the shortest window, {longest:?} here"
             ),
+        }
+    }
+
+    pub(crate) fn slots_leased(lease: Duration) -> Self {
+        Self {
+            kind: ConfigErrorKind::Lease,
+            text: format!("invalid lease {lease:?}: slots in flight are not held in advance"),
         }
     }
 

@@ -313,7 +313,8 @@ impl DecisionView {
     }
 
     /// Returns the shortest wait after which a refused check **of this cost** is admitted, if no other check
-    /// is charged to the key meanwhile. Exact to the microsecond.
+    /// is charged to the key meanwhile. Exact to the microsecond, unless it is
+    /// [estimated](Self::is_wait_estimated).
     ///
     /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
     ///
@@ -322,6 +323,16 @@ impl DecisionView {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.reported().and_then(|quota| quota.retry_after())
+    }
+
+    /// Returns whether [`retry_after`](Self::retry_after) is an estimate, because a quota
+    /// [in flight](Quota::in_flight) has refused: nobody knows when a slot is given back.
+    ///
+    /// The estimate is the median time for which this process held such permits lately, from 1 to 60 seconds.
+    #[must_use]
+    pub fn is_wait_estimated(&self) -> bool {
+        let reported = self.reported();
+        reported.is_some_and(|quota| quota.quota().is_in_flight() && quota.retry_after().is_some())
     }
 
     /// Returns the source of the decision: the store, the fallback, or a cache of this process. With several

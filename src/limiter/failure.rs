@@ -9,6 +9,7 @@ use super::pending_check::{
 };
 use crate::decision::{Answer, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
+use crate::quota::Quotas;
 
 impl RateLimiter {
     /// Records a successful lookup of quotas, which may end an outage in the log.
@@ -164,8 +165,14 @@ impl PendingCheck {
                 .get(index)
                 .map_or(0, |data| data.cost());
             // A cost above its share, but within the limit, will pass again when the store recovers. A refusal
-            // without a wait would be wrong.
-            if exceeded_limit(&shares, cost).is_some() && exceeded_limit(quotas, cost).is_none() {
+            // without a wait would be wrong. The same holds for slots.
+            let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
+            let is_above = |quotas: &Quotas| {
+                let limit = quotas.min_slots();
+                let is_missing = limit.zip(slots).is_some_and(|(limit, slots)| slots > limit);
+                is_missing || exceeded_limit(quotas, cost).is_some()
+            };
+            if is_above(&shares) && !is_above(quotas) {
                 too_expensive.push(index);
             }
             self.decision.set_quotas(index, &shares);

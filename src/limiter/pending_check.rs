@@ -641,7 +641,7 @@ fn checks<'a>(
     checks
 }
 
-/// Returns the error of a level with a quota in flight that holds nothing, or takes more slots than there are.
+/// Returns the error of a level with a quota in flight that has a lease, holds nothing, or takes more slots than there are.
 #[cold]
 fn slots_error(
     slots: Option<&SlotsOfCheck>,
@@ -650,6 +650,9 @@ fn slots_error(
     cost: u32,
     limit: u32,
 ) -> Option<Error> {
+    if let Some(lease) = &limiter.lease {
+        return Some(Error::slots_leased(&limiter.name, lease.duration()));
+    }
     match slots.map(|slots| slots.of_level(index)) {
         None if cost > 0 => Some(Error::holds_nothing(&limiter.name)),
         Some(slots) if slots > limit => Some(Error::slots_exceed_limit(slots, limit)),

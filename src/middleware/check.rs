@@ -182,10 +182,10 @@ fn finish_attempt(
     ))
 }
 
-/// Removes the levels that refuse a cost of 0. Returns whether the other levels have to be checked again.
+/// Leaves out the rates of levels that refuse a cost of 0. Returns whether the rest has to be checked again.
 ///
 /// A cost of 0 passes even a limit that was lowered below the used units. But as the store has refused, it
-/// has not charged the other levels.
+/// has not charged the other levels, and has given no slots.
 fn leave_out_free(
     config: &LayerConfig,
     levels: &mut CheckedLevels,
@@ -194,11 +194,17 @@ fn leave_out_free(
     let refused = decision.levels().enumerate();
     let free = refused.filter(|(_, level)| is_refused_for_free(*level));
     let free: SmallVec<[usize; 4]> = free.map(|(checked, _)| checked).collect();
-    if free.is_empty() || free.len() == levels.len() {
+    let is_all = free.len() == levels.len();
+    if free.is_empty() || is_all && !levels.iter().any(|level| level.is_in_flight(config)) {
         return false;
     }
     for checked in free.into_iter().rev() {
-        if let Some(level) = config.level(levels.remove(checked).index) {
+        let Some(level) = levels.get_mut(checked) else {
+            continue;
+        };
+        if let Some(slots) = level.slots_only(config) {
+            level.quotas = AppliedQuotas::OfPlan(slots);
+        } else if let Some(level) = config.level(levels.remove(checked).index) {
             level.leave_out();
         }
     }
@@ -215,8 +221,8 @@ fn backoff(
     let left = config.max_wait.saturating_sub(started?.elapsed());
     // The key may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-    // A dry run delays no request.
-    if config.is_dry_run || levels.iter().any(is_unknown) {
+    // A dry run delays no request. One that slots refuse has waited in line, or the line is full.
+    if config.is_dry_run || levels.iter().any(is_unknown) || decision.is_wait_estimated() {
         return None;
     }
     backoff_after(decision, left)

@@ -111,9 +111,9 @@ impl Outcome {
             let diagnostics = &first.diagnostics;
             diagnostics.cost_too_large(limiter, is_dry_run, &error);
         }
-        if error.is_levels_error() {
+        if error.is_config_error() {
             let diagnostics = &config.diagnostics;
-            diagnostics.levels_misconfigured(limiter, is_dry_run, &error);
+            diagnostics.limiters_misconfigured(limiter, is_dry_run, &error);
         }
         let reason = RejectionReason::Failed(error);
         for other in levels {

@@ -10,7 +10,8 @@ use crate::limiter::{Permit, Ticket};
 /// [in flight](crate::Quota::in_flight).
 ///
 /// The layer gives the slots back when the response body ends. Take the permit if the work goes on after that, as with a
-/// WebSocket or a task that the handler spawns. Then the slots are held until the permit is dropped.
+/// WebSocket or a task that the handler spawns. Then the slots are held until the permit is dropped. With nested layers,
+/// the permit has the slots of all of them.
 ///
 /// A request that holds no slots has no handle: one that the layer [skips](crate::RateLimitLayer::skip), or that was refused
 /// in a [dry run](crate::RateLimitLayer::dry_run). If an inner layer holds slots too, the handle is the inner one's.
@@ -30,17 +31,33 @@ use crate::limiter::{Permit, Ticket};
 /// }
 /// ```
 #[derive(Clone)]
-pub struct PermitHandle(Arc<Mutex<Option<Permit>>>);
+pub struct PermitHandle {
+    permit: Arc<Mutex<Option<Permit>>>,
+    /// That of an outer layer.
+    outer: Option<Arc<Self>>,
+}
 
 impl PermitHandle {
     fn new(permit: Permit) -> Self {
-        Self(Arc::new(Mutex::new(Some(permit))))
+        Self {
+            permit: Arc::new(Mutex::new(Some(permit))),
+            outer: None,
+        }
     }
 
     /// Takes the permit from the layer. Returns `None` if it was taken before, or if the response has ended.
     #[must_use = "dropping the permit gives its slots back"]
     pub fn take(&self) -> Option<Permit> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let mut permit = self.take_own()?;
+        if let Some(outer) = self.outer.as_ref().and_then(|outer| outer.take()) {
+            permit.join(outer);
+        }
+        Some(permit)
+    }
+
+    fn take_own(&self) -> Option<Permit> {
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        permit.take()
     }
 }
 
@@ -64,13 +81,17 @@ impl HeldPermit {
         Some(Self(PermitHandle::new(Permit::new(decision, tickets))))
     }
 
-    pub(super) fn handle(&self) -> PermitHandle {
-        self.0.clone()
+    /// Returns a handle for the handler, which takes the permit of an outer layer with it.
+    pub(super) fn handle(&self, outer: Option<&PermitHandle>) -> PermitHandle {
+        PermitHandle {
+            outer: outer.cloned().map(Arc::new),
+            ..self.0.clone()
+        }
     }
 }
 
 impl Drop for HeldPermit {
     fn drop(&mut self) {
-        drop(self.0.take());
+        drop(self.0.take_own());
     }
 }

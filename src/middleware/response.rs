@@ -44,7 +44,9 @@ pub(super) fn prepare_request(
         Outcome::Admitted(mut admission) => {
             permit = admission.permit.take();
             if let Some(permit) = &permit {
-                parts.extensions.insert(permit.handle());
+                let outer = parts.extensions.get();
+                let handle = permit.handle(outer);
+                parts.extensions.insert(handle);
             }
             insert_decision(config, parts, admission)
         }

@@ -1,6 +1,6 @@
 //! Verifies the README, the guide and other pages: examples, commands and figures.
 //!
-//! - A block of Rust is a doctest, or repeats code of the package `examples/migrating`, which CI tests.
+//! - A block of Rust is a doctest, or repeats code of `snippets/shown` or of the package `examples/migrating`.
 //! - A command, in a block of `sh` or in a sentence, is run by a test, `.ci/run` or the workflow (`commands.rs`).
 //! - A block or table after `<!-- from: NAME -->` is compared with its source in `sources/`. Other tables are prose,
 //!   unless a column is aligned to the right, as figures are.
@@ -138,6 +138,19 @@ fn the_code_of_the_migrating_package_is_shown_and_tested() {
 }
 
 #[test]
+fn each_snippet_to_show_is_shown() {
+    let documents = documents();
+    let blocks = documents.iter().flat_map(|document| &document.blocks);
+    let shown: Vec<_> = blocks
+        .filter(|block| block.from.as_deref() == Some("snippets"))
+        .map(|block| block.arguments.join(" "))
+        .collect();
+    for snippet in sources::snippets() {
+        assert!(shown.contains(&snippet), "no page has {snippet}");
+    }
+}
+
+#[test]
 fn links_resolve() {
     let broken = documents()
         .into_iter()
@@ -204,6 +217,12 @@ fn sentences_have_the_figures_of_the_results() {
     let memory = results.section("## Memory and commands");
     let full = memory.table();
     let expiring = memory.section("**A log whose units expire**").table();
+    let ten_units = memory.section("**A key with 10 live units").table();
+    let live_key = |name: &str, column: &str| ten_units.number(name, column);
+    let hashed = |after: usize| -> f64 {
+        let cell = ten_units.cell_after("SlidingLog", "hashed header: name, bytes", after);
+        cell.parse().expect("a number")
+    };
     let live = |tasks: &str| {
         let mut lines = results
             .text
@@ -266,6 +285,22 @@ fn sentences_have_the_figures_of_the_results() {
                     .trim_end_matches('k'),
                 live("1").cell("SlidingLog", "decisions/s"),
                 bytes("SlidingLog", "limit 100") / 1e3
+            ),
+        ),
+        (
+            "capacity",
+            format!(
+                "a hashed name, which takes {:.0} bytes more. `used_memory` counts {:.0} bytes more for each key",
+                hashed(1) - live_key("SlidingLog", "`MEMORY USAGE`"),
+                hashed(2) - hashed(1)
+            ),
+        ),
+        (
+            "capacity",
+            format!(
+                "a key with 10 units takes up to {:.0} bytes in a `SlidingLog`, and {:.0} in 60 buckets",
+                live_key("SlidingLog", "the same, units expire"),
+                live_key("SlidingBuckets(60)", "the same, units expire")
             ),
         ),
         (
@@ -690,6 +725,10 @@ fn stale_blocks_and_commands_are_found() {
         (
             "<!-- from: migrating governor.rs none -->\n```rust,ignore\n```\n",
             "governor.rs has no `// page: none`",
+        ),
+        (
+            "<!-- from: snippets none.rs -->\n```rust,ignore\n```\n",
+            "there is no file tests/docs/snippets/shown/none.rs",
         ),
         (
             "<!-- from: migrating none.rs before -->\n```rust,ignore\n```\n",

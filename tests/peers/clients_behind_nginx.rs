@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::{Router, routing::get};
+use tokio::process::Command;
 use tollgate::key::{self, ClientIp, KeyExtractor};
 use tollgate::{Key, MemoryStore, Quota, RateLimitLayer, RateLimiter};
 
@@ -222,7 +223,36 @@ async fn by_peer_alone_all_clients_of_a_proxy_share_one_count() {
     assert_eq!(used, 2 * sent);
 }
 
-/// The recipe of the guide's page `keys`.
+/// The first block of this language in the guide's recipe `nginx and curl on one machine`.
+fn recipe(language: &str) -> &'static str {
+    let page = include_str!("../../src/guide/keys.md");
+    let (_, recipe) = page.split_once("**nginx and curl").expect("a recipe");
+    assert!(recipe.contains("key::client_ip().behind([\"127.0.0.1\"])"));
+    let (_, block) = recipe
+        .split_once(&format!("```{language}\n"))
+        .expect("a block");
+    block.split_once("```").expect("its end").0
+}
+
+/// The recipe of the guide's page `keys`, as it stands there, on other ports.
+#[tokio::test]
+async fn the_recipe_for_one_machine_counts_the_client() {
+    let key = key::client_ip().behind(["127.0.0.1"]);
+    let (app, limiter) = limited_by("127.0.0.1:0", key.clone()).await;
+    let nginx = Nginx::start_with(|port| {
+        let server = recipe("nginx").replace("127.0.0.1:8080", &format!("127.0.0.1:{port}"));
+        server.replace("127.0.0.1:3000", &app.to_string())
+    });
+    let command = recipe("sh").replace("127.0.0.1:8080", &nginx.address().to_string());
+    let curl = Command::new("sh").args(["-c", &command]).output().await;
+    let answer = String::from_utf8(curl.unwrap().stdout).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for (client, units) in [("127.0.0.2", 1), ("127.0.0.1", 0), ("1.1.1.1", 0)] {
+        let used = used(&limiter, |client| key.of(client), client).await;
+        assert_eq!(used, units, "{client}");
+    }
+}
+
 #[tokio::test]
 async fn on_one_machine_a_client_needs_another_address_than_the_proxy() {
     let proxy = "127.0.0.1";

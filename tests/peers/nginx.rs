@@ -34,11 +34,16 @@ impl Nginx {
         from: &str,
         directives: &str,
     ) -> Self {
+        Self::start_with(|port| server(&format!("{listen}:{port}"), upstream, from, directives))
+    }
+
+    /// Starts with the block `server` that is made for a port.
+    pub(crate) fn start_with(server: impl Fn(u16) -> String) -> Self {
         let mut log = String::new();
         // A free port may be taken by somebody else before the server has it: then it ends.
         for _ in 0..10 {
             let (port, directory) = (free_port(), tempfile::tempdir().expect("a directory"));
-            let settings = settings(&format!("{listen}:{port}"), upstream, from, directives);
+            let settings = settings(&server(port));
             fs::write(directory.path().join("nginx.conf"), settings).expect("a file");
             let mut process = spawn(directory.path());
             if is_ready(&mut process, directory.path()) {
@@ -58,13 +63,8 @@ impl Nginx {
     }
 }
 
-fn settings(listen: &str, upstream: SocketAddr, from: &str, directives: &str) -> String {
-    // Without a master there is one process, and no worker that outlives it. `[::ffff:…]` is IPv4.
-    let dual = if listen.starts_with('[') {
-        "ipv6only=off"
-    } else {
-        ""
-    };
+fn settings(server: &str) -> String {
+    // Without a master there is one process, and no worker that outlives it.
     format!(
         "daemon off;
         master_process off;
@@ -78,18 +78,30 @@ fn settings(listen: &str, upstream: SocketAddr, from: &str, directives: &str) ->
             fastcgi_temp_path fastcgi;
             uwsgi_temp_path uwsgi;
             scgi_temp_path scgi;
-            # Connections are kept where `directives` ask for HTTP/1.1.
-            upstream app {{
-                server {upstream};
-                keepalive 16;
-            }}
-            server {{
-                listen {listen} {dual};
-                location / {{
-                    proxy_pass http://app;
-                    proxy_bind {from};
-                    {directives}
-                }}
+            {server}
+        }}"
+    )
+}
+
+fn server(listen: &str, upstream: SocketAddr, from: &str, directives: &str) -> String {
+    // `[::ffff:…]` is IPv4.
+    let dual = if listen.starts_with('[') {
+        "ipv6only=off"
+    } else {
+        ""
+    };
+    format!(
+        "# Connections are kept where `directives` ask for HTTP/1.1.
+        upstream app {{
+            server {upstream};
+            keepalive 16;
+        }}
+        server {{
+            listen {listen} {dual};
+            location / {{
+                proxy_pass http://app;
+                proxy_bind {from};
+                {directives}
             }}
         }}"
     )

@@ -10,7 +10,6 @@ pub mod before {
 }
 
 pub mod after {
-    // page: after
     use tollgate::{Algorithm, Quota};
 
     pub const INCR_EXPIRE: Quota = Quota::per_minute(100).with_algorithm(Algorithm::FixedWindow);
@@ -19,7 +18,6 @@ pub mod after {
     /// A window of 60 s with a precision of 5 s.
     pub const HASH_OF_BUCKETS: Quota =
         Quota::per_minute(100).with_algorithm(Algorithm::SlidingBuckets(12));
-    // page: end
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 )]
 
 pub mod before {
-    // page: before
     use std::sync::LazyLock;
     use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -23,7 +22,6 @@ pub mod before {
         call.arg(now.as_millis() as u64).arg(60_000).arg(100);
         call.invoke_async(&mut redis.clone()).await
     }
-    // page: end
 }
 
 pub mod after {

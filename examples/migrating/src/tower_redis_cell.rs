@@ -1,7 +1,6 @@
 //! `tower-redis-cell` 0.3, with the module redis-cell in Redis.
 
 pub mod before {
-    // page: before
     use axum::body::Body;
     use axum::response::{AppendHeaders, IntoResponse, Response};
     use axum::{Router, routing::get};
@@ -42,7 +41,6 @@ pub mod before {
             .route("/", get(|| async { "hello" }))
             .layer(RateLimitLayer::new(config, redis))
     }
-    // page: end
 }
 
 pub mod after {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::messages::SlotRequest;
 use super::permit::{Acquired, Permit, Ticket};
+use super::sending::SlotRequest;
 use super::table::PermitTable;
 use crate::decision::{Answers, DecisionView};
 use crate::error::{Error, ErrorKind};

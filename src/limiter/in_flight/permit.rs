@@ -51,10 +51,21 @@ impl Permit {
         Self { decision, tickets }
     }
 
+    /// Adds the slots of another permit.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        self.tickets.append(&mut other.tickets);
+    }
+
     /// Returns the decision by which the slots were taken.
     #[must_use]
     pub fn decision(&self) -> &DecisionView {
         self.decision.view()
+    }
+
+    /// Gives the slots back, and returns the decision: with it, [`settle`](crate::RateLimiter::settle) charges the actual cost
+    /// at the rates.
+    pub fn into_decision(self) -> Decision {
+        self.decision
     }
 
     /// Gives the slots back, and waits until the store knows.

@@ -185,6 +185,25 @@ async fn several_keys_in_one_check() -> Done {
     Ok(())
 }
 
+/// The guide: plans are lists of quotas of one limiter, and used units stay used when the plan changes.
+#[tokio::test]
+async fn a_plan_in_the_check_keeps_the_count_and_a_limiter_for_each_plan_does_not() -> Done {
+    let store = MemoryStore::new();
+    let (free, team) = (Quota::per_minute(5), Quota::per_minute(50));
+    let tenants = RateLimiter::new(store.clone(), free.clone()).name("tenants");
+    let remaining = async |plan: &Quota| -> Result<u32, tollgate::Error> {
+        let decision = RateLimiter::check_all([tenants.on("acme").quotas(plan.clone())]).await?;
+        Ok(decision.remaining())
+    };
+    assert_eq!(remaining(&free).await?, 4);
+    assert_eq!(remaining(&team).await?, 48);
+    for (name, plan) in [("free", free), ("team", team)] {
+        let limiter = RateLimiter::new(store.clone(), plan.clone()).name(name);
+        assert_eq!(limiter.check("acme").await?.remaining(), plan.limit() - 1);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn several_keys_of_a_vec() -> Done {
     let limiter = limiter();

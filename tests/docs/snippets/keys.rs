@@ -20,6 +20,22 @@ fn by_address() {
     let _networks = layer().key(key::peer_ip().ipv6_prefix(56));
 }
 
+/// The guide's page `clients`: tonic inserts the address of the peer, as this connection does.
+#[cfg(feature = "grpc")]
+#[tokio::test]
+async fn by_the_address_that_tonic_inserts() -> Done {
+    use tonic::transport::server::Connected;
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let client = tokio::net::TcpStream::connect(listener.local_addr()?).await?;
+    let (connection, _) = listener.accept().await?;
+    let request = http::Request::get("/").extension(connection.connect_info());
+    let (parts, ()) = request.body(())?.into_parts();
+    let address = client.local_addr()?.ip();
+    assert_eq!(key::peer_ip().extract(&parts)?, key::peer_ip().of(address));
+    Ok(())
+}
+
 #[test]
 fn behind_one_network() -> Done {
     let _layer = layer().key(key::client_ip().behind("10.0.0.0/8"));

@@ -9,6 +9,7 @@ mod quotas;
 mod responses;
 mod routers;
 mod settings;
+mod shown;
 mod ui;
 
 use std::error::Error;

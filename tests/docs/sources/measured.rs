@@ -36,30 +36,35 @@ pub(super) fn printed(block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of a load in the guide, and the start and end of its heading in the results. In the loads with live
-/// units, one unit expires for each unit that is charged; in the other loads, none expires.
-const LOADS: [(&str, [&str; 2]); 9] = [
-    ("5 live units, 64 at a time", ["About 5 live units", "; 64"]),
-    ("10 live units, 64 at a time", TEN_LIVE[1]),
+/// The name of a load in the guide, the start and end of its heading in the results, and its row there. In the loads
+/// with live units, one unit expires for each unit that is charged; in the other loads, none expires.
+const LOADS: [(&str, [&str; 2], &str); 6] = [
+    ("10 live units, 512 at a time", TEN_LIVE[2], "SlidingLog"),
     (
-        "50 live units, 64 at a time",
-        ["About 50 live units", "; 64"],
+        "10 live units, 64 at a time, without batches",
+        TEN_LIVE[1],
+        "SlidingLog, each check a call",
     ),
     (
         "1 000 live units, 64 at a time",
         ["About 1 000 live units", "; 64"],
+        "SlidingLog",
     ),
     (
         "10 000 live units, 64 at a time",
         ["About 10 000 live units", "; 64"],
+        "SlidingLog",
     ),
-    ("10 live units, 512 at a time", TEN_LIVE[2]),
     (
-        "one hot key, 64 at a time",
-        ["one hot key, all admitted", "; 64"],
+        "one hot key, 512 at a time",
+        ["one hot key, all admitted", "; 512"],
+        "SlidingLog",
     ),
-    ("one hot key, 512 at a time", HOT_KEY),
-    ("one key refused, 64 at a time", REFUSED),
+    (
+        "one key refused, 64 at a time",
+        ["one key, all refused", "; 64"],
+        "SlidingLog",
+    ),
 ];
 
 /// With 1, 64 and 512 tasks.
@@ -69,43 +74,13 @@ const TEN_LIVE: [[&str; 2]; 3] = [
     ["About 10 live units", "; 512"],
 ];
 
-const HOT_KEY: [&str; 2] = ["one hot key, all admitted", "; 512"];
-
-const REFUSED: [&str; 2] = ["one key, all refused", "; 64"];
-
-/// The name of a way to check in the guide, and its load and name in the results.
-const WAYS: [(&str, [&str; 2], &str); 8] = [
-    ("1 check at a time", TEN_LIVE[0], "SlidingLog"),
-    ("64 at a time", TEN_LIVE[1], "SlidingLog"),
-    ("512 at a time", TEN_LIVE[2], "SlidingLog"),
-    ("one hot key, 512 at a time", HOT_KEY, "SlidingLog"),
-    ("one key refused, 64 at a time", REFUSED, "SlidingLog"),
-    (
-        "64 at a time, without batches",
-        TEN_LIVE[1],
-        "SlidingLog, each check a call",
-    ),
-    (
-        "the same by a sorted-set script",
-        TEN_LIVE[1],
-        "textbook sorted set",
-    ),
-    (
-        "the same script, one connection per task",
-        TEN_LIVE[1],
-        "textbook, a connection a task",
-    ),
-];
-
 /// The cost of a decision in Redis. The block has the heads, and its first argument chooses the rows:
 ///
-/// - none: the default algorithm under each of [`LOADS`]: CPU, its ratios to the script of tutorials on one connection
-///   and on a connection per task, and the ratio of decisions per second.
-/// - `steady LIVE TASKS`: each algorithm: CPU, its ratio to the script, decisions per second, their ratio, p50.
-/// - `charges`: each algorithm: CPU of one unit by one quota, by four quotas, of 100 units, of 10 000 units. Each but
-///   the first has its ratio to one unit.
-/// - `latency`: each of [`WAYS`]: calls, CPU, decisions per second, p50, p99.
-/// - `keys`: each algorithm: CPU by the number of keys.
+/// - none: the default algorithm under each of [`LOADS`]: CPU, its ratio to the script of tutorials, decisions per
+///   second, p50, p99.
+/// - `steady LIVE TASKS`: each algorithm: CPU, its ratio to the script, decisions per second, p50.
+/// - `alone`: the same of one check at a time, beside the script and the native module.
+/// - `charges`: each algorithm: the ratios of four quotas, of 100 units and of 10 000 units to one unit of one quota.
 pub(super) fn redis_cost(block: &Block) -> String {
     let results = results().section("## What a decision costs in Redis");
     let arguments: Vec<_> = block.arguments.iter().map(String::as_str).collect();
@@ -117,15 +92,7 @@ pub(super) fn redis_cost(block: &Block) -> String {
             of_algorithms(&measured, &STEADY)
         }
         ["charges"] => of_charges(&results),
-        ["latency"] => of_ways(&results),
         ["alone"] => of_lone_checks(&results),
-        ["keys"] => {
-            let measured = results.section("**Along keys: Redis CPU").table();
-            of_algorithms(
-                &measured,
-                &["1", "100", "10000", "1000000"].map(|keys| (keys, 0)),
-            )
-        }
         _ => panic!("redis-cost has no {arguments:?}"),
     };
     let heads = heads(block);
@@ -135,35 +102,20 @@ pub(super) fn redis_cost(block: &Block) -> String {
 /// A column of the results, and how many columns to the right of it the figure is.
 type Column = (&'static str, usize);
 
-const STEADY: [Column; 5] = [
+const STEADY: [Column; 4] = [
     ("Redis CPU µs", 0),
     ("Redis CPU µs", 1),
     ("decisions/s", 0),
-    ("decisions/s", 1),
     ("p50 µs", 0),
 ];
 
-const BY_MANY: [Column; 5] = [
-    ("one unit", 0),
-    ("one unit, four quotas", 0),
-    ("one unit, four quotas", 1),
-    ("100 units", 0),
-    ("100 units", 1),
-];
-
 fn of_loads(results: &Document) -> Vec<Vec<String>> {
-    let rows = LOADS.iter().map(|(name, heading)| {
+    let rows = LOADS.iter().map(|(name, heading, row)| {
         let measured = under(results, *heading);
-        let log = |column, after| measured.cell_after("SlidingLog", column, after).to_owned();
-        let pooled = measured.number("textbook, a connection a task", "Redis CPU µs");
-        let cpu = measured.number("SlidingLog", "Redis CPU µs");
-        vec![
-            (*name).to_owned(),
-            log("Redis CPU µs", 0),
-            log("Redis CPU µs", 1),
-            format!("{:.2}", cpu / pooled),
-            log("decisions/s", 1),
-        ]
+        let figures = STEADY.iter().chain(&[("p99", 0)]);
+        let figures = figures.map(|(column, after)| measured.cell_after(row, column, *after));
+        let row = [*name].into_iter().chain(figures);
+        row.map(str::to_owned).collect()
     });
     rows.collect()
 }
@@ -181,25 +133,13 @@ fn of_algorithms(measured: &Table, columns: &[Column]) -> Vec<Vec<String>> {
 
 fn of_charges(results: &Document) -> Vec<Vec<String>> {
     let many = under(results, ["Quotas and costs", "; 64"]);
+    // A check of 10 000 units is slow with some algorithms, so fewer of them run.
     let most = under(results, ["Quotas and costs", "; 8"]);
-    let rows = of_algorithms(&many, &BY_MANY).into_iter();
-    let most = of_algorithms(&most, &[("10 000 units", 0), ("10 000 units", 1)]);
+    let rows = of_algorithms(&many, &[("one unit, four quotas", 1), ("100 units", 1)]).into_iter();
+    let most = of_algorithms(&most, &[("10 000 units", 1)]);
     let rows = rows.zip(most);
     rows.map(|(row, most)| [&row, &most[1..]].concat())
         .collect()
-}
-
-fn of_ways(results: &Document) -> Vec<Vec<String>> {
-    let rows = WAYS.iter().map(|(way, heading, contestant)| {
-        let measured = under(results, *heading);
-        let columns = ["calls", "Redis CPU µs", "decisions/s", "p50 µs", "p99"];
-        let figures = columns
-            .iter()
-            .map(|column| measured.cell(contestant, column));
-        let row = [*way].into_iter().chain(figures);
-        row.map(str::to_owned).collect()
-    });
-    rows.collect()
 }
 
 /// Returns what one check at a time costs, beside the script and the native module.
@@ -207,10 +147,7 @@ fn of_lone_checks(results: &Document) -> Vec<Vec<String>> {
     let measured = under(results, TEN_LIVE[0]);
     let rows = [
         ("`SlidingLog`", "SlidingLog"),
-        ("`SlidingBuckets(60)`", "SlidingBuckets(60)"),
-        ("`SlidingCounter`", "SlidingCounter"),
         ("`Gcra`", "Gcra"),
-        ("`FixedWindow`", "FixedWindow"),
         ("the script", "textbook sorted set"),
         ("redis-cell, a native module", "redis-cell, a native module"),
     ]
@@ -232,7 +169,7 @@ fn under(results: &Document, [start, end]: [&str; 2]) -> Table {
 }
 
 /// The example of the guide: a quota, its algorithm, the number of keys, and the column with the bytes of a key.
-const EXAMPLE: [(&str, &str, u32, &str); 5] = [
+const EXAMPLE: [(&str, &str, u32, &str); 4] = [
     (
         "100 per minute, all full",
         "SlidingLog",
@@ -244,12 +181,6 @@ const EXAMPLE: [(&str, &str, u32, &str); 5] = [
         "SlidingLog",
         1_000_000,
         "limit 10 000",
-    ),
-    (
-        "10 000 per day, 1 000 units each",
-        "SlidingLog",
-        1_000_000,
-        "limit 1 000",
     ),
     (
         "10 000 per day",
@@ -268,7 +199,6 @@ const EXAMPLE: [(&str, &str, u32, &str); 5] = [
 /// The memory of keys in Redis. The block has the heads, and its argument chooses the rows:
 ///
 /// - `full`: the bytes of a full key, by algorithm and limit.
-/// - `live`: the bytes of a key with few live units, by algorithm.
 /// - `example`: the memory of a number of keys.
 pub(super) fn redis_memory(block: &Block) -> String {
     let results = results().section("## Memory and commands");
@@ -276,23 +206,11 @@ pub(super) fn redis_memory(block: &Block) -> String {
     let heads = heads(block);
     let (right, rows) = match &*block.arguments.join(" ") {
         "full" => (4, of_full(&full)),
-        "live" => (
-            4,
-            of_algorithms(&results.section("**A key with").table(), &LIVE_KEY),
-        ),
         "example" => (2, of_example(&full)),
         other => panic!("redis-memory has no {other:?}"),
     };
     table(&heads, right, rows)
 }
-
-const LIVE_KEY: [Column; 4] = [
-    ("`MEMORY USAGE`", 0),
-    ("the same, units expire", 0),
-    ("hashed header: name, bytes", 1),
-    // The column of `used_memory` names the number of keys.
-    ("hashed header: name, bytes", 2),
-];
 
 const LIMITS: [Column; 4] = [
     ("limit 10", 0),

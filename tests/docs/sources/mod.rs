@@ -19,7 +19,7 @@ use std::future::Future;
 use crate::markdown::Block;
 
 pub(crate) use manifest::first_line;
-pub(crate) use moving::regions;
+pub(crate) use moving::{regions, snippets};
 
 pub(crate) enum Source {
     /// Generates the text of the block.
@@ -35,7 +35,7 @@ pub(crate) enum Source {
 const SOURCES: &[(&str, Source)] = &[
     ("algorithms", Source::Text(algorithms::readme)),
     ("promises", Source::Text(algorithms::promises)),
-    ("stored", Source::Check(algorithms::stored)),
+    ("commands", Source::Check(algorithms::commands_of_a_check)),
     ("try-axum", Source::Text(|_| programs::axum().0)),
     ("axum", Source::Text(|_| programs::axum().1)),
     ("doctor", Source::Shape(programs::doctor)),
@@ -52,9 +52,12 @@ const SOURCES: &[(&str, Source)] = &[
     ("governor-quotas", Source::Check(moving::quotas)),
     ("headers", Source::Check(moving::headers)),
     ("migrating", Source::Compiled(moving::code)),
+    ("snippets", Source::Compiled(moving::snippet)),
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
     ("plans", Source::Check(plans::plans)),
+    // `tests/peers` runs the command behind an nginx with these settings.
+    ("nginx", Source::Check(|_| Ok(()))),
     // `tests/metrics` compares these with what is emitted.
     ("metrics", Source::Check(|_| Ok(()))),
 ];

@@ -1,4 +1,4 @@
-//! The page on migrating from other limiters.
+//! Code that the guide shows: of the package `examples/migrating`, and of snippets. The page on migrating.
 
 use http::StatusCode;
 
@@ -30,6 +30,30 @@ pub(super) fn code(block: &Block) -> Result<String, String> {
         }
         _ => Err(format!("name one region of {path}")),
     }
+}
+
+/// The snippets whose code the guide shows.
+const SNIPPETS: &str = "tests/docs/snippets/shown";
+
+/// Returns the lines of a snippet that the guide shows.
+pub(super) fn snippet(block: &Block) -> Result<String, String> {
+    let [file] = &block.arguments[..] else {
+        return Err("name a file".to_owned());
+    };
+    let path = format!("{SNIPPETS}/{file}");
+    if !snippets().contains(file) {
+        return Err(format!("there is no file {path}"));
+    }
+    region_of(&read(&path), "shown").ok_or_else(|| format!("{path} has no `// page: shown`"))
+}
+
+/// Returns the file of each snippet. A module that is not declared does not run.
+pub(crate) fn snippets() -> Vec<String> {
+    let modules = read(&format!("{SNIPPETS}/mod.rs"));
+    let names = modules.lines().filter_map(|line| line.strip_prefix("mod "));
+    names
+        .map(|name| format!("{}.rs", name.trim_end_matches(';')))
+        .collect()
 }
 
 /// Whether the package declares the module, or includes the file.

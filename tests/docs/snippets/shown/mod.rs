@@ -1,0 +1,6 @@
+//! Code that the guide shows, from `// page: shown` on, and what it does.
+
+mod github;
+mod jwt;
+mod login;
+mod stream;
