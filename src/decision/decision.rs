@@ -317,9 +317,6 @@ impl DecisionView {
     /// [estimated](Self::is_wait_estimated).
     ///
     /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
-    ///
-    /// For slots [in flight](crate::Quota::in_flight) it is a hint, as nobody knows when one returns: the median time, from
-    /// 1 to 60 seconds, for which this process held the last permits of the limiter.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.reported().and_then(|quota| quota.retry_after())
@@ -328,7 +325,7 @@ impl DecisionView {
     /// Returns whether [`retry_after`](Self::retry_after) is an estimate, because a quota
     /// [in flight](Quota::in_flight) has refused: nobody knows when a slot is given back.
     ///
-    /// The estimate is the median time for which this process held such permits lately, from 1 to 60 seconds.
+    /// The estimate is the median time for which this process held the last permits of the limiter, from 1 to 60 seconds.
     #[must_use]
     pub fn is_wait_estimated(&self) -> bool {
         let reported = self.reported();

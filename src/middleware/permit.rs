@@ -14,7 +14,7 @@ use crate::limiter::{Permit, Ticket};
 /// the permit has the slots of all of them.
 ///
 /// A request that holds no slots has no handle: one that the layer [skips](crate::RateLimitLayer::skip), or that was refused
-/// in a [dry run](crate::RateLimitLayer::dry_run). If an inner layer holds slots too, the handle is the inner one's.
+/// in a [dry run](crate::RateLimitLayer::dry_run).
 ///
 /// # Examples
 ///

@@ -62,8 +62,8 @@ impl Permit {
         self.decision.view()
     }
 
-    /// Gives the slots back, and returns the decision: with it, [`settle`](crate::RateLimiter::settle) charges the actual cost
-    /// at the rates.
+    /// Gives the slots back, and returns the decision. [`RateLimiter::settle`](crate::RateLimiter::settle) takes it to charge
+    /// the rates the actual cost.
     pub fn into_decision(self) -> Decision {
         self.decision
     }
