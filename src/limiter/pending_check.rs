@@ -144,9 +144,9 @@ impl PendingCheck {
     }
 
     /// Sets how many slots the next level takes.
-    pub(crate) fn add_slots(&mut self, slots: u32) {
+    pub(crate) fn add_slots(&mut self, limiter: &RateLimiter, slots: u32) {
         if let Some(of_check) = &mut self.slots {
-            of_check.add_level(slots);
+            of_check.add_level(limiter, slots);
         }
     }
 

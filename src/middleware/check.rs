@@ -132,7 +132,8 @@ fn attempt(
             AppliedQuotas::Unknown(error) => (None, Some(error)),
             _ => (None, None),
         };
-        check.add_slots(limiters.level(index).map_or(1, |level| level.slots));
+        let slots = limiters.level(index).map_or(1, |level| level.slots);
+        check.add_slots(limiter, slots);
         check.add(limiter, &level.key, level.cost, quotas, failure);
     }
     match check.start(&limiters) {

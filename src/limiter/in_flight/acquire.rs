@@ -25,6 +25,8 @@ pub(in crate::limiter) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60
 pub(crate) struct SlotsOfCheck {
     /// The slots of each level.
     slots: Vec<u32>,
+    /// The name of each level's limiter.
+    names: Vec<Arc<str>>,
     max_wait: Option<Duration>,
     line: Option<usize>,
     /// One for each time that the store was asked.
@@ -41,13 +43,22 @@ impl SlotsOfCheck {
         }
     }
 
-    pub(crate) fn add_level(&mut self, slots: u32) {
+    pub(crate) fn add_level(&mut self, limiter: &RateLimiter, slots: u32) {
         self.slots.push(slots);
+        self.names.push(Arc::clone(&limiter.name));
     }
 
     /// Returns the slots that a level wants.
     pub(in crate::limiter) fn of_level(&self, level: usize) -> u32 {
         self.slots.get(level).copied().unwrap_or(1)
+    }
+
+    /// Returns the names of the limiters of levels with these indices, for the metrics.
+    fn names(&self, levels: &[usize], default: &Arc<str>) -> Vec<Arc<str>> {
+        let names = levels.iter().map(|level| self.names.get(*level));
+        names
+            .map(|name| Arc::clone(name.unwrap_or(default)))
+            .collect()
     }
 
     pub(crate) fn into_tickets(self) -> Vec<Ticket> {
@@ -66,6 +77,7 @@ impl SlotsOfCheck {
             store: &limiter.store,
             checks,
             slots: &slots,
+            names: &self.names(levels, &limiter.name),
             max_wait: self.max_wait,
             line: self.line,
         });
@@ -85,7 +97,9 @@ impl SlotsOfCheck {
         let store = &limiter.store;
         let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
         let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
-        let held = limiter.permits().hold(store, checks, &slots, decide);
+        let names = self.names(levels, &limiter.name);
+        let held = limiter.permits();
+        let held = held.hold(store, checks, &slots, &names, decide);
         let (ticket, answers) = held?;
         self.tickets.extend(ticket);
         Some(answers)
@@ -101,7 +115,8 @@ impl SlotsOfCheck {
         let slots = self.of_level(level);
         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
         let held = limiter.permits();
-        let held = held.hold(&limiter.store, &[check], &[slots], admit);
+        let names = [Arc::clone(&limiter.name)];
+        let held = held.hold(&limiter.store, &[check], &[slots], &names, admit);
         self.tickets.extend(held.and_then(|(ticket, _)| ticket));
     }
 }
@@ -249,7 +264,7 @@ async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Ac
     check.stay_within_limits();
     check.take_slots(SlotsOfCheck::new(max_wait, line));
     for level in levels {
-        check.add_slots(level.slots);
+        check.add_slots(level.limiter, level.slots);
         let quotas = level.quotas.as_ref();
         check.add(level.limiter, &level.key, level.cost, quotas, None);
     }

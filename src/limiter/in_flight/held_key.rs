@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore};
+use crate::telemetry::PermitMeter;
 
 /// How long releases are gathered for one message, in microseconds, unless the limit is nearly reached.
 const GATHERED: u64 = 2_000;
@@ -39,6 +40,7 @@ pub(super) struct HeldKey {
     /// The quotas in flight, as they were last asked.
     pub(super) quotas: Quotas,
     pub(super) store: ProtectedStore,
+    pub(super) meter: PermitMeter,
     /// The lease of the holder's entry, in microseconds.
     pub(super) lease: u64,
     /// The slots of permits.
@@ -74,12 +76,17 @@ pub(super) struct HeldKey {
 }
 
 impl HeldKey {
-    pub(super) fn new(counted_key: CountedKey<'_>, store: &ProtectedStore) -> Self {
+    pub(super) fn new(
+        counted_key: CountedKey<'_>,
+        store: &ProtectedStore,
+        meter: &PermitMeter,
+    ) -> Self {
         Self {
             limiter: counted_key.limiter.clone(),
             key: counted_key.key.clone(),
             quotas: Quotas::from(Vec::new()),
             store: store.clone(),
+            meter: meter.clone(),
             lease: 0,
             held: 0,
             lost: 0,
@@ -134,6 +141,7 @@ impl HeldKey {
         if self.valid_until.is_some_and(|until| now >= until) {
             self.valid_until = None;
             if self.held > 0 {
+                self.meter.record_lost(self.held);
                 self.lost = self.lost.saturating_add(self.held);
                 self.held = 0;
                 self.epoch += 1;

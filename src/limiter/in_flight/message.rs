@@ -8,6 +8,7 @@ use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::store::{OwnedChecks, ProtectedStore};
+use crate::telemetry::PermitWait;
 
 /// The slots that a check wants: the index of its level, the key, and the number.
 pub(super) type Slots = SmallVec<[(usize, Fingerprint, u32); 1]>;
@@ -31,8 +32,13 @@ pub(super) struct Part {
     pub(super) waiter: Option<WaiterOfPart>,
 }
 
-/// The ticket of a check, until when it is repeated, and where its answers go.
-pub(super) type WaiterOfPart = (u64, Option<u64>, oneshot::Sender<Reply>);
+/// The ticket of a check, until when it is repeated, where its answers go, and since when it waits.
+pub(super) type WaiterOfPart = (
+    u64,
+    Option<u64>,
+    oneshot::Sender<Reply>,
+    Option<(PermitWait, u64)>,
+);
 
 /// What the reply to a message is.
 pub(super) type Reply = Result<Answers, Error>;

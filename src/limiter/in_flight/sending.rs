@@ -26,6 +26,8 @@ pub(in crate::limiter) struct SlotRequest<'a> {
     pub(in crate::limiter) checks: &'a [Check<'a>],
     /// The slots that each of them wants, at most those of its quotas.
     pub(in crate::limiter) slots: &'a [u32],
+    /// The names of their limiters.
+    pub(in crate::limiter) names: &'a [Arc<str>],
     /// How long the check is repeated after a refusal. `None` if it is not.
     pub(in crate::limiter) max_wait: Option<Duration>,
     /// The most checks that wait for a key. Others are not repeated.
@@ -51,9 +53,11 @@ impl PermitTable {
             checks: to_owned(request.checks),
             slots,
             waits_until,
+            wait: None,
             answer,
         };
-        let ticket = self.add(&mut state, waiter, request.line, now);
+        let meters = state.meters(request.checks, request.names);
+        let ticket = self.add(&mut state, waiter, &meters, request.line, now);
         let message = self.next_message(&mut state, ids, now);
         drop(state);
         let ticket = Ticket::new(Arc::clone(self), ticket);
@@ -67,12 +71,14 @@ impl PermitTable {
         store: &ProtectedStore,
         checks: &[Check<'_>],
         slots: &[u32],
+        names: &[Arc<str>],
         decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<(Option<Ticket>, Answers)> {
         let slots = in_flight(checks, slots);
         let mut state = self.lock();
         let now = self.clock.now();
-        let holdings = self.holdings(&mut state, store, checks, &slots, now);
+        let meters = state.meters(checks, names);
+        let holdings = self.holdings(&mut state, store, checks, &slots, &meters, now);
         let mut checks = checks.to_vec();
         for (check, holding) in checks.iter_mut().zip(&holdings) {
             check.holding = holding.as_ref();

@@ -1,6 +1,8 @@
 //! The keys of a table, the checks that wait, and the permits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -13,6 +15,7 @@ use crate::decision::Answers;
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
 use crate::store::{Check, OwnedChecks, ProtectedStore};
+use crate::telemetry::{PermitMeter, PermitWait};
 
 /// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
@@ -32,6 +35,8 @@ pub(super) struct State {
     pub(super) timers: BTreeSet<(u64, Fingerprint)>,
     /// The last times for which permits of a limiter were held, by the fingerprint of its name.
     pub(super) held_for: HashMap<Fingerprint, VecDeque<u64>, HashFingerprint>,
+    /// The metrics of limiters, by the fingerprints of their names.
+    pub(super) meters: HashMap<Fingerprint, PermitMeter, HashFingerprint>,
     /// The runtimes on which checks were made. Messages are sent on one of them if there is no current one.
     pub(super) runtimes: Vec<Handle>,
     /// The timer that a task waits for, at the latest. `None` without such a task.
@@ -45,6 +50,8 @@ pub(super) struct Waiter {
     pub(super) slots: Slots,
     /// Until when the check is repeated after a refusal. `None` if it is not.
     pub(super) waits_until: Option<u64>,
+    /// Since when the check waits, for the metrics. `None` if it is not repeated.
+    pub(super) wait: Option<(PermitWait, u64)>,
     pub(super) answer: oneshot::Sender<Reply>,
 }
 
@@ -90,6 +97,7 @@ impl State {
                 continue;
             };
             key.held = key.held.saturating_add(*slots);
+            key.meter.record_grant(*slots);
             // The store is told again and again. Until it answers, the lease is that of the first permit.
             let lease = key.lease;
             key.valid_until
@@ -145,7 +153,7 @@ impl State {
             }
         }
         let mut part = part;
-        let Some((ticket, waits_until, sender)) = part.waiter.take() else {
+        let Some((ticket, waits_until, sender, wait)) = part.waiter.take() else {
             return;
         };
         let is_wanted = matches!(self.tickets.get(&ticket), Some(Stage::Sent));
@@ -158,6 +166,7 @@ impl State {
                 key.has_granted = true;
                 if is_wanted {
                     key.held = key.held.saturating_add(*slots);
+                    key.meter.record_grant(*slots);
                     granted.push((*id, *slots, key.epoch));
                 } else {
                     // The caller has gone.
@@ -165,6 +174,9 @@ impl State {
                 }
             }
             if is_wanted {
+                if let Some((wait, since)) = wait {
+                    wait.succeed(Duration::from_micros(now.saturating_sub(since)));
+                }
                 self.tickets.insert(ticket, Stage::Granted(granted, now));
                 let _ = sender.send(Ok(answers));
             }
@@ -191,6 +203,7 @@ impl State {
                     checks,
                     slots,
                     waits_until,
+                    wait,
                     answer: sender,
                 };
                 self.waiting.insert(ticket, waiter);
@@ -266,6 +279,16 @@ impl State {
         key.states_at = Some(now);
         self.update_timer(id);
         Some(receiver)
+    }
+
+    /// Returns the metrics of the limiter of each check.
+    pub(super) fn meters(&mut self, checks: &[Check<'_>], names: &[Arc<str>]) -> Vec<PermitMeter> {
+        let meters = checks.iter().zip(names).map(|(check, name)| {
+            let limiter = check.counted_key().limiter.fingerprint();
+            let meter = self.meters.entry(limiter);
+            meter.or_insert_with(|| PermitMeter::new(name)).clone()
+        });
+        meters.collect()
     }
 
     pub(super) fn remember_time(&mut self, limiter: Fingerprint, micros: u64) {

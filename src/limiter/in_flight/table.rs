@@ -18,6 +18,7 @@ use crate::decision::{Holding, HoldingNote, StoreId};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::store::{Check, ProtectedStore};
+use crate::telemetry::{PermitMeter, PermitWait};
 
 /// The tables of this process, by store.
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
@@ -80,6 +81,7 @@ impl PermitTable {
         &self,
         state: &mut State,
         waiter: Waiter,
+        meters: &[PermitMeter],
         line: Option<usize>,
         now: u64,
     ) -> u64 {
@@ -87,19 +89,24 @@ impl PermitTable {
         let ticket = state.latest_ticket;
         let mut waiter = waiter;
         for (level, id, _) in &waiter.slots {
-            let Some(check) = waiter.checks.get(*level) else {
+            let (Some(check), Some(meter)) = (waiter.checks.get(*level), meters.get(*level)) else {
                 continue;
             };
             let key = state
                 .keys
                 .entry(*id)
-                .or_insert_with(|| HeldKey::new(check.check().counted_key(), &waiter.store));
+                .or_insert_with(|| HeldKey::new(check.check().counted_key(), &waiter.store, meter));
             key.ask(check.check().quotas, &waiter.store);
             if line.is_some_and(|line| key.waiting.len() >= line) {
                 waiter.waits_until = None;
             }
             key.waiting.insert(ticket);
             key.asks_at = Some(now);
+        }
+        if waiter.waits_until.is_some() {
+            let levels = waiter.slots.iter().map(|(level, _, _)| *level);
+            let limiters = levels.filter_map(|level| meters.get(level).cloned());
+            waiter.wait = Some((PermitWait::begin(limiters), now));
         }
         state.waiting.insert(ticket, waiter);
         state.tickets.insert(ticket, Stage::Waiting);
@@ -113,6 +120,7 @@ impl PermitTable {
         store: &ProtectedStore,
         checks: &[Check<'_>],
         slots: &Slots,
+        meters: &[PermitMeter],
         now: u64,
     ) -> Vec<Option<Holding>> {
         state.sequence += 1;
@@ -122,10 +130,13 @@ impl PermitTable {
             else {
                 continue;
             };
+            let Some(meter) = meters.get(*level) else {
+                continue;
+            };
             let key = state
                 .keys
                 .entry(*id)
-                .or_insert_with(|| HeldKey::new(check.counted_key(), store));
+                .or_insert_with(|| HeldKey::new(check.counted_key(), store, meter));
             key.ask(check.quotas, store);
             key.settle_end(now);
             *holding = Some(self.holding(key, state.sequence, *wanted, true));
@@ -244,7 +255,7 @@ impl PermitTable {
                 store: waiter.store,
                 checks: waiter.checks,
                 slots: waiter.slots,
-                waiter: Some((*ticket, waiter.waits_until, waiter.answer)),
+                waiter: Some((*ticket, waiter.waits_until, waiter.answer, waiter.wait)),
             });
         }
         for id in keys {
@@ -254,6 +265,7 @@ impl PermitTable {
                 .any(|part| part.slots.iter().any(|(_, other, _)| other == id));
             if let (false, Some(key)) = (is_asked, state.keys.get(id)) {
                 let holding = self.holding(key, sequence, 0, true);
+                key.meter.record_renewal();
                 message.parts.push(Part {
                     store: key.store.clone(),
                     checks: key.statement(holding),
@@ -312,7 +324,7 @@ impl PermitTable {
                     for (_, id, _) in &part.slots {
                         failed.insert(*id, error.clone());
                     }
-                    if let Some((ticket, _, answer)) = part.waiter {
+                    if let Some((ticket, _, answer, _)) = part.waiter {
                         state.tickets.remove(&ticket);
                         let _ = answer.send(Err(error));
                     }
@@ -364,8 +376,11 @@ impl PermitTable {
                 for (id, slots, epoch) in granted {
                     if let Some(key) = state.keys.get_mut(&id) {
                         let limiter = key.limiter.fingerprint();
+                        let micros = now.saturating_sub(since);
                         key.release(slots, epoch, now);
-                        state.remember_time(limiter, now.saturating_sub(since));
+                        key.meter
+                            .record_release(slots, Duration::from_micros(micros));
+                        state.remember_time(limiter, micros);
                     }
                     ids.push(id);
                 }
