@@ -77,7 +77,8 @@ pub enum ErrorKind {
     /// The closure of [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for) failed to find the
     /// quotas of a key.
     QuotasUnknown,
-    /// No permit was free within the [`max_wait`](crate::RateLimiter::max_wait) of the limiter.
+    /// No permit was free within the [`max_wait`](crate::RateLimiter::max_wait) of the limiter, or at once if its
+    /// [`queue`](crate::RateLimiter::queue) was full.
     MaxWait,
 }
 

@@ -80,7 +80,7 @@ impl Holding {
         }
     }
 
-    /// Has the entry written even if the check is refused.
+    /// Makes the store write the entry even if the check is refused.
     #[must_use]
     pub fn stated(self) -> Self {
         Self {

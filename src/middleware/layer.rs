@@ -221,9 +221,9 @@ impl RateLimitLayer {
     /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
     /// default is 1.
     ///
-    /// A request holds its slots until its response body ends, or until the service fails or is dropped. A response without
-    /// a body, also to HEAD and CONNECT, gives them back with its head. A handler whose work goes on takes the
-    /// [permit](crate::PermitHandle).
+    /// A request holds its slots until its response body ends, fails or is dropped, or until the service fails. A response
+    /// without a body gives them back with its head: to HEAD and CONNECT, and with the status 101, 204 or 304. A handler whose
+    /// work goes on takes the permit by its [`PermitHandle`](crate::PermitHandle).
     ///
     /// # Examples
     ///
@@ -364,7 +364,8 @@ impl RateLimitLayer {
     /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
     ///   may be refunded.
-    /// - Waiting requests form no queue: the first one that checks again is admitted.
+    /// - Waiting requests form no queue: the first one that checks again is admitted. For slots
+    ///   [in flight](crate::Quota::in_flight), they are admitted in the order of arrival in this process.
     /// - While a request waits, it holds what the inner service has reserved for it, such as a permit of
     ///   tower's `ConcurrencyLimit`.
     ///

@@ -13,6 +13,9 @@ use crate::limiter::{Permit, Ticket};
 /// WebSocket or a task that the handler spawns. Then the slots are held until the permit is dropped. With nested layers,
 /// the permit has the slots of all of them.
 ///
+/// A request that holds no slots has no handle: one that the layer [skips](crate::RateLimitLayer::skip), or that was refused
+/// in a [dry run](crate::RateLimitLayer::dry_run).
+///
 /// # Examples
 ///
 /// ```
@@ -42,7 +45,7 @@ impl PermitHandle {
         }
     }
 
-    /// Takes the permit from the layer. `None` if it was taken before, or if the response has ended.
+    /// Takes the permit from the layer. Returns `None` if it was taken before, or if the response has ended.
     #[must_use = "dropping the permit gives its slots back"]
     pub fn take(&self) -> Option<Permit> {
         let mut permit = self.take_own()?;

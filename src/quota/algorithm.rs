@@ -78,10 +78,10 @@ pub enum Algorithm {
     /// units within the span. The level drains at the limit of the last charge, so a check with a lower limit
     /// waits at most one window.
     Gcra,
-    /// Counts what runs at the same time, in place of what was charged in a window.
+    /// Counts the slots that are held now, not the units that were charged in a window.
     ///
-    /// The algorithm of [`Quota::in_flight`](crate::Quota::in_flight) only, so it is not in [`ALL`](Self::ALL), and
-    /// [`Quota::with_algorithm`](crate::Quota::with_algorithm) does not take it.
+    /// Only [`Quota::in_flight`](crate::Quota::in_flight) has it. It is no way to count a rate, so it is not in
+    /// [`ALL`](Self::ALL), and [`Quota::with_algorithm`](crate::Quota::with_algorithm) panics for it.
     InFlight,
 }
 

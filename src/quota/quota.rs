@@ -34,6 +34,8 @@ pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS)
 ///
 /// A limit of 0 is valid and refuses every check that costs anything.
 ///
+/// A quota [in flight](Self::in_flight) is no rate: it limits what runs at the same time.
+///
 /// # Examples
 ///
 /// ```
@@ -154,14 +156,15 @@ impl Quota {
         }
     }
 
-    /// Creates a quota of at most `limit` slots at the same time, over all processes.
+    /// Creates a quota of at most `limit` slots that are held at the same time, over all processes.
     ///
-    /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) takes a slot and returns a [`Permit`](crate::Permit), which
-    /// holds it. A [`RateLimitLayer`](crate::RateLimitLayer) holds it until the response body ends. A check takes one slot,
-    /// whatever its cost. A quota in flight may stand beside rates: either all of them admit a check, or none is charged.
+    /// A running request or job holds a slot. [`RateLimiter::acquire`](crate::RateLimiter::acquire) takes one and returns a
+    /// [`Permit`](crate::Permit), which holds it until it is dropped. A [`RateLimitLayer`](crate::RateLimitLayer) holds one
+    /// until the response body ends. A check takes one slot, whatever its cost.
     ///
-    /// A process that is killed gives its slots back when their [lease](Self::slot_lease) ends. See
-    /// [the guide](crate::guide::in_flight).
+    /// The quota may stand beside rates in one list: either all of them admit a check, or none is charged. The slots of a
+    /// killed process return when their [lease](Self::slot_lease) ends. [The guide](crate::guide::in_flight) has the promise
+    /// and its bounds.
     ///
     /// As text, this is `5 in-flight`.
     ///
@@ -185,15 +188,26 @@ impl Quota {
     /// Sets the lease of the slots of a quota [in flight](Self::in_flight), from 5 seconds to 10 minutes. The default is
     /// 15 seconds. [`window`](Self::window) returns it.
     ///
-    /// A process renews its slots each third of the lease, and a permit is lost if the store did not answer for 0.8 of it.
-    /// After a crash, slots are missed for at most one lease. Take a longer one only if the store may be away for longer
-    /// and work must not overlap.
+    /// The lease does not bound the work: a process renews what it holds about three times per lease. It bounds how long the
+    /// slots of a killed process are missed. A permit is [lost](crate::Permit::lost) if the store did not answer for 0.8 of
+    /// the lease, so take a longer one if the store may be away for longer and work must not overlap.
     ///
     /// As text, this is `5 in-flight:60s`.
     ///
     /// # Panics
     ///
-    /// Panics if this is a quota of a rate, or if the lease is out of range. In a `const`, that is an error at compile time.
+    /// Panics if this is a quota of a rate, or if the lease is out of range. In a `const`, that is a compile error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Quota;
+    ///
+    /// const EXPORTS: Quota = Quota::in_flight(2).slot_lease(Duration::from_secs(60));
+    /// assert_eq!(EXPORTS, "2 in-flight:60s".parse()?);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
     #[must_use]
     pub const fn slot_lease(mut self, lease: Duration) -> Self {
         let micros = micros_rounded_up(lease);
@@ -335,13 +349,14 @@ impl Quota {
         }
     }
 
-    /// Returns the number of units that a window has room for.
+    /// Returns the number of units that a window has room for, or of slots [in flight](Self::in_flight).
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Returns the length of the window. A calendar window has its nominal length: 1, 7 or 31 days.
+    /// Returns the length of the window. A calendar window has its nominal length: 1, 7 or 31 days. For a quota
+    /// [in flight](Self::in_flight), returns the [lease](Self::slot_lease) of its slots.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_micros)
@@ -462,11 +477,11 @@ const fn window_in_range(micros: u64) -> bool {
     micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
 }
 
-/// Converts to microseconds. Saturates, because a window that long is out of range anyway.
 const fn is_slot_lease(micros: u64) -> bool {
     micros >= MIN_SLOT_LEASE_MICROS && micros <= MAX_SLOT_LEASE_MICROS
 }
 
+/// Converts to microseconds. Saturates, because a window that long is out of range anyway.
 const fn micros_rounded_up(window: Duration) -> u64 {
     let fraction: u64 = if window.subsec_nanos().is_multiple_of(1_000) {
         0

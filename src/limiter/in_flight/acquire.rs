@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::messages::SlotRequest;
 use super::permit::{Acquired, Permit, Ticket};
+use super::sending::SlotRequest;
 use super::table::PermitTable;
 use crate::decision::{Answers, DecisionView};
 use crate::error::{Error, ErrorKind};
@@ -112,15 +112,21 @@ impl RateLimiter {
         self.permits.get_or_init(|| PermitTable::of(&self.store))
     }
 
-    /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds.
+    /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds. After that, it returns an error
+    /// of kind [`MaxWait`](ErrorKind::MaxWait).
+    ///
+    /// A layer waits as long as [`RateLimitLayer::wait_up_to`](crate::RateLimitLayer::wait_up_to) says: by default, not at
+    /// all.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self
     }
 
-    /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. Further ones try once. By
-    /// default, any number may wait.
+    /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. By default, any number may.
+    ///
+    /// A further call does not wait: if no permit is free, it fails at once. In a layer made [from](crate::RateLimitLayer) this
+    /// limiter, the same number of requests may wait.
     #[must_use]
     pub fn queue(mut self, calls: usize) -> Self {
         self.line = Some(calls);
@@ -132,6 +138,8 @@ impl RateLimiter {
     /// Calls of one process get the slots of a key in the order of their arrival, as with tokio's `Semaphore`. There is no
     /// order between processes: each asks about every 25 ms, and at once when one of its own permits is dropped. For more
     /// slots or another cost, see [`acquire_all`](Self::acquire_all).
+    ///
+    /// Dropping the future gives up its place in the line. A permit that was granted meanwhile is given back.
     ///
     /// # Errors
     ///
@@ -154,7 +162,7 @@ impl RateLimiter {
         Self::acquire_all([self.on(key)]).await
     }
 
-    /// Takes a permit if it is free now.
+    /// Takes a permit if one is free now, as [`acquire`](Self::acquire) does, but does not wait.
     ///
     /// # Errors
     ///
@@ -178,13 +186,32 @@ impl RateLimiter {
         Self::try_acquire_all([self.on(key)]).await
     }
 
-    /// Waits for one permit of several levels, as [`check_all`](Self::check_all) checks them: all or nothing.
+    /// Waits for one permit of several levels. It holds the slots of all of them, or none, as with
+    /// [`check_all`](Self::check_all).
     ///
-    /// The longest [`max_wait`](Self::max_wait) of the limiters is the bound. [`LevelCheck::slots`] takes more than one slot.
+    /// The longest [`max_wait`](Self::max_wait) and the smallest [`queue`](Self::queue) of the limiters are the bounds.
+    /// [`LevelCheck::slots`] takes more than one slot.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire).
+    /// Returns the errors of [`acquire`](Self::acquire) and [`check_all`](Self::check_all).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let user = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("user");
+    /// let tenant = RateLimiter::new(store, Quota::in_flight(10)).name("tenant");
+    ///
+    /// // One slot of the user, and three of the tenant.
+    /// let permit = RateLimiter::acquire_all([user.on("ada"), tenant.on("acme").slots(3)]).await?;
+    /// # drop(permit);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn acquire_all<'a>(
         levels: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
@@ -202,11 +229,11 @@ impl RateLimiter {
         }
     }
 
-    /// Takes a permit of several levels if it is free now: see [`acquire_all`](Self::acquire_all).
+    /// Takes one permit of several levels if it is free now, as [`acquire_all`](Self::acquire_all) does, but does not wait.
     ///
     /// # Errors
     ///
-    /// Those of [`check_all`](Self::check_all).
+    /// Returns the errors of [`check_all`](Self::check_all).
     pub fn try_acquire_all<'a>(
         levels: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Acquired, Error>> + Send {

@@ -10,10 +10,11 @@ use super::table::{LostAt, PermitTable};
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 
-/// Slots of quotas [in flight](crate::Quota::in_flight), which are held until the permit is dropped.
+/// Slots of a quota [in flight](crate::Quota::in_flight), held until the permit is dropped.
 ///
 /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) and [`try_acquire`](crate::RateLimiter::try_acquire) return it.
-/// The process renews the lease of its permits in the background. If it is killed, the slots return when the lease ends.
+/// The process renews the [lease](crate::Quota::slot_lease) of its permits in the background, however long the work takes. If
+/// it is killed, the slots return when the lease ends.
 ///
 /// # Examples
 ///
@@ -34,7 +35,7 @@ pub struct Permit {
     tickets: Vec<Ticket>,
 }
 
-/// The result of [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire).
+/// The result of [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire): a permit, or the decision that refused it.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "slots are held or not")]
 #[must_use = "dropping the permit gives its slots back"]
@@ -61,19 +62,19 @@ impl Permit {
         self.decision.view()
     }
 
-    /// Gives the slots back, and returns the decision: with it, [`settle`](crate::RateLimiter::settle) charges the actual cost
-    /// at the rates.
+    /// Gives the slots back, and returns the decision. [`RateLimiter::settle`](crate::RateLimiter::settle) takes it to charge
+    /// the rates the actual cost.
     pub fn into_decision(self) -> Decision {
         self.decision
     }
 
     /// Gives the slots back, and waits until the store knows.
     ///
-    /// Dropping the permit gives them back, too: the store learns it within some milliseconds.
+    /// Dropping the permit gives them back too, and the store learns it within some milliseconds.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails. This process has given the slots back nevertheless, and tells the store again.
+    /// Returns an error if the store fails. The slots are given back nevertheless: the process tells the store later.
     pub async fn release(self) -> Result<(), Error> {
         for ticket in self.tickets {
             ticket.release().await?;
@@ -81,10 +82,28 @@ impl Permit {
         Ok(())
     }
 
-    /// Waits until the lease of the permit has run out, which it does only if the store does not answer for 0.8 of it.
+    /// Waits until the permit is lost: until the store has not acknowledged it for 0.8 of its
+    /// [lease](crate::Quota::slot_lease).
     ///
-    /// From then on, other processes may get the slots. Stop the work if it must not overlap with theirs. A permit that is
-    /// lost stays lost, and still counts until it is dropped.
+    /// From then on, other processes may get the slots. Stop the work if it must not overlap with theirs. A lost permit stays
+    /// lost, and its slots still count until it is dropped. In a [`MemoryStore`](crate::MemoryStore), no permit is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// # async fn export() {}
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let exports = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1)).name("exports");
+    /// let permit = exports.acquire("ada").await?;
+    /// tokio::select! {
+    ///     () = export() => println!("exported"),
+    ///     () = permit.lost() => println!("stopped, because another export may have started"),
+    /// }
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub async fn lost(&self) {
         loop {
             let next = self.tickets.iter().map(Ticket::lost_at);

@@ -10,8 +10,10 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::message::{Message, Reply, Slots};
 use super::permit::Ticket;
-use super::table::{Message, PermitTable, Reply, Slots, Waiter};
+use super::state::Waiter;
+use super::table::PermitTable;
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
