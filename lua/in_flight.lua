@@ -22,7 +22,7 @@ no entry. It is 2 if the entry is of a later message: then the check is refused,
 says that nobody knows when a slot is given back.
 ]]
 
-local ENTRY, FORMAT = 40, '>c16dI4I4d'
+local ENTRY, FORMAT, EXACT = 40, '>c16dI4I4d', 9007199254740992
 
 -- The open value: the entries of the other holders and their longest lease, the slots of all, those of the asking holder,
 -- and the note about it.
@@ -58,7 +58,8 @@ local function room(list, number)
   longest, used, base, note = 0, 0, list.held, list.held > 0 and 1 or 0
   for at = 2, stored and #stored or 0, ENTRY do
     local holder, sequence, slots, lease, ends = unpack(FORMAT, stored, at)
-    if not (sequence >= 0 and sequence < 9007199254740992 and ends >= 0 and ends < 1e16) then
+    -- Foreign bytes are hardly two whole numbers.
+    if not (min(sequence, ends) >= 0 and max(sequence, ends) < EXACT and sequence % 1 + ends % 1 == 0) then
       return nil, WRONG_TYPE
     end
     local last = min(ends, now + 1000 * lease)

@@ -3,8 +3,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "cluster")]
+mod cluster;
+mod failures;
 mod layer;
 mod parity;
 mod permits;
 mod redis;
 mod stored;
+mod surface;

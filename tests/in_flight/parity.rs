@@ -170,9 +170,8 @@ fn note_of(answers: &[Vec<Vec<Numbers>>]) -> u64 {
 }
 
 /// An answer with no notes.
-#[expect(clippy::ptr_arg, reason = "passed as a function to a map over vectors")]
-fn without_note(levels: &Vec<Vec<Numbers>>) -> Vec<Vec<Numbers>> {
-    let mut levels = levels.clone();
+fn without_note(levels: &[Vec<Numbers>]) -> Vec<Vec<Numbers>> {
+    let mut levels = levels.to_vec();
     for numbers in levels.iter_mut().flatten() {
         numbers.4 = 0;
     }
@@ -307,8 +306,8 @@ impl Pair {
             if alike.len() == 1 {
                 assert_eq!(in_memory, in_redis, "{context}");
             } else {
-                let expected = in_memory.iter().map(without_note);
-                let said = in_redis.iter().map(without_note);
+                let expected = in_memory.iter().map(|levels| without_note(levels));
+                let said = in_redis.iter().map(|levels| without_note(levels));
                 assert!(
                     expected.clone().eq(said.clone()),
                     "{:?}\n{:?}\n{context}",

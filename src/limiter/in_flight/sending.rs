@@ -78,7 +78,8 @@ impl PermitTable {
             check.holding = holding.as_ref();
         }
         // Under the lock, so that no two checks see the same slot free.
-        let answers = decide(&checks)?;
+        let mut answers = decide(&checks)?;
+        state.suggest_waits(&slots, &checks, &mut answers);
         let ticket = answers
             .are_admitted()
             .then(|| state.grant_locally(&slots, now));

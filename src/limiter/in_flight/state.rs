@@ -12,7 +12,7 @@ use crate::clock::certain_part;
 use crate::decision::Answers;
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::store::{OwnedChecks, ProtectedStore};
+use crate::store::{Check, OwnedChecks, ProtectedStore};
 
 /// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
@@ -103,6 +103,23 @@ impl State {
         self.tickets
             .insert(self.latest_ticket, Stage::Granted(granted, now));
         self.latest_ticket
+    }
+
+    /// Writes the suggested waits to the answers of counts of this process.
+    pub(super) fn suggest_waits(&self, slots: &Slots, checks: &[Check<'_>], answers: &mut Answers) {
+        for (level, id, _) in slots {
+            let (Some(key), Some(check)) = (self.keys.get(id), checks.get(*level)) else {
+                continue;
+            };
+            let hint = median(self.held_for.get(&key.limiter.fingerprint()));
+            let of_level = answers.get_mut(*level).into_iter();
+            let answers = of_level.flat_map(|answer| answer.quotas_mut());
+            for (quota, answer) in check.quotas.iter().zip(answers) {
+                if quota.is_in_flight() {
+                    *answer = told_to_caller(answer, hint);
+                }
+            }
+        }
     }
 
     /// Takes in the answers to a part of a message.

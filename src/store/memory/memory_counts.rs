@@ -212,6 +212,10 @@ impl MemoryCounts {
         let Self {
             overflow, clock, ..
         } = self;
+        if check.holding.is_some() {
+            // Slots of several keys in one count could not be told apart.
+            return shard.check_new_key(check.counted_key().fingerprint(), check, now, answer);
+        }
         if overflow.check_active(check, clock, answer)
             || shard.check_new_key(check.counted_key().fingerprint(), check, now, answer)
         {

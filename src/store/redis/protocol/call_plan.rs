@@ -50,14 +50,10 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// A list of quotas, what the holder of its slots states, and the counts of the list.
-type AskedList<'a> = (&'a Quotas, Option<&'a Holding>, Range<usize>);
-
 /// The values and the groups of a call. The reply is in the same order.
 #[derive(Debug)]
 pub(crate) struct CallPlan<'a> {
-    /// Each list of quotas with the holder that asks for their slots, and its counts.
-    lists: SmallVec<[AskedList<'a>; 4]>,
+    lists: SmallVec<[QuotaList<'a>; 4]>,
     /// Each with the place of its description among the arguments.
     pub(super) counts: SmallVec<[(u64, Count<'a>); 4]>,
     pub(super) groups: SmallVec<[Group; 4]>,
@@ -68,6 +64,14 @@ pub(crate) struct CallPlan<'a> {
     numbers: SmallVec<[u64; 64]>,
     /// The place among the arguments behind all lists.
     pub(super) end_of_lists: u64,
+}
+
+/// A list of quotas, the holder that asks for its slots, and its counts.
+#[derive(Debug)]
+struct QuotaList<'a> {
+    quotas: &'a Quotas,
+    holding: Option<&'a Holding>,
+    counts: Range<usize>,
 }
 
 /// Entries in a row with the same number of checks, and levels of the same counts and costs.
@@ -167,8 +171,8 @@ impl<'a> CallPlan<'a> {
         let quotas = check.quotas;
         let holding = check.holding.filter(|_| quotas.min_slots().is_some());
         let mut lists = self.lists.iter();
-        let known = lists.find(|(known, message, _)| *known == quotas && *message == holding);
-        if let Some((.., counts)) = known {
+        let known = lists.find(|list| list.quotas == quotas && list.holding == holding);
+        if let Some(QuotaList { counts, .. }) = known {
             return counts.clone();
         }
         let first = self.counts.len();
@@ -178,8 +182,13 @@ impl<'a> CallPlan<'a> {
             self.counts.push((self.end_of_lists, count));
             self.end_of_lists += fields as u64;
         }
-        self.lists.push((quotas, holding, first..self.counts.len()));
-        first..self.counts.len()
+        let counts = first..self.counts.len();
+        self.lists.push(QuotaList {
+            quotas,
+            holding,
+            counts: counts.clone(),
+        });
+        counts
     }
 
     /// Adds an entry to the last group, or to a new one.
@@ -235,7 +244,7 @@ impl<'a> CallPlan<'a> {
             return Some(Algorithm::InFlight);
         }
         let script = |quota: &Quota| quota.algorithm().facts().script;
-        let mut quotas = self.lists.iter().flat_map(|(quotas, ..)| quotas.iter());
+        let mut quotas = self.lists.iter().flat_map(|list| list.quotas.iter());
         let first = quotas.next()?;
         let is_same = quotas.all(|quota| script(quota) == script(first));
         is_same.then(|| first.algorithm())
