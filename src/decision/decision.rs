@@ -323,7 +323,7 @@ impl DecisionView {
     }
 
     /// Returns whether [`retry_after`](Self::retry_after) is an estimate, because a quota
-    /// [in flight](Quota::in_flight) has refused: nobody knows when a slot is given back.
+    /// [in flight](crate::Quota::in_flight) has refused: nobody knows when a slot is given back.
     ///
     /// The estimate is the median time for which this process held the last permits of the limiter, from 1 to 60 seconds.
     #[must_use]

@@ -10,8 +10,8 @@ use std::time::Duration;
 ///
 /// - An entry whose lease has ended is removed. One that ends later than a lease *of its own* from now, as after a step back
 ///   of the clock, ends then. Both are stored even if the check is refused.
-/// - A check whose sequence is older than that of the entry is refused as [superseded](HoldingNote::Superseded), and changes
-///   nothing else.
+/// - A check whose sequence is older than the entry's is refused, as a later message was decided before. It changes nothing
+///   else.
 /// - The holder's slots are `held`, or those of the entry if it has the same sequence: several checks of one sequence add up.
 /// - If these, those of the other holders and `wanted` are at most each limit, and all rates admit the cost, the check is
 ///   admitted. Then the entry gets the sum, the sequence, and a lease from now on.
