@@ -292,7 +292,7 @@ fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Option<Duratio
         Some(_) => {
             let max_wait = max_wait.unwrap_or_default();
             let text = format!(
-                "no permit of limiter {limiter:?} was free within {max_wait:?}: raise `max_wait`, or the limit"
+                "limiter {limiter:?} granted no permit, with a `max_wait` of {max_wait:?}: raise `max_wait`, `queue` or the limit"
             );
             (ErrorKind::MaxWait, text)
         }

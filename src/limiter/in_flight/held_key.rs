@@ -206,7 +206,9 @@ impl HeldKey {
         let until = sent_at.saturating_add(certain_part(self.lease));
         if self.stated() > 0 {
             self.valid_until = Some(self.valid_until.map_or(until, |known| known.max(until)));
-            self.states_at = Some(sent_at + jittered(self.lease / RENEWALS));
+            // At the latest then, so that the jitter only shortens the time.
+            let third = self.lease / RENEWALS;
+            self.states_at = Some(sent_at + third - jittered(third / 4));
         } else {
             self.valid_until = None;
         }
