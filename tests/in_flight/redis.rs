@@ -242,3 +242,43 @@ fn another_runtime_goes_on_when_that_of_a_message_or_of_the_timers_ends() {
         until_used(&other, 0, Duration::from_secs(2)).await;
     });
 }
+
+#[tokio::test]
+async fn who_waits_asks_every_25_ms_whatever_keys_and_callers_wait() {
+    let server = RedisServer::start();
+    let other = process(&server.url(), Quota::in_flight(1));
+    let _held = taken(&other).await.unwrap();
+    let store = RedisStore::open(&server.url()).unwrap();
+    let user = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("user");
+    let full = RateLimiter::new(store, Quota::in_flight(1));
+    let waiting: Vec<_> = (0..20)
+        .map(|number| {
+            let (user, full) = (user.clone(), full.clone());
+            tokio::spawn(async move {
+                let key = (number % 7).to_string();
+                RateLimiter::acquire_all([user.on(key), full.on("ada")]).await
+            })
+        })
+        .collect();
+    let mut connection = server.connect();
+    let mut calls = || {
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query(&mut connection)
+            .unwrap();
+        let line = info
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"));
+        let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
+        calls.unwrap().parse::<u64>().unwrap()
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before = calls();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let made = calls() - before;
+    println!("{made} calls in a second");
+    assert!((20..=160).contains(&made), "{made} calls in a second");
+    for task in waiting {
+        task.abort();
+    }
+}

@@ -21,7 +21,10 @@ pub(super) const POLL: u64 = 25_000;
 
 /// The parts of a lease after which a key is renewed, and after which a failed renewal is repeated.
 const RENEWALS: u64 = 3;
-pub(super) const RETRIES: u64 = 12;
+const RETRIES: u64 = 12;
+
+/// The longest time between attempts, in microseconds: of the longest lease that can be set.
+const MAX_RETRY: u64 = 50_000_000;
 
 /// The lease of slots in the memory of this process, which cannot be lost without its permits: a month.
 const LEASE_IN_PROCESS: u64 = 30 * 86_400 * 1_000_000;
@@ -200,7 +203,7 @@ impl HeldKey {
         self.is_unsure = has_failed;
         if has_failed {
             self.is_changed = true;
-            self.states_at = Some(now + jittered(self.lease / RETRIES));
+            self.states_at = Some(now + self.retry_after());
             return;
         }
         let until = sent_at.saturating_add(certain_part(self.lease));
@@ -215,6 +218,11 @@ impl HeldKey {
         if self.is_changed {
             self.set_flush(now);
         }
+    }
+
+    /// Returns the time until a failed message is repeated.
+    pub(super) fn retry_after(&self) -> u64 {
+        jittered((self.lease / RETRIES).min(MAX_RETRY))
     }
 
     pub(super) fn due_at(&self) -> Option<u64> {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::held_key::{HeldKey, RETRIES, jittered};
+use super::held_key::HeldKey;
 use super::message::{Part, Reply, Slots, next_attempt, told_to_caller};
 use crate::clock::certain_part;
 use crate::decision::Answers;
@@ -99,12 +99,11 @@ impl State {
             key.held = key.held.saturating_add(*slots);
             key.meter.record_grant(*slots);
             // The store is told again and again. Until it answers, the lease is that of the first permit.
-            let lease = key.lease;
+            let (lease, retry_after) = (key.lease, key.retry_after());
             key.valid_until
                 .get_or_insert_with(|| now + certain_part(lease));
             key.is_changed = true;
-            key.states_at
-                .get_or_insert_with(|| now + jittered(lease / RETRIES));
+            key.states_at.get_or_insert(now + retry_after);
             granted.push((*id, *slots, key.epoch));
             self.update_timer(*id);
         }

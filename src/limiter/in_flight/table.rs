@@ -155,7 +155,7 @@ impl PermitTable {
         let is_due = |id: &Fingerprint| state.keys.get(id).is_some_and(|key| key.is_due(now));
         let due: Vec<_> = ids.iter().copied().filter(is_due).collect();
         let tickets = state.tickets_around(&due);
-        let (mut chosen, mut blocked) = (Vec::new(), BTreeSet::new());
+        let (mut chosen, mut blocked, mut behind) = (Vec::new(), BTreeSet::new(), Vec::new());
         let mut wanted: BTreeMap<Fingerprint, u32> = BTreeMap::new();
         let mut keys: BTreeSet<Fingerprint> = due.into_iter().collect();
         for ticket in tickets {
@@ -176,6 +176,7 @@ impl PermitTable {
             };
             // Those before it take all slots. It asks when some of them have got theirs.
             if waiter.waits_until.is_some() && waiter.slots.iter().any(is_hopeless) {
+                behind.extend(ids.copied());
                 continue;
             }
             for (_, id, slots) in &waiter.slots {
@@ -198,6 +199,12 @@ impl PermitTable {
                     .flat_map(|waiter| &waiter.slots)
                     .any(|(_, other, _)| other == id)
         });
+        for id in behind {
+            if let Some(key) = state.keys.get_mut(&id).filter(|_| !keys.contains(&id)) {
+                // Its checks ask with those of the other key.
+                key.asks_at = None;
+            }
+        }
         for id in &ids {
             if !keys.contains(id) {
                 state.update_timer(*id);
