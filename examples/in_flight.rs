@@ -1,7 +1,7 @@
 //! A rate of tokens, and at most five streams of each user at the same time: `cargo run --example in_flight`
 //!
-//! A stream of events holds its slot until its body ends, also when the client disconnects. A WebSocket takes the
-//! permit, because its response ends with the head. With a Redis, several processes share the five streams:
+//! A stream of events holds its slot until its body ends, also when the client disconnects. A socket, as a WebSocket
+//! is one, takes the permit, because its response ends with the head. With a Redis, several processes share the five streams:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example in_flight`
 
 #[path = "support/store.rs"]
@@ -13,13 +13,17 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use axum::extract::WebSocketUpgrade;
-use axum::extract::ws::WebSocket;
-use axum::response::Response;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::http::header::{CONNECTION, UPGRADE};
+use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
 use axum::{Extension, Router, routing::get};
 use futures_util::Stream;
 use futures_util::stream::unfold;
+use hyper::upgrade::{self, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 use tollgate::{Algorithm, Permit, PermitHandle, Quota, RateLimitLayer, key};
 
@@ -49,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "  for i in $(seq 6); do curl -sm 3 -o /dev/null -w '%{{http_code}} ' -H 'x-api-key: ada' http://{address}/events & done; wait"
     );
     println!(
-        "  curl -iN -H 'x-api-key: ada' -H 'connection: upgrade' -H 'upgrade: websocket' -H 'sec-websocket-version: 13' -H 'sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==' http://{address}/socket"
+        "  curl -iN -H 'x-api-key: ada' -H 'connection: upgrade' -H 'upgrade: echo' http://{address}/socket"
     );
     axum::serve(listener, app).await?;
     Ok(())
@@ -67,19 +71,26 @@ async fn events() -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
 }
 
 /// Holds the slot for as long as the socket is open.
-async fn socket(upgrade: WebSocketUpgrade, Extension(handle): Extension<PermitHandle>) -> Response {
+async fn socket(Extension(handle): Extension<PermitHandle>, request: Request) -> impl IntoResponse {
     // Otherwise the slot would return with the status 101.
     let permit = handle.take();
-    upgrade.on_upgrade(|socket| echo(socket, permit))
+    tokio::spawn(async move {
+        if let (Some(permit), Ok(socket)) = (permit, upgrade::on(request).await) {
+            echo(TokioIo::new(socket), permit).await;
+        }
+    });
+    let head = [(CONNECTION, "upgrade"), (UPGRADE, "echo")];
+    (StatusCode::SWITCHING_PROTOCOLS, head)
 }
 
-async fn echo(mut socket: WebSocket, permit: Option<Permit>) {
-    let Some(permit) = permit else { return };
+async fn echo(mut socket: TokioIo<Upgraded>, permit: Permit) {
+    let mut bytes = [0; 1_024];
     loop {
         tokio::select! {
-            message = socket.recv() => {
-                let Some(Ok(message)) = message else { return };
-                if socket.send(message).await.is_err() {
+            read = socket.read(&mut bytes) => {
+                let Ok(length @ 1..) = read else { return };
+                let Some(read) = bytes.get(..length) else { return };
+                if socket.write_all(read).await.is_err() {
                     return;
                 }
             }

@@ -840,12 +840,11 @@ async fn tokens_are_reserved_before_an_answer_and_settled_when_it_ends() {
     assert_eq!(left(&answer), 10_000 - 640 - used - 1_000);
 }
 
-/// Opens a WebSocket of a user. The server ends it when the connection is dropped.
-fn websocket(address: &str, user: &str) -> TcpStream {
+/// Opens a socket of a user. The server ends it when the connection is dropped.
+fn socket(address: &str, user: &str) -> TcpStream {
     let mut connection = TcpStream::connect(address).expect("a connection");
     let request = format!(
-        "GET /socket HTTP/1.1\r\nhost: {address}\r\nx-api-key: {user}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        "GET /socket HTTP/1.1\r\nhost: {address}\r\nx-api-key: {user}\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
     );
     connection.write_all(request.as_bytes()).expect("sent");
     let mut status = String::new();
@@ -889,7 +888,7 @@ async fn a_sixth_stream_of_a_user_is_refused_until_another_one_ends() {
             assert_eq!(event, "data: word\n\n");
             streams.push(stream);
         }
-        let socket = websocket(&address, "ada");
+        let socket = socket(&address, "ada");
         let refused = open("ada").await;
         assert_eq!(refused.status(), 429);
         assert!(refused.headers().contains_key("retry-after"));
