@@ -87,7 +87,7 @@ impl ProtectedStore {
 
     /// Asks the store to decide checks of one group, as [`Store::check`] does. Fails if the circuit breaker of the
     /// group is open, and repeats remembered refusals.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(
         &self,
         checks: &[Check<'_>],
