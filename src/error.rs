@@ -77,12 +77,15 @@ pub enum ErrorKind {
     /// The closure of [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for) failed to find the
     /// quotas of a key.
     QuotasUnknown,
+    /// No permit was free within the [`max_wait`](crate::RateLimiter::max_wait) of the limiter, or at once if its
+    /// [`queue`](crate::RateLimiter::queue) was full.
+    MaxWait,
 }
 
 impl ErrorKind {
     /// All kinds, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::CostExceedsLimit,
         Self::CostTooLarge,
         Self::Timeout,
@@ -93,6 +96,7 @@ impl ErrorKind {
         Self::InvalidReply,
         Self::Unsupported,
         Self::QuotasUnknown,
+        Self::MaxWait,
     ];
 
     /// Returns the name of this kind in metrics and events.
@@ -108,6 +112,7 @@ impl ErrorKind {
             Self::InvalidReply => "invalid_reply",
             Self::Unsupported => "unsupported",
             Self::QuotasUnknown => "quotas_unknown",
+            Self::MaxWait => "max_wait",
         }
     }
 }
@@ -198,12 +203,14 @@ impl Error {
             .with_source(ConfigError::levels(one, other, problem))
     }
 
-    /// Returns whether the limits of a check cannot be checked together, whatever the store does.
-    pub(crate) fn is_levels_error(&self) -> bool {
+    /// Returns whether the limiters of a check are misconfigured, whatever the store does: they cannot be checked together,
+    /// or have a lease and slots.
+    pub(crate) fn is_config_error(&self) -> bool {
         let source = self.source();
         let config = source.and_then(|source| source.downcast_ref::<ConfigError>());
+        let kind = config.map(ConfigError::kind);
         self.kind() == ErrorKind::Misconfigured
-            && config.is_some_and(|config| config.kind() == ConfigErrorKind::Levels)
+            && matches!(kind, Some(ConfigErrorKind::Levels | ConfigErrorKind::Lease))
     }
 
     pub(crate) fn cost_exceeds_limit(cost: u32, limit: u32) -> Self {
@@ -213,6 +220,29 @@ impl Error {
                 "a cost of {cost} never passes a limit of {limit}: lower the cost or raise the limit"
             ),
         )
+    }
+
+    pub(crate) fn slots_exceed_limit(slots: u32, limit: u32) -> Self {
+        let text = format!(
+            "{slots} slots never pass a limit of {limit} in flight: take fewer slots or raise the limit"
+        );
+        Self::new(ErrorKind::CostExceedsLimit, text)
+    }
+
+    /// Returns the error of a check that would hold nothing.
+    pub(crate) fn holds_nothing(limiter: &str) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a quota in flight, and a check holds no slot: call `acquire` or `try_acquire`"
+        );
+        Self::new(ErrorKind::Misconfigured, text)
+    }
+
+    /// Returns the error of a limiter with a lease and with slots.
+    pub(crate) fn slots_leased(limiter: &str, lease: Duration) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a lease and a quota in flight: remove the lease, or give the slots a limiter of their own"
+        );
+        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::slots_leased(lease))
     }
 
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
@@ -293,7 +323,8 @@ pub enum ConfigErrorKind {
     /// Limiters cannot be [checked together](crate::RateLimiter::check_all): they have different stores, or
     /// count the same key.
     Levels,
-    /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window.
+    /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window, or one of the quotas is
+    /// [in flight](crate::Quota::in_flight).
     Lease,
     /// A number or a time of a [`BlockRule`](crate::BlockRule) is out of range.
     BlockRule,
@@ -353,6 +384,13 @@ impl ConfigError {
             text: format!(
                 "invalid lease {lease:?}: a lease is at most a tenth of the shortest window, {longest:?} here"
             ),
+        }
+    }
+
+    pub(crate) fn slots_leased(lease: Duration) -> Self {
+        Self {
+            kind: ConfigErrorKind::Lease,
+            text: format!("invalid lease {lease:?}: slots in flight are not held in advance"),
         }
     }
 

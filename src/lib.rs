@@ -39,7 +39,8 @@
 //!    after which the same check is admitted, exact to the microsecond.
 //!
 //! Rule 3 describes the default algorithm. The other [algorithms](Algorithm) store or promise something else:
-//! see [which one to choose](guide::algorithms).
+//! see [which one to choose](guide::algorithms). A quota [in flight](Quota::in_flight) counts what runs at the same time,
+//! not what was charged in a window.
 //!
 //! Windows are durations of 1 ms to 366 days or, with the feature `calendar`, days, weeks and months of a time zone.
 //!
@@ -49,6 +50,7 @@
 //! |---|---|
 //! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
 //! | [`RateLimiter`], [`LevelCheck`] | checks without HTTP, of one key or several; [`Admin`] for operators |
+//! | [`Permit`], [`Acquired`], [`PermitHandle`] | slots of a quota [in flight](guide::in_flight), and how a handler keeps them |
 //! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
 //! | [`BlockRule`] | when a key that is refused too often is blocked, and for how long |
 //! | [`key`](mod@key) | who is counted: extractors, and [`Key`] |
@@ -67,8 +69,8 @@
 //!
 //! | not done | instead |
 //! |---|---|
-//! | queue requests before a server | A waiting request holds memory and a connection. [`RateLimitLayer::wait_up_to`] and [`RateLimiter::until_ready`] wait on the side of the client. They do not keep the order of arrival. |
-//! | limit requests in flight, or shed load | `tower::limit::ConcurrencyLimit` and `tower::load_shed`, inside of the layer |
+//! | queue requests before a server | A waiting request holds memory and a connection. [`RateLimitLayer::wait_up_to`] and [`RateLimiter::until_ready`] wait on the side of the client. For rates, they do not keep the order of arrival. |
+//! | shed load | [`Quota::in_flight`] limits what runs at the same time for each key. To protect one process whatever the key, put `tower::load_shed` and `tower::limit::ConcurrencyLimit` inside of the layer. |
 //! | stop floods | A refused request still passes the network, TLS and HTTP. Layers 3 and 4 belong to the provider, a load balancer or a firewall: see [security](guide::security). |
 //! | recognize clients behind proxies without configuration | [`key::client_ip`] reads forwarding headers only from the proxies that you trust |
 //! | read bodies | [Limits known only from the body](guide::bodies) are checked in the handler |
@@ -131,11 +133,13 @@ mod telemetry;
 pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{IntoKey, Key, KeyExtractor};
-pub use limiter::{Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
+pub use limiter::{
+    Acquired, Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, Permit, RateLimiter,
+};
 pub use middleware::{
-    Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
-    RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject, cors, plain_text,
-    problem_json, problem_json_typed,
+    Headers, IetfDraft, Level, MissingKey, PermitHandle, RateLimit, RateLimitLayer, Rejection,
+    RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
+    cors, plain_text, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas};
 #[cfg(feature = "redis")]

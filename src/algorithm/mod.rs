@@ -9,6 +9,7 @@ mod arithmetic;
 mod counter_state;
 mod fixed_window;
 mod gcra;
+mod in_flight;
 mod log;
 mod quota_check;
 mod sliding_counter;
@@ -16,5 +17,6 @@ mod sorted_set_log;
 mod state;
 
 pub(crate) use arithmetic::time_to_live_millis;
+pub(crate) use in_flight::InFlight;
 pub(crate) use quota_check::{Changes, Charge, QuotaCheck, Verdict};
 pub(crate) use state::CountState;

@@ -3,6 +3,7 @@
 use super::counter_state::CounterState;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
+use super::in_flight::InFlight;
 use super::log::Log;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::sliding_counter::SlidingCounter;
@@ -19,6 +20,7 @@ pub(crate) enum CountState {
     SlidingCounter(CounterState<SlidingCounter>),
     FixedWindow(CounterState<FixedWindow>),
     Gcra(CounterState<Gcra>),
+    InFlight(InFlight),
 }
 
 impl CountState {
@@ -29,6 +31,7 @@ impl CountState {
             Algorithm::SlidingCounter => Self::SlidingCounter(CounterState::default()),
             Algorithm::FixedWindow => Self::FixedWindow(CounterState::default()),
             Algorithm::Gcra => Self::Gcra(CounterState::default()),
+            Algorithm::InFlight => Self::InFlight(InFlight::default()),
         }
     }
 
@@ -60,7 +63,7 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.remove_latest(units),
             Self::FixedWindow(window) => window.remove_latest(units),
             Self::Gcra(meter) => meter.remove_latest(units),
-            Self::Log(_) | Self::SortedSetLog(_) => {}
+            Self::Log(_) | Self::SortedSetLog(_) | Self::InFlight(_) => {}
         }
     }
 
@@ -72,6 +75,7 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.evaluate(check),
             Self::FixedWindow(window) => window.evaluate(check),
             Self::Gcra(meter) => meter.evaluate(check),
+            Self::InFlight(slots) => slots.look(&check),
         }
     }
 
@@ -98,6 +102,8 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.check(check),
             Self::FixedWindow(window) => window.check(check),
             Self::Gcra(meter) => meter.check(check),
+            // Without a holder, nothing is charged.
+            Self::InFlight(slots) => slots.look(&check),
         }
     }
 
@@ -110,6 +116,7 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.charge(check),
             Self::FixedWindow(window) => window.charge(check),
             Self::Gcra(meter) => meter.charge(check),
+            Self::InFlight(_) => Changes::NONE,
         }
     }
 
@@ -122,6 +129,7 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.refund(&check, charge, units),
             Self::FixedWindow(window) => window.refund(&check, charge, units),
             Self::Gcra(meter) => meter.refund(&check, charge, units),
+            Self::InFlight(_) => {}
         }
         Changes::NONE
     }
@@ -135,6 +143,15 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.credit(&check, units),
             Self::FixedWindow(window) => window.credit(&check, units),
             Self::Gcra(meter) => meter.credit(&check, units),
+            Self::InFlight(_) => Changes::NONE,
+        }
+    }
+
+    /// Returns the holders of slots, if this is such a count.
+    pub(crate) fn slots(&mut self) -> Option<&mut InFlight> {
+        match self {
+            Self::InFlight(slots) => Some(slots),
+            _ => None,
         }
     }
 
@@ -146,6 +163,7 @@ impl CountState {
             Self::SlidingCounter(counter) => counter.is_idle(check),
             Self::FixedWindow(window) => window.is_idle(check),
             Self::Gcra(meter) => meter.is_idle(check),
+            Self::InFlight(slots) => slots.is_idle(check.now),
         }
     }
 
@@ -153,6 +171,7 @@ impl CountState {
     pub(crate) fn longest_window(&self) -> Option<u64> {
         match self {
             Self::Log(log) => Some(log.longest_window()),
+            Self::InFlight(slots) => Some(slots.longest_lease()),
             _ => None,
         }
     }

@@ -186,6 +186,11 @@ impl Answer {
         self.source
     }
 
+    /// Returns the answers to the quotas, to change them.
+    pub(crate) fn quotas_mut(&mut self) -> &mut [QuotaAnswer] {
+        &mut self.quotas
+    }
+
     /// Returns the answers to the quotas, in the order of the check.
     #[must_use]
     #[inline]

@@ -71,6 +71,16 @@ impl Decision {
         Self { view, taken }
     }
 
+    /// Creates a decision that holds no units: another one does.
+    pub(crate) fn without_charge(view: DecisionView) -> Self {
+        let settled = Taken {
+            units: 0,
+            is_settled: true,
+        };
+        let taken = vec![settled; view.levels().len()];
+        Self { view, taken }
+    }
+
     /// Returns the units that the first level charged and that have not been refunded. 0 for a refused check.
     ///
     /// A decision on several keys has [several levels](DecisionView::levels), and each holds its own units.
@@ -303,12 +313,23 @@ impl DecisionView {
     }
 
     /// Returns the shortest wait after which a refused check **of this cost** is admitted, if no other check
-    /// is charged to the key meanwhile. Exact to the microsecond.
+    /// is charged to the key meanwhile. Exact to the microsecond, unless it is
+    /// [estimated](Self::is_wait_estimated).
     ///
     /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.reported().and_then(|quota| quota.retry_after())
+    }
+
+    /// Returns whether [`retry_after`](Self::retry_after) is an estimate, because a quota
+    /// [in flight](crate::Quota::in_flight) has refused: nobody knows when a slot is given back.
+    ///
+    /// The estimate is the median time for which this process held the last permits of the limiter, from 1 to 60 seconds.
+    #[must_use]
+    pub fn is_wait_estimated(&self) -> bool {
+        let reported = self.reported();
+        reported.is_some_and(|quota| quota.quota().is_in_flight() && quota.retry_after().is_some())
     }
 
     /// Returns the source of the decision: the store, the fallback, or a cache of this process. With several

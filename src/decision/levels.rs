@@ -393,7 +393,8 @@ impl<'a> QuotaDecision<'a> {
     }
 
     /// Returns the wait until this quota admits the check: see
-    /// [`DecisionView::retry_after`](crate::DecisionView::retry_after).
+    /// [`DecisionView::retry_after`](crate::DecisionView::retry_after). An estimate for slots
+    /// [in flight](Quota::in_flight).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.answer.retry_after()

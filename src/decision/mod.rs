@@ -6,6 +6,7 @@ mod answer;
 mod answers;
 mod builder;
 mod decision;
+mod holding;
 mod levels;
 mod pool;
 
@@ -14,5 +15,7 @@ pub(crate) use answer::{CountScope, GrantUse, Wait};
 pub use answers::Answers;
 pub(crate) use builder::DecisionBuilder;
 pub use decision::{Decision, DecisionView};
+pub use holding::Holding;
+pub(crate) use holding::HoldingNote;
 pub(crate) use levels::{GrantUnits, LevelData, LevelName, LimiterId};
 pub use levels::{LevelDecision, QuotaDecision};

@@ -12,6 +12,7 @@
 //! | | [Limits in bodies](bodies) | How do I limit by the account, the tokens or the rows in a body? |
 //! | | [Users, tenants and the whole service](levels) | How do I check several limits at once, all or nothing? |
 //! | | [Leases](leases) | How do I admit requests from memory without exceeding the limit? |
+//! | | [In flight](in_flight) | How do I limit what runs at the same time, over all processes? |
 //! | **Other services** | [Clients](clients) | What do clients of my service see? |
 //! | | [Upstreams](upstreams) | How do I stay below the limit of a service that I call? |
 //! | **Run** | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, regions, Kubernetes |
@@ -53,6 +54,9 @@ pub mod levels {}
 
 #[doc = include_str!("leases.md")]
 pub mod leases {}
+
+#[doc = include_str!("in_flight.md")]
+pub mod in_flight {}
 
 #[doc = include_str!("clients.md")]
 pub mod clients {}

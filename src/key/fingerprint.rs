@@ -9,7 +9,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 ///
 /// It is SipHash-1-3 under a random key of this process. The values never leave the process, so an attacker
 /// cannot search for a collision. Among a million texts, any two collide with a probability of 2^-89.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Fingerprint([u64; 2]);
 
 impl Hash for Fingerprint {

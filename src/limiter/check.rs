@@ -63,6 +63,7 @@ impl RateLimiter {
             limiter: self,
             key: key.into_key(),
             cost: 1,
+            slots: 1,
             quotas: None,
         }
     }
@@ -270,7 +271,7 @@ impl RateLimiter {
 }
 
 /// The levels of a check.
-type AskedLevels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
+pub(super) type AskedLevels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
 
 impl Limiters for AskedLevels<'_> {
     fn limiter(&self, level: usize) -> Option<&RateLimiter> {
@@ -301,7 +302,7 @@ fn wait_through_outages(limiters: &impl Limiters, failure: &CheckError) -> bool 
 
 /// Records the result of a check, and counts its refusals.
 #[inline(always)]
-fn record(limiters: &impl Limiters, checked: &Checked) {
+pub(super) fn record(limiters: &impl Limiters, checked: &Checked) {
     match checked {
         Ok(decision) if decision.is_allowed() => {
             record_admission(limiters, decision.view());

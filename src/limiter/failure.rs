@@ -9,6 +9,7 @@ use super::pending_check::{
 };
 use crate::decision::{Answer, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
+use crate::quota::Quotas;
 
 impl RateLimiter {
     /// Records a successful lookup of quotas, which may end an outage in the log.
@@ -53,6 +54,11 @@ impl PendingCheck {
             level.state = match action {
                 FailureAction::Open => {
                     limiter.record_failure(&error, action);
+                    let check = self.decision.levels().get(index);
+                    let check = check.and_then(|data| level.check(limiter, data));
+                    if let (Some(slots), Some(check)) = (&mut self.slots, check) {
+                        slots.hold(limiter, check, index);
+                    }
                     let unused = QuotaAnswer::admitted(0, Duration::ZERO);
                     let unused = level.quotas(limiter).iter().map(|_| unused);
                     let answer = Answer::new(Source::None, unused);
@@ -103,7 +109,14 @@ impl PendingCheck {
             });
             let together = falling_back;
             let is_decided = |index, _: &PendingLevel| together.contains(&index);
-            let answers = first.check_fallback(&self.checks(limiters, is_decided));
+            let mut slots = self.slots.take();
+            let checks = self.checks(limiters, is_decided);
+            let answers = match &mut slots {
+                Some(slots) => slots.fall_back(limiter, &checks, &together),
+                None => first.check_fallback(&checks),
+            };
+            drop(checks);
+            self.slots = slots;
             let Some(answers) = answers else {
                 // Fallback counts refund at once.
                 drop(self.refunds(limiters, &charged));
@@ -152,8 +165,14 @@ impl PendingCheck {
                 .get(index)
                 .map_or(0, |data| data.cost());
             // A cost above its share, but within the limit, will pass again when the store recovers. A refusal
-            // without a wait would be wrong.
-            if exceeded_limit(&shares, cost).is_some() && exceeded_limit(quotas, cost).is_none() {
+            // without a wait would be wrong. The same holds for slots.
+            let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
+            let is_above = |quotas: &Quotas| {
+                let limit = quotas.min_slots();
+                let is_missing = limit.zip(slots).is_some_and(|(limit, slots)| slots > limit);
+                is_missing || exceeded_limit(quotas, cost).is_some()
+            };
+            if is_above(&shares) && !is_above(quotas) {
                 too_expensive.push(index);
             }
             self.decision.set_quotas(index, &shares);

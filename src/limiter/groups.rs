@@ -11,6 +11,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 
+use super::in_flight::SlotsOfCheck;
 use super::limiter::RateLimiter;
 use super::pending_check::{
     CheckError, Checked, Indices, LevelState, Limiters, PendingCheck, PendingLevel, PendingLevels,
@@ -21,7 +22,10 @@ use crate::error::{Error, ErrorKind};
 use crate::store::{PendingAnswers, Refund, StoreFuture, join_all};
 
 /// A check whose groups are asked in turn.
-pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = Checked> + Send>>;
+pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = CheckedGroups> + Send>>;
+
+/// The result, and the permits of an admitted check.
+pub(super) type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
 
 /// The longest time that a refusal is remembered if the levels of a check are in several groups.
 ///
@@ -33,7 +37,11 @@ const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
 pub(super) fn ask_in_turn(check: PendingCheck, limiters: &impl Limiters) -> GroupsFuture {
     let limiters = (0..check.added).filter_map(|index| limiters.limiter(index).cloned());
     let limiters = OwnedLimiters(limiters.collect());
-    Box::pin(detached(async move { check.ask_groups(&limiters).await }))
+    let mut check = check;
+    Box::pin(detached(async move {
+        let checked = check.ask_groups(&limiters).await;
+        (checked, check.take_permits())
+    }))
 }
 
 /// The limiters of a check that goes on without its caller.
@@ -48,7 +56,7 @@ impl Limiters for OwnedLimiters {
 /// Runs a check in a task, so that it goes on if the caller is dropped. Is ready at once if the store is.
 ///
 /// Outside of a tokio runtime there are no tasks, and dropping the caller ends the check.
-async fn detached(check: impl Future<Output = Checked> + Send + 'static) -> Checked {
+async fn detached(check: impl Future<Output = CheckedGroups> + Send + 'static) -> CheckedGroups {
     let mut check = Box::pin(check);
     if let Poll::Ready(checked) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return checked;
@@ -58,7 +66,7 @@ async fn detached(check: impl Future<Output = Checked> + Send + 'static) -> Chec
     };
     let task = runtime.spawn(check);
     task.await
-        .unwrap_or_else(|_| Err(CheckError::at(0, task_dropped())))
+        .unwrap_or_else(|_| (Err(CheckError::at(0, task_dropped())), None))
 }
 
 impl PendingCheck {
@@ -69,7 +77,7 @@ impl PendingCheck {
 
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
-    async fn ask_groups(mut self, limiters: &impl Limiters) -> Checked {
+    async fn ask_groups(&mut self, limiters: &impl Limiters) -> Checked {
         if self.repeat_refusals(limiters) {
             return self.decide(limiters);
         }

@@ -33,6 +33,7 @@ pub struct LevelCheck<'a> {
     pub(super) limiter: &'a RateLimiter,
     pub(super) key: Key,
     pub(super) cost: u32,
+    pub(super) slots: u32,
     /// The quotas in place of the limiter's own.
     pub(super) quotas: Option<Quotas>,
 }
@@ -41,6 +42,12 @@ impl<'a> LevelCheck<'a> {
     /// Sets the cost at this level, in units. The default is 1.
     pub fn cost(self, cost: u32) -> Self {
         Self { cost, ..self }
+    }
+
+    /// Sets how many slots a permit takes of each quota [in flight](crate::Quota::in_flight), whatever the cost. The default
+    /// is 1.
+    pub fn slots(self, slots: u32) -> Self {
+        Self { slots, ..self }
     }
 
     /// Sets the quotas of the key, in place of the limiter's.

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
+use super::in_flight::{DEFAULT_MAX_WAIT, PermitTable};
 use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
@@ -66,6 +67,11 @@ pub struct RateLimiter {
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
+    /// How long a permit is waited for, and how many calls may wait for a key.
+    pub(super) max_wait: Duration,
+    pub(super) line: Option<usize>,
+    /// Those of the store in this process. Empty until the first check that takes slots.
+    pub(super) permits: Arc<OnceLock<Arc<PermitTable>>>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
@@ -96,6 +102,9 @@ impl RateLimiter {
             lease: None,
             automatic_blocks: None,
             waits_through_outages: None,
+            max_wait: DEFAULT_MAX_WAIT,
+            line: None,
+            permits: Arc::default(),
             first_check: Arc::default(),
         }
     }
@@ -239,7 +248,8 @@ impl RateLimiter {
     /// counts in the same way.
     ///
     /// Give all limiters of a name the same lease. A limiter with another lease counts anew: while both run, a
-    /// client may use its limit twice.
+    /// client may use its limit twice. Slots [in flight](Quota::in_flight) are not held in advance: with such a quota, each
+    /// check fails with an error of kind [`Misconfigured`](crate::ErrorKind::Misconfigured).
     ///
     /// # Examples
     ///
@@ -274,8 +284,12 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the lease is longer than a tenth of the shortest window.
+    /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
+    /// [in flight](Quota::in_flight).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
+        if self.quotas.min_slots().is_some() && !lease.is_zero() {
+            return Err(ConfigError::slots_leased(lease));
+        }
         match self.quotas.longest_lease() {
             Some(longest) if lease > longest => Err(ConfigError::lease(lease, longest)),
             _ => Ok(self.lease(lease)),
@@ -394,6 +408,11 @@ impl RateLimiter {
         self.on_failure.as_ref().map(|handler| handler.policy)
     }
 
+    /// Returns how many calls may wait for a key.
+    pub(crate) fn line(&self) -> Option<usize> {
+        self.line
+    }
+
     pub(crate) fn has_policy(&self) -> bool {
         self.on_failure.is_some()
     }
@@ -439,6 +458,9 @@ impl fmt::Debug for RateLimiter {
             automatic_blocks,
             waits_through_outages,
             telemetry: _,
+            max_wait: _,
+            line: _,
+            permits: _,
             first_check: _,
         } = self;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();

@@ -18,6 +18,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::groups::{self, GroupsFuture};
+use super::in_flight::{SlotsOfCheck, Ticket};
 use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
 use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, QuotaAnswer, Source};
@@ -52,6 +53,8 @@ pub(crate) struct PendingCheck {
     ignores_blocks: bool,
     /// Whether a cost above a limit is an error, since no wait helps. Otherwise it is refused with the current numbers.
     is_within_limits: bool,
+    /// `None` if the check takes no slots.
+    pub(super) slots: Option<Box<SlotsOfCheck>>,
     step: Step,
 }
 
@@ -130,8 +133,32 @@ impl PendingCheck {
             added: 0,
             ignores_blocks: false,
             is_within_limits: false,
+            slots: None,
             step: Step::AskForAll,
         }
+    }
+
+    /// Takes slots of the quotas in flight, and holds them if the check is admitted.
+    pub(crate) fn take_slots(&mut self, slots: SlotsOfCheck) {
+        self.slots = Some(Box::new(slots));
+    }
+
+    /// Sets how many slots the next level takes.
+    pub(crate) fn add_slots(&mut self, limiter: &RateLimiter, slots: u32) {
+        if let Some(of_check) = &mut self.slots {
+            of_check.add_level(limiter, slots);
+        }
+    }
+
+    /// Returns the permits of an admitted check.
+    pub(crate) fn into_tickets(self) -> Vec<Ticket> {
+        self.slots
+            .map_or_else(Vec::new, |slots| slots.into_tickets())
+    }
+
+    /// Returns the permits, for the caller of a check that goes on in a task.
+    pub(super) fn take_permits(&mut self) -> Option<Box<SlotsOfCheck>> {
+        self.slots.take()
     }
 
     /// Checks even keys that are blocked.
@@ -172,6 +199,12 @@ impl PendingCheck {
         let Some((level, answer)) = level else {
             return;
         };
+        if let Some(limit) = quotas.min_slots()
+            && let Some(error) = slots_error(self.slots.as_deref(), index, limiter, cost, limit)
+            && (self.is_within_limits || error.kind() != ErrorKind::CostExceedsLimit)
+        {
+            return self.fail_at(index, error);
+        }
         match quotas.min_limit() {
             None if failure.is_none() => {
                 self.levels.set_state(index, LevelState::Answered);
@@ -283,7 +316,11 @@ impl PendingCheck {
     /// Polls a check that was started. Must not be called again after it was ready.
     pub(crate) fn poll(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
         let (sent, answers) = match &mut self.step {
-            Step::AwaitGroups(groups) => return groups.as_mut().poll(cx),
+            Step::AwaitGroups(groups) => {
+                let (checked, permits) = ready!(groups.as_mut().poll(cx));
+                self.slots = permits;
+                return Poll::Ready(checked);
+            }
             Step::AwaitAnswers(PendingAnswers { future, sent }) => {
                 let answers = ready!(Pin::new(future).poll(cx));
                 (mem::take(sent), answers)
@@ -342,10 +379,9 @@ impl PendingCheck {
     /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
     #[cold]
     fn ask_in_turn(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
-        let mut groups = groups::ask_in_turn(mem::take(self), limiters);
-        let checked = groups.as_mut().poll(cx);
+        let groups = groups::ask_in_turn(mem::take(self), limiters);
         self.step = Step::AwaitGroups(groups);
-        checked
+        self.poll(limiters, cx)
     }
 
     /// Asks the store to decide levels together. `None` if their answers were written.
@@ -353,6 +389,9 @@ impl PendingCheck {
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
         let first = limiters.limiter(0)?;
         let store = &first.store;
+        if let Some(slots) = &mut self.slots {
+            return ask_for_slots(slots, first, limiters, &self.levels, self.decision.levels());
+        }
         let (data, answers) = self.decision.levels_and_answers();
         if let [data] = data {
             // Without a vector.
@@ -600,6 +639,40 @@ fn checks<'a>(
         }
     }
     checks
+}
+
+/// Returns the error of a level with a quota in flight that has a lease, holds nothing, or takes more slots than there are.
+#[cold]
+fn slots_error(
+    slots: Option<&SlotsOfCheck>,
+    index: usize,
+    limiter: &RateLimiter,
+    cost: u32,
+    limit: u32,
+) -> Option<Error> {
+    if let Some(lease) = &limiter.lease {
+        return Some(Error::slots_leased(&limiter.name, lease.duration()));
+    }
+    match slots.map(|slots| slots.of_level(index)) {
+        None if cost > 0 => Some(Error::holds_nothing(&limiter.name)),
+        Some(slots) if slots > limit => Some(Error::slots_exceed_limit(slots, limit)),
+        _ => None,
+    }
+}
+
+/// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.
+#[cold]
+fn ask_for_slots(
+    slots: &mut SlotsOfCheck,
+    first: &RateLimiter,
+    limiters: &impl Limiters,
+    levels: &PendingLevels,
+    data: &[LevelData],
+) -> Option<PendingAnswers> {
+    let checks = checks(limiters, levels, data, to_ask);
+    let is_to_ask = |index: &usize| levels.get(*index).is_to_ask();
+    let asked: Indices = (0..data.len()).filter(is_to_ask).collect();
+    (!checks.is_empty()).then(|| slots.ask(first, &checks, &asked))
 }
 
 /// Fails if the store cannot decide the levels together.

@@ -200,7 +200,8 @@ fn may_pass(error: &Error) -> bool {
         | ErrorKind::Misconfigured
         | ErrorKind::InvalidReply
         | ErrorKind::Unsupported
-        | ErrorKind::QuotasUnknown => false,
+        | ErrorKind::QuotasUnknown
+        | ErrorKind::MaxWait => false,
     }
 }
 

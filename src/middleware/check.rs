@@ -1,6 +1,7 @@
 //! The check of a request: from its head to its [`Outcome`].
 
 use std::future::Future;
+use std::mem;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::config::LayerConfig;
 use super::outcome::{Outcome, is_refused_for_free};
 use crate::decision::DecisionView;
 use crate::error::polled_after_completion;
-use crate::limiter::{Checked, Limiters, PendingCheck, backoff_after};
+use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, Ticket, backoff_after};
 
 /// A started check.
 #[expect(
@@ -119,6 +120,9 @@ fn attempt(
     }
     let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
+    if levels.iter().any(|level| level.is_in_flight(config)) {
+        check.take_slots(slots_of_check(config, levels, started));
+    }
     for (index, level) in levels.iter().enumerate() {
         let Some(limiter) = limiters.limiter(index) else {
             continue;
@@ -128,12 +132,29 @@ fn attempt(
             AppliedQuotas::Unknown(error) => (None, Some(error)),
             _ => (None, None),
         };
+        let slots = limiters.level(index).map_or(1, |level| level.slots);
+        check.add_slots(limiter, slots);
         check.add(limiter, &level.key, level.cost, quotas, failure);
     }
     match check.start(&limiters) {
-        Poll::Ready(checked) => finish_attempt(config, levels, started, checked),
+        Poll::Ready(checked) => {
+            finish_attempt(config, levels, started, checked, check.into_tickets())
+        }
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
+}
+
+/// Returns how a check takes slots: at once, or in turn for as long as the request may wait.
+#[cold]
+fn slots_of_check(
+    config: &LayerConfig,
+    levels: &CheckedLevels,
+    started: Option<Instant>,
+) -> SlotsOfCheck {
+    let wait = started.map(|started| config.max_wait.saturating_sub(started.elapsed()));
+    let of_layer = levels.iter().filter_map(|level| config.level(level.index));
+    let line = of_layer.filter_map(|level| level.limiter.line()).min();
+    SlotsOfCheck::new(wait.filter(|_| !config.is_dry_run), line)
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
@@ -143,6 +164,7 @@ fn finish_attempt(
     levels: &mut CheckedLevels,
     started: Option<Instant>,
     checked: Checked,
+    tickets: Vec<Ticket>,
 ) -> ControlFlow<Outcome, Stage> {
     if let Ok(decision) = &checked
         && !decision.is_allowed()
@@ -154,13 +176,17 @@ fn finish_attempt(
             return ControlFlow::Continue(Stage::Waiting(Box::pin(sleep(backoff))));
         }
     }
-    ControlFlow::Break(Outcome::checked(&OfLayer { config, levels }, checked))
+    ControlFlow::Break(Outcome::checked(
+        &OfLayer { config, levels },
+        checked,
+        tickets,
+    ))
 }
 
-/// Removes the levels that refuse a cost of 0. Returns whether the other levels have to be checked again.
+/// Leaves out the rates of levels that refuse a cost of 0. Returns whether the rest has to be checked again.
 ///
 /// A cost of 0 passes even a limit that was lowered below the used units. But as the store has refused, it
-/// has not charged the other levels.
+/// has not charged the other levels, and has given no slots.
 fn leave_out_free(
     config: &LayerConfig,
     levels: &mut CheckedLevels,
@@ -169,11 +195,17 @@ fn leave_out_free(
     let refused = decision.levels().enumerate();
     let free = refused.filter(|(_, level)| is_refused_for_free(*level));
     let free: SmallVec<[usize; 4]> = free.map(|(checked, _)| checked).collect();
-    if free.is_empty() || free.len() == levels.len() {
+    let is_all = free.len() == levels.len();
+    if free.is_empty() || is_all && !levels.iter().any(|level| level.is_in_flight(config)) {
         return false;
     }
     for checked in free.into_iter().rev() {
-        if let Some(level) = config.level(levels.remove(checked).index) {
+        let Some(level) = levels.get_mut(checked) else {
+            continue;
+        };
+        if let Some(slots) = level.slots_only(config) {
+            level.quotas = AppliedQuotas::OfPlan(slots);
+        } else if let Some(level) = config.level(levels.remove(checked).index) {
             level.leave_out();
         }
     }
@@ -190,8 +222,8 @@ fn backoff(
     let left = config.max_wait.saturating_sub(started?.elapsed());
     // The key may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-    // A dry run delays no request.
-    if config.is_dry_run || levels.iter().any(is_unknown) {
+    // A dry run delays no request. One that slots refuse has waited in line, or the line is full.
+    if config.is_dry_run || levels.iter().any(is_unknown) || decision.is_wait_estimated() {
         return None;
     }
     backoff_after(decision, left)
@@ -243,7 +275,8 @@ impl Future for CheckFuture {
                 Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, *started),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
-                    finish_attempt(config, levels, *started, checked)
+                    let tickets = mem::take(check).into_tickets();
+                    finish_attempt(config, levels, *started, checked, tickets)
                 }
                 Stage::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(cx));

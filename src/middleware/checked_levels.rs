@@ -40,6 +40,29 @@ pub(super) enum AppliedQuotas {
 }
 
 impl CheckedLevel {
+    /// Returns whether a quota in flight applies.
+    #[inline]
+    pub(super) fn is_in_flight(&self, config: &LayerConfig) -> bool {
+        let quotas = self.quotas(config);
+        quotas.is_some_and(|quotas| quotas.min_slots().is_some())
+    }
+
+    /// Returns the quotas in flight. `None` if there are none.
+    pub(super) fn slots_only(&self, config: &LayerConfig) -> Option<Quotas> {
+        let quotas = self.quotas(config)?;
+        quotas.min_slots()?;
+        let in_flight = quotas.iter().filter(|quota| quota.is_in_flight());
+        Some(in_flight.cloned().collect())
+    }
+
+    #[inline]
+    fn quotas<'a>(&'a self, config: &'a LayerConfig) -> Option<&'a Quotas> {
+        match &self.quotas {
+            AppliedQuotas::OfPlan(quotas) => Some(quotas),
+            _ => config.level(self.index).map(|level| level.limiter.quotas()),
+        }
+    }
+
     #[inline]
     pub(super) fn is_looking_up(&self) -> bool {
         matches!(self.quotas, AppliedQuotas::LookingUp(_))

@@ -98,11 +98,12 @@ where
                     let response = ready!(response.poll(cx));
                     let finisher = finisher.take();
                     state.set(State::Done);
-                    let response = match finisher {
+                    let (response, permit) = match finisher {
                         Some(finisher) => finisher.finish(response?),
-                        None => response?,
+                        None => (response?, None),
                     };
-                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                    let response = response.map(|body| ResponseBody::inner(body, permit));
+                    return Poll::Ready(Ok(response));
                 }
                 StateProjection::Rejected { response } => {
                     let Some(response) = response.take() else {

@@ -218,6 +218,27 @@ impl RateLimitLayer {
         self.with(|config| config.first.cost = Some(Arc::new(cost) as Arc<CostFn>))
     }
 
+    /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
+    /// default is 1.
+    ///
+    /// A request holds its slots until its response body ends, fails or is dropped, or until the service fails. A response
+    /// without a body gives them back with its head: to HEAD and CONNECT, and with the status 101, 204 or 304. A handler whose
+    /// work goes on takes the permit by its [`PermitHandle`](crate::PermitHandle).
+    ///
+    /// # Examples
+    ///
+    /// At most five streams of each user at the same time, over all replicas:
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let quotas = [Quota::per_minute(600), Quota::in_flight(5)];
+    /// let streams = RateLimitLayer::new(MemoryStore::new(), quotas).key(key::header("x-api-key"));
+    /// ```
+    pub fn slots(self, slots: u32) -> Self {
+        self.with(|config| config.first.slots = slots)
+    }
+
     /// Adds a limit with its own key, which must admit each request too: the tenant's, or the limit of the whole
     /// service.
     ///
@@ -343,7 +364,8 @@ impl RateLimitLayer {
     /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
     ///   may be refunded.
-    /// - Waiting requests form no queue: the first one that checks again is admitted.
+    /// - Waiting requests form no queue: the first one that checks again is admitted. For slots
+    ///   [in flight](crate::Quota::in_flight), they are admitted in the order of arrival in this process.
     /// - While a request waits, it holds what the inner service has reserved for it, such as a permit of
     ///   tower's `ConcurrencyLimit`.
     ///

@@ -55,6 +55,8 @@ pub struct Level {
     /// The type of the extractor.
     pub(super) key_type: &'static str,
     pub(super) on_missing_key: MissingKey,
+    /// The slots that a request takes of quotas in flight.
+    pub(super) slots: u32,
     /// `None` for the cost of the layer.
     pub(super) cost: Option<Arc<CostFn>>,
     pub(super) plan_lookup: Option<Arc<PlanLookup>>,
@@ -92,6 +94,7 @@ impl Level {
             key_type: type_name_of_val(&key),
             key: Arc::new(key),
             on_missing_key: MissingKey::default(),
+            slots: 1,
             cost: None,
             plan_lookup: None,
             settle: None,
@@ -111,6 +114,12 @@ impl Level {
     {
         let cost = Some(Arc::new(cost) as Arc<CostFn>);
         Self { cost, ..self }
+    }
+
+    /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
+    /// default is 1.
+    pub fn slots(self, slots: u32) -> Self {
+        Self { slots, ..self }
     }
 
     /// Sets the function that looks up the quotas of each key of this level, as
@@ -210,10 +219,12 @@ impl fmt::Debug for Level {
             cost: _,
             plan_lookup: _,
             settle: _,
+            slots,
             diagnostics: _,
         } = self;
         f.debug_struct("Level")
             .field("limiter", limiter)
+            .field("slots", slots)
             .field("on_missing_key", on_missing_key)
             .finish_non_exhaustive()
     }

@@ -15,6 +15,7 @@ mod headers;
 mod layer;
 mod level;
 mod outcome;
+mod permit;
 mod rejection;
 mod rejection_response;
 mod reservation;
@@ -27,6 +28,7 @@ pub use future::ResponseFuture;
 pub use headers::{Headers, IetfDraft};
 pub use layer::RateLimitLayer;
 pub use level::{Level, MissingKey};
+pub use permit::PermitHandle;
 pub use rejection::{
     Rejection, RejectionReason, WouldReject, plain_text, problem_json, problem_json_typed,
 };

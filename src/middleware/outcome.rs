@@ -3,12 +3,13 @@
 use super::checked_levels::OfLayer;
 use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
+use super::permit::HeldPermit;
 use super::rejection::{Rejection, RejectionReason};
 use super::settlement::LeftOut;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{CheckError, Checked, count_refusals, record_admission};
+use crate::limiter::{CheckError, Checked, Ticket, count_refusals, record_admission};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded.
@@ -25,6 +26,8 @@ pub(super) enum Outcome {
 pub(super) struct Admission {
     pub(super) decision: Decision,
     pub(super) left_out: LeftOut,
+    /// `None` if the request holds no slots.
+    pub(super) permit: Option<HeldPermit>,
 }
 
 impl Outcome {
@@ -61,14 +64,19 @@ impl Outcome {
 
     /// Returns the outcome of a request that these levels have checked.
     #[inline]
-    pub(super) fn checked(levels: &OfLayer<'_>, checked: Checked) -> Self {
+    pub(super) fn checked(levels: &OfLayer<'_>, checked: Checked, tickets: Vec<Ticket>) -> Self {
         let config = levels.config;
         match checked {
             // Cost 0 passes even a limit that was lowered below the used units.
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 record_admission(levels, decision.view());
+                let permit = HeldPermit::new(decision.view(), tickets);
                 let left_out = levels.left_out();
-                Self::Admitted(Admission { decision, left_out })
+                Self::Admitted(Admission {
+                    decision,
+                    left_out,
+                    permit,
+                })
             }
             Ok(decision) => {
                 let refusing = levels.level(decision.view().reported_index());
@@ -103,9 +111,9 @@ impl Outcome {
             let diagnostics = &first.diagnostics;
             diagnostics.cost_too_large(limiter, is_dry_run, &error);
         }
-        if error.is_levels_error() {
+        if error.is_config_error() {
             let diagnostics = &config.diagnostics;
-            diagnostics.levels_misconfigured(limiter, is_dry_run, &error);
+            diagnostics.limiters_misconfigured(limiter, is_dry_run, &error);
         }
         let reason = RejectionReason::Failed(error);
         for other in levels {
@@ -132,10 +140,15 @@ fn is_free(decision: &DecisionView) -> bool {
     levels.all(is_refused_for_free)
 }
 
-/// Returns whether a level refuses a cost of 0, and its key is not blocked.
+/// Returns whether a level refuses a cost of 0, and its key is not blocked. A slot in flight is never for free.
 pub(super) fn is_refused_for_free(level: LevelDecision<'_>) -> bool {
     let is_refused = level.is_asked() && !level.is_allowed();
-    is_refused && level.cost() == 0 && level.source() != Source::Block
+    is_refused
+        && level.cost() == 0
+        && level.source() != Source::Block
+        && !level
+            .quotas()
+            .any(|quota| quota.quota().is_in_flight() && !quota.is_allowed())
 }
 
 fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {

@@ -10,16 +10,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, LOCATION};
 use http::request::Parts;
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
 use super::headers::{Tightness, inner_remaining, refill_time};
 use super::outcome::{Admission, Outcome};
+use super::permit::HeldPermit;
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::Reservation;
 use super::settlement::{ActualCosts, LeftOut, response_costs, settle};
-use crate::decision::{DecisionView, QuotaDecision};
+use crate::decision::{Decision, DecisionView, QuotaDecision};
 
 /// Inserts the decision and the reservation into the extensions of a request.
 ///
@@ -33,13 +34,22 @@ pub(super) fn prepare_request(
     parts: &mut Parts,
     outcome: Outcome,
 ) -> Result<Option<ResponseFinisher>, Rejection> {
+    let mut permit = None;
     let passed = match outcome {
         Outcome::Rejected(rejection) => return Err(rejection),
         Outcome::Exempt => {
             insert_empty_reservation(config, parts, None);
             return Ok(None);
         }
-        Outcome::Admitted(admission) => insert_decision(config, parts, admission),
+        Outcome::Admitted(mut admission) => {
+            permit = admission.permit.take();
+            if let Some(permit) = &permit {
+                let outer = parts.extensions.get();
+                let handle = permit.handle(outer);
+                parts.extensions.insert(handle);
+            }
+            insert_decision(config, parts, admission)
+        }
         Outcome::DryRun(rejection) => {
             let decision = insert_refused_decision(parts, &rejection);
             insert_empty_reservation(config, parts, decision);
@@ -49,7 +59,9 @@ pub(super) fn prepare_request(
     Ok(Some(ResponseFinisher {
         config: Arc::clone(config),
         passed,
+        permit,
         is_head: parts.method == Method::HEAD,
+        is_connect: parts.method == Method::CONNECT,
     }))
 }
 
@@ -58,6 +70,7 @@ fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, admission: Admi
     let Admission {
         mut decision,
         left_out,
+        permit: _,
     } = admission;
     let outer = parts.extensions.get::<DecisionView>().cloned();
     if let Some(outer) = outer {
@@ -68,7 +81,7 @@ fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, admission: Admi
     }
     parts.extensions.insert(decision.view().clone());
     if !config.reserves {
-        return Passed::Admitted(Admission { decision, left_out });
+        return Passed::Admitted(decision, left_out);
     }
     let reservation = Reservation::new(Arc::clone(config), decision, left_out);
     parts.extensions.insert(reservation.clone());
@@ -105,29 +118,48 @@ fn insert_empty_reservation(
 pub(super) struct ResponseFinisher {
     config: Arc<LayerConfig>,
     passed: Passed,
+    permit: Option<HeldPermit>,
     is_head: bool,
+    is_connect: bool,
 }
 
 /// The reason why a request passed, with its charge.
 enum Passed {
-    Admitted(Admission),
+    Admitted(Decision, LeftOut),
     /// Admitted. The handler can settle the charge, too.
     Reserved(Reservation),
     DryRun(Rejection),
 }
 
 impl ResponseFinisher {
-    pub(super) fn finish<B: Body>(self, mut response: Response<B>) -> Response<B> {
+    /// Returns the response, and the permit that its body holds.
+    pub(super) fn finish<B: Body>(
+        mut self,
+        response: Response<B>,
+    ) -> (Response<B>, Option<HeldPermit>) {
+        let permit = self.permit.take().filter(|_| self.has_body(&response));
+        (self.with_headers(response), permit)
+    }
+
+    /// Returns whether a body follows the head (RFC 9110, section 6.4.1).
+    fn has_body<B: Body>(&self, response: &Response<B>) -> bool {
+        let status = response.status();
+        let has_none = self.is_head
+            || self.is_connect && status.is_success()
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        !has_none && !response.body().is_end_stream()
+    }
+
+    fn with_headers<B: Body>(self, mut response: Response<B>) -> Response<B> {
         let Self {
             config,
             passed,
             is_head,
+            ..
         } = self;
         match passed {
-            Passed::Admitted(Admission {
-                mut decision,
-                left_out,
-            }) => {
+            Passed::Admitted(mut decision, left_out) => {
                 add_headers(&config, decision.view(), &mut response);
                 if config.settles() {
                     let view = decision.view();
@@ -223,7 +255,10 @@ fn retry_wait(decision: &DecisionView) -> Option<Duration> {
                 .saturating_add(others.unwrap_or_default()),
         )
     };
-    decision.quotas().filter_map(wait).max()
+    let rates = decision
+        .quotas()
+        .filter(|quota| !quota.quota().is_in_flight());
+    rates.filter_map(wait).max()
 }
 
 /// Reports a request that passed only because of a dry run, in the extensions of its response.

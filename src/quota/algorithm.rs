@@ -78,6 +78,11 @@ pub enum Algorithm {
     /// units within the span. The level drains at the limit of the last charge, so a check with a lower limit
     /// waits at most one window.
     Gcra,
+    /// Counts the slots that are held now, not the units that were charged in a window.
+    ///
+    /// Only [`Quota::in_flight`](crate::Quota::in_flight) has it. It is no way to count a rate, so it is not in
+    /// [`ALL`](Self::ALL), and [`Quota::with_algorithm`](crate::Quota::with_algorithm) panics for it.
+    InFlight,
 }
 
 /// The facts about one algorithm.
@@ -102,7 +107,7 @@ pub(super) const MAX_BUCKETS: u16 = 1_000;
 const MAX_COST_OF_LOGS: u32 = 100_000;
 
 impl Algorithm {
-    /// All algorithms, from the strictest promise to the loosest. [`SlidingBuckets`](Self::SlidingBuckets) has 60
+    /// All algorithms of rates, from the strictest promise to the loosest. [`SlidingBuckets`](Self::SlidingBuckets) has 60
     /// buckets here.
     ///
     /// # Examples
@@ -162,6 +167,12 @@ impl Algorithm {
                 script: "fixed_window",
                 work_per_unit: 0,
             },
+            Self::InFlight => &AlgorithmFacts {
+                text: "in-flight",
+                max_cost: u32::MAX,
+                script: "in_flight",
+                work_per_unit: 0,
+            },
         }
     }
 
@@ -187,7 +198,9 @@ impl Algorithm {
     pub(crate) const fn max_units(self, limit: u32) -> u64 {
         let limit = limit as u64;
         match self {
-            Self::SlidingLog | Self::SortedSetLog | Self::SlidingBuckets(_) => limit,
+            Self::SlidingLog | Self::SortedSetLog | Self::SlidingBuckets(_) | Self::InFlight => {
+                limit
+            }
             Self::SlidingCounter | Self::Gcra => (2 * limit).saturating_sub(1),
             Self::FixedWindow => 2 * limit,
         }

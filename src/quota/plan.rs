@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::quota::Quota;
 use super::quotas::Quotas;
+use super::text::IN_FLIGHT;
 use crate::error::ConfigError;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -79,13 +80,16 @@ impl FromStr for Plan {
         match text.trim() {
             DEFAULT => Ok(Self::Default),
             EXEMPT => Ok(Self::Exempt),
-            trimmed if trimmed.contains('/') => trimmed.parse().map(Self::Quotas),
+            trimmed if trimmed.contains('/') || trimmed.contains(IN_FLIGHT) => {
+                trimmed.parse().map(Self::Quotas)
+            }
             _ => Err(ConfigError::quota_part("plan", text, PLAN_RULE)),
         }
     }
 }
 
-const PLAN_RULE: &str = "a plan is default, exempt, or quotas like 5/second, 2000/day";
+const PLAN_RULE: &str =
+    "a plan is default, exempt, or quotas like 5/second, 2000/day or 5 in-flight";
 
 /// Types that convert to a [`Plan`].
 ///

@@ -12,6 +12,12 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 const MIN_WINDOW_MICROS: u64 = 1_000;
 const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 
+/// The leases of slots, in microseconds. A shorter one would need a message in less than two seconds for each key that is
+/// held; after a longer one, the slots of a process that was killed are missed for long.
+const MIN_SLOT_LEASE_MICROS: u64 = 5 * MICROS_PER_SECOND;
+const MAX_SLOT_LEASE_MICROS: u64 = 600 * MICROS_PER_SECOND;
+const DEFAULT_SLOT_LEASE_MICROS: u64 = 15 * MICROS_PER_SECOND;
+
 /// The longest window of a quota.
 pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS);
 
@@ -27,6 +33,8 @@ pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS)
 /// `serde`, a quota deserializes from the same text or from a map.
 ///
 /// A limit of 0 is valid and refuses every check that costs anything.
+///
+/// A quota [in flight](Self::in_flight) is no rate: it limits what runs at the same time.
 ///
 /// # Examples
 ///
@@ -148,6 +156,87 @@ impl Quota {
         }
     }
 
+    /// Creates a quota of at most `limit` slots that are held at the same time, over all processes.
+    ///
+    /// A running request or job holds a slot. [`RateLimiter::acquire`](crate::RateLimiter::acquire) takes one and returns a
+    /// [`Permit`](crate::Permit), which holds it until it is dropped. A [`RateLimitLayer`](crate::RateLimitLayer) holds one
+    /// until the response body ends. A check takes one slot, whatever its cost.
+    ///
+    /// The quota may stand beside rates in one list: either all of them admit a check, or none is charged. The slots of a
+    /// killed process return when their [lease](Self::slot_lease) ends. [The guide](crate::guide::in_flight) has the promise
+    /// and its bounds.
+    ///
+    /// As text, this is `5 in-flight`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Quota, Quotas};
+    ///
+    /// // Ten requests a second, of which at most five run at the same time.
+    /// let quotas = Quotas::from([Quota::per_second(10), Quota::in_flight(5)]);
+    /// assert_eq!(quotas, "10/second, 5 in-flight".parse()?);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub const fn in_flight(limit: u32) -> Self {
+        let mut quota = Self::from_micros(limit, DEFAULT_SLOT_LEASE_MICROS);
+        quota.algorithm = Algorithm::InFlight;
+        quota
+    }
+
+    /// Sets the lease of the slots of a quota [in flight](Self::in_flight), from 5 seconds to 10 minutes. The default is
+    /// 15 seconds. [`window`](Self::window) returns it.
+    ///
+    /// The lease does not bound the work: a process renews what it holds about three times per lease. It bounds how long the
+    /// slots of a killed process are missed. A permit is [lost](crate::Permit::lost) if the store did not answer for 0.8 of
+    /// the lease, so take a longer one if the store may be away for longer and work must not overlap.
+    ///
+    /// As text, this is `5 in-flight:60s`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if this is a quota of a rate, or if the lease is out of range. In a `const`, that is a compile error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Quota;
+    ///
+    /// const EXPORTS: Quota = Quota::in_flight(2).slot_lease(Duration::from_secs(60));
+    /// assert_eq!(EXPORTS, "2 in-flight:60s".parse()?);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub const fn slot_lease(mut self, lease: Duration) -> Self {
+        let micros = micros_rounded_up(lease);
+        assert!(self.is_in_flight(), "only slots in flight have a lease");
+        assert!(
+            is_slot_lease(micros),
+            "the lease of slots must be from 5 seconds to 10 minutes"
+        );
+        self.window_micros = micros;
+        self
+    }
+
+    /// Sets the lease of slots in microseconds, from text.
+    pub(super) fn try_slot_lease(mut self, micros: u64) -> Option<Self> {
+        self.window_micros = micros;
+        is_slot_lease(micros).then_some(self)
+    }
+
+    /// Returns whether slots are counted, and not a rate.
+    #[inline]
+    pub(crate) const fn is_in_flight(&self) -> bool {
+        matches!(self.algorithm, Algorithm::InFlight)
+    }
+
+    /// Returns whether slots have the default lease, which text leaves out.
+    pub(super) const fn has_default_slot_lease(&self) -> bool {
+        self.window_micros == DEFAULT_SLOT_LEASE_MICROS
+    }
+
     /// Sets the algorithm that counts the units. The default is [`Algorithm::SlidingLog`].
     ///
     /// # Panics
@@ -169,7 +258,7 @@ impl Quota {
         algorithm.assert_in_range();
         assert!(
             self.may_be_counted_by(algorithm),
-            "a calendar window is counted as a fixed window"
+            "a calendar window is counted as a fixed window, and slots in flight by no other algorithm"
         );
         self.algorithm = algorithm;
         self
@@ -212,14 +301,19 @@ impl Quota {
     }
 
     const fn may_be_counted_by(&self, algorithm: Algorithm) -> bool {
-        self.calendar.is_none() || matches!(algorithm, Algorithm::FixedWindow)
+        match (algorithm, self.algorithm) {
+            (Algorithm::InFlight, _) | (_, Algorithm::InFlight) => false,
+            (algorithm, _) => {
+                self.calendar.is_none() || matches!(algorithm, Algorithm::FixedWindow)
+            }
+        }
     }
 
     /// Sets an algorithm from outside the program.
     pub(super) fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
         if !self.may_be_counted_by(algorithm) {
             let text = algorithm.to_string();
-            let rule = "a calendar window is counted as a fixed-window";
+            let rule = "a calendar window is counted as a fixed-window, and slots in flight by no other algorithm";
             Err(ConfigError::quota_part("algorithm", &text, rule))
         } else if algorithm.is_in_range() {
             Ok(self.with_algorithm(algorithm))
@@ -255,13 +349,14 @@ impl Quota {
         }
     }
 
-    /// Returns the number of units that a window has room for.
+    /// Returns the number of units that a window has room for, or of slots [in flight](Self::in_flight).
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Returns the length of the window. A calendar window has its nominal length: 1, 7 or 31 days.
+    /// Returns the length of the window. A calendar window has its nominal length: 1, 7 or 31 days. For a quota
+    /// [in flight](Self::in_flight), returns the [lease](Self::slot_lease) of its slots.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_micros)
@@ -353,6 +448,7 @@ impl Quota {
         match self.algorithm {
             Algorithm::SlidingLog => (Algorithm::SlidingLog, 0),
             Algorithm::SlidingBuckets(_) => (Algorithm::SlidingBuckets(1), self.bucket_micros()),
+            Algorithm::InFlight => (Algorithm::InFlight, 0),
             algorithm => (algorithm, self.counted_micros()),
         }
     }
@@ -379,6 +475,10 @@ impl Quota {
 
 const fn window_in_range(micros: u64) -> bool {
     micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
+}
+
+const fn is_slot_lease(micros: u64) -> bool {
+    micros >= MIN_SLOT_LEASE_MICROS && micros <= MAX_SLOT_LEASE_MICROS
 }
 
 /// Converts to microseconds. Saturates, because a window that long is out of range anyway.

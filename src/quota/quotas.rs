@@ -41,8 +41,10 @@ struct List {
     quotas: SmallVec<[Quota; 1]>,
     /// The index of the quota that charges each stored count.
     charging: SmallVec<[usize; 1]>,
-    /// The lowest limit. A higher cost is never admitted.
+    /// The lowest limit of a rate. A higher cost is never admitted.
     min_limit: Option<u32>,
+    /// The lowest limit of slots, if there is a quota in flight.
+    min_slots: Option<u32>,
     /// The highest cost that all algorithms accept.
     max_cost: u32,
     /// The same quotas with a lease, so that a limiter with a lease creates them once.
@@ -62,12 +64,15 @@ impl Quotas {
             list.push(quota);
         }
         let charging = charging(&list);
-        let quotas = list.iter();
-        let max_costs = quotas
-            .clone()
-            .map(|quota| quota.algorithm().facts().max_cost);
+        let max_costs = list.iter().map(|quota| quota.algorithm().facts().max_cost);
+        let in_flight = list.iter().filter(|quota| quota.is_in_flight());
+        let limits = list.iter().map(|quota| match quota.is_in_flight() {
+            true => u32::MAX,
+            false => quota.limit(),
+        });
         Self(Arc::new(List {
-            min_limit: quotas.map(Quota::limit).min(),
+            min_limit: limits.min(),
+            min_slots: in_flight.map(Quota::limit).min(),
             max_cost: max_costs.min().unwrap_or(u32::MAX),
             quotas: list,
             charging,
@@ -89,8 +94,12 @@ impl Quotas {
         if self.iter().all(|quota| quota.lease_micros() == micros) {
             return self.clone();
         }
-        let quotas = Self::new(self.iter().map(|quota| quota.clone().leased(micros)));
-        let _ = leased.set((lease, quotas.clone()));
+        let leased = |quota: &Quota| match quota.is_in_flight() {
+            true => quota.clone(),
+            false => quota.clone().leased(micros),
+        };
+        let quotas = Self::new(self.iter().map(leased));
+        let _ = self.0.leased.set((lease, quotas.clone()));
         quotas
     }
 
@@ -147,7 +156,13 @@ impl Quotas {
         }
     }
 
-    /// Returns the lowest limit, if there is any quota.
+    /// Returns the lowest limit of slots, if any quota is in flight.
+    #[inline]
+    pub(crate) fn min_slots(&self) -> Option<u32> {
+        self.0.min_slots
+    }
+
+    /// Returns the lowest limit of a rate, if there is any quota. Without a rate, any cost is within the limits.
     #[inline]
     pub(crate) fn min_limit(&self) -> Option<u32> {
         self.0.min_limit
@@ -178,7 +193,8 @@ impl Quotas {
 /// Returns the index of the quota that charges each stored count.
 fn charging(list: &[Quota]) -> SmallVec<[usize; 1]> {
     let mut charging: SmallVec<[usize; 1]> = SmallVec::new();
-    for (index, quota) in list.iter().enumerate() {
+    let rates = list.iter().enumerate();
+    for (index, quota) in rates.filter(|(_, quota)| !quota.is_in_flight()) {
         let shares = |other: &&mut usize| {
             let other = list.get(**other);
             other.is_some_and(|other| quota.shares_count_with(other))

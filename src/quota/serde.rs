@@ -11,15 +11,20 @@ use super::algorithm::Algorithm;
 use super::plan::{DEFAULT, EXEMPT, Plan};
 use super::quota::Quota;
 use super::quotas::Quotas;
-use super::text::{format_window, parse_window};
+use super::text::{IN_FLIGHT, format_window, parse_window};
 
 /// A quota as a map. The window and the algorithm have the same form as in the text of a quota.
 #[derive(Deserialize, Serialize)]
 #[serde(rename = "Quota", deny_unknown_fields)]
 struct QuotaMap {
     limit: u32,
-    #[serde(deserialize_with = "window_text")]
-    window: String,
+    /// That of slots is their lease, which may be left out.
+    #[serde(
+        default,
+        deserialize_with = "window_text",
+        skip_serializing_if = "Option::is_none"
+    )]
+    window: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     algorithm: Option<Algorithm>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,11 +33,22 @@ struct QuotaMap {
 
 impl QuotaMap {
     fn into_quota<E: serde::de::Error>(self) -> Result<Quota, E> {
-        let window = parse_window(&self.window).map_err(E::custom)?;
-        let mut quota = window.into_quota(self.limit).map_err(E::custom)?;
-        if let Some(algorithm) = self.algorithm {
-            quota = quota.try_algorithm(algorithm).map_err(E::custom)?;
-        }
+        let quota = match (self.algorithm, self.window) {
+            (Some(Algorithm::InFlight), lease) => {
+                let lease = lease.map_or_else(String::new, |lease| format!(":{lease}"));
+                let text = format!("{}{IN_FLIGHT}{lease}", self.limit);
+                text.parse().map_err(E::custom)?
+            }
+            (_, None) => return Err(E::missing_field("window")),
+            (algorithm, Some(window)) => {
+                let window = parse_window(&window).map_err(E::custom)?;
+                let quota = window.into_quota(self.limit).map_err(E::custom)?;
+                match algorithm {
+                    Some(algorithm) => quota.try_algorithm(algorithm).map_err(E::custom)?,
+                    None => quota,
+                }
+            }
+        };
         Ok(match self.name {
             Some(name) => quota.with_name(name),
             None => quota,
@@ -41,7 +57,7 @@ impl QuotaMap {
 }
 
 /// Reads the text of a window. A number has no unit, so the error of a number asks for one.
-fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     struct WindowVisitor;
 
     impl Visitor<'_> for WindowVisitor {
@@ -56,7 +72,7 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::
         }
     }
 
-    deserializer.deserialize_any(WindowVisitor)
+    deserializer.deserialize_any(WindowVisitor).map(Some)
 }
 
 /// Deserializes text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
@@ -64,7 +80,8 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::
 /// `"month@Europe/Berlin"`.
 ///
 /// In a map, `limit` and `window` are required, `algorithm` and `name` are optional, and any other field is
-/// an error. The format must be self-describing, as JSON, TOML and YAML are.
+/// an error. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
+/// of its slots, and optional. The format must be self-describing, as JSON, TOML and YAML are.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotaVisitor)
@@ -97,7 +114,8 @@ impl Serialize for Quota {
             None => serializer.collect_str(self),
             Some(name) => QuotaMap {
                 limit: self.limit(),
-                window: format_window(self),
+                window: Some(format_window(self))
+                    .filter(|_| !self.is_in_flight() || !self.has_default_slot_lease()),
                 algorithm: Some(self.algorithm())
                     .filter(|algorithm| *algorithm != Algorithm::default())
                     .filter(|_| self.calendar().is_none()),
@@ -266,6 +284,49 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_quota_in_flight_is_text_or_a_map() {
+        let (slots, lease) = (Quota::in_flight(5), Duration::from_secs(60));
+        let named = slots.clone().with_name("streams");
+        for (written, quota) in [
+            (json!("5 in-flight"), slots.clone()),
+            (json!("5 in-flight:1m"), slots.clone().slot_lease(lease)),
+            (
+                json!({"limit": 5, "algorithm": "in-flight", "name": "streams"}),
+                named.clone(),
+            ),
+            (
+                json!({"limit": 5, "window": "minute", "algorithm": "in-flight", "name": "streams"}),
+                named.slot_lease(lease),
+            ),
+        ] {
+            assert_eq!(to_value(&quota).unwrap(), written);
+            let read = serde_json::from_value::<Quota>(written.clone()).unwrap();
+            assert_eq!(read, quota);
+            let read = serde_json::from_value::<Plan>(written).unwrap();
+            assert_eq!(read, Plan::Quotas(quota.into()));
+        }
+        let read = from_str::<Quota>(r#"{"limit": 5, "window": "15s", "algorithm": "in-flight"}"#);
+        assert_eq!(read.unwrap(), slots);
+        for (json, text) in [
+            (
+                r#"{"limit": 5, "window": "1s", "algorithm": "in-flight"}"#,
+                "from 5s to 10m",
+            ),
+            (
+                r#"{"limit": 5, "algorithm": "gcra"}"#,
+                "missing field `window`",
+            ),
+            (
+                r#"{"limit": 5, "window": "day@UTC", "algorithm": "in-flight"}"#,
+                "from 5s to 10m",
+            ),
+        ] {
+            let error = from_str::<Quota>(json).unwrap_err().to_string();
+            assert!(error.contains(text), "{json}: {error}");
+        }
+    }
+
     #[cfg(feature = "calendar")]
     #[test]
     fn the_window_of_a_map_may_be_one_of_a_calendar() {
@@ -411,10 +472,14 @@ mod tests {
             micros in 1_000_u64..=366 * 86_400_000_000,
             buckets in 1..=1_000_u16,
             algorithm in prop::sample::select(Algorithm::ALL),
+            lease in prop::option::of(5_000_000_u64..=600_000_000),
             name in prop::option::of("\\PC{0,9}"),
         ) {
             let algorithm = algorithm.with_buckets(buckets);
-            let quota = Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm);
+            let quota = match lease {
+                Some(lease) => Quota::in_flight(limit).slot_lease(Duration::from_micros(lease)),
+                None => Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm),
+            };
             let quota = match name {
                 Some(name) => quota.with_name(name),
                 None => quota,

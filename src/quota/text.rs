@@ -44,6 +44,8 @@ const SEPARATORS: [char; 2] = [',', ';'];
 ///   (Monday) to 7: `1000000/month:17@Europe/Berlin`.
 /// - The algorithm is `sliding-log` (the default), `sorted-set-log`, `sliding-counter`,
 ///   `sliding-buckets:60`, `fixed-window` or `gcra`.
+///
+/// A quota [in flight](Quota::in_flight) is `5 in-flight`, or `5 in-flight:60s` with a lease of its slots.
 impl FromStr for Quota {
     type Err = ConfigError;
 
@@ -54,13 +56,30 @@ impl FromStr for Quota {
                 "this is one quota; a list of quotas is parsed as Quotas",
             ));
         }
+        let parse_limit = |limit: &str| {
+            parse_number(limit.trim())
+                .and_then(|limit| u32::try_from(limit).ok())
+                .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))
+        };
+        if let Some((limit, lease)) = text.split_once(IN_FLIGHT) {
+            if limit.contains('/') {
+                return Err(malformed(SLOT_LEASE_RULE));
+            }
+            let quota = Self::in_flight(parse_limit(limit)?);
+            let quota = match lease.trim_end() {
+                "" => Some(quota),
+                lease => lease
+                    .strip_prefix(':')
+                    .and_then(parse_micros)
+                    .and_then(|micros| quota.try_slot_lease(micros)),
+            };
+            return quota.ok_or_else(|| malformed(SLOT_LEASE_RULE));
+        }
         let (limit, rest) = text
             .trim()
             .split_once('/')
             .ok_or_else(|| malformed("a quota is LIMIT/WINDOW, like 100/minute or 5/10s"))?;
-        let limit = parse_number(limit.trim())
-            .and_then(|limit| u32::try_from(limit).ok())
-            .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))?;
+        let limit = parse_limit(limit)?;
         let (window, algorithm) = split_window(rest.trim());
         let quota = Window::parse(window)
             .ok_or_else(|| malformed(WINDOW_RULE))??
@@ -83,6 +102,11 @@ impl FromStr for Quotas {
         text.split(SEPARATORS).map(str::parse::<Quota>).collect()
     }
 }
+
+/// Follows the limit of a quota in flight.
+pub(super) const IN_FLIGHT: &str = " in-flight";
+
+const SLOT_LEASE_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
 
 const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
 
@@ -163,7 +187,7 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
         None => (text, None),
         Some((name, buckets)) => (name, Some(buckets)),
     };
-    let mut algorithms = Algorithm::ALL.iter();
+    let mut algorithms = Algorithm::ALL.iter().chain([&Algorithm::InFlight]);
     let algorithm = algorithms.find(|algorithm| algorithm.facts().text == name)?;
     match (algorithm.buckets(), buckets) {
         (None, None) => Some(*algorithm),
@@ -213,6 +237,13 @@ fn parse_number(text: &str) -> Option<u64> {
 /// algorithm unless it is the default.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_in_flight() {
+            write!(f, "{}{IN_FLIGHT}", self.limit())?;
+            return match self.has_default_slot_lease() {
+                true => Ok(()),
+                false => write!(f, ":{}", self.short_window()),
+            };
+        }
         write!(f, "{}/", self.limit())?;
         write_window(f, self)?;
         match self.algorithm() {
@@ -343,6 +374,46 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_quota_in_flight_has_a_limit_and_a_lease() {
+        let minute = Duration::from_secs(60);
+        for (text, quota) in [
+            ("5 in-flight", Quota::in_flight(5)),
+            (" 5  in-flight ", Quota::in_flight(5)),
+            ("0 in-flight", Quota::in_flight(0)),
+            ("5 in-flight:15s", Quota::in_flight(5)),
+            ("5 in-flight:60s", Quota::in_flight(5).slot_lease(minute)),
+            ("5 in-flight:1m", Quota::in_flight(5).slot_lease(minute)),
+            ("5 in-flight:minute", Quota::in_flight(5).slot_lease(minute)),
+        ] {
+            assert_eq!(text.parse(), Ok(quota.clone()), "{text}");
+            assert_eq!(quota.to_string().parse(), Ok(quota));
+        }
+        assert_eq!(Quota::in_flight(5).to_string(), "5 in-flight");
+        let quota = Quota::in_flight(5).slot_lease(minute);
+        assert_eq!(quota.to_string(), "5 in-flight:1m");
+        let list: Quotas = "10/second, 5 in-flight:60s; 7 in-flight".parse().unwrap();
+        let listed = [Quota::per_second(10), quota, Quota::in_flight(7)];
+        assert_eq!(list, Quotas::from(listed));
+        for (text, rule) in [
+            (" in-flight", "the limit is"),
+            ("in-flight", "LIMIT/WINDOW"),
+            ("-1 in-flight", "the limit is"),
+            ("4294967296 in-flight", "the limit is"),
+            ("5 in-flight:", "from 5s to 10m"),
+            ("5 in-flight:4s", "from 5s to 10m"),
+            ("5 in-flight:11m", "from 5s to 10m"),
+            ("5 in-flight gcra", "from 5s to 10m"),
+            ("5 in-flights", "from 5s to 10m"),
+            ("5 in-flight/minute", "from 5s to 10m"),
+            ("5/minute in-flight", "a quota of slots is"),
+            ("5/minute\tin-flight", "slots in flight"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(rule), "{text:?}: {error}");
+        }
+    }
+
     #[cfg(feature = "calendar")]
     #[test]
     fn the_window_may_be_one_of_a_calendar() {
@@ -410,7 +481,16 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC*|[0-9]{0,22}/[0-9]{0,22} ?[a-z]{0,12} ?[a-z:0-9]{0,9}") {
+        fn slots_parse_to_the_same_value(limit: u32, micros in 5_000_000_u64..=600_000_000) {
+            let lease = Duration::from_micros(micros);
+            let quota = Quota::in_flight(limit).slot_lease(lease);
+            prop_assert_eq!(quota.to_string().parse(), Ok(quota.clone()));
+            let list = Quotas::from([Quota::in_flight(limit), Quota::per_day(limit), quota]);
+            prop_assert_eq!(list.to_string().parse(), Ok(list));
+        }
+
+        #[test]
+        fn no_text_panics(text in "[0-9]{0,11} in-flight:?[0-9]{0,22}[a-z]{0,3}|\\PC*|[0-9]{0,22}/[0-9]{0,22} ?[a-z]{0,12} ?[a-z:0-9]{0,9}") {
             let _ = text.parse::<Quota>();
         }
     }

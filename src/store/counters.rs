@@ -2,8 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Changes, Charge, CountState, QuotaCheck, Verdict, time_to_live_millis};
-use crate::decision::{Answer, Source, Wait};
+use crate::algorithm::{
+    Changes, Charge, CountState, InFlight, QuotaCheck, Verdict, time_to_live_millis,
+};
+use crate::decision::{Answer, Holding, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
@@ -135,18 +137,29 @@ impl Counters {
     /// Decides a check as [`check`](Self::check) does, but charges nothing.
     ///
     /// To decide several checks together, call `judge` for each. If all of them are
-    /// [admitted](Answer::is_admitted), call `check` for each.
+    /// [admitted](Answer::is_admitted), call `check` for each, and otherwise [`state`](Self::state).
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
         self.renew(row, now);
         Answer::at(now, source, verdicts.into_iter().map(Into::into))
     }
 
+    /// Writes the slots that a holder [states](Holding::is_stated) with a check that is refused because another one is. Does
+    /// nothing for other checks.
+    pub fn state(&mut self, check: Check<'_>, now: u64) {
+        let holding = check.holding.filter(|_| check.quotas.min_slots().is_some());
+        if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
+            self.write_slots(holding, false, now);
+        }
+    }
+
     /// Evaluates every quota, and charges all if all admit.
     #[inline]
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         match check.quotas.single() {
-            Some(quota) if check.extra_units == 0 => self.check_one(quota, check.cost, now, answer),
+            Some(quota) if check.extra_units == 0 && check.holding.is_none() => {
+                self.check_one(quota, check.cost, now, answer);
+            }
             _ => self.check_several(check, now, answer),
         }
     }
@@ -180,20 +193,35 @@ impl Counters {
     fn check_several(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         let (quotas, cost) = (check.quotas, check.cost);
         let (mut verdicts, mut row) = self.evaluate_all(check, now);
-        let is_admitted = |verdict: &Verdict| verdict.wait == Wait::Zero;
-        if cost > 0 && verdicts.iter().all(is_admitted) {
+        let is_admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
+        if cost > 0 && is_admitted {
             let left = quotas.iter().zip(&verdicts);
             let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
             let left = left.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
-            let extra = check.extra_units.min(left / MAX_EXTRA_PART).min(most);
+            let extra = match quotas.min_slots() {
+                None => check.extra_units.min(left / MAX_EXTRA_PART).min(most),
+                // Slots are not held in advance.
+                Some(_) => 0,
+            };
             for (_, quota) in quotas.charging() {
                 self.charge(quota, cost + extra, now, &mut row);
             }
-            for (quota, verdict) in quotas.iter().zip(&mut verdicts) {
-                *verdict = self.evaluate(quota, 0, now, &mut row);
+            let rates = quotas.iter().zip(&mut verdicts);
+            for (quota, verdict) in rates.filter(|(quota, _)| !quota.is_in_flight()) {
+                *verdict = self.evaluate(quota, 0, None, now, &mut row);
             }
             answer.set_extra_units(extra);
+        }
+        let holding = check.holding.filter(|_| quotas.min_slots().is_some());
+        if !is_admitted {
+            self.state(check, now);
+        } else if let Some(holding) = holding {
+            self.write_slots(holding, true, now);
+            let slots = quotas.iter().zip(&mut verdicts);
+            for (_, verdict) in slots.filter(|(quota, _)| quota.is_in_flight()) {
+                verdict.used = verdict.used.saturating_add(holding.wanted);
+            }
         }
         for verdict in &verdicts {
             answer.push((*verdict).into());
@@ -208,13 +236,26 @@ impl Counters {
         self.remove_dead(now);
         let mut row = self.row();
         let quotas = check.quotas.iter();
-        let verdicts = quotas.map(|quota| self.evaluate(quota, check.cost, now, &mut row));
+        let verdicts =
+            quotas.map(|quota| self.evaluate(quota, check.cost, check.holding, now, &mut row));
         (verdicts.collect(), row)
     }
 
-    fn evaluate(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) -> Verdict {
+    fn evaluate(
+        &mut self,
+        quota: &Quota,
+        cost: u32,
+        holding: Option<&Holding>,
+        now: u64,
+        row: &mut Row,
+    ) -> Verdict {
         let check = QuotaCheck::new(quota, cost, now);
         let id = quota.stored_count();
+        if quota.is_in_flight() {
+            return self.with_slots(now, |slots| {
+                (slots.evaluate(&check, holding), Changes::NONE)
+            });
+        }
         row.ask(id, &check);
         let Some(count) = self.find(id) else {
             return CountState::empty(id.0).evaluate(check);
@@ -222,6 +263,30 @@ impl Counters {
         let verdict = count.state.evaluate(check);
         count.note(verdict.changes, now, row);
         verdict
+    }
+
+    /// Writes the entry of a holder.
+    fn write_slots(&mut self, holding: &Holding, is_granted: bool, now: u64) {
+        self.with_slots(now, |slots| ((), slots.write(holding, is_granted, now)));
+    }
+
+    /// Applies a change to the holders of slots, whose leases have not ended.
+    fn with_slots<T>(&mut self, now: u64, change: impl FnOnce(&mut InFlight) -> (T, Changes)) -> T {
+        let id = (Algorithm::InFlight, 0);
+        let index = self.counts.iter().position(|count| count.is_of(id));
+        let mut count =
+            index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index));
+        let mut none = InFlight::default();
+        let slots = count.state.slots().unwrap_or(&mut none);
+        let expired = slots.expire(now);
+        let (value, changes) = change(slots);
+        let is_empty = slots.is_empty();
+        count.used_part = if slots.is_idle(now) { 0 } else { u16::MAX };
+        count.note(expired | changes, now, &mut Row::default());
+        if !is_empty {
+            self.counts.push(count);
+        }
+        value
     }
 
     fn charge(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) {

@@ -30,10 +30,6 @@ pub struct StoreFuture<T = Answers> {
 enum State<T> {
     /// `None` after completion. Boxed, because answers that are ready are written in place: mostly, this is an error.
     Ready(Option<Result<Box<T>, Error>>),
-    #[cfg_attr(
-        not(any(feature = "redis", test)),
-        expect(dead_code, reason = "only the Redis store answers from another task")
-    )]
     Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
@@ -74,7 +70,6 @@ impl<T> StoreFuture<T> {
     }
 
     /// Creates the future of an answer that another task sends. Takes no box.
-    #[cfg(any(feature = "redis", test))]
     pub(crate) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
         Self::new(State::Channel(answer))
     }

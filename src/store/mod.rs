@@ -59,8 +59,8 @@ pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
-pub(crate) use requests::CountedKey;
 pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+pub(crate) use requests::{CountedKey, OwnedChecks, to_owned};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
@@ -69,4 +69,4 @@ pub use testing::{Checked, Conformance, ConformanceReport, RuleOutcome, TestStor
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;
-pub use crate::decision::{Answer, Answers, QuotaAnswer, Receipt, Source, StoreId};
+pub use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Receipt, Source, StoreId};

@@ -87,7 +87,7 @@ impl ProtectedStore {
 
     /// Asks the store to decide checks of one group, as [`Store::check`] does. Fails if the circuit breaker of the
     /// group is open, and repeats remembered refusals.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(
         &self,
         checks: &[Check<'_>],
@@ -100,11 +100,17 @@ impl ProtectedStore {
     /// Asks the store without the refusal cache: a refusal there may be older than the units that other processes have
     /// returned.
     pub(crate) async fn check_uncached(&self, check: Check<'_>) -> Result<Answer, Error> {
-        let mut answers = Answers::empty(1);
-        if let Some(pending) = self.ask(&[check], &mut answers, None) {
-            answers = pending.future.await?;
-        }
+        let answers = self.ask_uncached(&[check]).await?;
         Ok(answers.into_answers().next().unwrap_or_default())
+    }
+
+    /// Asks the store to decide checks together, without the refusal cache.
+    pub(crate) fn ask_uncached(&self, checks: &[Check<'_>]) -> StoreFuture {
+        let mut answers = Answers::empty(checks.len());
+        match self.ask(checks, &mut answers, None) {
+            Some(pending) => pending.future,
+            None => StoreFuture::ready(Ok(answers)),
+        }
     }
 
     #[inline(always)]

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
 use smallvec::SmallVec;
 
-use crate::decision::{Answer, QuotaAnswer};
+use crate::decision::{Answer, Holding, QuotaAnswer};
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas};
 
@@ -95,6 +94,9 @@ pub struct Check<'a> {
     /// [support leases](crate::store::StoreParts::supports_leases) are asked for more, and only by a check that is decided
     /// alone.
     pub extra_units: u32,
+    /// The slots that the asking process holds and wants, for quotas [in flight](crate::Quota::in_flight). `None` for a check
+    /// that only looks at them, and for a check without such quotas. Their slots do not depend on the cost.
+    pub holding: Option<&'a Holding>,
 }
 
 impl<'a> Check<'a> {
@@ -109,7 +111,15 @@ impl<'a> Check<'a> {
             quotas,
             cost,
             extra_units: 0,
+            holding: None,
         }
+    }
+
+    /// Adds the slots that the asking process holds and wants.
+    #[must_use]
+    pub fn with_holding(self, holding: &'a Holding) -> Self {
+        let holding = Some(holding);
+        Self { holding, ..self }
     }
 
     /// Asks for up to so many units beyond the cost, unless it is 0: see [`extra_units`](Self::extra_units).
@@ -121,7 +131,6 @@ impl<'a> Check<'a> {
 }
 
 /// A [`Check`] that owns its parts.
-#[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCheck {
     limiter: Key,
@@ -129,14 +138,13 @@ pub(crate) struct OwnedCheck {
     quotas: Quotas,
     cost: u32,
     extra_units: u32,
+    holding: Option<Box<Holding>>,
 }
 
 /// The levels of a check: one, or several that are decided together.
-#[cfg(feature = "redis")]
 pub(crate) type OwnedChecks = SmallVec<[OwnedCheck; 1]>;
 
 /// Returns levels that own their parts.
-#[cfg(feature = "redis")]
 #[inline(always)]
 pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
     match levels {
@@ -146,8 +154,12 @@ pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
     }
 }
 
-#[cfg(feature = "redis")]
 impl OwnedCheck {
+    /// Sets the slots that this process holds and wants.
+    pub(crate) fn set_holding(&mut self, holding: Holding) {
+        self.holding = Some(Box::new(holding));
+    }
+
     pub(crate) fn check(&self) -> Check<'_> {
         Check {
             limiter: &self.limiter,
@@ -155,11 +167,11 @@ impl OwnedCheck {
             quotas: &self.quotas,
             cost: self.cost,
             extra_units: self.extra_units,
+            holding: self.holding.as_deref(),
         }
     }
 }
 
-#[cfg(feature = "redis")]
 impl From<Check<'_>> for OwnedCheck {
     fn from(check: Check<'_>) -> Self {
         Self {
@@ -168,6 +180,7 @@ impl From<Check<'_>> for OwnedCheck {
             quotas: check.quotas.clone(),
             cost: check.cost,
             extra_units: check.extra_units,
+            holding: check.holding.copied().map(Box::new),
         }
     }
 }

@@ -93,6 +93,10 @@ pub trait Store: Send + Sync + 'static {
     /// Limiters with [`block_after`](crate::RateLimiter::block_after) also count refusals and blocks, in checks of another
     /// limiter: its stored name is `blocks=` and the name.
     ///
+    /// A check of quotas [in flight](crate::Quota::in_flight) may have a [`Holding`](crate::store::Holding), with rules of its
+    /// own. [`Counters`](crate::store::Counters) follow them; the answers to slots also have a note for limiters. A store that
+    /// keeps no holders fails such checks with [`ErrorKind::Unsupported`].
+    ///
     /// `answers` has an empty answer for each check, in their order. A store that answers without waiting
     /// overwrites them and returns `None`. A remote store returns the future of the answers, and an error is a
     /// [ready](StoreFuture::ready) future. The future borrows nothing from the checks.

@@ -24,6 +24,7 @@ mod failover;
 mod full;
 mod hung;
 mod impostors;
+mod in_flight;
 mod levels;
 mod lost_replies;
 #[cfg(target_os = "linux")]

@@ -10,7 +10,7 @@ use tollgate::store::{
     Answer, Answers, Block, BlockList, Check, Conformance, Counters, Refund, RuleOutcome, Source,
     Store, StoreFuture, StoreId, StoreParts, TestClock,
 };
-use tollgate::{Key, MemoryStore, Quota, Quotas, RedisStore};
+use tollgate::{Algorithm, Key, MemoryStore, Quota, Quotas, RedisStore};
 
 #[tokio::test]
 async fn the_memory_store_conforms() {
@@ -65,7 +65,9 @@ enum Flaw {
     NoIdentity,
     /// Lets an automatic block replace that of an operator.
     Overwrites,
-    /// Does not know refunds, nor checks that are decided together.
+    /// Admits checks that want slots, and keeps no holders.
+    KeepsNoHolders,
+    /// Does not know refunds, holders of slots, nor checks that are decided together.
     Plain,
 }
 
@@ -83,7 +85,11 @@ impl Flawed {
         let quotas: Quotas = match self.flaw {
             Flaw::Generous => {
                 let more = |quota: &Quota| {
-                    Quota::new(quota.limit() + 1, quota.window()).with_algorithm(quota.algorithm())
+                    let limit = quota.limit() + 1;
+                    match quota.algorithm() {
+                        Algorithm::InFlight => Quota::in_flight(limit),
+                        algorithm => Quota::new(limit, quota.window()).with_algorithm(algorithm),
+                    }
                 };
                 check.quotas.iter().map(more).collect()
             }
@@ -121,6 +127,10 @@ impl Store for Flawed {
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
         if checks.len() > 1 && self.flaw != Flaw::OneByOne {
             let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "one at a time");
+            return Some(StoreFuture::ready(Err(error)));
+        }
+        if checks.iter().any(|check| check.holding.is_some()) && self.flaw == Flaw::Plain {
+            let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no holders");
             return Some(StoreFuture::ready(Err(error)));
         }
         *answers = checks.iter().map(|check| self.decide(*check)).collect();
@@ -209,6 +219,10 @@ async fn the_kit_finds_the_flaws_of_a_store() {
             Flaw::Overwrites,
             "an automatic block takes effect only on a key that is not blocked",
         ),
+        (
+            Flaw::KeepsNoHolders,
+            "slots in flight are absolute counts of holders",
+        ),
     ];
     for (flaw, rule) in found {
         let (broken, _) = broken_and_unsupported(flaw).await;
@@ -225,6 +239,6 @@ async fn what_a_store_does_not_support_is_told_apart_from_what_it_breaks() {
     assert_eq!(broken, [""; 0]);
     let about = |words: &str| unsupported.iter().any(|rule| rule.contains(words));
     assert!(about("refund") && about("reset") && about("credit") && about("blocked"));
-    assert!(about("automatic block"));
+    assert!(about("automatic block") && about("in flight"));
     assert!(about("several checks") && !about("the limit is admitted"));
 }

@@ -4,8 +4,8 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader};
-use std::net::IpAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -838,6 +838,69 @@ async fn tokens_are_reserved_before_an_answer_and_settled_when_it_ends() {
     assert!(used < 640, "{settled}");
     let answer = complete().await.expect("an answer");
     assert_eq!(left(&answer), 10_000 - 640 - used - 1_000);
+}
+
+/// Opens a socket of a user. The server ends it when the connection is dropped.
+fn socket(address: &str, user: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(address).expect("a connection");
+    let request = format!(
+        "GET /socket HTTP/1.1\r\nhost: {address}\r\nx-api-key: {user}\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
+    );
+    connection.write_all(request.as_bytes()).expect("sent");
+    let mut status = String::new();
+    BufReader::new(&connection)
+        .read_line(&mut status)
+        .expect("an answer");
+    assert!(status.starts_with("HTTP/1.1 101 "), "{status}");
+    connection
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sixth_stream_of_a_user_is_refused_until_another_one_ends() {
+    let redis = RedisServer::start();
+    for store in ["memory:", &redis.url()] {
+        let mut example = Example::start("in_flight", store);
+        let address = example.address();
+        let open = async |user: &str| {
+            let stream = Client::new().get(format!("http://{address}/events"));
+            let stream = stream.header("x-api-key", user).send().await;
+            stream.expect("an answer")
+        };
+        // The slot of a client that has left returns as soon as the server notices.
+        let until_free = async || {
+            let begin = Instant::now();
+            loop {
+                let stream = open("ada").await;
+                if stream.status() == 200 {
+                    return stream;
+                }
+                assert_eq!(stream.status(), 429);
+                assert!(begin.elapsed() < Duration::from_secs(5));
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+
+        let mut streams = Vec::new();
+        for _ in 0..4 {
+            let mut stream = open("ada").await;
+            assert_eq!(stream.status(), 200);
+            let event = stream.chunk().await.expect("a body").expect("an event");
+            assert_eq!(event, "data: word\n\n");
+            streams.push(stream);
+        }
+        let socket = socket(&address, "ada");
+        let refused = open("ada").await;
+        assert_eq!(refused.status(), 429);
+        assert!(refused.headers().contains_key("retry-after"));
+        assert_eq!(open("bob").await.status(), 200);
+
+        drop(streams.pop());
+        streams.push(until_free().await);
+        assert_eq!(open("ada").await.status(), 429);
+        drop(socket);
+        streams.push(until_free().await);
+        assert_eq!(open("ada").await.status(), 429);
+    }
 }
 
 #[test]

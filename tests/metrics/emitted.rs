@@ -89,6 +89,7 @@ async fn everything() {
     // Refused by Redis, then by what is remembered of that.
     checks(redis.clone(), 3).await;
     lease(redis.clone()).await;
+    permits(redis.clone()).await;
     checks(MemoryStore::new(), 2).await;
     checks(Foreign, 1).await;
     blocked().await;
@@ -133,6 +134,12 @@ async fn lease(store: impl Store) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     panic!("no check is admitted from memory");
+}
+
+/// Takes a permit and drops it.
+async fn permits(store: impl Store) {
+    let limiter = RateLimiter::new(store, Quota::in_flight(1)).name("permits");
+    drop(limiter.acquire(WHO).await.expect("a slot is free"));
 }
 
 async fn fails(store: impl Store) {

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use redis::Commands;
-use tollgate::{Algorithm, ErrorKind, Quota, Quotas, RateLimiter, RedisStore};
+use tollgate::store::Check;
+use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
+use crate::support::ask;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::store_on;
@@ -457,6 +459,10 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
         let limiter = RateLimiter::new(store_on(&server), plan);
         let _ = limiter.check("ada").await.unwrap();
     }
+    let [name, key] = ["jobs", "ada"].map(Key::from);
+    let slots = Quotas::from(Quota::in_flight(9));
+    let look = Check::new(&name, &key, &slots, 0);
+    let _ = ask(&store_on(&server), &[look]).await.unwrap();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(9));
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();
@@ -473,7 +479,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let names = scripts.iter().map(|(name, _)| *name);
     let known: Vec<_> = names.zip(known).collect();
     assert!(
-        known.len() == 9 && known.iter().all(|(_, known)| *known),
+        known.len() == 10 && known.iter().all(|(_, known)| *known),
         "{known:?}"
     );
 }

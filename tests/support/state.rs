@@ -2,12 +2,34 @@
 
 use std::fmt::Write;
 
-/// Describes a log or a row of counters, one line for each run or counter. `None` if it is neither.
+/// Describes a log, a row of counters or the holders of slots, one line for each run, counter or holder. `None` if it is none
+/// of them.
 pub(crate) fn describe(value: &[u8]) -> Option<String> {
+    count(value).or_else(|| holders(value))
+}
+
+fn count(value: &[u8]) -> Option<String> {
     let mut rest = value;
     let expires = number(&mut rest, 4)?;
     let text = row(rest).or_else(|| log(rest))?;
     Some(format!("expires at {expires} s\n{text}"))
+}
+
+fn holders(value: &[u8]) -> Option<String> {
+    let mut text = String::new();
+    let mut rest = value.strip_prefix(b"i")?;
+    while !rest.is_empty() {
+        let [first, second] = [number(&mut rest, 8)?, number(&mut rest, 8)?];
+        let sequence = double(&mut rest)?;
+        let [slots, lease] = [number(&mut rest, 4)?, number(&mut rest, 4)?];
+        let ends = double(&mut rest)?;
+        writeln!(
+            text,
+            "holder {first:016x}{second:016x}, sequence {sequence}: {slots} slots until {ends} us, lease {lease} ms"
+        )
+        .ok()?;
+    }
+    (!text.is_empty()).then_some(text)
 }
 
 fn log(mut rest: &[u8]) -> Option<String> {

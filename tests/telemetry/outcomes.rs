@@ -21,7 +21,7 @@ use crate::support::redis_server::{RedisServer, signal};
 use crate::support::{log, store_on};
 
 /// A key that must not appear in metrics or events.
-const WHO: &str = "ada-lovelace";
+pub(crate) const WHO: &str = "ada-lovelace";
 
 /// The values of a recorder since the last read, by name and labels.
 type Told = BTreeMap<String, DebugValue>;
@@ -60,13 +60,13 @@ fn counted(recorder: &DebuggingRecorder) -> BTreeMap<String, u64> {
 
 /// The metrics of this thread as Prometheus would scrape them, with the current values of gauges. The other
 /// recorder has only changes since the last read.
-fn scrape() -> (PrometheusHandle, LocalRecorderGuard<'static>) {
+pub(crate) fn scrape() -> (PrometheusHandle, LocalRecorderGuard<'static>) {
     let recorder = Box::new(PrometheusBuilder::new().build_recorder());
     let recorder: &'static PrometheusRecorder = Box::leak(recorder);
     (recorder.handle(), set_default_local_recorder(recorder))
 }
 
-fn scraped(handle: &PrometheusHandle, series: &str) -> f64 {
+pub(crate) fn scraped(handle: &PrometheusHandle, series: &str) -> f64 {
     let text = handle.render();
     let mut lines = text.lines();
     let value = lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok());

@@ -161,6 +161,11 @@ impl Database {
                 .map(|(check, counters)| counters.judge(*check, Source::Other, now))
                 .collect();
             if !judged.are_admitted() {
+                let held = loaded.into_iter();
+                for (check, mut counters) in held.filter(|(check, _)| check.holding.is_some()) {
+                    counters.state(check, now);
+                    write(transaction, check.limiter, check.key, &counters)?;
+                }
                 return Ok(judged);
             }
             remove_expired(transaction, now)?;
@@ -168,7 +173,7 @@ impl Database {
                 .into_iter()
                 .map(|(check, mut counters)| {
                     let answer = counters.check(check, Source::Other, now);
-                    if check.cost > 0 {
+                    if check.cost > 0 || check.holding.is_some() {
                         write(transaction, check.limiter, check.key, &counters)?;
                     }
                     Ok(answer)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use own_store::SqliteStore;
 use tollgate::store::{Conformance, TestClock};
-use tollgate::{BlockReason, BlockRule, Quota, RateLimiter, Source};
+use tollgate::{Acquired, BlockReason, BlockRule, Quota, RateLimiter, Source};
 
 fn open(directory: &tempfile::TempDir) -> (SqliteStore, TestClock) {
     let clock = TestClock::new();
@@ -111,6 +111,28 @@ async fn stores_on_one_file_count_together_and_share_blocks() {
     let listed = limiters[1].admin().blocked().await.unwrap();
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert!(!limiters[1].check("bob").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn stores_on_one_file_share_slots_in_flight() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, other] = [open(&directory).0, open(&directory).0]
+        .map(|store| RateLimiter::new(store, [Quota::in_flight(2), Quota::per_hour(9)]));
+    let permits = [
+        one.acquire("ada").await.unwrap(),
+        other.acquire("ada").await.unwrap(),
+    ];
+    for limiter in [&one, &other] {
+        let refused = limiter.try_acquire("ada").await.unwrap();
+        assert!(matches!(refused, Acquired::Refused(_)));
+    }
+    for (permit, left) in permits.into_iter().zip([1, 0]) {
+        permit.release().await.unwrap();
+        let decision = one.peek("ada").await.unwrap();
+        let used: Vec<_> = decision.quotas().map(|quota| quota.used()).collect();
+        assert_eq!(used, [left, 2]);
+    }
+    assert!(other.acquire("ada").await.is_ok());
 }
 
 #[tokio::test]

@@ -14,24 +14,24 @@ use crate::telemetry::{LineInterval, OnceFlag};
 #[derive(Debug, Default)]
 pub(in crate::middleware) struct Diagnostics {
     charged_twice: OnceFlag,
-    levels_misconfigured: OnceFlag,
+    limiters_misconfigured: OnceFlag,
     unknown_level: OnceFlag,
     dry_run: DryRunLog,
 }
 
 impl Diagnostics {
-    /// Logs that the levels of the layer cannot be checked together.
-    pub(in crate::middleware) fn levels_misconfigured(
+    /// Logs that the limiters of the layer cannot be checked as they are.
+    pub(in crate::middleware) fn limiters_misconfigured(
         &self,
         limiter: &str,
         is_dry_run: bool,
         error: &Error,
     ) {
-        if self.levels_misconfigured.first_time() {
+        if self.limiters_misconfigured.first_time() {
             let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "failed to check several limits together, {answering}: {error}"
+                "failed to check the limits of a layer, {answering}: {error}"
             );
         }
     }

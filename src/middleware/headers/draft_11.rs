@@ -40,7 +40,9 @@ impl Draft11Template {
         for (quota, name) in quotas.zip(&names) {
             push(&mut text, &format!("{DELIMITER}{name};q="));
             push_integer(&mut text, quota.limit().into());
-            if let Some(window) = window_seconds(quota) {
+            if quota.is_in_flight() {
+                push(&mut text, ";qu=\"concurrent-requests\"");
+            } else if let Some(window) = window_seconds(quota) {
                 push(&mut text, ";w=");
                 push_integer(&mut text, window);
             }
@@ -105,6 +107,9 @@ fn window_seconds(quota: &Quota) -> Option<u64> {
 ///
 /// After a refusal, it is the wait until the request is admitted. `None` if it is 0, or if no wait helps.
 fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
+    if quota.quota().is_in_flight() {
+        return None;
+    }
     let time_to_full = || refill_time(quota.quota(), quota.used());
     let wait = match quota.is_allowed() {
         true => time_to_full().unwrap_or_else(|| quota.reset_after()),

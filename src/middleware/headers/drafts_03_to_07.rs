@@ -41,6 +41,16 @@ struct Numbers {
 
 impl EarlyDraftTemplate {
     pub(super) fn new(draft: EarlyDraft, quotas: &[&Quota]) -> Option<Self> {
+        // Slots have no window, which these drafts require.
+        let quotas: Vec<_> = quotas
+            .iter()
+            .copied()
+            .filter(|quota| !quota.is_in_flight())
+            .collect();
+        if quotas.is_empty() {
+            return None;
+        }
+        let quotas = &*quotas;
         let mut text = String::new();
         for (index, quota) in quotas.iter().enumerate() {
             if is_implied(quota, index, quotas) {
@@ -71,7 +81,9 @@ impl EarlyDraftTemplate {
         reported: QuotaDecision<'_>,
         headers: &mut HeaderMap,
     ) {
-        let numbers = Numbers::new(decision, reported);
+        let Some(numbers) = Numbers::new(decision, reported) else {
+            return;
+        };
         match self.draft {
             EarlyDraft::Draft03 => {
                 numbers.insert_fields(self.limit_and_policies(numbers.limit), headers);
@@ -101,18 +113,24 @@ fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
 
 impl Numbers {
     /// Uses the limit of the quota with the fewest units left, which is mostly the reported one. On a 429,
-    /// the reset is the wait of `Retry-After`, as draft 7 requires.
-    fn new(decision: &DecisionView, reported: QuotaDecision<'_>) -> Self {
-        let remaining = decision.remaining();
-        let mut quotas = std::iter::once(reported).chain(decision.quotas());
+    /// the reset is the wait of `Retry-After`, as draft 7 requires. Slots have no window, so they are left out.
+    fn new(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<Self> {
+        let is_rate = |quota: &QuotaDecision<'_>| !quota.quota().is_in_flight();
+        let rates = || decision.quotas().filter(is_rate);
+        let reported = Some(reported).filter(is_rate);
+        let fewest_left = rates().map(|quota| quota.remaining()).min();
+        let remaining = fewest_left.unwrap_or_else(|| decision.remaining());
+        let mut quotas = reported.into_iter().chain(rates());
         let fewest_left = quotas.find(|quota| quota.remaining() == remaining);
+        let reported = reported.or(fewest_left)?;
         // The drafts require a reset even if no wait helps.
-        let reset = reported_wait(reported).unwrap_or_else(|| reported.quota().window());
-        Self {
+        let reset = reported_wait(reported).or_else(|| reported.retry_after());
+        let reset = reset.unwrap_or_else(|| reported.quota().window());
+        Some(Self {
             limit: fewest_left.unwrap_or(reported).limit().into(),
             remaining: remaining.into(),
             reset: whole_seconds(reset),
-        }
+        })
     }
 
     fn insert_fields(&self, limit: HeaderValue, headers: &mut HeaderMap) {

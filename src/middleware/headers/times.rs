@@ -15,7 +15,10 @@ pub(in crate::middleware) fn whole_seconds(duration: Duration) -> u64 {
 ///
 /// `None` if no wait helps.
 pub(super) fn reported_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
-    if quota.is_allowed() {
+    if quota.quota().is_in_flight() {
+        // Nobody knows when a slot is given back.
+        None
+    } else if quota.is_allowed() {
         Some(quota.reset_after())
     } else {
         quota.retry_after()

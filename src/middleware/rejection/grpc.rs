@@ -129,7 +129,7 @@ fn code(rejection: &Rejection) -> Code {
         RejectionReason::Failed(error) => match error.kind() {
             ErrorKind::CostTooLarge => INTERNAL,
             ErrorKind::CostExceedsLimit => RESOURCE_EXHAUSTED,
-            _ if error.is_levels_error() => INTERNAL,
+            _ if error.is_config_error() => INTERNAL,
             _ => UNAVAILABLE,
         },
     }

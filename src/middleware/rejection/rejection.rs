@@ -58,8 +58,9 @@ pub enum RejectionReason {
     /// The request has no key, or an ambiguous one: 400. If the server is misconfigured: 500.
     NoKey(KeyError),
     /// The check failed, and the [failure policy](crate::RateLimitLayer::on_failure) does not admit the
-    /// request: 503. If a limiter without a layer refused because the cost is above a limit: 429. If the [cost](crate::RateLimitLayer::cost) is too large for any store, or the
-    /// [levels](crate::RateLimitLayer::and) of the layer cannot be checked together: 500.
+    /// request: 503. If a limiter without a layer refused because the cost is above a limit: 429. If the [cost](crate::RateLimitLayer::cost) is too large for any store, if the
+    /// [levels](crate::RateLimitLayer::and) of the layer cannot be checked together, or if a limiter has a
+    /// [lease](crate::RateLimitLayer::lease) and slots in flight: 500.
     Failed(Error),
 }
 
@@ -112,8 +113,8 @@ impl Rejection {
                 ErrorKind::CostTooLarge => StatusCode::INTERNAL_SERVER_ERROR,
                 // A limiter without a layer refuses by this error.
                 ErrorKind::CostExceedsLimit => self.refused_status,
-                // The limits of the layer cannot be checked together.
-                _ if error.is_levels_error() => StatusCode::INTERNAL_SERVER_ERROR,
+                // The limiters of the layer are misconfigured.
+                _ if error.is_config_error() => StatusCode::INTERNAL_SERVER_ERROR,
                 _ => StatusCode::SERVICE_UNAVAILABLE,
             },
         }
@@ -121,8 +122,8 @@ impl Rejection {
 
     /// Returns the time after which the client can retry.
     ///
-    /// It is the exact wait if a quota refused the request, and one second if the store failed. `None` if no
-    /// wait helps: the cost is above a limit, or the request has no key.
+    /// It is the exact wait if a rate refused the request, an [estimate](DecisionView::is_wait_estimated) if slots did, and
+    /// one second if the store failed. `None` if no wait helps: the cost is above a limit, or the request has no key.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {

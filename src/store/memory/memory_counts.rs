@@ -84,6 +84,9 @@ impl MemoryCounts {
             .map(|check| self.judge(&mut shards, *check, now))
             .collect();
         if !answers.are_admitted() {
+            for check in checks.iter().filter(|check| check.holding.is_some()) {
+                self.state(&mut shards, *check, now);
+            }
             return Ok(answers);
         }
         let mut charged = Vec::with_capacity(checks.len());
@@ -127,6 +130,25 @@ impl MemoryCounts {
             return counters.judge(check, Source::Memory, now);
         }
         Counters::new().judge(check, Source::Memory, now)
+    }
+
+    /// Writes the slots that the holder of a check states although the check is refused.
+    fn state(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) {
+        let name = check.counted_key().fingerprint();
+        let Some(shard) = shards.get_mut(name) else {
+            return;
+        };
+        if let Some(counters) = shard.get_mut(name) {
+            counters.state(check, now);
+            return;
+        }
+        let mut counters = Counters::new();
+        counters.state(check, now);
+        if !counters.is_empty() {
+            let len_before = shard.len();
+            shard.insert(name, counters, now);
+            self.record_len(len_before, shard.len());
+        }
     }
 
     /// Decides a check of a key whose shard is locked.
@@ -190,6 +212,10 @@ impl MemoryCounts {
         let Self {
             overflow, clock, ..
         } = self;
+        if check.holding.is_some() {
+            // Slots of several keys in one count could not be told apart.
+            return shard.check_new_key(check.counted_key().fingerprint(), check, now, answer);
+        }
         if overflow.check_active(check, clock, answer)
             || shard.check_new_key(check.counted_key().fingerprint(), check, now, answer)
         {

@@ -102,6 +102,11 @@ impl Shard {
         if counters.is_empty() {
             return true;
         }
+        self.insert(name, counters, now)
+    }
+
+    /// Adds the counters of a new key. Returns false if there is no room for it.
+    pub(super) fn insert(&mut self, name: Fingerprint, counters: Counters, now: u64) -> bool {
         let has_room = self.entries.len() < self.max_keys || self.evict_one(now);
         has_room && self.entries.insert(name, counters)
     }

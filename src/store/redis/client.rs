@@ -230,6 +230,9 @@ impl Client {
         let call = encode_change(script, &self.names, &self.clock, counted_key, change);
         let (client, index) = (self.clone(), self.connection_index(counted_key));
         async move {
+            let Some(call) = call else {
+                return Ok(());
+            };
             let reply = client.run(index, &client.scripts.refund, call).await;
             if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
                 client.clock.learn(time);

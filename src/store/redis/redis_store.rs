@@ -194,14 +194,15 @@ pub(crate) trait FeatureRedis1 {
 /// - all counters, [`FixedWindow`](crate::Algorithm::FixedWindow), [`SlidingCounter`](crate::Algorithm::SlidingCounter)
 ///   and [`Gcra`](crate::Algorithm::Gcra): `prefix:v3:{limiter,key}`,
 /// - all quotas of [`SlidingLog`](crate::Algorithm::SlidingLog): `prefix:v3:{limiter,key}:log`,
-/// - [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) of one length: `prefix:v3:{limiter,key}:buckets:length`.
+/// - [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) of one length: `prefix:v3:{limiter,key}:buckets:length`,
+/// - all quotas [in flight](crate::Quota::in_flight): `prefix:v3:{limiter,key}:in_flight`.
 ///
 /// A [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v3:{limiter,key}:set:window`. Lengths and
 /// windows are in microseconds, and names are printable ASCII. The repository's `lua/README.md` describes the bytes.
 /// A key has at most about 1 100 counters of [`Gcra`](crate::Algorithm::Gcra), or twice as many of another algorithm;
 /// a check of more fails.
 ///
-/// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
+/// Every key has a TTL of at most two windows, or leases of slots, and a second. All keys of a check are in one cluster slot. The
 /// [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With
 /// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are counted like units, under
 /// the name `blocks=limiter`: in `prefix:v3:{blocks=limiter,key}:buckets:length` and
@@ -416,7 +417,8 @@ impl RedisStore {
     /// them with line numbers.
     ///
     /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` checks of several
-    /// algorithms in one call. `refund` returns units. `block` and `blocked` keep the list of blocked keys.
+    /// algorithms in one call. `in_flight` decides calls with slots [in flight](crate::Quota::in_flight). `refund` returns
+    /// units. `block` and `blocked` keep the list of blocked keys.
     ///
     /// # Examples
     ///

@@ -248,8 +248,8 @@ impl Script {
         let Some((left, behaviour)) = self.next.front_mut() else {
             return self.lasting;
         };
-        // A check of cost 0 is not refused, so it does not use up a refusal.
-        if checks.iter().any(|check| check.cost > 0) || !matches!(behaviour, Behaviour::Refuse(_)) {
+        // A check that charges nothing is not refused, so it does not use up a refusal.
+        if checks.iter().any(is_charge) || !matches!(behaviour, Behaviour::Refuse(_)) {
             *left -= 1;
         }
         *behaviour
@@ -266,13 +266,14 @@ impl Store for TestStore {
             return None;
         }
         let mut script = self.script();
-        // A count of refusals by `block_after` is no check of the test.
-        let counts_blocks = checks
-            .iter()
-            .any(|check| check.limiter.is_blocks_of_limiter());
+        // A count of refusals by `block_after` is no check of the test. Nor is a message about slots that are held.
+        let is_internal = checks.iter().any(|check| {
+            let states = check.holding.is_some_and(|holding| holding.wanted == 0);
+            check.limiter.is_blocks_of_limiter() || states && check.cost == 0
+        });
         let behaviour = match script.lasting {
-            Behaviour::Count | Behaviour::Refuse(_) if counts_blocks => Behaviour::Count,
-            lasting if counts_blocks => lasting,
+            Behaviour::Count | Behaviour::Refuse(_) if is_internal => Behaviour::Count,
+            lasting if is_internal => lasting,
             _ => script.next_behaviour(checks),
         };
         drop(script);
@@ -312,13 +313,18 @@ impl Store for TestStore {
     }
 }
 
+/// Returns whether a check charges units or takes slots.
+fn is_charge(check: &Check<'_>) -> bool {
+    check.cost > 0 || check.holding.is_some_and(|holding| holding.wanted > 0)
+}
+
 /// Returns the answer of a store in which every quota of the check is used up.
 fn refusal(check: Check<'_>, retry_after: Option<Duration>) -> Answer {
     let answers = check.quotas.iter().map(|quota| {
         let reset_after = retry_after.unwrap_or_else(|| quota.window());
-        match check.cost {
-            0 => QuotaAnswer::admitted(quota.limit(), reset_after),
-            _ => QuotaAnswer::refused(quota.limit(), retry_after, reset_after),
+        match is_charge(&check) {
+            false => QuotaAnswer::admitted(quota.limit(), reset_after),
+            true => QuotaAnswer::refused(quota.limit(), retry_after, reset_after),
         }
     });
     Answer::new(Source::Other, answers)

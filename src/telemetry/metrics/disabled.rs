@@ -1,4 +1,4 @@
-//! The types of `metrics.rs` and `lease_meter.rs` for builds without the feature `metrics`. They record nothing.
+//! The types of the other files for builds without the feature `metrics`. They record nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,4 +71,29 @@ pub(crate) struct UnitReturn;
 
 impl UnitReturn {
     pub(crate) fn succeed(self) {}
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PermitMeter;
+
+impl PermitMeter {
+    pub(crate) fn new(_limiter: &Arc<str>) -> Self {
+        Self
+    }
+
+    pub(crate) fn record_grant(&self, _slots: u32) {}
+    pub(crate) fn record_release(&self, _slots: u32, _held_for: Duration) {}
+    pub(crate) fn record_lost(&self, _slots: u32) {}
+    pub(crate) fn record_renewal(&self) {}
+}
+
+#[derive(Debug)]
+pub(crate) struct PermitWait;
+
+impl PermitWait {
+    pub(crate) fn begin(_limiters: impl IntoIterator<Item = PermitMeter>) -> Self {
+        Self
+    }
+
+    pub(crate) fn succeed(self, _waited: Duration) {}
 }

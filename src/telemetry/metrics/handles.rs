@@ -106,10 +106,10 @@ pub(super) struct GaugeShare {
 }
 
 impl GaugeShare {
-    /// Adds to the share.
-    pub(super) fn add(&self, family: &Family, key: impl FnOnce() -> Key, difference: i64) {
+    /// Adds to the share. Returns whether it is the first value of a cached handle.
+    pub(super) fn add(&self, family: &Family, key: impl FnOnce() -> Key, difference: i64) -> bool {
         self.value.fetch_add(difference, Ordering::SeqCst);
-        self.record(family, key);
+        self.record(family, key)
     }
 
     /// Sets the share.
@@ -118,7 +118,7 @@ impl GaugeShare {
         self.record(family, key);
     }
 
-    fn record(&self, family: &Family, key: impl FnOnce() -> Key) {
+    fn record(&self, family: &Family, key: impl FnOnce() -> Key) -> bool {
         self.gauge.record(family, key, |gauge| {
             // The handle is not cached, so its recorder records nothing: nothing was added to it before.
             if self.gauge.handle.get().is_none() {
@@ -134,7 +134,7 @@ impl GaugeShare {
                     return;
                 }
             }
-        });
+        })
     }
 }
 

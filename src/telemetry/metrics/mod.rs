@@ -8,14 +8,18 @@ mod handles;
 mod lease_meter;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "metrics")]
+mod permit_meter;
 
 #[cfg(not(feature = "metrics"))]
 pub(super) use disabled::CheckCounts;
 #[cfg(not(feature = "metrics"))]
-pub(crate) use disabled::{LeaseMeter, StoreMeter};
+pub(crate) use disabled::{LeaseMeter, PermitMeter, PermitWait, StoreMeter};
 #[cfg(feature = "metrics")]
 pub(crate) use lease_meter::LeaseMeter;
 #[cfg(feature = "metrics")]
 pub(super) use metrics::CheckCounts;
 #[cfg(feature = "metrics")]
 pub(crate) use metrics::StoreMeter;
+#[cfg(feature = "metrics")]
+pub(crate) use permit_meter::{PermitMeter, PermitWait};

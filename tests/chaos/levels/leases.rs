@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate::{Algorithm, Quota, RateLimiter};
 
 use super::crowd::Crowd;
-use super::hammer::{Load, Pace, hammer, unix_time};
+use super::hammer::{Load, PATIENCE, Pace, hammer, unix_time};
 use super::notes::Notes;
 use super::tree::{Level, Tree};
 use crate::clock::skewed_server;
-use crate::suite::{alone, patient, report, told};
+use crate::suite::{alone, patient, report, told, until};
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
@@ -395,10 +395,15 @@ fn connections_are_cut_and_no_span_exceeds_the_limit() {
         };
         let load = round.load(proxy.url());
         let mut crowd = Crowd::start(test, load.clone(), PROCESSES);
-        for every in [300, 100, 30] {
+        // A slow machine makes fewer calls.
+        for (every, cuts) in [(300, 3), (100, 9), (30, 21)] {
             tokio::time::sleep(millis(1_000)).await;
             proxy.set(Wire::CutBeforeReply(every));
             tokio::time::sleep(millis(1_500)).await;
+            until(PATIENCE, "connections are cut", async || {
+                proxy.cuts() >= cuts
+            })
+            .await;
             proxy.set(Wire::Whole);
         }
         tokio::time::sleep(millis(500)).await;

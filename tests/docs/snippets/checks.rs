@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use tollgate::{
-    ErrorKind, FailurePolicy, Key, MemoryStore, Plan, Quota, RateLimitLayer, RateLimiter, Source,
-    key,
+    Acquired, ErrorKind, FailurePolicy, Key, MemoryStore, Plan, Quota, RateLimitLayer, RateLimiter,
+    Source, key,
 };
 use uuid::Uuid;
 
@@ -97,6 +97,64 @@ async fn a_job_that_waits() -> Done {
         .await?;
     assert!(decision.is_allowed());
     Ok(())
+}
+
+#[tokio::test]
+async fn a_job_that_waits_for_a_permit() -> Done {
+    let exports = RateLimiter::new(MemoryStore::new(), Quota::in_flight(5)).name("exports");
+    let permit = exports.acquire("x").await?;
+    assert_eq!(permit.decision().remaining(), 4);
+    let task = tokio::spawn(async move { permit.release().await });
+    task.await??;
+    let _permit = exports.acquire(42_u64).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_permit_if_one_is_free() -> Done {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
+    let Acquired::Permit(_permit) = limiter.try_acquire("x").await? else {
+        return Err("nothing runs yet".into());
+    };
+    match limiter.try_acquire("x").await? {
+        Acquired::Permit(_) => return Err("one is running".into()),
+        Acquired::Refused(decision) => assert_eq!(decision.used(), 1),
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_permit_that_is_waited_for_as_long_as_its_work_may_be_late() -> Done {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1))
+        .max_wait(Duration::from_millis(20))
+        .queue(100);
+    let permit = limiter.acquire("x").await?;
+    let error = limiter.acquire("x").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MaxWait);
+    tokio::select! {
+        () = permit.lost() => return Err("memory loses nothing".into()),
+        () = tokio::time::sleep(Duration::from_millis(1)) => {}
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_permit_of_a_user_and_a_tenant() -> Done {
+    let store = MemoryStore::new();
+    let user = RateLimiter::new(store.clone(), Quota::in_flight(5)).name("user");
+    let tenant = RateLimiter::new(store, Quota::in_flight(20)).name("tenant");
+    let permit = RateLimiter::acquire_all([user.on("ada"), tenant.on("acme").slots(2)]).await?;
+    assert_eq!(permit.decision().levels().len(), 2);
+    let other = RateLimiter::try_acquire_all([user.on("bob"), tenant.on("acme")]).await?;
+    assert!(matches!(other, Acquired::Permit(_)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_that_would_hold_no_slot_names_the_call_that_does() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(5));
+    let error = limiter.check("x").await.unwrap_err();
+    assert!(error.to_string().contains("`acquire`"), "{error}");
 }
 
 #[tokio::test]

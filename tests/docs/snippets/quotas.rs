@@ -105,6 +105,22 @@ fn several_quotas_in_an_array() {
 }
 
 #[test]
+fn a_rate_and_a_number_in_flight() -> Done {
+    const STREAMS: Quota = Quota::in_flight(5).slot_lease(Duration::from_secs(60));
+    let layer = RateLimitLayer::new(
+        MemoryStore::new(),
+        [Quota::per_minute(600), Quota::in_flight(5)],
+    );
+    assert_eq!(
+        layer.limiter().quotas(),
+        &"600/minute, 5 in-flight".parse()?
+    );
+    assert_eq!(STREAMS.to_string(), "5 in-flight:1m");
+    assert_eq!(STREAMS.window(), Duration::from_secs(60));
+    Ok(())
+}
+
+#[test]
 fn several_quotas_in_a_vec_or_a_slice() {
     let limits = vec![Quota::per_second(5), Quota::per_day(2_000)];
     let _slice = RateLimiter::new(MemoryStore::new(), limits.as_slice());

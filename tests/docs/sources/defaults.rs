@@ -13,8 +13,8 @@ use tollgate::store::{
     TestClock, TestStore,
 };
 use tollgate::{
-    Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
-    RedisStore, Rejection, Source,
+    Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, Level, MemoryStore, Quota,
+    RateLimiter, RedisStore, Rejection, Source,
 };
 
 use super::block_on;
@@ -106,6 +106,16 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             let response = send(&failing().on_failure(FailurePolicy::closed()));
             ("1 s", seconds(response.headers()) == 1)
         }
+        "Quota::slot_lease" => {
+            let lease = Quota::in_flight(1).window();
+            ("15 s", lease == Duration::from_secs(15))
+        }
+        "LevelCheck::slots" | "RateLimitLayer::slots" | "Level::slots" => (
+            "1 slot",
+            format!("{:?}", key_level()).contains("slots: 1,") && takes_a_slot(),
+        ),
+        "RateLimiter::max_wait" => ("60 s", waits_for_a_minute()),
+        "lease of a slot" => ("5 s to 10 min", slot_leases_are_bounded()),
         "RateLimitLayer::on_failure" => ("`fall_back()`", falls_back()),
         "RedisStore::deadline" => {
             let [same, other] = [deadline, second].map(|time| set(&|store| store.deadline(time)));
@@ -340,6 +350,30 @@ fn checks_before_lease(limit: u32) -> Option<usize> {
 /// The part that the script of Redis charges.
 fn grants_an_eighth() -> bool {
     include_str!("../../../lua/decide.lua").contains("floor(min(8 * more, least) / 8)")
+}
+
+fn key_level() -> Level {
+    Level::new(
+        RateLimiter::new(MemoryStore::new(), Quota::in_flight(9)),
+        key::global(),
+    )
+}
+
+fn takes_a_slot() -> bool {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(9));
+    let permit = block_on(limiter.acquire("ada"));
+    permit.is_ok_and(|permit| permit.decision().used() == 1)
+}
+
+/// No test waits for a minute.
+fn waits_for_a_minute() -> bool {
+    include_str!("../../../src/limiter/in_flight/acquire.rs")
+        .contains("DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);")
+}
+
+fn slot_leases_are_bounded() -> bool {
+    let is_lease = |lease: &str| format!("1 in-flight:{lease}").parse::<Quota>().is_ok();
+    !is_lease("4999ms") && is_lease("5s") && is_lease("600s") && !is_lease("600001ms")
 }
 
 fn windows_are_bounded() -> bool {

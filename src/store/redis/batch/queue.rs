@@ -315,7 +315,7 @@ impl Call {
     }
 }
 
-/// Whether two checks have the same levels: keys, costs and quotas.
+/// Whether two checks have the same levels: keys, costs, quotas and slots.
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
         let known = known.check();
@@ -325,6 +325,7 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
             levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);
         has_same_key
             && known.cost == level.cost
+            && known.holding == level.holding
             && known.extra_units == 0
             && level.extra_units == 0
             && known.quotas == level.quotas
@@ -360,7 +361,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::decision::Answers;
+    use crate::decision::{Answers, Holding};
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
@@ -403,6 +404,32 @@ mod tests {
 
     fn entry(key: &str, cost: u32, count: usize) -> (String, u32, usize) {
         (key.to_owned(), cost, count)
+    }
+
+    #[test]
+    fn checks_of_one_message_of_a_holder_join_and_those_of_another_do_not() {
+        let mut queue = Queue::default();
+        let (key, quotas) = (Key::from("ada"), Quotas::from(Quota::in_flight(9)));
+        let check = Check::new(&key, &key, &quotas, 1);
+        let lease = Duration::from_secs(15);
+        let holding = |sequence, wanted| Holding::new([1; 16], sequence, 0, wanted, lease);
+        let one = holding(1, 1);
+        let mut receivers = Vec::new();
+        for holding in [
+            one,
+            one,
+            holding(2, 1),
+            holding(2, 2),
+            holding(2, 2).stated(),
+        ] {
+            let (answer, receiver) = oneshot::channel();
+            let levels = [check.with_holding(&holding)];
+            queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
+            receivers.push(receiver);
+        }
+        let taken = take(&mut queue);
+        let counts: Vec<_> = taken.into_iter().map(|(.., count)| count).collect();
+        assert_eq!(counts, [2, 1, 1, 1]);
     }
 
     #[test]

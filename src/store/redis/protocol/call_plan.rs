@@ -9,6 +9,7 @@ use super::counts::{Count, Value};
 use super::fields::{
     CALL_FIELDS, GROUP_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS,
 };
+use crate::decision::Holding;
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::{Check, CountedKey, OwnedCheck};
@@ -35,8 +36,11 @@ impl<'a> BatchEntry<'a> {
 
     /// Returns how many units the entry asks for beyond its cost.
     pub(super) fn more(&self) -> u32 {
-        match self.levels {
-            [level] => level.check().extra_units,
+        match self.checks().next() {
+            // Slots are not held in advance.
+            Some(check) if self.levels.len() == 1 && check.quotas.min_slots().is_none() => {
+                check.extra_units
+            }
             _ => 0,
         }
     }
@@ -49,8 +53,7 @@ impl<'a> BatchEntry<'a> {
 /// The values and the groups of a call. The reply is in the same order.
 #[derive(Debug)]
 pub(crate) struct CallPlan<'a> {
-    /// Each list of quotas, and its counts.
-    lists: SmallVec<[(&'a Quotas, Range<usize>); 4]>,
+    lists: SmallVec<[QuotaList<'a>; 4]>,
     /// Each with the place of its description among the arguments.
     pub(super) counts: SmallVec<[(u64, Count<'a>); 4]>,
     pub(super) groups: SmallVec<[Group; 4]>,
@@ -61,6 +64,14 @@ pub(crate) struct CallPlan<'a> {
     numbers: SmallVec<[u64; 64]>,
     /// The place among the arguments behind all lists.
     pub(super) end_of_lists: u64,
+}
+
+/// A list of quotas, the holder that asks for its slots, and its counts.
+#[derive(Debug)]
+struct QuotaList<'a> {
+    quotas: &'a Quotas,
+    holding: Option<&'a Holding>,
+    counts: Range<usize>,
 }
 
 /// Entries in a row with the same number of checks, and levels of the same counts and costs.
@@ -110,7 +121,7 @@ impl<'a> CallPlan<'a> {
             let (first, mut levels) = (plan.numbers.len(), SmallVec::<[ScriptLevel; 2]>::new());
             let (mut is_new, mut fits) = (true, true);
             for (check_index, check) in entry.checks().enumerate() {
-                for count in plan.counts_of(check.quotas) {
+                for count in plan.counts_of(&check) {
                     let Some((_, facts)) = plan.counts.get(count) else {
                         continue;
                     };
@@ -132,7 +143,10 @@ impl<'a> CallPlan<'a> {
                     levels.push(ScriptLevel {
                         check: check_index,
                         count,
-                        cost: check.cost,
+                        cost: match value {
+                            Value::InFlight => check.holding.map_or(0, |holding| holding.wanted),
+                            _ => check.cost,
+                        },
                     });
                 }
             }
@@ -143,29 +157,38 @@ impl<'a> CallPlan<'a> {
         for number in plan.numbers.iter_mut().filter(|number| **number > APART) {
             *number = *number - APART + plan.read_first;
         }
-        let has_loop = plan
-            .algorithm()
-            .is_some_and(|algorithm| algorithm != Algorithm::SortedSetLog);
+        let has_loop = plan.algorithm().is_some_and(|algorithm| {
+            !matches!(algorithm, Algorithm::SortedSetLog | Algorithm::InFlight)
+        });
         for group in &mut plan.groups {
             group.is_usual &= has_loop;
         }
         plan
     }
 
-    /// Returns the indexes of the counts of a list of quotas.
-    fn counts_of(&mut self, quotas: &'a Quotas) -> Range<usize> {
+    /// Returns the indexes of the counts of a check.
+    fn counts_of(&mut self, check: &Check<'a>) -> Range<usize> {
+        let quotas = check.quotas;
+        let holding = check.holding.filter(|_| quotas.min_slots().is_some());
         let mut lists = self.lists.iter();
-        if let Some((_, counts)) = lists.find(|(known, _)| *known == quotas) {
+        let known = lists.find(|list| list.quotas == quotas && list.holding == holding);
+        if let Some(QuotaList { counts, .. }) = known {
             return counts.clone();
         }
         let first = self.counts.len();
-        for count in Count::all(quotas) {
+        for mut count in Count::all(quotas) {
+            count.holding = holding.filter(|_| count.value == Value::InFlight);
             let fields = LIST_FIELDS.len() + QUOTA_FIELDS.len() * count.quotas.len();
             self.counts.push((self.end_of_lists, count));
             self.end_of_lists += fields as u64;
         }
-        self.lists.push((quotas, first..self.counts.len()));
-        first..self.counts.len()
+        let counts = first..self.counts.len();
+        self.lists.push(QuotaList {
+            quotas,
+            holding,
+            counts: counts.clone(),
+        });
+        counts
     }
 
     /// Adds an entry to the last group, or to a new one.
@@ -213,10 +236,15 @@ impl<'a> CallPlan<'a> {
         });
     }
 
-    /// Returns the algorithm of all quotas, or `None` if they need several scripts.
+    /// Returns the algorithm of all quotas, or `None` if they are counted by several. [`Algorithm::InFlight`] may stand beside
+    /// any other.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
+        let mut counts = self.counts.iter();
+        if counts.any(|(_, count)| count.value == Value::InFlight) {
+            return Some(Algorithm::InFlight);
+        }
         let script = |quota: &Quota| quota.algorithm().facts().script;
-        let mut quotas = self.lists.iter().flat_map(|(quotas, _)| quotas.iter());
+        let mut quotas = self.lists.iter().flat_map(|list| list.quotas.iter());
         let first = quotas.next()?;
         let is_same = quotas.all(|quota| script(quota) == script(first));
         is_same.then(|| first.algorithm())

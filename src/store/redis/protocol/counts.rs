@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::packed_counter;
 use crate::algorithm::time_to_live_millis;
+use crate::decision::Holding;
 use crate::quota::{Algorithm, Quota, Quotas};
 
 /// A value that counts quotas of a limiter and key.
@@ -19,6 +20,8 @@ pub(in crate::store::redis) enum Value {
     Buckets { length: u64 },
     /// The sorted sets of this window.
     SortedSet { window: u64 },
+    /// The holders of all quotas in flight.
+    InFlight,
 }
 
 impl Value {
@@ -31,6 +34,7 @@ impl Value {
             },
             Algorithm::SortedSetLog => Self::SortedSet { window },
             Algorithm::SlidingCounter | Algorithm::FixedWindow | Algorithm::Gcra => Self::Row,
+            Algorithm::InFlight => Self::InFlight,
         }
     }
 
@@ -40,6 +44,7 @@ impl Value {
             Self::Row => "counters",
             Self::Log | Self::Buckets { .. } => "log",
             Self::SortedSet { .. } => "sorted_set",
+            Self::InFlight => "in_flight",
         }
     }
 
@@ -61,6 +66,8 @@ pub(in crate::store::redis) struct Count<'a> {
     pub(in crate::store::redis) value: Value,
     /// In the order of the script, each with its index in the list of the check.
     pub(super) quotas: SmallVec<[(usize, &'a Quota); 1]>,
+    /// The message of the holder that asks for slots.
+    pub(super) holding: Option<&'a Holding>,
 }
 
 impl<'a> Count<'a> {
@@ -74,10 +81,11 @@ impl<'a> Count<'a> {
                 None => counts.push(Self {
                     value,
                     quotas: SmallVec::from_iter([quota]),
+                    holding: None,
                 }),
             }
         }
-        for Self { value, quotas } in &mut counts {
+        for Self { value, quotas, .. } in &mut counts {
             match value {
                 // The lowest limit first, which charges a counter that several quotas share.
                 Value::Row => quotas.sort_by_key(|(_, quota)| (header(quota), quota.limit())),
@@ -88,6 +96,21 @@ impl<'a> Count<'a> {
         }
         counts.sort_by_key(|count| count.value);
         counts
+    }
+
+    /// Returns the counts that a refund, a credit or a reset changes: slots are given back by their holders.
+    pub(super) fn all_of_rates(quotas: &'a Quotas) -> SmallVec<[Self; 1]> {
+        let mut counts = Self::all(quotas);
+        counts.retain(|count| count.value != Value::InFlight);
+        counts
+    }
+
+    /// Returns the header of a quota of this count: for slots, the message of the holder.
+    pub(super) fn header(&self, quota: &Quota) -> Header {
+        match self.value {
+            Value::InFlight => self.holding.map(message).unwrap_or_default(),
+            _ => header(quota),
+        }
     }
 
     pub(super) fn quotas(&self) -> impl Iterator<Item = &'a Quota> {
@@ -122,14 +145,18 @@ impl<'a> Count<'a> {
             Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
             _ => true,
         };
-        !self.is_apart() && quota.calendar().is_none() && is_exact
+        let has_loop = self.value != Value::InFlight && !self.is_apart();
+        has_loop && quota.calendar().is_none() && is_exact
     }
 }
 
+/// The header of a quota in a call.
+pub(super) type Header = SmallVec<[u8; 16]>;
+
 /// Returns the bytes that name a counter in its row, or the longest window of a log.
-pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
+pub(super) fn header(quota: &Quota) -> Header {
     let window = quota.counted_micros();
-    let mut header = SmallVec::new();
+    let mut header = Header::new();
     let mut counter = |code| {
         let [_, _, micros @ ..] = window.to_be_bytes();
         header.push(code);
@@ -143,7 +170,19 @@ pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
             header.push(b'l');
             header.extend_from_slice(&packed_counter::double_of(window).to_be_bytes());
         }
-        Algorithm::SortedSetLog => {}
+        Algorithm::SortedSetLog | Algorithm::InFlight => {}
     }
     header
+}
+
+/// Returns the message of a holder, as `in_flight.lua` reads it. What the holder wants is the cost.
+fn message(holding: &Holding) -> Header {
+    let mut message = Header::from_slice(&holding.holder);
+    let sequence = packed_counter::double_of(holding.sequence);
+    message.extend_from_slice(&sequence.to_be_bytes());
+    for number in [holding.held, holding.lease_millis()] {
+        message.extend_from_slice(&number.to_be_bytes());
+    }
+    message.push(holding.is_written_if_refused().into());
+    message
 }

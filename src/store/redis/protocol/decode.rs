@@ -283,9 +283,11 @@ impl<'r> ReplyReader<'r, '_> {
         let mut replies = SmallVec::new();
         for _ in &count.quotas {
             let (used, reset) = (self.units()?, self.number()?);
-            let receipt = match count.value {
-                Value::Buckets { .. } => Receipt::new(self.number()?, self.number()?),
-                _ => Receipt::default(),
+            let (reset, receipt) = match count.value {
+                Value::Buckets { .. } => (reset, Receipt::new(self.number()?, self.number()?)),
+                // The note about the holder.
+                Value::InFlight => (0, Receipt::new(reset, 0)),
+                _ => (reset, Receipt::default()),
             };
             replies.push(LastReply::Numbers {
                 used,
@@ -318,7 +320,14 @@ impl<'r> ReplyReader<'r, '_> {
                 0 => Wait::Zero,
                 micros => Wait::Micros(self.non_negative(micros)),
             };
-            answers.push(QuotaAnswer::from_micros(used, wait, self.number()?));
+            let reset = self.number()?;
+            answers.push(match count.value {
+                // The note about the holder.
+                Value::InFlight => {
+                    QuotaAnswer::from_micros(used, wait, 0).with_receipt(Receipt::new(reset, 0))
+                }
+                _ => QuotaAnswer::from_micros(used, wait, reset),
+            });
         }
         Ok(answers)
     }
@@ -542,6 +551,57 @@ mod tests {
                 ]),
                 Err(ErrorKind::Misconfigured),
                 Ok(vec![admitted(3, 17); 7]),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_note_about_a_holder_is_the_generation_of_the_receipt_of_its_slots() {
+        use crate::decision::Holding;
+        let quotas = Quotas::from([
+            Quota::in_flight(5),
+            Quota::per_second(9),
+            Quota::in_flight(7),
+        ]);
+        let key = Key::from("k");
+        let message = Holding::new([1; 16], 3, 1, 2, std::time::Duration::from_secs(15));
+        let check = Check::new(&key, &key, &quotas, 1).with_holding(&message);
+        let levels = [OwnedCheck::from(check)];
+        let entries = [BatchEntry {
+            levels: &levels,
+            count: 3,
+            may_repeat: false,
+        }];
+        // Two of three are admitted. The log comes first, then the slots of the highest limit.
+        let reply = [9, 2, 2, 17, 2, 0, 17, 7, 1, 7, 1, 7, 0, 2, 7, 1, 2];
+        let plan = CallPlan::of(&entries);
+        let reply = RedisValue::BulkString(packed(&numbers(&reply)));
+        let server = ServerName::new("Redis", "127.0.0.1:6379");
+        let answers = decode_replies(reply, &server, &entries, &plan).unwrap();
+        let slots = |used, wait, note| {
+            QuotaAnswer::from_micros(used, wait, 0).with_receipt(Receipt::new(note, 0))
+        };
+        let rate = |used| QuotaAnswer::from_micros(used, Wait::Zero, 17);
+        let found: Vec<_> = answers[0]
+            .as_ref()
+            .unwrap()
+            .iter()
+            .map(|answers| answers[0].quotas().to_vec())
+            .collect();
+        let admitted = |slots_used, units| {
+            let slots = slots(slots_used, Wait::Zero, 1);
+            vec![slots, rate(units), slots]
+        };
+        assert_eq!(
+            found,
+            [
+                admitted(5, 1),
+                admitted(7, 2),
+                vec![
+                    slots(7, Wait::Micros(1), 2),
+                    rate(2),
+                    slots(7, Wait::Zero, 2)
+                ],
             ]
         );
     }

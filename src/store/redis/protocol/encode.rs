@@ -7,7 +7,7 @@ use rmp::encode;
 use smallvec::SmallVec;
 
 use super::call_plan::{BatchEntry, CallPlan, Group};
-use super::counts::{Count, Value, header};
+use super::counts::{Count, Value};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
 use super::key_names::KeyNames;
 use super::server_clock::ServerClock;
@@ -114,7 +114,7 @@ fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> i
             None => drop(encode::write_uint(out, quota.counted_micros())?),
             Some(calendar) => pack_bytes(&calendar_text(calendar, clock), out)?,
         }
-        pack_bytes(&header(quota), out)?;
+        pack_bytes(&count.header(quota), out)?;
     }
     Ok(())
 }
@@ -138,15 +138,18 @@ pub(crate) struct Change<'a> {
     pub(crate) answer: Option<&'a Answer>,
 }
 
-/// Encodes a call that changes the counts of a key.
+/// Encodes a call that changes the counts of a key. Returns `None` if there are none.
 pub(crate) fn encode_change(
     script: &Script,
     names: &KeyNames,
     clock: &ServerClock,
     counted_key: CountedKey<'_>,
     change: &Change<'_>,
-) -> Cmd {
-    let counts = Count::all(counted_key.quotas);
+) -> Option<Cmd> {
+    let counts = Count::all_of_rates(counted_key.quotas);
+    if counts.is_empty() {
+        return None;
+    }
     let keys: SmallVec<[_; 2]> = counts
         .iter()
         .map(|count| (counted_key, count.value))
@@ -154,7 +157,7 @@ pub(crate) fn encode_change(
     let mut call = begin(script, names, &keys);
     // Writing to a command does not fail.
     let _ = pack_change(change, &counts, clock, &mut call.writer_for_next_arg());
-    call
+    Some(call)
 }
 
 fn pack_change(
@@ -219,6 +222,7 @@ mod tests {
     use rmp::decode;
 
     use super::*;
+    use crate::decision::Holding;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quotas};
     use crate::store::requests::{Check, OwnedCheck};
@@ -234,11 +238,15 @@ mod tests {
         };
         let levels = entries.iter().map(|(levels, _)| levels.iter().map(owned));
         let levels: Vec<Vec<OwnedCheck>> = levels.map(Iterator::collect).collect();
-        let entries = levels.iter().zip(entries);
+        let entries = levels.iter().zip(entries.iter().map(|(_, count)| *count));
+        words_of(entries)
+    }
+
+    fn words_of<'a>(entries: impl Iterator<Item = (&'a Vec<OwnedCheck>, u32)>) -> String {
         let entries: Vec<_> = entries
-            .map(|(levels, (_, count))| BatchEntry {
+            .map(|(levels, count)| BatchEntry {
                 levels,
-                count: *count,
+                count,
                 may_repeat: true,
             })
             .collect();
@@ -255,7 +263,7 @@ mod tests {
         let keys = args.into_iter().map(|arg| String::from_utf8(arg).unwrap());
         let mut words: Vec<_> = keys.collect();
         while let Some(first) = rest.first() {
-            words.push(if first & 0xe0 == 0xa0 {
+            words.push(if first & 0xe0 == 0xa0 || *first == 0xd9 {
                 let length = decode::read_str_len(&mut rest).unwrap();
                 let (text, behind) = rest.split_at(usize::try_from(length).unwrap());
                 rest = behind;
@@ -317,6 +325,87 @@ mod tests {
             1 sorted_set 0 0 121000 sorted_set_log 9 60000000  \
             0 16 1 1 0 3 0 3 2 12 2 21 2 1 2 3";
         assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
+    }
+
+    fn holding(sequence: u64, wanted: u32) -> Holding {
+        let lease = std::time::Duration::from_secs(15);
+        // Bytes that are shown as one letter.
+        Holding::new([b'H'; 16], sequence, 2, wanted, lease)
+    }
+
+    #[test]
+    fn slots_are_a_level_whose_cost_is_what_the_holder_wants() {
+        let quotas = Quotas::from([Quota::in_flight(5), Quota::per_second(9)]);
+        let [limiter, key] = ["l", "a"].map(Key::from);
+        let check = Check::new(&limiter, &key, &quotas, 4);
+        let owned = |holding: &Holding| vec![OwnedCheck::from(check.with_holding(holding))];
+        let same = holding(7, 3);
+        let entries = [
+            owned(&same),
+            owned(&same),
+            owned(&holding(8, 3)),
+            vec![OwnedCheck::from(check)],
+        ];
+        // Each message is a list of its own, and a look is one without a header. The last is a group of one entry.
+        let lists = |header: &str| {
+            format!(
+                "1 log 0 0 3000 sliding_log 9 1000000 l 1 in_flight 0 0 31000 in_flight 5 15000000 {header} "
+            )
+        };
+        let expected = [
+            "p:v3:{l,a}:log p:v3:{l,a}:in_flight 2 57 ",
+            &lists("H"),
+            &lists("H"),
+            &lists(""),
+            "0 15 2 1 0 2 1 3 4 12 3 1 2 1 2 ",
+            "0 13 1 1 0 2 1 21 4 30 3 1 2 ",
+            "0 13 1 1 0 2 1 39 4 48 0 1 2",
+        ];
+        assert_eq!(
+            words_of(entries.iter().map(|levels| (levels, 1))),
+            expected.concat()
+        );
+    }
+
+    #[test]
+    fn a_message_is_packed_as_the_header_of_the_quota() {
+        let quotas = Quotas::from(Quota::in_flight(5));
+        let messages = [
+            (holding(7, 3), 0),
+            (holding(7, 3).stated(), 1),
+            (holding(7, 0), 1),
+        ];
+        let mut counts = Count::all(&quotas);
+        let header = |count: &Count<'_>| count.header(quotas.single().unwrap()).to_vec();
+        assert!(header(&counts[0]).is_empty());
+        for (message, is_stated) in &messages {
+            counts[0].holding = Some(message);
+            let mut expected = vec![b'H'; 16];
+            expected.extend(7.0_f64.to_be_bytes());
+            expected.extend([2_u32, 15_000].map(u32::to_be_bytes).concat());
+            expected.push(*is_stated);
+            assert_eq!(header(&counts[0]), expected);
+        }
+    }
+
+    #[test]
+    fn a_change_has_no_slots_and_is_not_sent_for_slots_alone() {
+        let [limiter, key] = ["l", "a"].map(Key::from);
+        let keys = |quotas: &Quotas| {
+            let counted_key = Check::new(&limiter, &key, quotas, 1).counted_key();
+            let (names, clock) = (KeyNames::default(), ServerClock::default());
+            let script = &Scripts::shared().refund;
+            let call = encode_change(script, &names, &clock, counted_key, &Change::default())?;
+            let arg = call.args_iter().nth(2);
+            arg.and_then(|arg| match arg {
+                Simple(number) => Some(number.to_vec()),
+                _ => None,
+            })
+        };
+        let slots = Quota::in_flight(5);
+        assert_eq!(keys(&slots.clone().into()), None);
+        let both = Quotas::from([slots, Quota::per_second(9)]);
+        assert_eq!(keys(&both), Some(b"1".to_vec()));
     }
 
     #[test]

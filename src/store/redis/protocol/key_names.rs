@@ -116,6 +116,7 @@ impl KeyNames {
             Value::Log => pieces(&[separator, "log"]),
             Value::Buckets { length } => pieces(&[separator, "buckets:", &length.to_string()]),
             Value::SortedSet { window } => pieces(&[separator, "set:", &window.to_string()]),
+            Value::InFlight => pieces(&[separator, "in_flight"]),
         }
     }
 

@@ -30,8 +30,8 @@ macro_rules! files {
 
 files!(
     "clock" "call" "log_loop" "counters_loop" "prelude" "log" "counters"
-    "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide" "log_refund" "counters_refund" "gcra_refund"
-    "sorted_set_refund" "refund" "block" "blocked"
+    "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide" "log_refund" "counters_refund"
+    "gcra_refund" "sorted_set_refund" "refund" "block" "blocked"
 );
 
 const CLOCK: &str = joined!("clock");
@@ -46,6 +46,9 @@ const GCRA: &str = joined!("call" "counters_loop" "prelude" "counters" "gcra" "d
 const SORTED_SET_LOG: &str = joined!("call" "prelude" "sorted_set_log" "decide");
 const MIXED: &str = joined!(
     "call" "prelude" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide"
+);
+const IN_FLIGHT: &str = joined!(
+    "call" "prelude" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide"
 );
 const REFUND: &str = joined!(
     "call" "prelude" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "counters_refund"
@@ -67,6 +70,8 @@ pub(crate) struct Scripts {
     sorted_set_log: Script,
     /// Decides checks of several algorithms.
     mixed: Script,
+    /// Decides checks of any algorithms in a call that also has slots in flight.
+    in_flight: Script,
     /// Gives units of a check back, credits units to a key, or forgets its counts.
     pub(crate) refund: Script,
     /// Blocks or unblocks a key.
@@ -81,7 +86,7 @@ impl Scripts {
         Arc::clone(&SHARED)
     }
 
-    /// Returns the script that decides checks of this algorithm, or of several.
+    /// Returns the script that decides checks of this algorithm, or of several. That of slots in flight decides all.
     pub(crate) fn decide(&self, algorithm: Option<Algorithm>) -> &Script {
         match algorithm {
             Some(Algorithm::SlidingLog | Algorithm::SlidingBuckets(_)) => &self.log,
@@ -89,12 +94,13 @@ impl Scripts {
             Some(Algorithm::SlidingCounter) => &self.sliding_counter,
             Some(Algorithm::Gcra) => &self.gcra,
             Some(Algorithm::SortedSetLog) => &self.sorted_set_log,
+            Some(Algorithm::InFlight) => &self.in_flight,
             None => &self.mixed,
         }
     }
 
     /// Returns the texts of the shared scripts by name, first those that decide.
-    pub(crate) fn texts() -> [(&'static str, &'static str); 9] {
+    pub(crate) fn texts() -> [(&'static str, &'static str); 10] {
         let scripts: &'static Self = &SHARED;
         [
             ("log", &scripts.log),
@@ -103,6 +109,7 @@ impl Scripts {
             ("gcra", &scripts.gcra),
             ("sorted_set_log", &scripts.sorted_set_log),
             ("mixed", &scripts.mixed),
+            ("in_flight", &scripts.in_flight),
             ("refund", &scripts.refund),
             ("block", &scripts.block),
             ("blocked", &scripts.blocked),
@@ -120,6 +127,7 @@ impl Scripts {
             gcra: behind(GCRA),
             sorted_set_log: behind(SORTED_SET_LOG),
             mixed: behind(MIXED),
+            in_flight: behind(IN_FLIGHT),
             refund: behind(REFUND),
             block: behind(BLOCK),
             blocked: behind(BLOCKED),

@@ -1,6 +1,7 @@
 //! The conformance kit: tests any store against the rules that limiters rely on.
 
 mod conformance;
+mod holders;
 mod report;
 mod returned_units;
 mod rules;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::conformance::{Broken, Conformance};
-use super::{returned_units, rules, silent_keys, threads};
+use super::{holders, returned_units, rules, silent_keys, threads};
 use crate::quota::Algorithm;
 
 /// The outcome of one rule of the [`Conformance`] kit.
@@ -37,7 +37,12 @@ impl Conformance {
     pub async fn run(self) -> ConformanceReport {
         let kit = Arc::new(self);
         let mut outcomes = Vec::new();
-        let of_stores = [rules::RULES, returned_units::RULES, silent_keys::RULES];
+        let of_stores = [
+            rules::RULES,
+            returned_units::RULES,
+            holders::RULES,
+            silent_keys::RULES,
+        ];
         for (name, rule) in of_stores.into_iter().flatten() {
             outcomes.push(((*name).to_owned(), outcome(rule(&kit).await)));
         }

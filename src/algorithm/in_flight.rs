@@ -1,0 +1,136 @@
+//! What runs at the same time: an entry of absolute counts for each process that holds slots.
+
+use super::quota_check::{Changes, QuotaCheck, Verdict};
+use crate::decision::{Holding, HoldingNote, Receipt, Wait};
+
+/// The holders of the slots of a key.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub(crate) struct InFlight {
+    holders: Vec<Holder>,
+}
+
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+struct Holder {
+    id: [u8; 16],
+    sequence: u64,
+    slots: u32,
+    /// In microseconds, as `ends_at`.
+    lease: u64,
+    ends_at: u64,
+}
+
+impl Holder {
+    /// Returns when the lease ends: at the latest one lease from now, also after a step back of the clock.
+    fn end(&self, now: u64) -> u64 {
+        self.ends_at.min(now.saturating_add(self.lease))
+    }
+}
+
+impl InFlight {
+    /// Removes entries whose lease has ended, and shortens those that would end too late.
+    #[must_use]
+    pub(crate) fn expire(&mut self, now: u64) -> Changes {
+        let mut is_changed = false;
+        self.holders.retain_mut(|holder| {
+            let ends_at = holder.end(now);
+            is_changed |= ends_at != holder.ends_at || ends_at <= now;
+            holder.ends_at = ends_at;
+            ends_at > now
+        });
+        Changes::RENEWED.only_if(is_changed)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.holders.is_empty()
+    }
+
+    /// Decides a check without a holder, which changes nothing but entries whose lease has ended.
+    pub(crate) fn look(&mut self, check: &QuotaCheck) -> Verdict {
+        let changes = self.expire(check.now);
+        Verdict {
+            changes,
+            ..self.evaluate(check, None)
+        }
+    }
+
+    /// Decides whether the slots that a check wants are there. Without a holding, it only looks.
+    pub(crate) fn evaluate(&self, check: &QuotaCheck, holding: Option<&Holding>) -> Verdict {
+        let QuotaCheck { limit, now, .. } = *check;
+        let live = self.holders.iter().filter(|holder| holder.end(now) > now);
+        let is_own = |holder: &&Holder| holding.is_some_and(|holding| holding.holder == holder.id);
+        let of_others = live.clone().filter(|holder| !is_own(holder));
+        let others: u64 = of_others.map(|holder| u64::from(holder.slots)).sum();
+        let own = live.clone().find(is_own);
+        let (base, note) = base(own, holding);
+        let wanted = holding.map_or(0, |holding| holding.wanted);
+        let used = others.saturating_add(base);
+        let fits = used.saturating_add(wanted.into()) <= limit.into();
+        Verdict {
+            used: u32::try_from(used).unwrap_or(u32::MAX),
+            wait: match (fits && note != HoldingNote::Superseded, wanted > limit) {
+                (true, _) => Wait::Zero,
+                (false, true) => Wait::Never,
+                // Nobody knows when a slot is given back.
+                (false, false) => Wait::Micros(1),
+            },
+            reset: 0,
+            changes: Changes::NONE,
+            receipt: Receipt::new(note.number(), 0),
+        }
+    }
+
+    /// Writes the entry of a holder: with the slots that it wants if they are granted. Does nothing if it is superseded.
+    #[must_use]
+    pub(crate) fn write(&mut self, holding: &Holding, is_granted: bool, now: u64) -> Changes {
+        let own = self
+            .holders
+            .iter()
+            .position(|holder| holder.id == holding.holder);
+        let own = own.map(|index| self.holders.remove(index));
+        let live = own.as_ref().filter(|holder| holder.end(now) > now);
+        let (base, note) = base(live, Some(holding));
+        if note == HoldingNote::Superseded {
+            self.holders.extend(own);
+            return Changes::NONE;
+        }
+        let wanted = if is_granted { holding.wanted } else { 0 };
+        let lease = u64::from(holding.lease_millis()) * 1_000;
+        self.holders.push(Holder {
+            id: holding.holder,
+            sequence: holding.sequence,
+            slots: u32::try_from(base.saturating_add(wanted.into())).unwrap_or(u32::MAX),
+            lease,
+            ends_at: now.saturating_add(lease),
+        });
+        Changes::RENEWED
+    }
+
+    /// Returns whether no slot is held.
+    pub(crate) fn is_idle(&self, now: u64) -> bool {
+        let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);
+        live.all(|holder| holder.slots == 0)
+    }
+
+    /// Returns the longest lease, in microseconds.
+    pub(crate) fn longest_lease(&self) -> u64 {
+        let leases = self.holders.iter().map(|holder| holder.lease);
+        leases.max().unwrap_or(0)
+    }
+}
+
+/// Returns the slots of a holder before its check is decided, and what the store notes about its entry.
+fn base(own: Option<&Holder>, holding: Option<&Holding>) -> (u64, HoldingNote) {
+    let Some(holding) = holding else {
+        return (0, HoldingNote::None);
+    };
+    match own {
+        Some(own) if holding.sequence < own.sequence => (own.slots.into(), HoldingNote::Superseded),
+        // Another check of the same message came before.
+        Some(own) if holding.sequence == own.sequence => (own.slots.into(), HoldingNote::None),
+        Some(_) => (holding.held.into(), HoldingNote::None),
+        None if holding.held > 0 => (holding.held.into(), HoldingNote::Missing),
+        None => (0, HoldingNote::None),
+    }
+}

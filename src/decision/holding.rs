@@ -1,0 +1,101 @@
+//! The slots that a process holds, as a message to the store states them.
+
+use std::time::Duration;
+
+/// The slots of a key that one process holds, and those that a [`Check`](crate::store::Check) wants for it.
+///
+/// For quotas [in flight](crate::Quota::in_flight), a store keeps an entry for each holder: the sequence, the slots, the
+/// lease, and the end of the lease. Entries have absolute counts, so a message that is lost, late or repeated cannot count
+/// a slot twice or lose one. [`Counters`](crate::store::Counters) follow these rules:
+///
+/// - An entry whose lease has ended is removed. One that ends later than a lease *of its own* from now, as after a step back
+///   of the clock, ends then. Both are stored even if the check is refused.
+/// - A check whose sequence is older than the entry's is refused, as a later message was decided before. It changes nothing
+///   else.
+/// - The holder's slots are `held`, or those of the entry if it has the same sequence: several checks of one sequence add up.
+/// - If these, those of the other holders and `wanted` are at most each limit, and all rates admit the cost, the check is
+///   admitted. Then the entry gets the sum, the sequence, and a lease from now on.
+/// - Otherwise the check is refused. If `is_stated`, or if nothing is wanted, the entry is written in the same way without
+///   `wanted`.
+///
+/// An entry with 0 slots stays until its lease ends, so that its sequence is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holding {
+    /// The random identity of the holder: a process has a new one for each store.
+    pub holder: [u8; 16],
+    /// Grows with each message of the holder, over all of its keys.
+    pub sequence: u64,
+    /// The slots that the holder holds now.
+    pub held: u32,
+    /// The slots to add if the check is admitted. With 0, the check states what is held.
+    pub wanted: u32,
+    /// The lease of the holder's entry.
+    pub lease: Duration,
+    /// Whether the entry is written even if the check is refused.
+    pub is_stated: bool,
+}
+
+/// The note of a store about the entry of a holder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HoldingNote {
+    #[default]
+    None,
+    /// The holder holds slots, but had no entry: data was lost, or the lease had ended.
+    Missing,
+    /// A later message was decided before.
+    Superseded,
+}
+
+impl HoldingNote {
+    /// Returns the number by which stores tell the note, as the generation of a [`Receipt`](crate::store::Receipt).
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Missing => 1,
+            Self::Superseded => 2,
+        }
+    }
+
+    pub(crate) const fn from_number(number: u64) -> Self {
+        match number {
+            1 => Self::Missing,
+            2 => Self::Superseded,
+            _ => Self::None,
+        }
+    }
+}
+
+impl Holding {
+    /// Creates the message of a holder that holds `held` slots of a key and wants `wanted` more.
+    #[must_use]
+    pub fn new(holder: [u8; 16], sequence: u64, held: u32, wanted: u32, lease: Duration) -> Self {
+        Self {
+            holder,
+            sequence,
+            held,
+            wanted,
+            lease,
+            is_stated: false,
+        }
+    }
+
+    /// Makes the store write the entry even if the check is refused.
+    #[must_use]
+    pub fn stated(self) -> Self {
+        Self {
+            is_stated: true,
+            ..self
+        }
+    }
+
+    /// Returns whether the entry is written even if the check is refused: also by a check that wants nothing.
+    pub(crate) fn is_written_if_refused(&self) -> bool {
+        self.is_stated || self.wanted == 0
+    }
+
+    /// Returns the lease in whole milliseconds, as stores keep it.
+    pub(crate) fn lease_millis(&self) -> u32 {
+        u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,301 @@
+//! Checks that take slots in flight: at once, or in the order of arrival.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::permit::{Acquired, Permit, Ticket};
+use super::sending::SlotRequest;
+use super::table::PermitTable;
+use crate::decision::{Answers, DecisionView};
+use crate::error::{Error, ErrorKind};
+use crate::key::IntoKey;
+use crate::limiter::check::{AskedLevels, record};
+use crate::limiter::level_check::LevelCheck;
+use crate::limiter::limiter::RateLimiter;
+use crate::limiter::pending_check::{Checked, PendingCheck};
+use crate::store::{Check, PendingAnswers};
+
+/// The default of [`RateLimiter::max_wait`].
+pub(in crate::limiter) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// What a check does about slots in flight.
+#[derive(Default)]
+pub(crate) struct SlotsOfCheck {
+    /// The slots of each level.
+    slots: Vec<u32>,
+    /// The name of each level's limiter.
+    names: Vec<Arc<str>>,
+    max_wait: Option<Duration>,
+    line: Option<usize>,
+    /// One for each time that the store was asked.
+    tickets: Vec<Ticket>,
+}
+
+impl SlotsOfCheck {
+    /// The check is refused at once, or else repeated in turn for this time, if at most so many wait for a key.
+    pub(crate) fn new(max_wait: Option<Duration>, line: Option<usize>) -> Self {
+        Self {
+            max_wait,
+            line,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn add_level(&mut self, limiter: &RateLimiter, slots: u32) {
+        self.slots.push(slots);
+        self.names.push(Arc::clone(&limiter.name));
+    }
+
+    /// Returns the slots that a level wants.
+    pub(in crate::limiter) fn of_level(&self, level: usize) -> u32 {
+        self.slots.get(level).copied().unwrap_or(1)
+    }
+
+    /// Returns the names of the limiters of levels with these indices, for the metrics.
+    fn names(&self, levels: &[usize], default: &Arc<str>) -> Vec<Arc<str>> {
+        let names = levels.iter().map(|level| self.names.get(*level));
+        names
+            .map(|name| Arc::clone(name.unwrap_or(default)))
+            .collect()
+    }
+
+    pub(crate) fn into_tickets(self) -> Vec<Ticket> {
+        self.tickets
+    }
+
+    /// Asks the store about checks, of levels with these indices.
+    pub(in crate::limiter) fn ask(
+        &mut self,
+        limiter: &RateLimiter,
+        checks: &[Check<'_>],
+        levels: &[usize],
+    ) -> PendingAnswers {
+        let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
+        let (ticket, future) = limiter.permits().check(SlotRequest {
+            store: &limiter.store,
+            checks,
+            slots: &slots,
+            names: &self.names(levels, &limiter.name),
+            max_wait: self.max_wait,
+            line: self.line,
+        });
+        self.tickets.push(ticket);
+        future.into()
+    }
+}
+
+impl SlotsOfCheck {
+    /// Decides checks while the store fails: the rates by the fallback counts, the slots by those of this process.
+    pub(in crate::limiter) fn fall_back(
+        &mut self,
+        limiter: &RateLimiter,
+        checks: &[Check<'_>],
+        levels: &[usize],
+    ) -> Option<Answers> {
+        let store = &limiter.store;
+        let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
+        let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
+        let names = self.names(levels, &limiter.name);
+        let held = limiter.permits();
+        let held = held.hold(store, checks, &slots, &names, decide);
+        let (ticket, answers) = held?;
+        self.tickets.extend(ticket);
+        Some(answers)
+    }
+
+    /// Holds the slots of a level without asking anybody.
+    pub(in crate::limiter) fn hold(
+        &mut self,
+        limiter: &RateLimiter,
+        check: Check<'_>,
+        level: usize,
+    ) {
+        let slots = self.of_level(level);
+        let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
+        let held = limiter.permits();
+        let names = [Arc::clone(&limiter.name)];
+        let held = held.hold(&limiter.store, &[check], &[slots], &names, admit);
+        self.tickets.extend(held.and_then(|(ticket, _)| ticket));
+    }
+}
+
+impl RateLimiter {
+    /// Returns the permits of the store in this process. The limiter keeps them, so that they are one holder for its time.
+    fn permits(&self) -> &Arc<PermitTable> {
+        self.permits.get_or_init(|| PermitTable::of(&self.store))
+    }
+
+    /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds. After that, it returns an error
+    /// of kind [`MaxWait`](ErrorKind::MaxWait).
+    ///
+    /// A layer waits as long as [`RateLimitLayer::wait_up_to`](crate::RateLimitLayer::wait_up_to) says: by default, not at
+    /// all.
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. By default, any number may.
+    ///
+    /// A further call does not wait: if no permit is free, it fails at once. In a layer made [from](crate::RateLimitLayer) this
+    /// limiter, the same number of requests may wait.
+    #[must_use]
+    pub fn queue(mut self, calls: usize) -> Self {
+        self.line = Some(calls);
+        self
+    }
+
+    /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
+    ///
+    /// Calls of one process get the slots of a key in the order of their arrival, as with tokio's `Semaphore`. There is no
+    /// order between processes: each asks about every 25 ms, and at once when one of its own permits is dropped. For more
+    /// slots or another cost, see [`acquire_all`](Self::acquire_all).
+    ///
+    /// Dropping the future gives up its place in the line. A permit that was granted meanwhile is given back.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`ErrorKind::MaxWait`] if no permit was free within [`max_wait`](Self::max_wait), and the
+    /// errors of [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let exports = RateLimiter::new(MemoryStore::new(), Quota::in_flight(2)).name("exports");
+    /// let permit = exports.acquire("ada").await?;
+    /// assert_eq!(permit.decision().remaining(), 1);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn acquire(&self, key: impl IntoKey) -> Result<Permit, Error> {
+        Self::acquire_all([self.on(key)]).await
+    }
+
+    /// Takes a permit if one is free now, as [`acquire`](Self::acquire) does, but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use tollgate::{Acquired, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let exports = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1)).name("exports");
+    /// let first = exports.try_acquire("ada").await?;
+    /// assert!(matches!(exports.try_acquire("ada").await?, Acquired::Refused(_)));
+    /// drop(first);
+    /// assert!(matches!(exports.try_acquire("ada").await?, Acquired::Permit(_)));
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn try_acquire(&self, key: impl IntoKey) -> Result<Acquired, Error> {
+        Self::try_acquire_all([self.on(key)]).await
+    }
+
+    /// Waits for one permit of several levels. It holds the slots of all of them, or none, as with
+    /// [`check_all`](Self::check_all).
+    ///
+    /// The longest [`max_wait`](Self::max_wait) and the smallest [`queue`](Self::queue) of the limiters are the bounds.
+    /// [`LevelCheck::slots`] takes more than one slot.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`acquire`](Self::acquire) and [`check_all`](Self::check_all).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let user = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("user");
+    /// let tenant = RateLimiter::new(store, Quota::in_flight(10)).name("tenant");
+    ///
+    /// // One slot of the user, and three of the tenant.
+    /// let permit = RateLimiter::acquire_all([user.on("ada"), tenant.on("acme").slots(3)]).await?;
+    /// # drop(permit);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn acquire_all<'a>(
+        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+    ) -> impl Future<Output = Result<Permit, Error>> + Send {
+        let levels: AskedLevels<'a> = levels.into_iter().collect();
+        async move {
+            let max_wait = levels.iter().map(|level| level.limiter.max_wait).max();
+            match take(&levels, max_wait).await? {
+                Acquired::Permit(permit) => Ok(permit),
+                Acquired::Refused(decision) => {
+                    let reported = levels.get(decision.view().reported_index());
+                    let limiter = reported.map_or("", |level| &level.limiter.name);
+                    Err(not_acquired(limiter, decision.view(), max_wait))
+                }
+            }
+        }
+    }
+
+    /// Takes one permit of several levels if it is free now, as [`acquire_all`](Self::acquire_all) does, but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`check_all`](Self::check_all).
+    pub fn try_acquire_all<'a>(
+        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+    ) -> impl Future<Output = Result<Acquired, Error>> + Send {
+        let levels: AskedLevels<'a> = levels.into_iter().collect();
+        async move { take(&levels, None).await }
+    }
+}
+
+/// Takes a permit of these levels.
+async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Acquired, Error> {
+    let line = levels.iter().filter_map(|level| level.limiter.line).min();
+    let mut check = PendingCheck::new();
+    check.stay_within_limits();
+    check.take_slots(SlotsOfCheck::new(max_wait, line));
+    for level in levels {
+        check.add_slots(level.limiter, level.slots);
+        let quotas = level.quotas.as_ref();
+        check.add(level.limiter, &level.key, level.cost, quotas, None);
+    }
+    let checked: Checked = match check.start(levels) {
+        Poll::Ready(checked) => checked,
+        Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
+    };
+    record(levels, &checked);
+    let decision = checked.map_err(|failure| failure.error)?;
+    Ok(match decision.is_allowed() {
+        true => Acquired::Permit(Permit::new(decision, check.into_tickets())),
+        false => Acquired::Refused(decision),
+    })
+}
+
+/// Returns the error of a refusal after the wait.
+fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Option<Duration>) -> Error {
+    let (kind, text) = match decision.retry_after() {
+        None => (
+            ErrorKind::CostExceedsLimit,
+            format!(
+                "limiter {limiter:?} never grants this permit: its cost or its slots are above the limit"
+            ),
+        ),
+        Some(_) => {
+            let max_wait = max_wait.unwrap_or_default();
+            let text = format!(
+                "limiter {limiter:?} granted no permit, with a `max_wait` of {max_wait:?}: raise `max_wait`, `queue` or the limit"
+            );
+            (ErrorKind::MaxWait, text)
+        }
+    };
+    Error::new(kind, text)
+}

@@ -1,0 +1,97 @@
+//! The permit of a request: the layer holds it until the response body ends, unless the handler takes it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::decision::{Decision, DecisionView};
+use crate::limiter::{Permit, Ticket};
+
+/// The permit of a request in the extensions of the request, if its layer has a quota
+/// [in flight](crate::Quota::in_flight).
+///
+/// The layer gives the slots back when the response body ends. Take the permit if the work goes on after that, as with a
+/// WebSocket or a task that the handler spawns. Then the slots are held until the permit is dropped. With nested layers,
+/// the permit has the slots of all of them.
+///
+/// A request that holds no slots has no handle: one that the layer [skips](crate::RateLimitLayer::skip), or that was refused
+/// in a [dry run](crate::RateLimitLayer::dry_run).
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::PermitHandle;
+///
+/// async fn start(permit: axum::Extension<PermitHandle>) -> &'static str {
+///     let permit = permit.take();
+///     tokio::spawn(async move {
+///         // … a long job …
+///         drop(permit);
+///     });
+///     "started"
+/// }
+/// ```
+#[derive(Clone)]
+pub struct PermitHandle {
+    permit: Arc<Mutex<Option<Permit>>>,
+    /// That of an outer layer.
+    outer: Option<Arc<Self>>,
+}
+
+impl PermitHandle {
+    fn new(permit: Permit) -> Self {
+        Self {
+            permit: Arc::new(Mutex::new(Some(permit))),
+            outer: None,
+        }
+    }
+
+    /// Takes the permit from the layer. Returns `None` if it was taken before, or if the response has ended.
+    #[must_use = "dropping the permit gives its slots back"]
+    pub fn take(&self) -> Option<Permit> {
+        let mut permit = self.take_own()?;
+        if let Some(outer) = self.outer.as_ref().and_then(|outer| outer.take()) {
+            permit.join(outer);
+        }
+        Some(permit)
+    }
+
+    fn take_own(&self) -> Option<Permit> {
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        permit.take()
+    }
+}
+
+impl fmt::Debug for PermitHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitHandle").finish_non_exhaustive()
+    }
+}
+
+/// The permit as long as the layer holds it. Dropping it gives the slots back, whoever has handles.
+#[derive(Debug)]
+pub(super) struct HeldPermit(PermitHandle);
+
+impl HeldPermit {
+    /// Holds the slots of an admitted request. `None` if it took none.
+    pub(super) fn new(decision: &DecisionView, tickets: Vec<Ticket>) -> Option<Self> {
+        if tickets.is_empty() {
+            return None;
+        }
+        let decision = Decision::without_charge(decision.clone());
+        Some(Self(PermitHandle::new(Permit::new(decision, tickets))))
+    }
+
+    /// Returns a handle for the handler, which takes the permit of an outer layer with it.
+    pub(super) fn handle(&self, outer: Option<&PermitHandle>) -> PermitHandle {
+        PermitHandle {
+            outer: outer.cloned().map(Arc::new),
+            ..self.0.clone()
+        }
+    }
+}
+
+impl Drop for HeldPermit {
+    fn drop(&mut self) {
+        drop(self.0.take_own());
+    }
+}

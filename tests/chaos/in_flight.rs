@@ -1,0 +1,375 @@
+//! Slots in flight while processes, Redis and replies are lost: never more permits than the limit, and none that stays.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tollgate::{Quota, RateLimiter, RedisStore};
+
+use crate::suite::{alone, child, patient, report, run, short_or_long, told};
+use crate::support::node::Node;
+use crate::support::process::Process;
+use crate::support::proxy::{Proxy, Wire};
+
+const LIMIT: u32 = 5;
+const KEYS: u64 = 8;
+const TASKS: u64 = 16;
+const LEASE: Duration = Duration::from_secs(5);
+
+/// Redis has a slot in its file before it replies.
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// What a process is told.
+#[derive(Deserialize, Serialize)]
+struct Told {
+    url: String,
+    /// Where it writes when permits begin and end.
+    notes: PathBuf,
+    /// It ends when this file is there.
+    end: PathBuf,
+    seed: u64,
+}
+
+fn limiter(store: RedisStore) -> RateLimiter {
+    let quota = Quota::in_flight(LIMIT).slot_lease(LEASE);
+    RateLimiter::new(store, quota).max_wait(Duration::from_secs(5))
+}
+
+/// The time in microseconds, which all processes of the machine share.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "processes have no other clock in common"
+)]
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap().as_micros()).unwrap()
+}
+
+/// One line of the notes, written at once.
+fn note(mut file: &File, what: char, permit: u64, key: u64) {
+    let line = format!("{what} {permit} {key} {}\n", now());
+    file.write_all(line.as_bytes()).unwrap();
+}
+
+/// Takes permits and gives them back until the end.
+fn take_permits(told: &str) {
+    let told: Told = serde_json::from_str(told).unwrap();
+    run(async move {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&told.notes);
+        let file = Arc::new(file.unwrap());
+        let limiter = limiter(
+            RedisStore::open(&told.url)
+                .unwrap()
+                .deadline(Duration::from_secs(1)),
+        );
+        let permits = Arc::new(AtomicU64::new(0));
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let (limiter, file, permits) =
+                    (limiter.clone(), Arc::clone(&file), Arc::clone(&permits));
+                let (end, mut random) = (told.end.clone(), Random(told.seed * 1_000 + task + 1));
+                tokio::spawn(async move {
+                    while !end.exists() {
+                        let key = random.below(KEYS);
+                        let acquire = limiter.acquire(key.to_string());
+                        // One in ten is cancelled at a random point.
+                        let acquired = if random.below(10) == 0 {
+                            let wait = Duration::from_micros(random.below(3_000));
+                            tokio::time::timeout(wait, acquire).await.ok()
+                        } else {
+                            Some(acquire.await)
+                        };
+                        let permit = match acquired {
+                            Some(Ok(permit)) => permit,
+                            Some(Err(_)) => {
+                                note(&file, 'F', 0, key);
+                                tokio::time::sleep(Duration::from_millis(random.below(20))).await;
+                                continue;
+                            }
+                            None => {
+                                note(&file, 'C', 0, key);
+                                continue;
+                            }
+                        };
+                        let number = permits.fetch_add(1, Ordering::Relaxed);
+                        note(&file, 'B', number, key);
+                        let work = tokio::time::sleep(Duration::from_micros(random.below(2_000)));
+                        let is_lost = tokio::time::timeout_at(work.deadline(), permit.lost())
+                            .await
+                            .is_ok();
+                        note(&file, if is_lost { 'L' } else { 'E' }, number, key);
+                        drop(permit);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        // What was given back is told within some milliseconds.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    });
+}
+
+/// A xorshift generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// What all processes have noted.
+#[derive(Default)]
+struct Notes {
+    /// The beginnings and the ends of permits: time, key, and what they add.
+    events: Vec<(u64, u64, i32)>,
+    acquired: u64,
+    cancelled: u64,
+    failed: u64,
+    lost: u64,
+}
+
+impl Notes {
+    /// Adds the notes of a process, which was killed at that time or ran to its end.
+    fn add(&mut self, file: &Path, killed_at: Option<u64>) {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let mut open = HashMap::new();
+        for line in text.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            let [what, permit, key, time] = words[..] else {
+                continue; // cut off by the kill
+            };
+            let (permit, key, time): (u64, u64, u64) = (
+                permit.parse().unwrap(),
+                key.parse().unwrap(),
+                time.parse().unwrap_or(u64::MAX),
+            );
+            match what {
+                "B" => {
+                    self.acquired += 1;
+                    open.insert(permit, key);
+                    self.events.push((time, key, 1));
+                }
+                "C" => self.cancelled += 1,
+                "F" => self.failed += 1,
+                end => {
+                    self.lost += u64::from(end == "L");
+                    if open.remove(&permit).is_some() {
+                        self.events.push((time, key, -1));
+                    }
+                }
+            }
+        }
+        for key in open.into_values() {
+            self.events.push((killed_at.unwrap(), key, -1));
+        }
+    }
+
+    /// Returns the most permits of a key at the same time.
+    fn most(&mut self) -> i32 {
+        // An end comes before a beginning of the same microsecond.
+        self.events.sort_unstable();
+        let (mut running, mut most) = (HashMap::<u64, i32>::new(), 0);
+        for (_, key, change) in &self.events {
+            let running = running.entry(*key).or_default();
+            *running += change;
+            most = most.max(*running);
+        }
+        most
+    }
+}
+
+/// Waits until no slot of any key is used. Returns how long that took.
+async fn until_free(url: &str, patience: Duration) -> Duration {
+    let began = Instant::now();
+    let limiter = limiter(patient(url));
+    for key in 0..KEYS {
+        loop {
+            let used = limiter
+                .peek(key.to_string())
+                .await
+                .map(|decision| decision.used());
+            if used.as_ref().is_ok_and(|used| *used == 0) {
+                break;
+            }
+            assert!(began.elapsed() < patience, "key {key}: {used:?} used");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    began.elapsed()
+}
+
+#[test]
+fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
+    if let Some(told) = told() {
+        return take_permits(&told);
+    }
+    const TEST: &str =
+        "in_flight::processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays";
+    let (kills, restarts, wanted) = short_or_long((4, 1, 4_000), (20, 5, 1_000_000));
+    alone(async {
+        let directory = tempfile::tempdir().unwrap();
+        let end = directory.path().join("end");
+        let mut redis = Node::start(&DURABLE);
+        let proxy = Proxy::before(redis.port()).await;
+        // One reply in ten is lost while the breaker can stay closed: it opens after five in a row.
+        proxy.set(Wire::CutBeforeReply(10));
+        let mut started = Vec::new();
+        let start = |started: &mut Vec<(PathBuf, Option<u64>)>| {
+            let notes = directory.path().join(started.len().to_string());
+            let told = Told {
+                url: proxy.url(),
+                notes: notes.clone(),
+                end: end.clone(),
+                seed: started.len() as u64 + 1,
+            };
+            started.push((notes, None));
+            Process::start(&mut child(TEST, &serde_json::to_string(&told).unwrap()))
+        };
+        let mut processes: Vec<_> = (0..4).map(|_| start(&mut started)).collect();
+        let mut numbers: Vec<usize> = (0..4).collect();
+        let acquired = |started: &[(PathBuf, Option<u64>)]| -> usize {
+            let begun = |(file, _): &(PathBuf, Option<u64>)| {
+                let text = fs::read_to_string(file).unwrap_or_default();
+                text.lines().filter(|line| line.starts_with('B')).count()
+            };
+            started.iter().map(begun).sum()
+        };
+        for kill in 0..kills {
+            tokio::time::sleep(short_or_long(
+                Duration::from_millis(700),
+                Duration::from_secs(4),
+            ))
+            .await;
+            let place = kill % 4;
+            started[numbers[place]].1 = Some(now());
+            processes[place].kill();
+            numbers[place] = started.len();
+            processes[place] = start(&mut started);
+            if kill % (kills / restarts) == 1 {
+                redis.kill();
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                redis.restart();
+            }
+        }
+        while acquired(&started) < wanted {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let cuts = proxy.cuts();
+        proxy.set(Wire::Whole);
+        fs::write(&end, "").unwrap();
+        for process in &mut processes {
+            process.wait();
+        }
+        let free = until_free(&redis.url(), LEASE + Duration::from_secs(1)).await;
+        let mut notes = Notes::default();
+        for (file, killed_at) in &started {
+            notes.add(file, *killed_at);
+        }
+        let most = notes.most();
+        let Notes {
+            acquired,
+            cancelled,
+            failed,
+            lost,
+            ..
+        } = notes;
+        let mut figure = String::new();
+        write!(
+            figure,
+            "{acquired} permits of {KEYS} keys, {cancelled} cancelled, {failed} failed, {lost} lost, {cuts} replies cut, {kills} processes and {restarts} times Redis killed: at most {most} at the same time; all slots free {free:.1?} after the end",
+        )
+        .unwrap();
+        report(
+            21,
+            "slots in flight: 4 processes, replies and Redis lost",
+            &figure,
+            "never more permits than the limit of 5; every slot free within one lease and a second",
+        );
+        assert!(most <= i32::try_from(LIMIT).unwrap(), "{figure}");
+        assert!(cancelled > 0 && cuts > 0, "{figure}");
+    });
+}
+
+#[test]
+fn a_process_that_stood_still_has_lost_its_slots_before_it_takes_another() {
+    const TEST: &str =
+        "in_flight::a_process_that_stood_still_has_lost_its_slots_before_it_takes_another";
+    if let Some(told) = told() {
+        let told: Told = serde_json::from_str(&told).unwrap();
+        return run(async move {
+            let limiter = limiter(RedisStore::open(&told.url).unwrap());
+            let held = limiter.acquire("ada").await.unwrap();
+            fs::write(&told.notes, "held").unwrap();
+            let began = Instant::now();
+            while began.elapsed() < LEASE * 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // It was stopped for three leases meanwhile. The loss is known before anything is taken.
+            let lost = tokio::time::timeout(Duration::ZERO, held.lost()).await;
+            let next = limiter.try_acquire("ada").await;
+            let text = format!("lost {}, next {next:?}", lost.is_ok());
+            fs::write(&told.end, text).unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            drop(held);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        });
+    }
+    alone(async {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Node::start(&[]);
+        let told = Told {
+            url: redis.url(),
+            notes: directory.path().join("held"),
+            end: directory.path().join("end"),
+            seed: 0,
+        };
+        let mut process = Process::start(&mut child(TEST, &serde_json::to_string(&told).unwrap()));
+        while !told.notes.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        process.signal("STOP");
+        let others = limiter(patient(&redis.url()));
+        let mut permits = Vec::new();
+        let began = Instant::now();
+        for _ in 0..LIMIT {
+            permits.push(others.acquire("ada").await.unwrap());
+        }
+        let all = began.elapsed();
+        tokio::time::sleep((LEASE * 3).saturating_sub(began.elapsed())).await;
+        process.signal("CONT");
+        while !told.end.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let said = fs::read_to_string(&told.end).unwrap();
+        let used = others.peek("ada").await.unwrap().used();
+        report(
+            22,
+            "slots in flight: a process stands still for three leases",
+            &format!(
+                "its slot is another's after {all:.1?}; when it wakes: {used} used of {LIMIT}, {}",
+                &said[..10]
+            ),
+            "others get the slots within a lease; lost before anything is taken; nobody admitted above the limit",
+        );
+        assert!(said.starts_with("lost true, next Ok(Refused"), "{said}");
+        assert!(all < LEASE + Duration::from_millis(500), "{all:?}");
+        assert_eq!(used, LIMIT + 1);
+        process.wait();
+        drop(permits);
+    });
+}

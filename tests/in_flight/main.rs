@@ -1,0 +1,14 @@
+//! Slots in flight: what runs at the same time, over all processes.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "cluster")]
+mod cluster;
+mod failures;
+mod layer;
+mod parity;
+mod permits;
+mod redis;
+mod stored;
+mod surface;
