@@ -1,4 +1,4 @@
-//! What runs at the same time: an entry of absolute counts for each process that holds slots.
+//! Slots in flight: an entry of absolute counts for each process that holds some.
 
 use super::quota_check::{Changes, QuotaCheck, Verdict};
 use crate::decision::{Holding, HoldingNote, Receipt, Wait};

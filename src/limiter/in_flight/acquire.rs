@@ -20,7 +20,7 @@ use crate::store::{Check, PendingAnswers};
 /// The default of [`RateLimiter::max_wait`].
 pub(in crate::limiter) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// What a check does about slots in flight.
+/// The slots that a check takes, and how long it waits for them.
 #[derive(Default)]
 pub(crate) struct SlotsOfCheck {
     /// The slots of each level.

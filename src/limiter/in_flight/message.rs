@@ -40,7 +40,7 @@ pub(super) type WaiterOfPart = (
     Option<(PermitWait, u64)>,
 );
 
-/// What the reply to a message is.
+/// The reply to one part of a message.
 pub(super) type Reply = Result<Answers, Error>;
 impl Part {
     /// Returns what the store has noted about the entries of this process.

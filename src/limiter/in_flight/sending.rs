@@ -142,7 +142,7 @@ impl PermitTable {
         }
     }
 
-    /// Has a task wait for the timers, unless there is one or there are none.
+    /// Spawns the task that waits for the timers, unless there is one or there are no timers.
     fn wait_for_timers(self: &Arc<Self>, ended: Option<Id>) {
         {
             let mut state = self.lock();

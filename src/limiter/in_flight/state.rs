@@ -21,7 +21,7 @@ use crate::telemetry::{PermitMeter, PermitWait};
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
 const REMEMBERED_TIMES: usize = 33;
 
-/// What the lock protects.
+/// The state of a table, which its lock protects.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) keys: HashMap<Fingerprint, HeldKey, HashFingerprint>,
@@ -220,7 +220,7 @@ impl State {
         now >= sent_at.saturating_add(certain_part(lease))
     }
 
-    /// Has all keys stated: the store has lost data.
+    /// Makes all keys due for a statement: the store has lost data.
     pub(super) fn state_all(&mut self, now: u64) {
         let ids: Vec<_> = self.keys.keys().copied().collect();
         for id in ids {
@@ -251,7 +251,7 @@ impl State {
         }
     }
 
-    /// Removes the keys whose timers are due.
+    /// Returns the keys whose timers are due. Their timers are set anew with their next messages.
     pub(super) fn take_due(&mut self, now: u64) -> Vec<Fingerprint> {
         let due = self.timers.iter().take_while(|(at, _)| *at <= now);
         due.map(|(_, id)| *id).collect()
