@@ -18,7 +18,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::groups::{self, GroupsFuture};
-use super::in_flight::{SlotsOfCheck, Ticket};
+use super::in_flight::SlotsOfCheck;
 use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
 use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, QuotaAnswer, Source};
@@ -150,14 +150,9 @@ impl PendingCheck {
         }
     }
 
-    /// Returns the permits of an admitted check.
-    pub(crate) fn into_tickets(self) -> Vec<Ticket> {
-        self.slots
-            .map_or_else(Vec::new, |slots| slots.into_tickets())
-    }
-
-    /// Returns the permits, for the caller of a check that goes on in a task.
-    pub(super) fn take_permits(&mut self) -> Option<Box<SlotsOfCheck>> {
+    /// Returns what the check has taken, if it takes slots.
+    #[inline]
+    pub(crate) fn take_permits(&mut self) -> Option<Box<SlotsOfCheck>> {
         self.slots.take()
     }
 
@@ -199,26 +194,17 @@ impl PendingCheck {
         let Some((level, answer)) = level else {
             return;
         };
-        if let Some(limit) = quotas.min_slots()
-            && let Some(error) = slots_error(self.slots.as_deref(), index, limiter, cost, limit)
-            && (self.is_within_limits || error.kind() != ErrorKind::CostExceedsLimit)
-        {
-            return self.fail_at(index, error);
-        }
-        match quotas.min_limit() {
-            None if failure.is_none() => {
-                self.levels.set_state(index, LevelState::Answered);
-                return self.ask_for_less();
+        if !quotas.is_usual(cost) {
+            let slots = self.slots.as_deref().map(|slots| slots.of_level(index));
+            let (has_failed, is_within_limits) = (failure.is_some(), self.is_within_limits);
+            match is_asked(limiter, quotas, cost, slots, has_failed, is_within_limits) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.levels.set_state(index, LevelState::Answered);
+                    return self.ask_for_less();
+                }
+                Err(error) => return self.fail_at(index, error),
             }
-            Some(limit) if cost > limit && self.is_within_limits => {
-                return self.fail_at(index, Error::cost_exceeds_limit(cost, limit));
-            }
-            // The store refuses a cost above a limit, without a wait. To split it would not help.
-            Some(limit) if cost <= limit && cost > quotas.max_cost() && failure.is_none() => {
-                let most = quotas.max_cost();
-                return self.fail_at(index, Error::cost_too_large(cost, most));
-            }
-            _ => {}
         }
         if !self.ignores_blocks
             && let Some(key) = level.key()
@@ -641,22 +627,44 @@ fn checks<'a>(
     checks
 }
 
-/// Returns the error of a level with a quota in flight that has a lease, holds nothing, or takes more slots than there are.
+/// Returns whether the store is asked about a level whose cost is not [usual](Quotas::is_usual). Without quotas, it is not.
+///
+/// # Errors
+///
+/// Fails if no store can charge the cost, or if the slots cannot be held. An error that says that a cost or the slots are
+/// above a limit is only for checks that want it: for others, the store refuses them.
 #[cold]
-fn slots_error(
-    slots: Option<&SlotsOfCheck>,
-    index: usize,
+fn is_asked(
     limiter: &RateLimiter,
+    quotas: &Quotas,
     cost: u32,
-    limit: u32,
-) -> Option<Error> {
-    if let Some(lease) = &limiter.lease {
-        return Some(Error::slots_leased(&limiter.name, lease.duration()));
+    slots: Option<u32>,
+    has_failed: bool,
+    is_within_limits: bool,
+) -> Result<bool, Error> {
+    if let Some(limit) = quotas.min_slots() {
+        if let Some(lease) = &limiter.lease {
+            return Err(Error::slots_leased(&limiter.name, lease.duration()));
+        }
+        match slots {
+            None if cost > 0 => return Err(Error::holds_nothing(&limiter.name)),
+            Some(slots) if slots > limit && is_within_limits => {
+                return Err(Error::slots_exceed_limit(slots, limit));
+            }
+            _ => {}
+        }
     }
-    match slots.map(|slots| slots.of_level(index)) {
-        None if cost > 0 => Some(Error::holds_nothing(&limiter.name)),
-        Some(slots) if slots > limit => Some(Error::slots_exceed_limit(slots, limit)),
-        _ => None,
+    let max_cost = quotas.max_cost();
+    match quotas.min_limit() {
+        None => Ok(has_failed),
+        Some(limit) if cost > limit && is_within_limits => {
+            Err(Error::cost_exceeds_limit(cost, limit))
+        }
+        // A refusal would tell a wait, but to wait does not help.
+        Some(limit) if cost <= limit && cost > max_cost && !has_failed => {
+            Err(Error::cost_too_large(cost, max_cost))
+        }
+        Some(_) => Ok(true),
     }
 }
 

@@ -1,7 +1,6 @@
 //! The check of a request: from its head to its [`Outcome`].
 
 use std::future::Future;
-use std::mem;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use super::config::LayerConfig;
 use super::outcome::{Outcome, is_refused_for_free};
 use crate::decision::DecisionView;
 use crate::error::polled_after_completion;
-use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, Ticket, backoff_after};
+use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, backoff_after};
 
 /// A started check.
 #[expect(
@@ -138,7 +137,7 @@ fn attempt(
     }
     match check.start(&limiters) {
         Poll::Ready(checked) => {
-            finish_attempt(config, levels, started, checked, check.into_tickets())
+            finish_attempt(config, levels, started, checked, check.take_permits())
         }
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
@@ -164,7 +163,7 @@ fn finish_attempt(
     levels: &mut CheckedLevels,
     started: Option<Instant>,
     checked: Checked,
-    tickets: Vec<Ticket>,
+    permits: Option<Box<SlotsOfCheck>>,
 ) -> ControlFlow<Outcome, Stage> {
     if let Ok(decision) = &checked
         && !decision.is_allowed()
@@ -179,7 +178,7 @@ fn finish_attempt(
     ControlFlow::Break(Outcome::checked(
         &OfLayer { config, levels },
         checked,
-        tickets,
+        permits,
     ))
 }
 
@@ -275,8 +274,8 @@ impl Future for CheckFuture {
                 Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, *started),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
-                    let tickets = mem::take(check).into_tickets();
-                    finish_attempt(config, levels, *started, checked, tickets)
+                    let permits = check.take_permits();
+                    finish_attempt(config, levels, *started, checked, permits)
                 }
                 Stage::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(cx));

@@ -98,12 +98,10 @@ where
                     let response = ready!(response.poll(cx));
                     let finisher = finisher.take();
                     state.set(State::Done);
-                    let (response, permit) = match finisher {
-                        Some(finisher) => finisher.finish(response?),
-                        None => (response?, None),
-                    };
-                    let response = response.map(|body| ResponseBody::inner(body, permit));
-                    return Poll::Ready(Ok(response));
+                    let (mut head, body) = response?.into_parts();
+                    let permit = finisher.and_then(|finisher| finisher.finish(&mut head, &body));
+                    let body = ResponseBody::inner(body, permit);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
                 StateProjection::Rejected { response } => {
                     let Some(response) = response.take() else {

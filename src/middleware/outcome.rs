@@ -9,7 +9,7 @@ use super::settlement::LeftOut;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{CheckError, Checked, Ticket, count_refusals, record_admission};
+use crate::limiter::{CheckError, Checked, SlotsOfCheck, count_refusals, record_admission};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded.
@@ -64,13 +64,17 @@ impl Outcome {
 
     /// Returns the outcome of a request that these levels have checked.
     #[inline]
-    pub(super) fn checked(levels: &OfLayer<'_>, checked: Checked, tickets: Vec<Ticket>) -> Self {
+    pub(super) fn checked(
+        levels: &OfLayer<'_>,
+        checked: Checked,
+        permits: Option<Box<SlotsOfCheck>>,
+    ) -> Self {
         let config = levels.config;
         match checked {
             // Cost 0 passes even a limit that was lowered below the used units.
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 record_admission(levels, decision.view());
-                let permit = HeldPermit::new(decision.view(), tickets);
+                let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
                 let left_out = levels.left_out();
                 Self::Admitted(Admission {
                     decision,

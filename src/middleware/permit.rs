@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::decision::{Decision, DecisionView};
-use crate::limiter::{Permit, Ticket};
+use crate::limiter::{Permit, SlotsOfCheck};
 
 /// The permit of a request in the extensions of the request, if its layer has a quota
 /// [in flight](crate::Quota::in_flight).
@@ -32,33 +32,29 @@ use crate::limiter::{Permit, Ticket};
 /// ```
 #[derive(Clone)]
 pub struct PermitHandle {
-    permit: Arc<Mutex<Option<Permit>>>,
+    own: SharedPermit,
     /// That of an outer layer.
     outer: Option<Arc<Self>>,
 }
 
-impl PermitHandle {
-    fn new(permit: Permit) -> Self {
-        Self {
-            permit: Arc::new(Mutex::new(Some(permit))),
-            outer: None,
-        }
-    }
+/// `None` after the permit was taken, or after the response has ended.
+type SharedPermit = Arc<Mutex<Option<Permit>>>;
 
+impl PermitHandle {
     /// Takes the permit from the layer. Returns `None` if it was taken before, or if the response has ended.
     #[must_use = "dropping the permit gives its slots back"]
     pub fn take(&self) -> Option<Permit> {
-        let mut permit = self.take_own()?;
+        let mut permit = take(&self.own)?;
         if let Some(outer) = self.outer.as_ref().and_then(|outer| outer.take()) {
             permit.join(outer);
         }
         Some(permit)
     }
+}
 
-    fn take_own(&self) -> Option<Permit> {
-        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
-        permit.take()
-    }
+fn take(permit: &SharedPermit) -> Option<Permit> {
+    let mut permit = permit.lock().unwrap_or_else(PoisonError::into_inner);
+    permit.take()
 }
 
 impl fmt::Debug for PermitHandle {
@@ -69,29 +65,32 @@ impl fmt::Debug for PermitHandle {
 
 /// The permit as long as the layer holds it. Dropping it gives the slots back, whoever has handles.
 #[derive(Debug)]
-pub(super) struct HeldPermit(PermitHandle);
+pub(super) struct HeldPermit(SharedPermit);
 
 impl HeldPermit {
     /// Holds the slots of an admitted request. `None` if it took none.
-    pub(super) fn new(decision: &DecisionView, tickets: Vec<Ticket>) -> Option<Self> {
+    #[cold]
+    pub(super) fn new(decision: &DecisionView, slots: SlotsOfCheck) -> Option<Self> {
+        let tickets = slots.into_tickets();
         if tickets.is_empty() {
             return None;
         }
         let decision = Decision::without_charge(decision.clone());
-        Some(Self(PermitHandle::new(Permit::new(decision, tickets))))
+        let permit = Permit::new(decision, tickets);
+        Some(Self(Arc::new(Mutex::new(Some(permit)))))
     }
 
     /// Returns a handle for the handler, which takes the permit of an outer layer with it.
     pub(super) fn handle(&self, outer: Option<&PermitHandle>) -> PermitHandle {
         PermitHandle {
+            own: Arc::clone(&self.0),
             outer: outer.cloned().map(Arc::new),
-            ..self.0.clone()
         }
     }
 }
 
 impl Drop for HeldPermit {
     fn drop(&mut self) {
-        drop(self.0.take_own());
+        drop(take(&self.0));
     }
 }

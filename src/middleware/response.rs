@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, LOCATION};
 use http::request::Parts;
-use http::{Method, Response, StatusCode};
+use http::{Method, Response, StatusCode, response};
 use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
@@ -19,7 +19,7 @@ use super::outcome::{Admission, Outcome};
 use super::permit::HeldPermit;
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::Reservation;
-use super::settlement::{ActualCosts, LeftOut, response_costs, settle};
+use super::settlement::{LeftOut, response_costs, settle};
 use crate::decision::{Decision, DecisionView, QuotaDecision};
 
 /// Inserts the decision and the reservation into the extensions of a request.
@@ -132,112 +132,92 @@ enum Passed {
 }
 
 impl ResponseFinisher {
-    /// Returns the response, and the permit that its body holds.
+    /// Adds headers to the head of a response and settles the charge. Returns the permit that its body holds.
     pub(super) fn finish<B: Body>(
-        mut self,
-        response: Response<B>,
-    ) -> (Response<B>, Option<HeldPermit>) {
-        let permit = self.permit.take().filter(|_| self.has_body(&response));
-        (self.with_headers(response), permit)
-    }
-
-    /// Returns whether a body follows the head (RFC 9110, section 6.4.1).
-    fn has_body<B: Body>(&self, response: &Response<B>) -> bool {
-        let status = response.status();
-        let has_none = self.is_head
-            || self.is_connect && status.is_success()
-            || status.is_informational()
-            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        !has_none && !response.body().is_end_stream()
-    }
-
-    fn with_headers<B: Body>(self, mut response: Response<B>) -> Response<B> {
+        self,
+        head: &mut response::Parts,
+        body: &B,
+    ) -> Option<HeldPermit> {
+        let has_no_body = self.has_no_body(head.status);
         let Self {
             config,
             passed,
-            is_head,
+            permit,
             ..
         } = self;
+        // An outer router may remove the body of a HEAD response only after this layer.
+        let size = || match self.is_head {
+            true => SizeHint::with_exact(0),
+            false => body.size_hint(),
+        };
         match passed {
             Passed::Admitted(mut decision, left_out) => {
-                add_headers(&config, decision.view(), &mut response);
+                add_headers(&config, decision.view(), head);
                 if config.settles() {
-                    let view = decision.view();
-                    let (response, costs) =
-                        actual_costs(&config, &left_out, view, is_head, response);
+                    let costs = response_costs(&config, &left_out, decision.view(), head, size());
                     settle(&config, &mut decision, &left_out, &costs);
-                    return response;
                 }
             }
             Passed::Reserved(reservation) => {
-                add_headers(&config, reservation.decision(), &mut response);
+                let decision = reservation.decision();
+                add_headers(&config, decision, head);
                 if config.settles() {
-                    let (view, left_out) = (reservation.decision(), reservation.left_out());
-                    let (response, costs) =
-                        actual_costs(&config, left_out, view, is_head, response);
+                    let left_out = reservation.left_out();
+                    let costs = response_costs(&config, left_out, decision, head, size());
                     reservation.settle_costs(&costs);
-                    return response;
                 }
             }
-            Passed::DryRun(rejection) => report_dry_run(rejection, &mut response),
+            // A request that passes only because of a dry run is told in the extensions of its response.
+            Passed::DryRun(rejection) => {
+                head.extensions.insert(WouldReject::new(rejection));
+            }
         }
-        response
+        permit.filter(|_| !has_no_body && !body.is_end_stream())
     }
-}
 
-/// Computes the actual costs of a response.
-fn actual_costs<B: Body>(
-    config: &LayerConfig,
-    left_out: &LeftOut,
-    decision: &DecisionView,
-    is_head: bool,
-    response: Response<B>,
-) -> (Response<B>, ActualCosts) {
-    let (parts, body) = response.into_parts();
-    // An outer router may remove the body of a HEAD response only after this layer.
-    let size = if is_head {
-        SizeHint::with_exact(0)
-    } else {
-        body.size_hint()
-    };
-    let costs = response_costs(config, left_out, decision, &parts, size);
-    (Response::from_parts(parts, body), costs)
+    /// Returns whether no body follows the head, whatever the service returns (RFC 9110, sections 6.4.1 and 15.3.6).
+    fn has_no_body(&self, status: StatusCode) -> bool {
+        self.is_head
+            || self.is_connect && status.is_success()
+            || status.is_informational()
+            || matches!(
+                status,
+                StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
+            )
+    }
 }
 
 /// Adds the headers of an admitted request.
 ///
 /// An inner layer or the service may have written headers of another limit. That limit is tighter if it
 /// refused the request or reports no more units left than this one.
-fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut Response<B>) {
+fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut response::Parts) {
     if config.is_dry_run {
         return;
     }
     let remaining = decision.remaining();
-    let inner_rejection = response.extensions().get::<Rejection>().cloned();
+    let inner_rejection = head.extensions.get::<Rejection>().cloned();
     let inner_is_tighter = inner_rejection.as_ref().is_some_and(Rejection::is_refused)
         || config.templates.has_single_values()
-            && inner_remaining(response.headers())
-                .is_some_and(|inner| inner <= u64::from(remaining));
+            && inner_remaining(&head.headers).is_some_and(|inner| inner <= u64::from(remaining));
     let place = if inner_is_tighter {
         Tightness::Behind
     } else {
         Tightness::Tightest
     };
     // A client that reads "0 remaining" might not follow the redirect.
-    if remaining > 0 || !is_redirect(response) {
-        config
-            .templates
-            .write(decision, place, response.headers_mut());
+    if remaining > 0 || !is_redirect(head) {
+        config.templates.write(decision, place, &mut head.headers);
     }
     if let Some(rejection) = inner_rejection
         && let Some(wait) = retry_wait(decision)
     {
-        rejection.lengthen_wait(wait, response.headers_mut());
+        rejection.lengthen_wait(wait, &mut head.headers);
     }
 }
 
-fn is_redirect<B>(response: &Response<B>) -> bool {
-    response.status().is_redirection() && response.headers().contains_key(LOCATION)
+fn is_redirect(head: &response::Parts) -> bool {
+    head.status.is_redirection() && head.headers.contains_key(LOCATION)
 }
 
 /// Returns the shortest wait until this layer can admit the same request again. `None` if it can now.
@@ -259,13 +239,6 @@ fn retry_wait(decision: &DecisionView) -> Option<Duration> {
         .quotas()
         .filter(|quota| !quota.quota().is_in_flight());
     rates.filter_map(wait).max()
-}
-
-/// Reports a request that passed only because of a dry run, in the extensions of its response.
-fn report_dry_run<B>(rejection: Rejection, response: &mut Response<B>) {
-    response
-        .extensions_mut()
-        .insert(WouldReject::new(rejection));
 }
 
 /// Creates the response to a rejected request.

@@ -47,6 +47,8 @@ struct List {
     min_slots: Option<u32>,
     /// The highest cost that all algorithms accept.
     max_cost: u32,
+    /// A lower cost is within all limits, and no slots are needed. 0 without quotas.
+    unusual_cost: u32,
     /// The same quotas with a lease, so that a limiter with a lease creates them once.
     leased: OnceLock<(Duration, Quotas)>,
 }
@@ -70,10 +72,16 @@ impl Quotas {
             true => u32::MAX,
             false => quota.limit(),
         });
+        let (min_limit, min_slots) = (limits.min(), in_flight.map(Quota::limit).min());
+        let max_cost = max_costs.min().unwrap_or(u32::MAX);
         Self(Arc::new(List {
-            min_limit: limits.min(),
-            min_slots: in_flight.map(Quota::limit).min(),
-            max_cost: max_costs.min().unwrap_or(u32::MAX),
+            min_limit,
+            min_slots,
+            max_cost,
+            unusual_cost: match (min_limit, min_slots) {
+                (Some(limit), None) => limit.min(max_cost).saturating_add(1),
+                _ => 0,
+            },
             quotas: list,
             charging,
             leased: OnceLock::new(),
@@ -172,6 +180,13 @@ impl Quotas {
     #[inline]
     pub(crate) fn max_cost(&self) -> u32 {
         self.0.max_cost
+    }
+
+    /// Returns whether a check of this cost may be charged as it is: all limits and algorithms accept it, and there are no
+    /// slots to take.
+    #[inline]
+    pub(crate) fn is_usual(&self, cost: u32) -> bool {
+        cost < self.0.unusual_cost
     }
 
     /// Returns the quota, if there is exactly one.

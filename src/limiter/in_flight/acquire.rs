@@ -275,7 +275,11 @@ async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Ac
     record(levels, &checked);
     let decision = checked.map_err(|failure| failure.error)?;
     Ok(match decision.is_allowed() {
-        true => Acquired::Permit(Permit::new(decision, check.into_tickets())),
+        true => {
+            let slots = check.take_permits();
+            let tickets = slots.map_or_else(Vec::new, |slots| slots.into_tickets());
+            Acquired::Permit(Permit::new(decision, tickets))
+        }
         false => Acquired::Refused(decision),
     })
 }

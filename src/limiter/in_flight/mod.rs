@@ -17,6 +17,6 @@ mod table;
 
 pub(super) use acquire::DEFAULT_MAX_WAIT;
 pub(crate) use acquire::SlotsOfCheck;
-pub(crate) use permit::Ticket;
+
 pub use permit::{Acquired, Permit};
 pub(super) use table::PermitTable;
