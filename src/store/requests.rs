@@ -173,6 +173,7 @@ impl OwnedCheck {
 }
 
 impl From<Check<'_>> for OwnedCheck {
+    #[inline(always)]
     fn from(check: Check<'_>) -> Self {
         Self {
             limiter: check.limiter.clone(),
