@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use super::in_flight::{DEFAULT_MAX_WAIT, PermitTable};
+use super::in_flight::{DEFAULT_MAX_WAIT, LimiterPermits};
 use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
@@ -70,8 +70,8 @@ pub struct RateLimiter {
     /// How long a permit is waited for, and how many calls may wait for a key.
     pub(super) max_wait: Duration,
     pub(super) line: Option<usize>,
-    /// Those of the store in this process. Empty until the first check that takes slots.
-    pub(super) permits: Arc<OnceLock<Arc<PermitTable>>>,
+    /// Empty until the first check that takes slots.
+    pub(super) permits: Arc<OnceLock<LimiterPermits>>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
@@ -141,6 +141,7 @@ impl RateLimiter {
         self.scope = Key::from(&*self.name);
         self.id.name = self.scope.fingerprint();
         self.first_check = Arc::default();
+        self.permits = Arc::default();
         self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
