@@ -141,13 +141,16 @@ impl ResponseFinisher {
         (self.with_headers(response), permit)
     }
 
-    /// Returns whether a body follows the head (RFC 9110, section 6.4.1).
+    /// Returns whether a body follows the head (RFC 9110, sections 6.4.1 and 15.3.6).
     fn has_body<B: Body>(&self, response: &Response<B>) -> bool {
         let status = response.status();
         let has_none = self.is_head
             || self.is_connect && status.is_success()
             || status.is_informational()
-            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+            || matches!(
+                status,
+                StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
+            );
         !has_none && !response.body().is_end_stream()
     }
 

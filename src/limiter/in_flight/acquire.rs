@@ -20,7 +20,7 @@ use crate::store::{Check, PendingAnswers};
 use crate::telemetry::PermitMeter;
 
 /// The default of [`RateLimiter::max_wait`].
-pub(in crate::limiter) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
+const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The slots that a check takes, and how long it waits for them.
 #[derive(Default)]
@@ -116,7 +116,7 @@ impl SlotsOfCheck {
         decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<Answers> {
         let request = self.request(limiter, checks, levels);
-        let (ticket, answers) = limiter.permits().table.hold(request, decide)?;
+        let (ticket, answers) = limiter.permits().table.hold(&request, decide)?;
         self.tickets.extend(ticket);
         Some(answers)
     }
@@ -140,11 +140,11 @@ impl RateLimiter {
     /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds. After that, it returns an error
     /// of kind [`MaxWait`](ErrorKind::MaxWait).
     ///
-    /// A layer waits as long as [`RateLimitLayer::wait_up_to`](crate::RateLimitLayer::wait_up_to) says: by default, not at
-    /// all.
+    /// In a layer made [from](crate::RateLimitLayer) this limiter, requests wait for the same time unless
+    /// [`wait_up_to`](crate::RateLimitLayer::wait_up_to) says otherwise. Without a call of this method, they do not wait.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = max_wait;
+        self.max_wait = Some(max_wait);
         self
     }
 
@@ -242,7 +242,9 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let max_wait = levels.iter().map(|level| level.limiter.max_wait).max();
+            let max_waits = levels.iter().map(|level| level.limiter.max_wait);
+            let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
+            let max_wait = max_waits.max();
             match take(&levels, max_wait).await? {
                 Acquired::Permit(permit) => Ok(permit),
                 Acquired::Refused(decision) => {

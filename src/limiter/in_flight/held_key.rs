@@ -14,7 +14,7 @@ use crate::quota::{Quota, Quotas};
 use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore};
 use crate::telemetry::PermitMeter;
 
-/// How long releases are gathered for one message, in microseconds, unless the limit is nearly reached.
+/// How long releases are gathered for one message, in microseconds.
 pub(super) const GATHERED: u64 = 2_000;
 
 /// The mean time between two attempts of a check that waits, in microseconds. Each is between half of it and half more.
@@ -57,8 +57,8 @@ pub(super) struct HeldKey {
     pub(super) is_busy: bool,
     /// Whether the store may have another count: slots were given back since the last message, or it had no reply.
     pub(super) is_changed: bool,
-    /// Whether all slots but one are used over all processes, as the store last answered.
-    pub(super) is_nearly_full: bool,
+    /// How long releases are gathered for one message, in microseconds. Not at all if the limit is nearly reached.
+    pub(super) gathered: u64,
     /// The checks that no message has.
     pub(super) waiting: BTreeSet<u64>,
     /// When they ask.
@@ -103,7 +103,7 @@ impl HeldKey {
             losses: None,
             is_busy: false,
             is_changed: false,
-            is_nearly_full: false,
+            gathered: GATHERED,
             waiting: BTreeSet::new(),
             asks_at: None,
             asks_again: false,
@@ -217,8 +217,8 @@ impl HeldKey {
     /// Sets when the store learns what was given back.
     fn flush(&mut self, now: u64) {
         let is_wanted = !self.waiting.is_empty();
-        let is_urgent = is_wanted || self.is_nearly_full || !self.listeners.is_empty();
-        self.state_at(if is_urgent { now } else { now + GATHERED });
+        let is_urgent = is_wanted || !self.listeners.is_empty();
+        self.state_at(if is_urgent { now } else { now + self.gathered });
         if is_wanted {
             self.asks_at = Some(now);
         }

@@ -8,7 +8,7 @@ use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::quota::Quotas;
-use crate::store::{Check, OwnedChecks, ProtectedStore};
+use crate::store::{OwnedChecks, ProtectedStore};
 use crate::telemetry::PermitWait;
 
 /// The slots that one level of a check wants.
@@ -123,18 +123,6 @@ impl Message {
     pub(super) fn is_in_process(&self) -> bool {
         self.parts.iter().all(|part| part.store.is_in_process())
     }
-}
-
-/// Returns the slots that checks want, each so many.
-pub(super) fn all_wanted(checks: &[Check<'_>], slots: impl Iterator<Item = u32>) -> AllWanted {
-    let levels = checks.iter().zip(slots).enumerate();
-    let in_flight = levels.filter(|(_, (check, _))| check.quotas.min_slots().is_some());
-    let wanted = in_flight.map(|(level, (check, slots))| Wanted {
-        level,
-        id: check.counted_key().fingerprint(),
-        slots,
-    });
-    wanted.collect()
 }
 
 /// Returns the answer about slots that the caller gets: with a suggested wait, and without the note.

@@ -15,7 +15,7 @@ mod sending;
 mod state;
 mod table;
 
+pub(super) use acquire::LimiterPermits;
 pub(crate) use acquire::SlotsOfCheck;
-pub(super) use acquire::{DEFAULT_MAX_WAIT, LimiterPermits};
 pub(crate) use permit::Ticket;
 pub use permit::{Acquired, Permit};

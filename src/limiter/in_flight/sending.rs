@@ -1,9 +1,6 @@
 //! How messages about slots are sent: by tasks of the table, not of a caller, so that a caller that goes away loses none.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -11,15 +8,16 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::message::{Caller, CallerWait, Message, Reply, SlotCheck, all_wanted};
+use super::held_key::HeldKey;
+use super::message::{AllWanted, Caller, CallerWait, Message, Reply, SlotCheck, Wanted};
 use super::permit::Ticket;
-use super::state::Told;
+use super::state::{State, Told};
 use super::table::PermitTable;
 use crate::clock::micros;
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
 use crate::quota::Quotas;
-use crate::store::{Check, ProtectedStore, StoreFuture, to_owned};
+use crate::store::{Check, ProtectedStore, StoreFuture, join_all, to_owned};
 use crate::telemetry::{PermitMeter, PermitWait};
 
 /// A check that wants slots.
@@ -42,6 +40,32 @@ pub(in crate::limiter) struct LevelSlots {
     pub(in crate::limiter) meter: PermitMeter,
 }
 
+impl SlotRequest<'_> {
+    /// Returns the slots that the levels with quotas in flight want.
+    fn wanted(&self) -> AllWanted {
+        let levels = self.checks.iter().zip(&self.levels).enumerate();
+        let in_flight = levels.filter(|(_, (check, _))| check.quotas.min_slots().is_some());
+        let wanted = in_flight.map(|(level, (check, of_level))| Wanted {
+            level,
+            id: check.counted_key().fingerprint(),
+            slots: of_level.slots,
+        });
+        wanted.collect()
+    }
+
+    /// Makes the keys of these levels, which take in their quotas.
+    fn add_keys(&self, state: &mut State, wanted: &[Wanted]) {
+        for Wanted { level, id, .. } in wanted {
+            if let (Some(check), Some(of_level)) =
+                (self.checks.get(*level), self.levels.get(*level))
+            {
+                let new = || HeldKey::new(check.counted_key(), self.store, &of_level.meter);
+                state.keys.entry(*id).or_insert_with(new).ask(check.quotas);
+            }
+        }
+    }
+}
+
 impl PermitTable {
     /// Asks the store for slots, and for the units of the same checks. The ticket is the permit if they are admitted.
     pub(in crate::limiter) fn check(
@@ -49,7 +73,7 @@ impl PermitTable {
         request: SlotRequest<'_>,
     ) -> (Option<Ticket>, StoreFuture) {
         let SlotRequest { store, checks, .. } = request;
-        let wanted = all_wanted(checks, request.levels.iter().map(|level| level.slots));
+        let wanted = request.wanted();
         let mut state = self.lock();
         let now = self.clock.now();
         let is_full = wanted.iter().any(|wanted| {
@@ -67,15 +91,11 @@ impl PermitTable {
         }
         state.latest_ticket += 1;
         let ticket = state.latest_ticket;
-        for wanted in &wanted {
-            if let (Some(check), Some(level)) =
-                (checks.get(wanted.level), request.levels.get(wanted.level))
-            {
-                let key = state.asked_key(wanted.id, *check, store, &level.meter);
-                key.waiting.insert(ticket);
-                key.ask_at(now);
-            }
-        }
+        request.add_keys(&mut state, &wanted);
+        state.each(&wanted, |key, _| {
+            key.waiting.insert(ticket);
+            key.ask_at(now);
+        });
         let wait = max_wait.map(|max_wait| CallerWait {
             since: now,
             until: now.saturating_add(micros(max_wait)),
@@ -109,37 +129,32 @@ impl PermitTable {
     /// Holds slots without the store, if `decide` admits them by what this process holds. The store learns it later.
     pub(in crate::limiter) fn hold(
         self: &Arc<Self>,
-        request: SlotRequest<'_>,
+        request: &SlotRequest<'_>,
         decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<(Option<Ticket>, Answers)> {
-        let SlotRequest { store, checks, .. } = request;
-        let wanted = all_wanted(checks, request.levels.iter().map(|level| level.slots));
+        let (checks, wanted) = (request.checks, request.wanted());
         let mut state = self.lock();
         let now = self.clock.now();
-        for wanted in &wanted {
-            if let (Some(check), Some(level)) =
-                (checks.get(wanted.level), request.levels.get(wanted.level))
-            {
-                state.asked_key(wanted.id, *check, store, &level.meter);
-            }
-        }
+        request.add_keys(&mut state, &wanted);
         // Under the lock, so that no two checks see the same slot free.
-        let mut answers = self.ask_here(&mut state, checks.to_vec(), &wanted, decide, now)?;
-        let quotas = |level: usize| checks.get(level).map(|check| check.quotas);
-        state.prepare(&wanted, quotas, &mut answers);
-        let ticket = answers.are_admitted().then(|| {
-            state.latest_ticket += 1;
-            let ticket = state.latest_ticket;
-            state.grant(ticket, &wanted, false, now);
-            ticket
+        let decided = self.ask_here(&mut state, checks.to_vec(), &wanted, decide, now);
+        let decided = decided.map(|mut answers| {
+            let quotas = |level: usize| checks.get(level).map(|check| check.quotas);
+            state.prepare(&wanted, quotas, &mut answers);
+            let ticket = answers.are_admitted().then(|| {
+                state.latest_ticket += 1;
+                let ticket = state.latest_ticket;
+                state.grant(ticket, &wanted, false, now);
+                Ticket::new(Arc::clone(self), ticket)
+            });
+            (ticket, answers)
         });
         for wanted in &wanted {
             state.update_timer(wanted.id, now);
         }
         drop(state);
         self.wait_for_timers(None);
-        let ticket = ticket.map(|ticket| Ticket::new(Arc::clone(self), ticket));
-        Some((ticket, answers))
+        decided
     }
 
     /// Gives the slots of a permit back, or gives a check up. Returns what waits until the store knows, if it `is_awaited`.
@@ -276,7 +291,7 @@ impl Run {
     /// Sends the message, and those that follow it.
     async fn in_task(mut self) {
         while let Some(message) = &self.message {
-            let replies = all(message.ask()).await;
+            let replies = join_all(message.ask()).await;
             self.complete(replies);
             self.table.wait_for_timers(None);
         }
@@ -315,26 +330,4 @@ impl Message {
         };
         self.parts.iter().map(ask).collect()
     }
-}
-
-/// Waits for all of these futures at once.
-async fn all(futures: Vec<StoreFuture>) -> Vec<Reply> {
-    let mut pending: Vec<_> = futures
-        .into_iter()
-        .map(|future| (Some(future), None))
-        .collect();
-    poll_fn(|cx| {
-        let mut all = Poll::Ready(());
-        for (future, reply) in &mut pending {
-            if let Some(polled) = future {
-                match Pin::new(polled).poll(cx) {
-                    Poll::Ready(ready) => (*future, *reply) = (None, Some(ready)),
-                    Poll::Pending => all = Poll::Pending,
-                }
-            }
-        }
-        all
-    })
-    .await;
-    pending.into_iter().filter_map(|(_, reply)| reply).collect()
 }

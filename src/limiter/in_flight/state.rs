@@ -7,14 +7,13 @@ use smallvec::SmallVec;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
-use super::held_key::{HeldKey, POLL, Refusal, jittered};
+use super::held_key::{GATHERED, HeldKey, POLL, Refusal, jittered};
 use super::message::{Caller, SlotCheck, Wanted, answer_to_caller};
 use crate::decision::{Answer, Answers, QuotaAnswer, Source, Wait};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
 use crate::quota::{Quota, Quotas};
-use crate::store::{Check, ProtectedStore};
-use crate::telemetry::PermitMeter;
+use crate::store::Check;
 
 /// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
@@ -59,18 +58,17 @@ pub(super) struct HeldSlots {
 }
 
 impl State {
-    /// Returns a key, which takes in the quotas that are asked.
-    pub(super) fn asked_key(
+    /// Visits the keys of which slots are wanted.
+    pub(super) fn each<'a>(
         &mut self,
-        id: Fingerprint,
-        check: Check<'_>,
-        store: &ProtectedStore,
-        meter: &PermitMeter,
-    ) -> &mut HeldKey {
-        let new = || HeldKey::new(check.counted_key(), store, meter);
-        let key = self.keys.entry(id).or_insert_with(new);
-        key.ask(check.quotas);
-        key
+        wanted: &'a [Wanted],
+        mut visit: impl FnMut(&mut HeldKey, &'a Wanted),
+    ) {
+        for wanted in wanted {
+            if let Some(key) = self.keys.get_mut(&wanted.id) {
+                visit(key, wanted);
+            }
+        }
     }
 
     /// Returns the checks that a message about these keys asks, in order, and the slots that they want of each key.
@@ -186,67 +184,54 @@ impl State {
         let by_store = answers
             .iter()
             .all(|answer| answer.source() != Source::Fallback);
-        for wanted in &check.wanted {
-            let (key, level) = (self.keys.get_mut(&wanted.id), answers.get_mut(wanted.level));
-            if let (Some(key), Some(level), Some(quotas)) = (key, level, check.quotas(wanted.level))
-            {
-                let is_nearly_full = |(quota, answer): (&Quota, &mut QuotaAnswer)| {
-                    answer.used().saturating_add(1) >= quota.limit()
-                };
-                key.is_nearly_full = slot_answers(quotas, level).any(is_nearly_full);
-            }
-        }
+        self.each(&check.wanted, |key, wanted| {
+            let (quotas, answer) = (check.quotas(wanted.level), answers.get_mut(wanted.level));
+            let slots = quotas.zip(answer).into_iter();
+            let mut slots = slots.flat_map(|(quotas, answer)| slot_answers(quotas, answer));
+            let is_nearly_full =
+                slots.any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit());
+            key.gathered = if is_nearly_full { 0 } else { GATHERED };
+        });
         let ticket = check.caller.as_ref()?.ticket;
-        let is_wanted = self.sent.remove(&ticket);
-        if is_admitted {
-            if is_wanted {
-                self.grant(ticket, &check.wanted, by_store, now);
-                self.prepare(&check.wanted, |level| check.quotas(level), &mut answers);
-                let mut caller = check.caller?;
-                if let Some(wait) = caller.wait.take() {
-                    let waited = now.saturating_sub(wait.since);
-                    wait.meter.succeed(Duration::from_micros(waited));
-                }
-                return Some((caller, answers));
-            }
-            for wanted in check.wanted.iter().filter(|_| by_store) {
-                if let Some(key) = self.keys.get_mut(&wanted.id) {
+        if !self.sent.remove(&ticket) {
+            if is_admitted && by_store {
+                self.each(&check.wanted, |key, _| {
                     (key.is_changed, key.asks_again) = (true, true);
-                }
+                });
             }
             return None;
         }
-        if !is_wanted {
-            return None;
-        }
-        if check.is_repeated(&answers, now) {
-            for wanted in &check.wanted {
-                if let Some(key) = self.keys.get_mut(&wanted.id) {
-                    key.waiting.insert(ticket);
-                }
-            }
+        if !is_admitted && check.is_repeated(&answers, now) {
+            self.each(&check.wanted, |key, _| {
+                key.waiting.insert(ticket);
+            });
             self.line.insert(ticket, check);
             return None;
         }
         self.prepare(&check.wanted, |level| check.quotas(level), &mut answers);
-        if by_store {
+        if is_admitted {
+            self.grant(ticket, &check.wanted, by_store, now);
+        } else if by_store {
             self.remember(&check, &answers, sent_at);
         }
-        Some((check.caller?, answers))
+        let mut caller = check.caller?;
+        if let Some(wait) = caller.wait.take().filter(|_| is_admitted) {
+            let waited = now.saturating_sub(wait.since);
+            wait.meter.succeed(Duration::from_micros(waited));
+        }
+        Some((caller, answers))
     }
 
     /// Makes a permit.
     pub(super) fn grant(&mut self, ticket: u64, wanted: &[Wanted], by_store: bool, now: u64) {
         let mut slots = SmallVec::new();
-        for wanted in wanted {
-            if let Some(key) = self.keys.get_mut(&wanted.id) {
-                let epoch = match by_store {
-                    true => key.grant(wanted.slots),
-                    false => key.grant_untold(wanted.slots, now),
-                };
-                slots.push((wanted.id, wanted.slots, epoch));
-            }
-        }
+        self.each(wanted, |key, Wanted { id, slots: new, .. }| {
+            let epoch = match by_store {
+                true => key.grant(*new),
+                false => key.grant_untold(*new, now),
+            };
+            slots.push((*id, *new, epoch));
+        });
         self.permits.insert(ticket, HeldSlots { since: now, slots });
     }
 

@@ -106,10 +106,9 @@ impl PermitTable {
                 if let Some(key) = state.keys.get_mut(id) {
                     key.waiting.remove(&ticket);
                 }
-                if let (Some(level), Some(holding)) =
-                    (check.checks.get_mut(*level), holdings.get(id))
-                {
-                    level.set_holding(holding.wants(*slots));
+                let holding = holdings.get(id).map(|holding| holding.wants(*slots));
+                if let (Some(level), Some(holding)) = (check.checks.get_mut(*level), holding) {
+                    level.set_holding(holding);
                 }
             }
             message.parts.push(check);
@@ -248,13 +247,14 @@ impl PermitTable {
         now: u64,
     ) -> Option<Answers> {
         state.sequence += 1;
+        let sequence = state.sequence;
         let mut holdings = vec![None; checks.len()];
-        for Wanted { level, id, slots } in wanted {
-            if let (Some(key), Some(holding)) = (state.keys.get_mut(id), holdings.get_mut(*level)) {
-                let held = key.holding(self.holder, state.sequence, now);
+        state.each(wanted, |key, Wanted { level, slots, .. }| {
+            let held = key.holding(self.holder, sequence, now);
+            if let Some(holding) = holdings.get_mut(*level) {
                 *holding = Some(held.wants(*slots).stated());
             }
-        }
+        });
         let checks = checks.into_iter().zip(&holdings);
         let checks = checks.map(|(check, holding)| {
             let holding = holding.as_ref();
