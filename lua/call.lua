@@ -16,10 +16,11 @@ The arguments are one MessagePack array, or its values one after the other. `val
 the third argument on come the lists, each with its quotas; at the place `groups` begin the groups, each with its levels and
 then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; logs know their own.
 
-- `kind` is log, counters or sorted_set. `bucket` is the length of a bucket, or 0. A log of a high limit `is_long`: it is read
+- `kind` is log, counters, sorted_set or in_flight. `bucket` is the length of a bucket, or 0. A log of a high limit `is_long`: it is read
   in pages. Quotas of counters are sorted by header, then by limit; quotas of logs by window, then by limit, highest first.
 - `algorithm` is the file of the rule, or sliding_buckets, or calendar_window: a fixed_window whose `window` is a text, see there.
-  `header` is what a row has in front of its numbers; of a log, 'l' and the window as a double.
+  `header` is what a row has in front of its numbers; of a log, 'l' and the window as a double; of slots, the message of
+  their holder.
 - `entries` is how many entries of the same levels follow each other, each of `count` identical checks. `length` is how many
   arguments the group has. `list` is the place of a list, `value` the number of a key. In a group of one level, the keys
   of the other entries follow the one that is given.

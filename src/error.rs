@@ -179,6 +179,22 @@ impl Error {
         self.0.kind
     }
 
+    /// Returns whether the store failed. Otherwise no store could decide the check.
+    pub(crate) fn is_store_failure(&self) -> bool {
+        !matches!(
+            self.kind(),
+            ErrorKind::CostExceedsLimit | ErrorKind::CostTooLarge | ErrorKind::Unsupported
+        )
+    }
+
+    /// Returns whether the store was away or too slow, so that the same request may succeed later.
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Timeout | ErrorKind::QueueTimeout | ErrorKind::Unavailable
+        )
+    }
+
     /// Returns whether both are clones of the same error.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

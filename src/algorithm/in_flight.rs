@@ -107,6 +107,15 @@ impl InFlight {
         Changes::RENEWED
     }
 
+    /// Takes the granted slots of a message back, since another check of the message was not decided.
+    #[must_use]
+    pub(crate) fn take_back(&mut self, holding: &Holding) -> Changes {
+        let mut holders = self.holders.iter_mut();
+        let own = holders.find(|own| own.id == holding.holder && own.sequence == holding.sequence);
+        let slots = own.map(|own| own.slots = own.slots.saturating_sub(holding.wanted));
+        Changes::RENEWED.only_if(slots.is_some())
+    }
+
     /// Returns whether no slot is held.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
         let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);

@@ -89,6 +89,11 @@ impl Holding {
         }
     }
 
+    /// Returns the same message, which wants this many slots.
+    pub(crate) fn wants(&self, wanted: u32) -> Self {
+        Self { wanted, ..*self }
+    }
+
     /// Returns whether the entry is written even if the check is refused: also by a check that wants nothing.
     pub(crate) fn is_written_if_refused(&self) -> bool {
         self.is_stated || self.wanted == 0

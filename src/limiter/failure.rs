@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::failure_policy::FailureAction;
+use super::failure_policy::{FailureAction, FailureHandler};
 use super::limiter::RateLimiter;
 use super::pending_check::{
     CheckError, Indices, LevelState, Limiters, PendingCheck, PendingLevel, exceeded_limit, mismatch,
 };
-use crate::decision::{Answer, QuotaAnswer, Source};
+use crate::decision::{Answer, Answers, LevelData, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::quota::Quotas;
+use crate::store::Check;
 
 impl RateLimiter {
     /// Records a successful lookup of quotas, which may end an outage in the log.
@@ -30,7 +31,7 @@ impl RateLimiter {
     /// Returns what the policy does about an error. Without a policy, the caller gets it.
     fn action_on(&self, error: &Error) -> FailureAction {
         let on_failure = self.on_failure.as_deref();
-        let on_failure = on_failure.filter(|_| is_store_failure(error));
+        let on_failure = on_failure.filter(|_| error.is_store_failure());
         on_failure.map_or(FailureAction::Closed, |on_failure| on_failure.policy.action)
     }
 }
@@ -57,7 +58,8 @@ impl PendingCheck {
                     let check = self.decision.levels().get(index);
                     let check = check.and_then(|data| level.check(limiter, data));
                     if let (Some(slots), Some(check)) = (&mut self.slots, check) {
-                        slots.hold(limiter, check, index);
+                        let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
+                        slots.hold(limiter, &[check], &[index], admit);
                     }
                     let unused = QuotaAnswer::admitted(0, Duration::ZERO);
                     let unused = level.quotas(limiter).iter().map(|_| unused);
@@ -157,24 +159,17 @@ impl PendingCheck {
             let (true, Some(on_failure)) = (level.falls_back(), &limiter.on_failure) else {
                 continue;
             };
-            let quotas = level.quotas(limiter);
-            let shares = on_failure.shares_of(quotas, &limiter.quotas);
-            let cost = self
-                .decision
-                .levels()
-                .get(index)
-                .map_or(0, |data| data.cost());
-            // A cost above its share, but within the limit, will pass again when the store recovers. A refusal
-            // without a wait would be wrong. The same holds for slots.
+            let data = self.decision.levels().get(index);
+            let cost = data.map_or(0, LevelData::cost);
             let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
-            let is_above = |quotas: &Quotas| {
-                let limit = quotas.min_slots();
-                let is_missing = limit.zip(slots).is_some_and(|(limit, slots)| slots > limit);
-                is_missing || exceeded_limit(quotas, cost).is_some()
+            let share = Share::new(level.quotas(limiter), limiter, on_failure, cost, slots);
+            let shares = match share {
+                Share::Decides(shares) => shares,
+                Share::TooSmall(shares) => {
+                    too_expensive.push(index);
+                    shares
+                }
             };
-            if is_above(&shares) && !is_above(quotas) {
-                too_expensive.push(index);
-            }
             self.decision.set_quotas(index, &shares);
             level.quotas = Some(shares);
         }
@@ -183,6 +178,35 @@ impl PendingCheck {
         } else {
             Err(self.cannot_fall_back(limiters, &too_expensive))
         }
+    }
+
+    /// Returns the quotas by which this process decides the levels to ask if the store fails. `None` unless all of them fall
+    /// back then, and no others.
+    pub(super) fn shares_of_asked(&self, limiters: &impl Limiters) -> Option<Vec<Quotas>> {
+        let first = &limiters.limiter(0)?.store;
+        let mut all = Vec::new();
+        for (index, data) in self.decision.levels().iter().enumerate() {
+            let (level, limiter) = (self.levels.get(index), limiters.limiter(index)?);
+            match &level.state {
+                LevelState::Answered => continue,
+                LevelState::ToAsk if level.held.is_none() => {}
+                _ => return None,
+            }
+            let on_failure = limiter.on_failure.as_deref()?;
+            let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
+            let quotas = level.quotas(limiter);
+            match Share::new(quotas, limiter, on_failure, data.cost(), slots) {
+                Share::Decides(shares)
+                    if on_failure.policy.action == FailureAction::FallBack
+                        && limiter.store.has_same_fallback(first)
+                        && !first.is_in_process() =>
+                {
+                    all.push(shares);
+                }
+                _ => return None,
+            }
+        }
+        Some(all)
     }
 
     /// Returns the error of levels that this process cannot decide: they are closed.
@@ -200,13 +224,42 @@ impl PendingCheck {
     }
 }
 
+/// The share of this process in the quotas of a level.
+enum Share {
+    Decides(Quotas),
+    /// The cost is above it, but within the limit, so it will pass again when the store recovers. A refusal without a wait
+    /// would be wrong. The same holds for slots.
+    TooSmall(Quotas),
+}
+
+impl Share {
+    fn new(
+        quotas: &Quotas,
+        limiter: &RateLimiter,
+        on_failure: &FailureHandler,
+        cost: u32,
+        slots: Option<u32>,
+    ) -> Self {
+        let shares = on_failure.shares_of(quotas, &limiter.quotas);
+        let is_above = |quotas: &Quotas| {
+            let limit = quotas.min_slots();
+            let is_missing = limit.zip(slots).is_some_and(|(limit, slots)| slots > limit);
+            is_missing || exceeded_limit(quotas, cost).is_some()
+        };
+        match is_above(&shares) && !is_above(quotas) {
+            true => Self::TooSmall(shares),
+            false => Self::Decides(shares),
+        }
+    }
+}
+
 /// The error of levels that are closed.
 #[derive(Default)]
 struct Closed(Option<CheckError>);
 
 impl Closed {
     fn add(&mut self, index: usize, limiter: &RateLimiter, error: &Error) {
-        if is_store_failure(error) {
+        if error.is_store_failure() {
             limiter.record_failure(error, FailureAction::Closed);
         }
         match &mut self.0 {
@@ -214,12 +267,4 @@ impl Closed {
             None => self.0 = Some(CheckError::at(index, error.clone())),
         }
     }
-}
-
-/// Returns whether an error means that the store failed. Otherwise no store could decide the check.
-fn is_store_failure(error: &Error) -> bool {
-    !matches!(
-        error.kind(),
-        ErrorKind::CostExceedsLimit | ErrorKind::CostTooLarge | ErrorKind::Unsupported
-    )
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use super::in_flight::{DEFAULT_MAX_WAIT, PermitTable};
+use super::in_flight::LimiterPermits;
 use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
@@ -67,11 +67,11 @@ pub struct RateLimiter {
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
-    /// How long a permit is waited for, and how many calls may wait for a key.
-    pub(super) max_wait: Duration,
+    /// How long a permit is waited for, if it was set, and how many calls may wait for a key.
+    pub(super) max_wait: Option<Duration>,
     pub(super) line: Option<usize>,
-    /// Those of the store in this process. Empty until the first check that takes slots.
-    pub(super) permits: Arc<OnceLock<Arc<PermitTable>>>,
+    /// Empty until the first check that takes slots.
+    pub(super) permits: Arc<OnceLock<LimiterPermits>>,
     pub(crate) telemetry: Arc<Telemetry>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
@@ -102,7 +102,7 @@ impl RateLimiter {
             lease: None,
             automatic_blocks: None,
             waits_through_outages: None,
-            max_wait: DEFAULT_MAX_WAIT,
+            max_wait: None,
             line: None,
             permits: Arc::default(),
             first_check: Arc::default(),
@@ -141,6 +141,7 @@ impl RateLimiter {
         self.scope = Key::from(&*self.name);
         self.id.name = self.scope.fingerprint();
         self.first_check = Arc::default();
+        self.permits = Arc::default();
         self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
@@ -406,6 +407,11 @@ impl RateLimiter {
     /// Returns the failure policy. `None` if the caller gets the error.
     pub(crate) fn policy(&self) -> Option<FailurePolicy> {
         self.on_failure.as_ref().map(|handler| handler.policy)
+    }
+
+    /// Returns how long a layer of this limiter lets requests wait.
+    pub(crate) fn max_wait_of_layer(&self) -> Duration {
+        self.max_wait.unwrap_or_default()
     }
 
     /// Returns how many calls may wait for a key.

@@ -375,8 +375,8 @@ impl PendingCheck {
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
         let first = limiters.limiter(0)?;
         let store = &first.store;
-        if let Some(slots) = &mut self.slots {
-            return ask_for_slots(slots, first, limiters, &self.levels, self.decision.levels());
+        if self.slots.is_some() {
+            return self.ask_for_slots(limiters);
         }
         let (data, answers) = self.decision.levels_and_answers();
         if let [data] = data {
@@ -396,6 +396,17 @@ impl PendingCheck {
             self.set_answers(some, to_ask);
         }
         pending
+    }
+
+    /// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.
+    #[cold]
+    fn ask_for_slots(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
+        let shares = self.shares_of_asked(limiters);
+        let checks = checks(limiters, &self.levels, self.decision.levels(), to_ask);
+        let is_to_ask = |index: &usize| self.levels.get(*index).is_to_ask();
+        let asked: Indices = (0..self.added).filter(is_to_ask).collect();
+        let (slots, first) = (self.slots.as_mut()?, limiters.limiter(0)?);
+        (!checks.is_empty()).then(|| slots.ask(first, &checks, &asked, shares))
     }
 
     /// Decides after the store has answered, or has failed.
@@ -666,21 +677,6 @@ fn is_asked(
         }
         Some(_) => Ok(true),
     }
-}
-
-/// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.
-#[cold]
-fn ask_for_slots(
-    slots: &mut SlotsOfCheck,
-    first: &RateLimiter,
-    limiters: &impl Limiters,
-    levels: &PendingLevels,
-    data: &[LevelData],
-) -> Option<PendingAnswers> {
-    let checks = checks(limiters, levels, data, to_ask);
-    let is_to_ask = |index: &usize| levels.get(*index).is_to_ask();
-    let asked: Indices = (0..data.len()).filter(is_to_ask).collect();
-    (!checks.is_empty()).then(|| slots.ask(first, &checks, &asked))
 }
 
 /// Fails if the store cannot decide the levels together.

@@ -56,10 +56,9 @@ impl LayerConfig {
         Self {
             enabled: true,
             templates: Arc::new(Templates::new(&headers, [&first.limiter])),
-            first,
             others: Vec::new(),
             skip: None,
-            max_wait: Duration::ZERO,
+            max_wait: first.limiter.max_wait_of_layer(),
             reserves: false,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
@@ -68,6 +67,7 @@ impl LayerConfig {
             closes_rejected_uploads: true,
             is_dry_run: false,
             diagnostics: Arc::default(),
+            first,
         }
     }
 

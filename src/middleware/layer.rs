@@ -222,7 +222,7 @@ impl RateLimitLayer {
     /// default is 1.
     ///
     /// A request holds its slots until its response body ends, fails or is dropped, or until the service fails. A response
-    /// without a body gives them back with its head: to HEAD and CONNECT, and with the status 101, 204 or 304. A handler whose
+    /// without a body gives them back with its head: to HEAD and CONNECT, and with the status 101, 204, 205 or 304. A handler whose
     /// work goes on takes the permit by its [`PermitHandle`](crate::PermitHandle).
     ///
     /// # Examples
@@ -716,7 +716,9 @@ impl RateLimitLayer {
 ///
 /// A job passes the same key as the layer: create it with the method `of` of the
 /// [extractor](mod@crate::key). If the limiter has no failure policy, the layer
-/// [falls back](FailurePolicy::fall_back) to the counts of this process.
+/// [falls back](FailurePolicy::fall_back) to the counts of this process. Requests
+/// [wait](RateLimitLayer::wait_up_to) for the [`max_wait`](RateLimiter::max_wait) of the limiter, if it was set, and
+/// its [`queue`](RateLimiter::queue) bounds how many.
 impl From<RateLimiter> for RateLimitLayer {
     fn from(mut limiter: RateLimiter) -> Self {
         if !limiter.has_policy() {

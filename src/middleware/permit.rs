@@ -42,6 +42,9 @@ type SharedPermit = Arc<Mutex<Option<Permit>>>;
 
 impl PermitHandle {
     /// Takes the permit from the layer. Returns `None` if it was taken before, or if the response has ended.
+    ///
+    /// The [decision](Permit::decision) has the numbers of the request, but no charge: the layer settles it. So
+    /// [`into_decision`](Permit::into_decision) refunds nothing.
     #[must_use = "dropping the permit gives its slots back"]
     pub fn take(&self) -> Option<Permit> {
         let mut permit = take(&self.own)?;

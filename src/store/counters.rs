@@ -265,6 +265,11 @@ impl Counters {
         verdict
     }
 
+    /// Takes the granted slots of a check back.
+    pub(crate) fn take_back(&mut self, holding: &Holding, now: u64) {
+        self.with_slots(now, |slots| ((), slots.take_back(holding)));
+    }
+
     /// Writes the entry of a holder.
     fn write_slots(&mut self, holding: &Holding, is_granted: bool, now: u64) {
         self.with_slots(now, |slots| ((), slots.write(holding, is_granted, now)));

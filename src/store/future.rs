@@ -34,27 +34,23 @@ enum State<T> {
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
-/// Waits for all of these futures at once. If some fail, returns the error of one.
-pub(crate) async fn join_all(mut pending: Vec<StoreFuture<()>>) -> Result<(), Error> {
-    let mut outcome = Ok(());
+/// Waits for all of these futures at once. Returns their outcomes in the same order.
+pub(crate) async fn join_all<T>(pending: Vec<StoreFuture<T>>) -> Vec<Result<T, Error>> {
+    let mut pending: Vec<_> = pending.into_iter().map(Ok).collect();
     poll_fn(|cx| {
-        pending.retain_mut(|future| match Pin::new(future).poll(cx) {
-            Poll::Ready(returned) => {
-                if returned.is_err() {
-                    outcome = returned;
+        let mut are_ready = Poll::Ready(());
+        for waiting in &mut pending {
+            if let Ok(future) = waiting {
+                match Pin::new(future).poll(cx) {
+                    Poll::Ready(outcome) => *waiting = Err(outcome),
+                    Poll::Pending => are_ready = Poll::Pending,
                 }
-                false
             }
-            Poll::Pending => true,
-        });
-        if pending.is_empty() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
         }
+        are_ready
     })
     .await;
-    outcome
+    pending.into_iter().filter_map(Result::err).collect()
 }
 
 impl<T> StoreFuture<T> {

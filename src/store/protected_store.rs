@@ -339,6 +339,17 @@ impl ProtectedStore {
         self.circuit_breaker.is_open_at(partition)
     }
 
+    /// Returns the partition of a key: its parts have circuit breakers of their own.
+    pub(crate) fn partition_of(&self, counted_key: CountedKey<'_>) -> usize {
+        self.circuit_breaker.partition_of(counted_key)
+    }
+
+    /// Returns the longest time for which a refusal may be repeated, in microseconds. 0 without a refusal cache.
+    pub(crate) fn max_refusal_age(&self) -> u64 {
+        let cache = self.refusal_cache.as_ref();
+        cache.map_or(0, RefusalCache::longest_age)
+    }
+
     /// Applies the deadline to a pending future, unless the store enforces its own.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
         match self.deadline {

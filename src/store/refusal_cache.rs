@@ -187,6 +187,11 @@ impl RefusalCache {
         self.with(|settings| settings.max_age = max_age)
     }
 
+    /// Returns the longest time that a refusal is remembered, in microseconds.
+    pub(super) fn longest_age(&self) -> u64 {
+        micros(self.inner.settings.max_age)
+    }
+
     /// Sets the name of the store in metrics. The default is `other`. Returns a new, empty cache.
     #[must_use]
     pub fn name(self, store: &str) -> Self {

@@ -200,13 +200,13 @@ async fn a_response_without_a_body_gives_its_slot_back_with_the_head() {
     let cases = [
         (Method::HEAD, 200, true),
         (Method::GET, 204, true),
+        (Method::POST, 205, true),
         (Method::GET, 304, true),
         (Method::GET, 101, true),
         (Method::CONNECT, 200, true),
         (Method::CONNECT, 204, true),
         // A refused tunnel has a body.
         (Method::CONNECT, 403, false),
-        (Method::POST, 205, false),
         (Method::GET, 200, false),
         (Method::GET, 500, false),
     ];
@@ -745,6 +745,8 @@ async fn processes_share_the_slots_of_streams_on_redis() {
     }
     while first.frame().await.is_some() {}
     until_used(other.limiter(), 1).await;
+    // This process repeats its refusal for a short time, whatever another one gives back.
+    tokio::time::sleep(Duration::from_millis(25)).await;
     let third = stream(&other).await;
     assert_eq!(third.status(), StatusCode::OK);
     drop((second, third));

@@ -195,3 +195,18 @@ async fn levels_hold_their_slots_together() {
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(used(&tenant, "acme").await, 0);
 }
+
+#[tokio::test]
+async fn a_full_store_takes_slots_back_if_another_key_of_the_check_has_no_room() {
+    let store = MemoryStore::with_max_keys(1);
+    let user = RateLimiter::new(store.clone(), Quota::in_flight(3)).name("user");
+    let tenant = RateLimiter::new(store, Quota::in_flight(3)).name("tenant");
+    let permit = user.acquire("ada").await.unwrap();
+    for _ in 0..3 {
+        let levels = [user.on("ada"), tenant.on("acme")];
+        let error = RateLimiter::try_acquire_all(levels).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full);
+        assert_eq!(used(&user, "ada").await, 1);
+    }
+    drop(permit);
+}

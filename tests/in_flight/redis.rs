@@ -50,6 +50,8 @@ async fn processes_share_the_slots_of_a_key() {
     assert!(taken(&one).await.is_none() && taken(&other).await.is_none());
     first.release().await.unwrap();
     assert_eq!(used(&other).await, 1);
+    // This process repeats its refusal for a short time, whatever another one gives back.
+    tokio::time::sleep(Duration::from_millis(25)).await;
     let third = taken(&other).await.unwrap();
     drop((second, third));
     let took = until_used(&one, 0, Duration::from_secs(2)).await;

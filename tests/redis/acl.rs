@@ -52,6 +52,15 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
     }
     limiter.refund(&mut first, 1).await?;
     limiter.admin().credit(key.as_str(), 70).await?;
+    // Slots are taken, stated and given back.
+    let limiter = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("slots");
+    let permits = [
+        limiter.acquire(key.as_str()).await?,
+        limiter.acquire(key.as_str()).await?,
+    ];
+    for permit in permits {
+        permit.release().await?;
+    }
     Ok(())
 }
 

@@ -209,7 +209,7 @@ impl AutomaticBlocks {
                 StoreFuture::boxed(async move { blocks.count_or_block(&refused).await })
             });
             let sent = join_all(sent.collect()).await;
-            outcome = outcome.and(sent);
+            outcome = outcome.and(sent.into_iter().collect());
             refused = rest;
         }
         self.record(&outcome);

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::permit::{Acquired, Permit, Ticket};
-use super::sending::SlotRequest;
+use super::sending::{LevelSlots, SlotRequest};
 use super::table::PermitTable;
 use crate::decision::{Answers, DecisionView};
 use crate::error::{Error, ErrorKind};
@@ -15,18 +15,17 @@ use crate::limiter::check::{AskedLevels, record};
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::pending_check::{Checked, PendingCheck};
+use crate::quota::Quotas;
 use crate::store::{Check, PendingAnswers};
+use crate::telemetry::PermitMeter;
 
 /// The default of [`RateLimiter::max_wait`].
-pub(in crate::limiter) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
+const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The slots that a check takes, and how long it waits for them.
 #[derive(Default)]
 pub(crate) struct SlotsOfCheck {
-    /// The slots of each level.
-    slots: Vec<u32>,
-    /// The name of each level's limiter.
-    names: Vec<Arc<str>>,
+    levels: Vec<LevelSlots>,
     max_wait: Option<Duration>,
     line: Option<usize>,
     /// One for each time that the store was asked.
@@ -44,49 +43,54 @@ impl SlotsOfCheck {
     }
 
     pub(crate) fn add_level(&mut self, limiter: &RateLimiter, slots: u32) {
-        self.slots.push(slots);
-        self.names.push(Arc::clone(&limiter.name));
+        let meter = limiter.permits().meter.clone();
+        self.levels.push(LevelSlots { slots, meter });
     }
 
     /// Returns the slots that a level wants.
     pub(in crate::limiter) fn of_level(&self, level: usize) -> u32 {
-        self.slots.get(level).copied().unwrap_or(1)
-    }
-
-    /// Returns the names of the limiters of levels with these indices, for the metrics.
-    fn names(&self, levels: &[usize], default: &Arc<str>) -> Vec<Arc<str>> {
-        let names = levels.iter().map(|level| self.names.get(*level));
-        names
-            .map(|name| Arc::clone(name.unwrap_or(default)))
-            .collect()
+        self.levels.get(level).map_or(1, |level| level.slots)
     }
 
     pub(crate) fn into_tickets(self) -> Vec<Ticket> {
         self.tickets
     }
 
-    /// Asks the store about checks, of levels with these indices.
+    /// Returns the request of checks, of levels with these indices.
+    fn request<'a>(
+        &self,
+        limiter: &'a RateLimiter,
+        checks: &'a [Check<'a>],
+        levels: &[usize],
+    ) -> SlotRequest<'a> {
+        let levels = levels.iter().filter_map(|level| self.levels.get(*level));
+        SlotRequest {
+            store: &limiter.store,
+            checks,
+            levels: levels.cloned().collect(),
+            max_wait: self.max_wait,
+            line: self.line,
+            shares: None,
+        }
+    }
+
+    /// Asks the store about checks, of levels with these indices. While it fails, this process decides them by `shares`.
     pub(in crate::limiter) fn ask(
         &mut self,
         limiter: &RateLimiter,
         checks: &[Check<'_>],
         levels: &[usize],
+        shares: Option<Vec<Quotas>>,
     ) -> PendingAnswers {
-        let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
-        let (ticket, future) = limiter.permits().check(SlotRequest {
-            store: &limiter.store,
-            checks,
-            slots: &slots,
-            names: &self.names(levels, &limiter.name),
-            max_wait: self.max_wait,
-            line: self.line,
-        });
-        self.tickets.push(ticket);
+        let request = self.request(limiter, checks, levels);
+        let (ticket, future) = limiter
+            .permits()
+            .table
+            .check(SlotRequest { shares, ..request });
+        self.tickets.extend(ticket);
         future.into()
     }
-}
 
-impl SlotsOfCheck {
     /// Decides checks while the store fails: the rates by the fallback counts, the slots by those of this process.
     pub(in crate::limiter) fn fall_back(
         &mut self,
@@ -94,47 +98,53 @@ impl SlotsOfCheck {
         checks: &[Check<'_>],
         levels: &[usize],
     ) -> Option<Answers> {
-        let store = &limiter.store;
-        let slots: Vec<_> = levels.iter().map(|level| self.of_level(*level)).collect();
-        let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
-        let names = self.names(levels, &limiter.name);
-        let held = limiter.permits();
-        let held = held.hold(store, checks, &slots, &names, decide);
-        let (ticket, answers) = held?;
-        self.tickets.extend(ticket);
-        Some(answers)
+        // The check may have waited in line for the decision.
+        if let Some(decided) = self.tickets.last().and_then(Ticket::take_decision) {
+            return Some(decided);
+        }
+        self.hold(limiter, checks, levels, |checks| {
+            limiter.store.check_fallback(checks)
+        })
     }
 
-    /// Holds the slots of a level without asking anybody.
+    /// Holds the slots of checks without the store, if `decide` admits them.
     pub(in crate::limiter) fn hold(
         &mut self,
         limiter: &RateLimiter,
-        check: Check<'_>,
-        level: usize,
-    ) {
-        let slots = self.of_level(level);
-        let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-        let held = limiter.permits();
-        let names = [Arc::clone(&limiter.name)];
-        let held = held.hold(&limiter.store, &[check], &[slots], &names, admit);
-        self.tickets.extend(held.and_then(|(ticket, _)| ticket));
+        checks: &[Check<'_>],
+        levels: &[usize],
+        decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
+    ) -> Option<Answers> {
+        let request = self.request(limiter, checks, levels);
+        let (ticket, answers) = limiter.permits().table.hold(&request, decide)?;
+        self.tickets.extend(ticket);
+        Some(answers)
     }
 }
 
+/// The permits of a limiter.
+pub(in crate::limiter) struct LimiterPermits {
+    /// Those of the store in this process. The limiter keeps them, so that they are one holder for its time.
+    table: Arc<PermitTable>,
+    meter: PermitMeter,
+}
+
 impl RateLimiter {
-    /// Returns the permits of the store in this process. The limiter keeps them, so that they are one holder for its time.
-    fn permits(&self) -> &Arc<PermitTable> {
-        self.permits.get_or_init(|| PermitTable::of(&self.store))
+    fn permits(&self) -> &LimiterPermits {
+        self.permits.get_or_init(|| LimiterPermits {
+            table: PermitTable::of(&self.store),
+            meter: PermitMeter::new(&self.name),
+        })
     }
 
     /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds. After that, it returns an error
     /// of kind [`MaxWait`](ErrorKind::MaxWait).
     ///
-    /// A layer waits as long as [`RateLimitLayer::wait_up_to`](crate::RateLimitLayer::wait_up_to) says: by default, not at
-    /// all.
+    /// In a layer made [from](crate::RateLimitLayer) this limiter, requests wait for the same time unless
+    /// [`wait_up_to`](crate::RateLimitLayer::wait_up_to) says otherwise. Without a call of this method, they do not wait.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = max_wait;
+        self.max_wait = Some(max_wait);
         self
     }
 
@@ -232,7 +242,9 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let max_wait = levels.iter().map(|level| level.limiter.max_wait).max();
+            let max_waits = levels.iter().map(|level| level.limiter.max_wait);
+            let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
+            let max_wait = max_waits.max();
             match take(&levels, max_wait).await? {
                 Acquired::Permit(permit) => Ok(permit),
                 Acquired::Refused(decision) => {

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::clock::certain_part;
-use crate::decision::Holding;
+use crate::decision::{Answer, Holding};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore};
 use crate::telemetry::PermitMeter;
 
-/// How long releases are gathered for one message, in microseconds, unless the limit is nearly reached.
-const GATHERED: u64 = 2_000;
+/// How long releases are gathered for one message, in microseconds.
+pub(super) const GATHERED: u64 = 2_000;
 
 /// The mean time between two attempts of a check that waits, in microseconds. Each is between half of it and half more.
 pub(super) const POLL: u64 = 25_000;
@@ -33,49 +34,53 @@ const LEASE_IN_PROCESS: u64 = 30 * 86_400 * 1_000_000;
 pub(super) type Listener = oneshot::Sender<Result<(), Error>>;
 
 /// The slots that this process holds of a key.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each one is a fact of its own"
-)]
 pub(super) struct HeldKey {
     pub(super) limiter: Key,
-    pub(super) key: Key,
+    key: Key,
     /// The quotas in flight, as they were last asked.
     pub(super) quotas: Quotas,
-    pub(super) store: ProtectedStore,
+    store: ProtectedStore,
     pub(super) meter: PermitMeter,
     /// The lease of the holder's entry, in microseconds.
     pub(super) lease: u64,
     /// The slots of permits.
-    pub(super) held: u32,
+    held: u32,
     /// The slots of permits that are lost and were not dropped yet. They are stated, too: their work goes on.
-    pub(super) lost: u32,
+    lost: u32,
     /// Permits of an earlier epoch are lost.
     pub(super) epoch: u64,
     /// The time at which the permits are lost. `None` until the store has acknowledged any.
     pub(super) valid_until: Option<u64>,
+    /// How often the store had lost data when it last acknowledged the key. `None` until then.
+    pub(super) losses: Option<u64>,
     /// Whether a message is under way.
     pub(super) is_busy: bool,
-    /// Whether slots were given back since the last message.
+    /// Whether the store may have another count: slots were given back since the last message, or it had no reply.
     pub(super) is_changed: bool,
-    /// Whether the last message may have been executed without a reply.
-    pub(super) is_unsure: bool,
-    /// The used slots, over all processes, and the limit, as the store last answered.
-    pub(super) used: u32,
-    pub(super) limit: u32,
+    /// How long releases are gathered for one message, in microseconds. Not at all if the limit is nearly reached.
+    pub(super) gathered: u64,
     /// The checks that no message has.
     pub(super) waiting: BTreeSet<u64>,
     /// When they ask.
     pub(super) asks_at: Option<u64>,
-    /// Whether some of them could not ask, because they or earlier ones need another key that was busy.
-    pub(super) has_blocked: bool,
-    /// Whether the last message has brought slots.
-    pub(super) has_granted: bool,
+    /// Whether they ask again when the message ends: some could not ask because another key was busy, or others got slots.
+    pub(super) asks_again: bool,
     /// When the key is stated even if no check asks.
     pub(super) states_at: Option<u64>,
+    /// The last refusal, which is repeated for a short time.
+    pub(super) refusal: Option<Refusal>,
     pub(super) timer: Option<u64>,
     /// Those who wait until the store knows what was given back.
     pub(super) listeners: Vec<Listener>,
+}
+
+/// A refusal by slots.
+pub(super) struct Refusal {
+    pub(super) wanted: u32,
+    pub(super) cost: u32,
+    pub(super) quotas: Quotas,
+    pub(super) answer: Answer,
+    pub(super) until: u64,
 }
 
 impl HeldKey {
@@ -95,36 +100,32 @@ impl HeldKey {
             lost: 0,
             epoch: 0,
             valid_until: None,
+            losses: None,
             is_busy: false,
             is_changed: false,
-            is_unsure: false,
-            used: 0,
-            limit: u32::MAX,
+            gathered: GATHERED,
             waiting: BTreeSet::new(),
             asks_at: None,
-            has_blocked: false,
-            has_granted: false,
+            asks_again: false,
             states_at: None,
+            refusal: None,
             timer: None,
             listeners: Vec::new(),
         }
     }
 
     /// Takes in the quotas that a check asks.
-    pub(super) fn ask(&mut self, quotas: &Quotas, store: &ProtectedStore) {
+    pub(super) fn ask(&mut self, quotas: &Quotas) {
         let in_flight = || quotas.iter().filter(|quota| quota.is_in_flight());
-        if !self.quotas.iter().eq(in_flight()) {
-            self.quotas = in_flight().cloned().collect();
+        if self.quotas.iter().eq(in_flight()) {
+            return;
         }
+        self.quotas = in_flight().cloned().collect();
+        let longest = self.quotas.iter().map(Quota::window_micros).max();
         // The memory of this process ends with the permits in it.
-        self.lease = match store.is_in_process() {
+        self.lease = match self.store.is_in_process() {
             true => LEASE_IN_PROCESS,
-            false => self
-                .quotas
-                .iter()
-                .map(Quota::window_micros)
-                .max()
-                .unwrap_or(0),
+            false => longest.unwrap_or(0),
         };
     }
 
@@ -133,10 +134,38 @@ impl HeldKey {
         self.held.saturating_add(self.lost)
     }
 
+    /// Begins a message, with all that has to be said. Returns what it states.
+    pub(super) fn begin_message(&mut self, holder: [u8; 16], sequence: u64, now: u64) -> Holding {
+        let holding = self.holding(holder, sequence, now);
+        self.is_busy = true;
+        (self.asks_at, self.states_at) = (None, None);
+        let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
+        if has_news { holding.stated() } else { holding }
+    }
+
+    /// Returns what is held now.
+    pub(super) fn holding(&mut self, holder: [u8; 16], sequence: u64, now: u64) -> Holding {
+        self.settle_end(now);
+        let lease = Duration::from_micros(self.lease);
+        Holding::new(holder, sequence, self.stated(), 0, lease)
+    }
+
     /// Returns the check that only states what is held.
-    pub(super) fn statement(&self, holding: Holding) -> OwnedChecks {
+    pub(super) fn statement(&self, mut holding: Holding) -> (ProtectedStore, OwnedChecks) {
+        self.meter.record_renewal();
+        if self.store.is_in_process() && holding.held == 0 {
+            // No earlier message can come late there, so that the entry can go.
+            holding.lease = Duration::from_millis(1);
+        }
         let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);
-        OwnedChecks::from_iter([check.with_holding(&holding).into()])
+        let checks = OwnedChecks::from_iter([check.with_holding(&holding).into()]);
+        (self.store.clone(), checks)
+    }
+
+    /// Returns the part of the store that has the key. Its parts fail one by one.
+    pub(super) fn partition(&self) -> usize {
+        let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);
+        self.store.partition_of(check.counted_key())
     }
 
     /// Makes the permits lost if the lease has ended.
@@ -152,26 +181,27 @@ impl HeldKey {
         }
     }
 
-    /// Lets those ask that another check has kept from it.
-    pub(super) fn unblock(&mut self, now: u64) {
-        if std::mem::take(&mut self.has_blocked) {
-            self.asks_at = Some(now);
-        }
+    /// Holds the slots of a new permit. Returns its epoch.
+    pub(super) fn grant(&mut self, slots: u32) -> u64 {
+        self.held = self.held.saturating_add(slots);
+        self.meter.record_grant(slots);
+        self.asks_again = true;
+        self.refusal = None;
+        self.epoch
     }
 
-    /// Sets when those ask who were left out of a message: at once if others got slots.
-    pub(super) fn ask_again(&mut self, now: u64) {
-        let has_granted = std::mem::take(&mut self.has_granted);
-        if !self.waiting.is_empty() {
-            let next = if has_granted {
-                now
-            } else {
-                now + jittered(POLL)
-            };
-            self.asks_at = Some(self.asks_at.map_or(next, |at| at.min(next)));
-        }
+    /// Holds the slots of a new permit that the store does not know. Returns its epoch.
+    pub(super) fn grant_untold(&mut self, slots: u32, now: u64) -> u64 {
+        // The store is told again and again. Until it answers, the lease is that of the first permit.
+        let until = now + certain_part(self.lease);
+        self.valid_until.get_or_insert(until);
+        self.is_changed = true;
+        let retry_at = now + self.retry_after();
+        self.states_at.get_or_insert(retry_at);
+        self.grant(slots)
     }
 
+    /// Gives the slots of a permit back.
     pub(super) fn release(&mut self, slots: u32, epoch: u64, now: u64) {
         let of = if epoch == self.epoch {
             &mut self.held
@@ -180,69 +210,81 @@ impl HeldKey {
         };
         *of = of.saturating_sub(slots);
         self.is_changed = true;
-        self.set_flush(now);
+        self.refusal = None;
+        self.flush(now);
     }
 
-    /// Sets when a change is told.
-    fn set_flush(&mut self, now: u64) {
+    /// Sets when the store learns what was given back.
+    fn flush(&mut self, now: u64) {
         let is_wanted = !self.waiting.is_empty();
-        let is_nearly_full = self.used.saturating_add(1) >= self.limit;
-        let at = if is_wanted || is_nearly_full {
-            now
-        } else {
-            now + GATHERED
-        };
-        self.states_at = Some(self.states_at.map_or(at, |known| known.min(at)));
+        let is_urgent = is_wanted || !self.listeners.is_empty();
+        self.state_at(if is_urgent { now } else { now + self.gathered });
         if is_wanted {
             self.asks_at = Some(now);
         }
     }
 
+    /// States the key at this time, or before.
+    pub(super) fn state_at(&mut self, at: u64) {
+        self.states_at = Some(self.states_at.map_or(at, |known| known.min(at)));
+    }
+
+    /// Lets those ask at this time, or before, that wait.
+    pub(super) fn ask_at(&mut self, at: u64) {
+        self.asks_at = Some(self.asks_at.map_or(at, |known| known.min(at)));
+    }
+
     /// Takes in the end of a message.
     pub(super) fn end_message(&mut self, sent_at: u64, has_failed: bool, now: u64) {
-        self.is_unsure = has_failed;
         if has_failed {
             self.is_changed = true;
             self.states_at = Some(now + self.retry_after());
             return;
         }
-        let until = sent_at.saturating_add(certain_part(self.lease));
-        if self.stated() > 0 {
-            self.valid_until = Some(self.valid_until.map_or(until, |known| known.max(until)));
-            // At the latest then, so that the jitter only shortens the time.
-            let third = self.lease / RENEWALS;
-            self.states_at = Some(sent_at + third - jittered(third / 4));
-        } else {
-            self.valid_until = None;
-        }
+        self.valid_until = match self.stated() {
+            0 => None,
+            _ => {
+                // At the latest then, so that the jitter only shortens the time.
+                let third = self.lease / RENEWALS;
+                self.state_at(sent_at + third - jittered(third / 4));
+                self.valid_until
+                    .max(Some(sent_at.saturating_add(certain_part(self.lease))))
+            }
+        };
         if self.is_changed {
-            self.set_flush(now);
+            self.flush(now);
         }
     }
 
     /// Returns the time until a failed message is repeated.
-    pub(super) fn retry_after(&self) -> u64 {
+    fn retry_after(&self) -> u64 {
         jittered((self.lease / RETRIES).min(MAX_RETRY))
     }
 
-    pub(super) fn due_at(&self) -> Option<u64> {
-        let asks_at = self.asks_at.filter(|_| !self.waiting.is_empty());
-        [asks_at, self.states_at].into_iter().flatten().min()
-    }
-
     pub(super) fn is_due(&self, now: u64) -> bool {
-        !self.is_busy && self.due_at().is_some_and(|at| at <= now)
+        let asks = !self.waiting.is_empty() && self.asks_at.is_some_and(|at| at <= now);
+        !self.is_busy && (asks || self.states(now))
     }
 
     pub(super) fn states(&self, now: u64) -> bool {
         !self.is_busy && self.states_at.is_some_and(|at| at <= now)
     }
 
+    /// Returns when something is to be done about the key.
+    pub(super) fn next_timer(&self) -> Option<u64> {
+        let asks_at = self.asks_at.filter(|_| !self.waiting.is_empty());
+        let refused_until = self.refusal.as_ref().map(|refusal| refusal.until);
+        let timers = [asks_at, self.states_at].map(|at| at.filter(|_| !self.is_busy));
+        timers.into_iter().chain([refused_until]).flatten().min()
+    }
+
+    /// Returns whether nothing is left to say or to remember.
     pub(super) fn is_over(&self) -> bool {
         !self.is_busy
             && self.stated() == 0
             && self.waiting.is_empty()
             && self.states_at.is_none()
+            && self.refusal.is_none()
             && !self.is_changed
     }
 }

@@ -15,8 +15,7 @@ mod sending;
 mod state;
 mod table;
 
-pub(super) use acquire::DEFAULT_MAX_WAIT;
+pub(super) use acquire::LimiterPermits;
 pub(crate) use acquire::SlotsOfCheck;
 
 pub use permit::{Acquired, Permit};
-pub(super) use table::PermitTable;

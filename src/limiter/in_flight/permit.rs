@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::table::{LostAt, PermitTable};
-use crate::decision::{Decision, DecisionView};
+use super::table::PermitTable;
+use crate::decision::{Answers, Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 
 /// Slots of a quota [in flight](crate::Quota::in_flight), held until the permit is dropped.
@@ -106,16 +106,10 @@ impl Permit {
     /// ```
     pub async fn lost(&self) {
         loop {
-            let next = self.tickets.iter().map(Ticket::lost_at);
-            let next = next.min_by_key(|at| match at {
-                LostAt::Lost => 0,
-                LostAt::In(micros) => *micros,
-                LostAt::Never => u64::MAX,
-            });
-            match next {
-                Some(LostAt::Lost) => return,
-                Some(LostAt::In(micros)) => sleep(Duration::from_micros(micros)).await,
-                Some(LostAt::Never) | None => std::future::pending().await,
+            match self.tickets.iter().filter_map(Ticket::lost_in).min() {
+                Some(0) => return,
+                Some(micros) => sleep(Duration::from_micros(micros)).await,
+                None => std::future::pending().await,
             }
         }
     }
@@ -145,22 +139,18 @@ impl Ticket {
         }
     }
 
-    fn lost_at(&self) -> LostAt {
-        self.table.lost_at(self.number)
+    /// Returns the decision of this process in place of the store, if there is one.
+    pub(super) fn take_decision(&self) -> Option<Answers> {
+        self.table.lock().decided_here.remove(&self.number)
+    }
+
+    fn lost_in(&self) -> Option<u64> {
+        self.table.lost_in(self.number)
     }
 
     async fn release(mut self) -> Result<(), Error> {
         self.is_over = true;
-        let mut told = Vec::new();
-        let ids = {
-            let mut state = self.table.lock();
-            let now = self.table.clock.now();
-            let ids = self.table.end(&mut state, self.number, now);
-            told.extend(ids.iter().filter_map(|id| state.listen(*id, now)));
-            ids
-        };
-        self.table.send_due(ids);
-        for told in told {
+        for told in self.table.end(self.number, true) {
             told.await.unwrap_or_else(|_| Err(dropped()))?;
         }
         Ok(())
@@ -169,16 +159,8 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let ids = {
-            let mut state = self.table.lock();
-            let now = self.table.clock.now();
-            self.table.end(&mut state, self.number, now)
-        };
-        if !ids.is_empty() {
-            self.table.send_due(ids);
+        if !self.is_over {
+            drop(self.table.end(self.number, false));
         }
     }
 }

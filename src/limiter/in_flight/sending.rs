@@ -1,37 +1,69 @@
 //! How messages about slots are sent: by tasks of the table, not of a caller, so that a caller that goes away loses none.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::message::{Message, Reply, Slots};
+use super::held_key::HeldKey;
+use super::message::{AllWanted, Caller, CallerWait, Message, Reply, SlotCheck, Wanted};
 use super::permit::Ticket;
-use super::state::Waiter;
+use super::state::{State, Told};
 use super::table::PermitTable;
+use crate::clock::micros;
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
-use crate::key::Fingerprint;
-use crate::store::{Check, OwnedChecks, ProtectedStore, StoreFuture, to_owned};
+use crate::quota::Quotas;
+use crate::store::{Check, ProtectedStore, StoreFuture, join_all, to_owned};
+use crate::telemetry::{PermitMeter, PermitWait};
 
 /// A check that wants slots.
-#[derive(Clone, Copy)]
 pub(in crate::limiter) struct SlotRequest<'a> {
     pub(in crate::limiter) store: &'a ProtectedStore,
     pub(in crate::limiter) checks: &'a [Check<'a>],
-    /// The slots that each of them wants, at most those of its quotas.
-    pub(in crate::limiter) slots: &'a [u32],
-    /// The names of their limiters.
-    pub(in crate::limiter) names: &'a [Arc<str>],
+    pub(in crate::limiter) levels: Vec<LevelSlots>,
     /// How long the check is repeated after a refusal. `None` if it is not.
     pub(in crate::limiter) max_wait: Option<Duration>,
     /// The most checks that wait for a key. Others are not repeated.
     pub(in crate::limiter) line: Option<usize>,
+    /// The quotas of each level by which this process decides while the store fails. `None` if it does not.
+    pub(in crate::limiter) shares: Option<Vec<Quotas>>,
+}
+
+/// The slots that a level wants if it has quotas in flight, at most those of its quotas.
+#[derive(Clone)]
+pub(in crate::limiter) struct LevelSlots {
+    pub(in crate::limiter) slots: u32,
+    pub(in crate::limiter) meter: PermitMeter,
+}
+
+impl SlotRequest<'_> {
+    /// Returns the slots that the levels with quotas in flight want.
+    fn wanted(&self) -> AllWanted {
+        let levels = self.checks.iter().zip(&self.levels).enumerate();
+        let in_flight = levels.filter(|(_, (check, _))| check.quotas.min_slots().is_some());
+        let wanted = in_flight.map(|(level, (check, of_level))| Wanted {
+            level,
+            id: check.counted_key().fingerprint(),
+            slots: of_level.slots,
+        });
+        wanted.collect()
+    }
+
+    /// Makes the keys of these levels, which take in their quotas.
+    fn add_keys(&self, state: &mut State, wanted: &[Wanted]) {
+        for Wanted { level, id, .. } in wanted {
+            if let (Some(check), Some(of_level)) =
+                (self.checks.get(*level), self.levels.get(*level))
+            {
+                let new = || HeldKey::new(check.counted_key(), self.store, &of_level.meter);
+                state.keys.entry(*id).or_insert_with(new).ask(check.quotas);
+            }
+        }
+    }
 }
 
 impl PermitTable {
@@ -39,170 +71,171 @@ impl PermitTable {
     pub(in crate::limiter) fn check(
         self: &Arc<Self>,
         request: SlotRequest<'_>,
-    ) -> (Ticket, StoreFuture) {
-        let (answer, receiver) = oneshot::channel();
-        let slots = in_flight(request.checks, request.slots);
-        let ids: Vec<_> = slots.iter().map(|(_, id, _)| *id).collect();
+    ) -> (Option<Ticket>, StoreFuture) {
+        let SlotRequest { store, checks, .. } = request;
+        let wanted = request.wanted();
         let mut state = self.lock();
         let now = self.clock.now();
-        let waits_until = request
-            .max_wait
-            .map(|wait| now.saturating_add(crate::clock::micros(wait)));
-        let waiter = Waiter {
-            store: request.store.clone(),
-            checks: to_owned(request.checks),
-            slots,
-            waits_until,
-            wait: None,
-            answer,
+        let is_full = wanted.iter().any(|wanted| {
+            let waiting = state
+                .keys
+                .get(&wanted.id)
+                .map_or(0, |key| key.waiting.len());
+            request.line.is_some_and(|line| waiting >= line)
+        });
+        let max_wait = request.max_wait.filter(|_| !is_full);
+        if max_wait.is_none()
+            && let Some(refused) = state.remembered(checks, &wanted, now)
+        {
+            return (None, StoreFuture::ready(Ok(refused)));
+        }
+        state.latest_ticket += 1;
+        let ticket = state.latest_ticket;
+        request.add_keys(&mut state, &wanted);
+        state.each(&wanted, |key, _| {
+            key.waiting.insert(ticket);
+            key.ask_at(now);
+        });
+        let wait = max_wait.map(|max_wait| CallerWait {
+            since: now,
+            until: now.saturating_add(micros(max_wait)),
+            not_before: 0,
+            meter: PermitWait::begin(wanted.iter().filter_map(|wanted| {
+                let level = request.levels.get(wanted.level)?;
+                Some(level.meter.clone())
+            })),
+        });
+        let ids: SmallVec<[_; 2]> = wanted.iter().map(|wanted| wanted.id).collect();
+        let (answer, receiver) = oneshot::channel();
+        let check = SlotCheck {
+            store: store.clone(),
+            checks: to_owned(checks),
+            wanted,
+            caller: Some(Caller {
+                ticket,
+                answer,
+                wait,
+                shares: request.shares,
+            }),
         };
-        let meters = state.meters(request.checks, request.names);
-        let ticket = self.add(&mut state, waiter, &meters, request.line, now);
-        let message = self.next_message(&mut state, ids, now);
+        state.line.insert(ticket, check);
+        let message = self.next_message(&mut state, &ids, now);
         drop(state);
         let ticket = Ticket::new(Arc::clone(self), ticket);
-        self.send(message, request.store.is_in_process());
-        (ticket, StoreFuture::waiting(receiver))
+        self.send(message);
+        (Some(ticket), StoreFuture::waiting(receiver))
     }
 
     /// Holds slots without the store, if `decide` admits them by what this process holds. The store learns it later.
     pub(in crate::limiter) fn hold(
         self: &Arc<Self>,
-        store: &ProtectedStore,
-        checks: &[Check<'_>],
-        slots: &[u32],
-        names: &[Arc<str>],
+        request: &SlotRequest<'_>,
         decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<(Option<Ticket>, Answers)> {
-        let slots = in_flight(checks, slots);
+        let (checks, wanted) = (request.checks, request.wanted());
         let mut state = self.lock();
         let now = self.clock.now();
-        let meters = state.meters(checks, names);
-        let holdings = self.holdings(&mut state, store, checks, &slots, &meters, now);
-        let mut checks = checks.to_vec();
-        for (check, holding) in checks.iter_mut().zip(&holdings) {
-            check.holding = holding.as_ref();
-        }
+        request.add_keys(&mut state, &wanted);
         // Under the lock, so that no two checks see the same slot free.
-        let mut answers = decide(&checks)?;
-        state.suggest_waits(&slots, &checks, &mut answers);
-        let ticket = answers
-            .are_admitted()
-            .then(|| state.grant_locally(&slots, now));
+        let decided = self.ask_here(&mut state, checks.to_vec(), &wanted, decide, now);
+        let decided = decided.map(|mut answers| {
+            let quotas = |level: usize| checks.get(level).map(|check| check.quotas);
+            state.prepare(&wanted, quotas, &mut answers);
+            let ticket = answers.are_admitted().then(|| {
+                state.latest_ticket += 1;
+                let ticket = state.latest_ticket;
+                state.grant(ticket, &wanted, false, now);
+                Ticket::new(Arc::clone(self), ticket)
+            });
+            (ticket, answers)
+        });
+        for wanted in &wanted {
+            state.update_timer(wanted.id, now);
+        }
         drop(state);
         self.wait_for_timers(None);
-        let ticket = ticket.map(|ticket| Ticket::new(Arc::clone(self), ticket));
-        Some((ticket, answers))
+        decided
     }
 
-    /// Sends what is due about these keys.
-    pub(super) fn send_due(self: &Arc<Self>, ids: impl IntoIterator<Item = Fingerprint>) {
+    /// Gives the slots of a permit back, or gives a check up. Returns what waits until the store knows, if it `is_awaited`.
+    pub(super) fn end(self: &Arc<Self>, ticket: u64, is_awaited: bool) -> Vec<Told> {
         let mut state = self.lock();
         let now = self.clock.now();
-        let message = self.next_message(&mut state, ids, now);
+        let (ids, told) = state.end(ticket, is_awaited, now);
+        let message = self.next_message(&mut state, &ids, now);
         drop(state);
-        let is_in_process = message.as_ref().is_some_and(Message::is_in_process);
-        self.send(message, is_in_process);
+        if !ids.is_empty() {
+            self.send(message);
+        }
+        told
     }
 
     /// Sends a message, and has a task wait for the timers.
-    fn send(self: &Arc<Self>, message: Option<Message>, is_in_process: bool) {
+    fn send(self: &Arc<Self>, message: Option<Message>) {
         if let Some(message) = message {
-            if is_in_process {
-                // A store in memory answers at once.
+            if message.is_in_process() {
                 Run::new(self, message, None).now();
             } else {
-                self.spawn(None, |runtime| Run::new(self, message, runtime).in_task());
+                let runtime = self.lock().runtime(None);
+                let run = Run::new(self, message, runtime.as_ref().map(Handle::id));
+                if let Some(runtime) = runtime {
+                    runtime.spawn(run.in_task());
+                }
             }
         }
         self.wait_for_timers(None);
-    }
-
-    /// Spawns a task on the current runtime, or on another one on which checks were made, but not on one that has ended.
-    /// Without a runtime, the task is dropped.
-    fn spawn<F: Future<Output = ()> + Send + 'static>(
-        &self,
-        ended: Option<Id>,
-        task: impl FnOnce(Option<Id>) -> F,
-    ) {
-        let runtime = {
-            let mut state = self.lock();
-            let current = Handle::try_current().ok();
-            if let Some(current) = current.filter(|current| !state.knows(current)) {
-                state.runtimes.push(current);
-            }
-            state.runtimes.retain(|runtime| Some(runtime.id()) != ended);
-            let current = Handle::try_current().ok();
-            let current = current.filter(|current| Some(current.id()) != ended);
-            current.or_else(|| state.runtimes.last().cloned())
-        };
-        let task = task(runtime.as_ref().map(Handle::id));
-        if let Some(runtime) = runtime {
-            runtime.spawn(task);
-        }
     }
 
     /// Spawns the task that waits for the timers, unless there is one or there are no timers.
     fn wait_for_timers(self: &Arc<Self>, ended: Option<Id>) {
-        {
-            let mut state = self.lock();
-            let Some(next) = state.next_timer() else {
-                return;
-            };
-            match state.waits_for {
-                Some(waits_for) if waits_for <= next => return,
-                Some(_) => {
-                    state.waits_for = Some(next);
-                    drop(state);
-                    self.timers_changed.notify_one();
+        let mut state = self.lock();
+        let Some(next) = state.next_timer() else {
+            return;
+        };
+        match state.waits_for {
+            Some(waits_for) if waits_for <= next => {}
+            Some(_) => {
+                state.waits_for = Some(next);
+                drop(state);
+                self.timers_changed.notify_one();
+            }
+            None => {
+                let Some(runtime) = state.runtime(ended) else {
                     return;
-                }
-                None => {}
+                };
+                state.waits_for = Some(next);
+                drop(state);
+                let (table, id) = (Arc::clone(self), runtime.id());
+                runtime.spawn(Timers { table, runtime: id }.run());
             }
-            let current = Handle::try_current().ok();
-            let mut runtimes = state.runtimes.iter().chain(&current);
-            if !runtimes.any(|runtime| Some(runtime.id()) != ended) {
-                return;
-            }
-            state.waits_for = Some(next);
         }
-        let table = Arc::clone(self);
-        self.spawn(ended, |runtime| Timers { table, runtime }.run());
     }
 }
 
 /// A task that sends what is due by a timer. If its runtime ends, another one takes over.
 struct Timers {
     table: Arc<PermitTable>,
-    runtime: Option<Id>,
+    runtime: Id,
 }
 
 impl Timers {
     async fn run(self) {
         loop {
             for message in self.due() {
-                let is_in_process = message.is_in_process();
-                let run = Run::new(&self.table, message, self.runtime);
-                if is_in_process {
-                    run.now();
-                } else {
-                    tokio::spawn(run.in_task());
-                }
+                self.table.send(Some(message));
             }
             let Some(next) = self.next() else { return };
             // Whichever comes first.
             let _ = timeout(next, self.table.timers_changed.notified()).await;
         }
     }
-}
 
-impl Timers {
     /// Returns the messages that are due.
     fn due(&self) -> Vec<Message> {
         let mut state = self.table.lock();
         let now = self.table.clock.now();
-        let due = state.take_due(now).into_iter();
-        due.filter_map(|id| self.table.next_message(&mut state, [id], now))
+        let due = state.due(now).into_iter();
+        due.filter_map(|id| self.table.next_message(&mut state, &[id], now))
             .collect()
     }
 
@@ -218,13 +251,14 @@ impl Timers {
 
 impl Drop for Timers {
     fn drop(&mut self) {
-        let mut state = self.table.lock();
-        if state.waits_for.take().is_some() {
-            drop(state);
-            self.table.wait_for_timers(self.runtime);
+        let has_ended = self.table.lock().waits_for.take().is_some();
+        if has_ended {
+            self.table.wait_for_timers(Some(self.runtime));
         }
     }
 }
+
+const NOT_READY: &str = "a store in this process has to answer at once";
 
 /// The message that is under way. Without a reply, its keys may hold slots in the store that nobody has.
 struct Run {
@@ -246,13 +280,8 @@ impl Run {
     fn now(mut self) {
         while let Some(message) = &self.message {
             let replies = message.ask().into_iter().map(|reply| {
-                let reply = reply.try_ready();
-                reply.unwrap_or_else(|_| {
-                    Err(Error::new(
-                        ErrorKind::Unsupported,
-                        "a store in this process has to answer at once",
-                    ))
-                })
+                let not_ready = |_| Err(Error::new(ErrorKind::Unsupported, NOT_READY));
+                reply.try_ready().unwrap_or_else(not_ready)
             });
             let replies = replies.collect();
             self.complete(replies);
@@ -262,21 +291,20 @@ impl Run {
     /// Sends the message, and those that follow it.
     async fn in_task(mut self) {
         while let Some(message) = &self.message {
-            let replies = all(message.ask()).await;
+            let replies = join_all(message.ask()).await;
             self.complete(replies);
+            self.table.wait_for_timers(None);
         }
-        self.table.wait_for_timers(None);
     }
 
     /// Takes in the replies. The next message about the same keys follows.
     fn complete(&mut self, replies: Vec<Reply>) {
-        let Some(message) = self.message.take() else {
-            return;
-        };
-        let mut state = self.table.lock();
-        let now = self.table.clock.now();
-        let ids = self.table.complete(&mut state, message, replies, now);
-        self.message = self.table.next_message(&mut state, ids, now);
+        if let Some(message) = self.message.take() {
+            let mut state = self.table.lock();
+            let now = self.table.clock.now();
+            let ids = self.table.complete(&mut state, message, replies, now);
+            self.message = self.table.next_message(&mut state, &ids, now);
+        }
     }
 }
 
@@ -294,52 +322,12 @@ impl Drop for Run {
 }
 
 impl Message {
-    fn is_in_process(&self) -> bool {
-        self.parts.iter().all(|part| part.store.is_in_process())
-    }
-
     /// Asks the store about each part.
     fn ask(&self) -> Vec<StoreFuture> {
-        let ask = |store: &ProtectedStore, checks: &OwnedChecks| {
-            let checks: Vec<_> = checks.iter().map(|check| check.check()).collect();
-            store.ask_uncached(&checks)
+        let ask = |part: &SlotCheck| {
+            let checks: Vec<_> = part.checks.iter().map(|check| check.check()).collect();
+            part.store.ask_uncached(&checks)
         };
-        let parts = self.parts.iter();
-        parts.map(|part| ask(&part.store, &part.checks)).collect()
+        self.parts.iter().map(ask).collect()
     }
-}
-
-/// Returns the slots that checks want of their keys.
-fn in_flight(checks: &[Check<'_>], slots: &[u32]) -> Slots {
-    let levels = checks.iter().zip(slots).enumerate();
-    let in_flight = levels.filter(|(_, (check, _))| check.quotas.min_slots().is_some());
-    in_flight
-        .map(|(level, (check, slots))| (level, check.counted_key().fingerprint(), *slots))
-        .collect()
-}
-
-/// Waits for all of these futures at once.
-async fn all(futures: Vec<StoreFuture>) -> Vec<Reply> {
-    let mut pending: Vec<_> = futures
-        .into_iter()
-        .map(|future| (Some(future), None))
-        .collect();
-    poll_fn(|cx| {
-        let mut are_ready = true;
-        for (future, reply) in &mut pending {
-            if let Some(polled) = future {
-                match Pin::new(polled).poll(cx) {
-                    Poll::Ready(ready) => (*future, *reply) = (None, Some(ready)),
-                    Poll::Pending => are_ready = false,
-                }
-            }
-        }
-        if are_ready {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    pending.into_iter().filter_map(|(_, reply)| reply).collect()
 }

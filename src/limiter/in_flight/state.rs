@@ -1,250 +1,365 @@
 //! The keys of a table, the checks that wait, and the permits.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
-use super::held_key::HeldKey;
-use super::message::{Part, Reply, Slots, next_attempt, told_to_caller};
-use crate::clock::certain_part;
-use crate::decision::Answers;
+use super::held_key::{GATHERED, HeldKey, POLL, Refusal, jittered};
+use super::message::{Caller, SlotCheck, Wanted, answer_to_caller};
+use crate::decision::{Answer, Answers, QuotaAnswer, Source, Wait};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::store::{Check, OwnedChecks, ProtectedStore};
-use crate::telemetry::{PermitMeter, PermitWait};
+use crate::quota::{Quota, Quotas};
+use crate::store::Check;
 
 /// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
 const REMEMBERED_TIMES: usize = 33;
+
+/// The longest time for which a refusal is repeated, in microseconds: other processes may give slots back.
+const REPEATED: u64 = 20_000;
 
 /// The state of a table, which its lock protects.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) keys: HashMap<Fingerprint, HeldKey, HashFingerprint>,
     /// The checks that no message has, by ticket: in the order of their arrival.
-    pub(super) waiting: BTreeMap<u64, Waiter>,
-    /// The checks that have not ended, and the permits.
-    pub(super) tickets: HashMap<u64, Stage>,
+    pub(super) line: BTreeMap<u64, SlotCheck>,
+    /// The tickets of checks that a message has. Those of callers that have gone are missing.
+    pub(super) sent: HashSet<u64>,
+    /// The permits, by ticket.
+    pub(super) permits: HashMap<u64, HeldSlots>,
+    /// The decisions of this process in place of the store, until the caller takes them.
+    pub(super) decided_here: HashMap<u64, Answers>,
     pub(super) latest_ticket: u64,
     pub(super) sequence: u64,
+    /// How often the store has lost data.
+    pub(super) losses: u64,
     /// When keys have something to say, in order.
-    pub(super) timers: BTreeSet<(u64, Fingerprint)>,
+    timers: BTreeSet<(u64, Fingerprint)>,
+    /// The keys whose last message has failed, by the part of the store that has them.
+    failed: BTreeMap<usize, BTreeSet<Fingerprint>>,
     /// The last times for which permits of a limiter were held, by the fingerprint of its name.
-    pub(super) held_for: HashMap<Fingerprint, VecDeque<u64>, HashFingerprint>,
-    /// The metrics of limiters, by the fingerprints of their names.
-    pub(super) meters: HashMap<Fingerprint, PermitMeter, HashFingerprint>,
+    held_for: HashMap<Fingerprint, VecDeque<u64>, HashFingerprint>,
     /// The runtimes on which checks were made. Messages are sent on one of them if there is no current one.
-    pub(super) runtimes: Vec<Handle>,
+    runtimes: Vec<Handle>,
     /// The timer that a task waits for, at the latest. `None` without such a task.
     pub(super) waits_for: Option<u64>,
 }
 
-/// A check that wants slots.
-pub(super) struct Waiter {
-    pub(super) store: ProtectedStore,
-    pub(super) checks: OwnedChecks,
-    pub(super) slots: Slots,
-    /// Until when the check is repeated after a refusal. `None` if it is not.
-    pub(super) waits_until: Option<u64>,
-    /// Since when the check waits, for the metrics. `None` if it is not repeated.
-    pub(super) wait: Option<(PermitWait, u64)>,
-    pub(super) answer: oneshot::Sender<Reply>,
-}
-
-/// The slots of a permit: the key, the number, and the epoch.
-pub(super) type Granted = SmallVec<[(Fingerprint, u32, u64); 1]>;
-
-pub(super) enum Stage {
-    /// No message has the check.
-    Waiting,
-    /// A message with the check is under way.
-    Sent,
-    /// The permit exists since then.
-    Granted(Granted, u64),
+/// The slots of a permit.
+pub(super) struct HeldSlots {
+    pub(super) since: u64,
+    /// The key, the number, and the epoch.
+    pub(super) slots: SmallVec<[(Fingerprint, u32, u64); 1]>,
 }
 
 impl State {
-    /// Returns the tickets that wait for these keys, and for others that these tickets wait for.
-    pub(super) fn tickets_around(&self, ids: &[Fingerprint]) -> BTreeSet<u64> {
+    /// Visits the keys of which slots are wanted.
+    pub(super) fn each<'a>(
+        &mut self,
+        wanted: &'a [Wanted],
+        mut visit: impl FnMut(&mut HeldKey, &'a Wanted),
+    ) {
+        for wanted in wanted {
+            if let Some(key) = self.keys.get_mut(&wanted.id) {
+                visit(key, wanted);
+            }
+        }
+    }
+
+    /// Returns the checks that a message about these keys asks, in order, and the slots that they want of each key.
+    ///
+    /// No check overtakes another one of the same key.
+    pub(super) fn choose(
+        &mut self,
+        due: &[Fingerprint],
+        now: u64,
+    ) -> (Vec<u64>, BTreeMap<Fingerprint, u32>) {
+        let (tickets, around) = self.around(due);
+        let (mut chosen, mut wanted) = (Vec::new(), BTreeMap::<_, u32>::new());
+        let (mut blocked, mut behind) = (BTreeSet::new(), BTreeSet::new());
+        for ticket in tickets {
+            let Some(check) = self.line.get(&ticket) else {
+                continue;
+            };
+            let ids = check.wanted.iter().map(|wanted| wanted.id);
+            let is_busy = |id: &Fingerprint| self.keys.get(id).is_some_and(|key| key.is_busy);
+            if check.asks_at(now) > now {
+                // A rate refuses it until then, so that others need not wait.
+            } else if ids.clone().any(|id| blocked.contains(&id) || is_busy(&id)) {
+                blocked.extend(ids);
+            } else if self.is_hopeless(check, &wanted, now) {
+                behind.extend(ids);
+            } else {
+                for Wanted { id, slots, .. } in &check.wanted {
+                    let sum = wanted.entry(*id).or_default();
+                    *sum = sum.saturating_add(*slots);
+                }
+                chosen.push(ticket);
+            }
+        }
+        for id in around {
+            let Some(key) = self.keys.get_mut(&id) else {
+                continue;
+            };
+            if blocked.contains(&id) {
+                // The busy key asks for it.
+                (key.asks_again, key.asks_at) = (true, None);
+            } else if behind.contains(&id) && !wanted.contains_key(&id) {
+                // Its checks ask with those of the other key.
+                key.asks_at = None;
+            } else if !key.is_busy && !wanted.contains_key(&id) {
+                key.asks_at = None;
+                self.ask_later(id, now);
+            }
+            self.update_timer(id, now);
+        }
+        (chosen, wanted)
+    }
+
+    /// Returns the tickets that wait for these keys, and for others that these tickets wait for. And all of these keys.
+    fn around(&self, ids: &[Fingerprint]) -> (BTreeSet<u64>, BTreeSet<Fingerprint>) {
         let (mut tickets, mut seen) = (BTreeSet::new(), BTreeSet::new());
-        let mut next: Vec<_> = ids.to_vec();
+        let mut next = ids.to_vec();
         while let Some(id) = next.pop() {
             let Some(key) = self.keys.get(&id).filter(|_| seen.insert(id)) else {
                 continue;
             };
-            for ticket in &key.waiting {
-                if tickets.insert(*ticket) {
-                    let waiter = self.waiting.get(ticket).into_iter();
-                    next.extend(
-                        waiter.flat_map(|waiter| waiter.slots.iter().map(|(_, id, _)| *id)),
-                    );
-                }
-            }
+            let new = key.waiting.iter().filter(|ticket| tickets.insert(**ticket));
+            let checks = new.filter_map(|ticket| self.line.get(ticket));
+            next.extend(checks.flat_map(|check| check.wanted.iter().map(|wanted| wanted.id)));
         }
-        tickets
+        (tickets, seen)
     }
 
-    /// Makes a permit that the store does not know. Returns its ticket.
-    pub(super) fn grant_locally(&mut self, slots: &Slots, now: u64) -> u64 {
-        self.latest_ticket += 1;
-        let mut granted = Granted::new();
-        for (_, id, slots) in slots {
-            let Some(key) = self.keys.get_mut(id) else {
-                continue;
-            };
-            key.held = key.held.saturating_add(*slots);
-            key.meter.record_grant(*slots);
-            // The store is told again and again. Until it answers, the lease is that of the first permit.
-            let (lease, retry_after) = (key.lease, key.retry_after());
-            key.valid_until
-                .get_or_insert_with(|| now + certain_part(lease));
-            key.is_changed = true;
-            key.states_at.get_or_insert(now + retry_after);
-            granted.push((*id, *slots, key.epoch));
-            self.update_timer(*id);
-        }
-        self.tickets
-            .insert(self.latest_ticket, Stage::Granted(granted, now));
-        self.latest_ticket
+    /// Returns whether the checks before this one take all slots, so that it asks when they have got theirs.
+    fn is_hopeless(
+        &self,
+        check: &SlotCheck,
+        before: &BTreeMap<Fingerprint, u32>,
+        now: u64,
+    ) -> bool {
+        check.waits_until().is_some_and(|until| now < until)
+            && check.wanted.iter().any(|wanted| {
+                let before = before.get(&wanted.id).copied().unwrap_or_default();
+                let key = self.keys.get(&wanted.id);
+                let limit = key.and_then(|key| key.quotas.min_slots());
+                before > 0 && before.saturating_add(wanted.slots) > limit.unwrap_or(u32::MAX)
+            })
     }
 
-    /// Writes the suggested waits to the answers of counts of this process.
-    pub(super) fn suggest_waits(&self, slots: &Slots, checks: &[Check<'_>], answers: &mut Answers) {
-        for (level, id, _) in slots {
-            let (Some(key), Some(check)) = (self.keys.get(id), checks.get(*level)) else {
-                continue;
-            };
-            let hint = median(self.held_for.get(&key.limiter.fingerprint()));
-            let of_level = answers.get_mut(*level).into_iter();
-            let answers = of_level.flat_map(|answer| answer.quotas_mut());
-            for (quota, answer) in check.quotas.iter().zip(answers) {
-                if quota.is_in_flight() {
-                    *answer = told_to_caller(answer, hint);
-                }
-            }
-        }
-    }
-
-    /// Takes in the answers to a part of a message.
-    pub(super) fn answered(&mut self, part: Part, mut answers: Answers, now: u64) {
-        let is_admitted = answers.are_admitted();
-        let mut hint = 0;
-        for (level, id, _) in &part.slots {
-            let (Some(key), Some(answer)) = (self.keys.get_mut(id), answers.get_mut(*level)) else {
-                continue;
-            };
-            let check = part.checks.get(*level);
-            let quotas = check
-                .into_iter()
-                .flat_map(|check| check.check().quotas.iter());
-            for (quota, answer) in quotas.zip(answer.quotas_mut()) {
-                if quota.is_in_flight() {
-                    (key.used, key.limit) = (answer.used(), quota.limit());
-                    if !is_admitted {
-                        hint = hint.max(median(self.held_for.get(&key.limiter.fingerprint())));
-                    }
-                    *answer = told_to_caller(answer, hint);
-                }
-            }
-        }
-        let mut part = part;
-        let Some((ticket, waits_until, sender, wait)) = part.waiter.take() else {
+    /// Sets when the checks ask that wait for a key: at once if others got slots.
+    pub(super) fn ask_later(&mut self, id: Fingerprint, now: u64) {
+        let Some(key) = self.keys.get_mut(&id) else {
             return;
         };
-        let is_wanted = matches!(self.tickets.get(&ticket), Some(Stage::Sent));
+        let next = match std::mem::take(&mut key.asks_again) {
+            true => now,
+            false => now + jittered(POLL),
+        };
+        let checks = key
+            .waiting
+            .iter()
+            .filter_map(|ticket| self.line.get(ticket));
+        if let Some(at) = checks.map(|check| check.asks_at(next)).min() {
+            key.ask_at(at);
+        }
+    }
+
+    /// Takes in the decision about a check, by the store or by this process.
+    ///
+    /// Returns the caller and its answers, unless it has gone or waits on.
+    pub(super) fn decided(
+        &mut self,
+        mut check: SlotCheck,
+        mut answers: Answers,
+        sent_at: u64,
+        now: u64,
+    ) -> Option<(Caller, Answers)> {
+        let is_admitted = answers.are_admitted();
+        let by_store = answers
+            .iter()
+            .all(|answer| answer.source() != Source::Fallback);
+        self.each(&check.wanted, |key, wanted| {
+            let (quotas, answer) = (check.quotas(wanted.level), answers.get_mut(wanted.level));
+            let slots = quotas.zip(answer).into_iter();
+            let mut slots = slots.flat_map(|(quotas, answer)| slot_answers(quotas, answer));
+            let is_nearly_full =
+                slots.any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit());
+            key.gathered = if is_nearly_full { 0 } else { GATHERED };
+        });
+        let ticket = check.caller.as_ref()?.ticket;
+        if !self.sent.remove(&ticket) {
+            if is_admitted && by_store {
+                self.each(&check.wanted, |key, _| {
+                    (key.is_changed, key.asks_again) = (true, true);
+                });
+            }
+            return None;
+        }
+        if !is_admitted && check.is_repeated(&answers, now) {
+            self.each(&check.wanted, |key, _| {
+                key.waiting.insert(ticket);
+            });
+            self.line.insert(ticket, check);
+            return None;
+        }
+        self.prepare(&check.wanted, |level| check.quotas(level), &mut answers);
         if is_admitted {
-            let mut granted = Granted::new();
-            for (_, id, slots) in &part.slots {
-                let Some(key) = self.keys.get_mut(id) else {
-                    continue;
-                };
-                key.has_granted = true;
-                if is_wanted {
-                    key.held = key.held.saturating_add(*slots);
-                    key.meter.record_grant(*slots);
-                    granted.push((*id, *slots, key.epoch));
-                } else {
-                    // The caller has gone.
-                    key.is_changed = true;
-                }
+            self.grant(ticket, &check.wanted, by_store, now);
+        } else if by_store {
+            self.remember(&check, &answers, sent_at);
+        }
+        let mut caller = check.caller?;
+        if let Some(wait) = caller.wait.take().filter(|_| is_admitted) {
+            let waited = now.saturating_sub(wait.since);
+            wait.meter.succeed(Duration::from_micros(waited));
+        }
+        Some((caller, answers))
+    }
+
+    /// Makes a permit.
+    pub(super) fn grant(&mut self, ticket: u64, wanted: &[Wanted], by_store: bool, now: u64) {
+        let mut slots = SmallVec::new();
+        self.each(wanted, |key, Wanted { id, slots: new, .. }| {
+            let epoch = match by_store {
+                true => key.grant(*new),
+                false => key.grant_untold(*new, now),
+            };
+            slots.push((*id, *new, epoch));
+        });
+        self.permits.insert(ticket, HeldSlots { since: now, slots });
+    }
+
+    /// Makes these the answers for the caller: without notes, and with a suggested wait for slots.
+    pub(super) fn prepare<'a>(
+        &self,
+        wanted: &[Wanted],
+        quotas: impl Fn(usize) -> Option<&'a Quotas>,
+        answers: &mut Answers,
+    ) {
+        for Wanted { level, id, .. } in wanted {
+            let (Some(key), Some(quotas)) = (self.keys.get(id), quotas(*level)) else {
+                continue;
+            };
+            let hint = || median(self.held_for.get(&key.limiter.fingerprint()));
+            let of_level = answers.get_mut(*level).into_iter();
+            for (_, answer) in of_level.flat_map(|answer| slot_answers(quotas, answer)) {
+                *answer = answer_to_caller(answer, hint);
             }
-            if is_wanted {
-                if let Some((wait, since)) = wait {
-                    wait.succeed(Duration::from_micros(now.saturating_sub(since)));
-                }
-                self.tickets.insert(ticket, Stage::Granted(granted, now));
-                let _ = sender.send(Ok(answers));
+        }
+    }
+
+    /// Remembers a refusal by slots, unless some of them were given back since.
+    fn remember(&mut self, check: &SlotCheck, answers: &Answers, sent_at: u64) {
+        let until = sent_at.saturating_add(REPEATED.min(check.store.max_refusal_age()));
+        for wanted in &check.wanted {
+            let (Some(level), Some(answer), Some(key)) = (
+                check.checks.get(wanted.level),
+                answers.get(wanted.level),
+                self.keys.get_mut(&wanted.id),
+            ) else {
+                continue;
+            };
+            let (level, mut answer) = (level.check(), answer.clone());
+            let is_full = slot_answers(level.quotas, &mut answer)
+                .any(|(_, answer)| answer.wait() != Wait::Zero);
+            if is_full && !key.is_changed {
+                answer.set_source(Source::RefusalCache);
+                key.refusal = Some(Refusal {
+                    wanted: wanted.slots,
+                    cost: level.cost,
+                    quotas: level.quotas.clone(),
+                    answer,
+                    until,
+                });
             }
+        }
+    }
+
+    /// Returns the remembered refusals of checks, if there is one. Levels without one were not asked.
+    pub(super) fn remembered(
+        &self,
+        checks: &[Check<'_>],
+        wanted: &[Wanted],
+        now: u64,
+    ) -> Option<Answers> {
+        let mut answers = Answers::empty(checks.len());
+        let mut is_refused = false;
+        for Wanted { level, id, slots } in wanted {
+            let refusal = self.keys.get(id).and_then(|key| key.refusal.as_ref());
+            if let (Some(refusal), Some(check), Some(answer)) =
+                (refusal, checks.get(*level), answers.get_mut(*level))
+                && (now < refusal.until && refusal.wanted <= *slots && refusal.cost == check.cost)
+                && refusal.quotas == *check.quotas
+            {
+                *answer = refusal.answer.clone();
+                is_refused = true;
+            }
+        }
+        is_refused.then_some(answers)
+    }
+
+    /// Takes in the end of a message about a key. After a failure, the first reply states all keys whose messages have
+    /// failed.
+    pub(super) fn end_message(
+        &mut self,
+        id: Fingerprint,
+        sent_at: u64,
+        failure: Option<&Error>,
+        now: u64,
+    ) {
+        let Some(key) = self.keys.get_mut(&id) else {
             return;
+        };
+        key.end_message(sent_at, failure.is_some(), now);
+        if failure.is_none() {
+            key.losses = Some(self.losses);
         }
-        let next = waits_until.and_then(|until| next_attempt(&part, &answers, now, until));
-        match next.filter(|_| is_wanted) {
-            Some(next) => {
-                self.tickets.insert(ticket, Stage::Waiting);
-                for (_, id, _) in &part.slots {
-                    if let Some(key) = self.keys.get_mut(id) {
-                        key.waiting.insert(ticket);
-                        key.asks_at = Some(key.asks_at.map_or(next, |at| at.min(next)));
-                    }
-                }
-                let Part {
-                    store,
-                    checks,
-                    slots,
-                    ..
-                } = part;
-                let waiter = Waiter {
-                    store,
-                    checks,
-                    slots,
-                    waits_until,
-                    wait,
-                    answer: sender,
-                };
-                self.waiting.insert(ticket, waiter);
-            }
-            None => {
-                self.tickets.remove(&ticket);
-                let _ = sender.send(Ok(answers));
-            }
+        if failure.is_some_and(Error::is_outage) {
+            let of_partition = self.failed.entry(key.partition()).or_default();
+            of_partition.insert(id);
+        } else if failure.is_none() && !self.failed.is_empty() {
+            let of_partition = self.failed.remove(&key.partition());
+            self.state_now(of_partition.into_iter().flatten(), now);
         }
     }
 
-    /// Returns whether a reply to a message comes after the end of the lease that it tells.
-    pub(super) fn is_late(&self, id: Fingerprint, sent_at: u64, now: u64) -> bool {
-        let lease = self.keys.get(&id).map_or(0, |key| key.lease);
-        now >= sent_at.saturating_add(certain_part(lease))
+    /// Returns whether the store has acknowledged a key since it last lost data.
+    pub(super) fn is_up_to_date(&self, id: Fingerprint) -> bool {
+        let key = self.keys.get(&id);
+        key.is_some_and(|key| key.losses == Some(self.losses))
     }
 
-    /// Makes all keys due for a statement: the store has lost data.
-    pub(super) fn state_all(&mut self, now: u64) {
-        let ids: Vec<_> = self.keys.keys().copied().collect();
+    /// States what is held of these keys.
+    pub(super) fn state_now(&mut self, ids: impl IntoIterator<Item = Fingerprint>, now: u64) {
         for id in ids {
-            if let Some(key) = self.keys.get_mut(&id).filter(|key| key.stated() > 0) {
-                key.states_at = Some(now);
+            if let Some(key) = self.keys.get_mut(&id)
+                && (key.stated() > 0 || key.is_changed)
+            {
+                key.state_at(now);
+                self.update_timer(id, now);
             }
-            self.update_timer(id);
         }
     }
 
     /// Sets the timer of a key, or removes the key if nothing is left to say about it.
-    pub(super) fn update_timer(&mut self, id: Fingerprint) {
+    pub(super) fn update_timer(&mut self, id: Fingerprint, now: u64) {
         let Some(key) = self.keys.get_mut(&id) else {
             return;
         };
-        let timer = if key.is_busy { None } else { key.due_at() };
+        key.refusal.take_if(|refusal| refusal.until <= now);
+        let timer = key.next_timer();
         if timer != key.timer {
-            if let Some(timer) = key.timer {
-                self.timers.remove(&(timer, id));
+            let before = std::mem::replace(&mut key.timer, timer);
+            self.timers.extend(timer.map(|timer| (timer, id)));
+            if let Some(before) = before {
+                self.timers.remove(&(before, id));
             }
-            if let Some(timer) = timer {
-                self.timers.insert((timer, id));
-            }
-            key.timer = timer;
         }
         if key.is_over() {
             self.keys.remove(&id);
@@ -252,51 +367,95 @@ impl State {
     }
 
     /// Returns the keys whose timers are due. Their timers are set anew with their next messages.
-    pub(super) fn take_due(&mut self, now: u64) -> Vec<Fingerprint> {
+    pub(super) fn due(&self, now: u64) -> Vec<Fingerprint> {
         let due = self.timers.iter().take_while(|(at, _)| *at <= now);
         due.map(|(_, id)| *id).collect()
-    }
-
-    pub(super) fn knows(&self, runtime: &Handle) -> bool {
-        let mut runtimes = self.runtimes.iter();
-        runtimes.any(|known| known.id() == runtime.id())
     }
 
     pub(super) fn next_timer(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Adds one who waits until the store knows what was given back of a key. `None` if there is nothing to tell.
-    pub(super) fn listen(
+    /// Returns the current runtime, or another one on which checks were made, but not one that has ended.
+    pub(super) fn runtime(&mut self, ended: Option<Id>) -> Option<Handle> {
+        let current = Handle::try_current().ok();
+        let is_known = |current: &Handle| {
+            let mut runtimes = self.runtimes.iter();
+            runtimes.any(|known| known.id() == current.id())
+        };
+        let new = current.clone().filter(|current| !is_known(current));
+        self.runtimes.extend(new);
+        self.runtimes.retain(|runtime| Some(runtime.id()) != ended);
+        let current = current.filter(|current| Some(current.id()) != ended);
+        current.or_else(|| self.runtimes.last().cloned())
+    }
+
+    /// Gives the slots of a permit back, or takes a check out of the line. Returns the keys that have something to say.
+    ///
+    /// A listener waits for each key of the permit if it `is_awaited`.
+    pub(super) fn end(
         &mut self,
-        id: Fingerprint,
+        ticket: u64,
+        is_awaited: bool,
         now: u64,
-    ) -> Option<oneshot::Receiver<Result<(), Error>>> {
-        let key = self.keys.get_mut(&id).filter(|key| key.is_changed)?;
-        let (sender, receiver) = oneshot::channel();
-        key.listeners.push(sender);
-        key.states_at = Some(now);
-        self.update_timer(id);
-        Some(receiver)
-    }
-
-    /// Returns the metrics of the limiter of each check.
-    pub(super) fn meters(&mut self, checks: &[Check<'_>], names: &[Arc<str>]) -> Vec<PermitMeter> {
-        let meters = checks.iter().zip(names).map(|(check, name)| {
-            let limiter = check.counted_key().limiter.fingerprint();
-            let meter = self.meters.entry(limiter);
-            meter.or_insert_with(|| PermitMeter::new(name)).clone()
-        });
-        meters.collect()
-    }
-
-    pub(super) fn remember_time(&mut self, limiter: Fingerprint, micros: u64) {
-        let times = self.held_for.entry(limiter).or_default();
-        times.push_back(micros);
-        if times.len() > REMEMBERED_TIMES {
-            times.pop_front();
+    ) -> (SmallVec<[Fingerprint; 1]>, Vec<Told>) {
+        let (mut ids, mut told) = (SmallVec::new(), Vec::new());
+        self.sent.remove(&ticket);
+        self.decided_here.remove(&ticket);
+        if let Some(check) = self.line.remove(&ticket) {
+            for Wanted { id, .. } in check.wanted {
+                if let Some(key) = self.keys.get_mut(&id) {
+                    key.waiting.remove(&ticket);
+                    // Others may have waited behind it.
+                    if key.asks_again {
+                        key.ask_at(now);
+                    }
+                }
+                ids.push(id);
+            }
         }
+        let permit = self.permits.remove(&ticket).into_iter();
+        for (since, (id, slots, epoch)) in permit.flat_map(|permit| {
+            permit
+                .slots
+                .into_iter()
+                .map(move |slots| (permit.since, slots))
+        }) {
+            if let Some(key) = self.keys.get_mut(&id) {
+                if is_awaited {
+                    let (sender, receiver) = oneshot::channel();
+                    key.listeners.push(sender);
+                    told.push(receiver);
+                }
+                key.release(slots, epoch, now);
+                let micros = now.saturating_sub(since);
+                key.meter
+                    .record_release(slots, Duration::from_micros(micros));
+                let times = self.held_for.entry(key.limiter.fingerprint()).or_default();
+                times.push_back(micros);
+                if times.len() > REMEMBERED_TIMES {
+                    times.pop_front();
+                }
+            }
+            ids.push(id);
+        }
+        for id in &ids {
+            self.update_timer(*id, now);
+        }
+        (ids, told)
     }
+}
+
+/// Tells that the store knows what was given back.
+pub(super) type Told = oneshot::Receiver<Result<(), Error>>;
+
+/// Returns the quotas in flight of a level, with their answers.
+fn slot_answers<'a>(
+    quotas: &'a Quotas,
+    answer: &'a mut Answer,
+) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
+    let answers = quotas.iter().zip(answer.quotas_mut());
+    answers.filter(|(quota, _)| quota.is_in_flight())
 }
 
 fn median(times: Option<&VecDeque<u64>>) -> u64 {

@@ -224,7 +224,7 @@ impl Lease {
             let lease_key = LeaseKey { key, quotas };
             self.refund_grant(lease_key, grant)
         });
-        join_all(refunds.collect()).await
+        join_all(refunds.collect()).await.into_iter().collect()
     }
 
     /// Returns all units to the store. From then on, this process takes none in advance.
@@ -235,7 +235,7 @@ impl Lease {
             let lease_key = LeaseKey { key, quotas };
             self.refund_grant(lease_key, grant)
         });
-        join_all(refunds.collect()).await
+        join_all(refunds.collect()).await.into_iter().collect()
     }
 
     fn counted_key<'a>(&'a self, lease_key: LeaseKey<'a>) -> CountedKey<'a> {

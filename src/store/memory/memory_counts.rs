@@ -103,6 +103,11 @@ impl MemoryCounts {
             for (check, answer) in checks.iter().zip(&charged) {
                 let refund = Refund::new(*check, answer, check.cost).holding(0);
                 self.refund_locked(&mut shards, refund, now);
+                let name = check.counted_key().fingerprint();
+                let counters = shards.get_mut(name).and_then(|shard| shard.get_mut(name));
+                if let (Some(counters), Some(holding)) = (counters, check.holding) {
+                    counters.take_back(holding, now);
+                }
             }
             decided?;
             let others = checks.iter().map(|other| {

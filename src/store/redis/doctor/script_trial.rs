@@ -9,7 +9,7 @@ use super::report::{Finding, Severity};
 use super::scratch_key::ScratchKey;
 use super::server;
 use super::session::Session;
-use crate::decision::Answer;
+use crate::decision::{Answer, Holding};
 use crate::error::Error;
 use crate::quota::{Algorithm, Quota, Quotas};
 
@@ -21,6 +21,9 @@ const SLOTS_TRIED: u32 = 24;
 
 /// The window of the quotas on trial. Longer than the calls of the trial may take.
 const WINDOW: Duration = Duration::from_secs(10);
+
+/// The holder of the slots on trial: nobody else counts the scratch key.
+const HOLDER: [u8; 16] = [1; 16];
 
 const TOPIC: &str = "script";
 
@@ -67,17 +70,35 @@ async fn try_scripts(session: &Session) -> Result<Option<String>, Error> {
     }
     let problem = outcome?;
     reset?;
-    let looked = session.check(&key, 0).await?;
-    Ok(problem.or_else(|| expect_used(&looked, 0, "a reset")))
+    let looked = session.check(key.check(0)).await?;
+    match problem.or_else(|| expect_used(&looked, 0, "a reset")) {
+        Some(problem) => Ok(Some(problem)),
+        None => try_slots(session).await,
+    }
+}
+
+/// Takes slots in flight, and gives them back.
+async fn try_slots(session: &Session) -> Result<Option<String>, Error> {
+    let key = ScratchKey::new(Quota::in_flight(100).slot_lease(WINDOW));
+    let answer_to = async |sequence, wanted| {
+        let message = Holding::new(HOLDER, sequence, 0, wanted, WINDOW);
+        session.check(key.check(0).with_holding(&message)).await
+    };
+    let taken = answer_to(1, UNITS).await;
+    let returned = answer_to(2, 0).await;
+    // No reset removes slots.
+    session.remove(&key).await;
+    let problem = expect_used(&taken?, UNITS, "taking slots");
+    Ok(problem.or(expect_used(&returned?, 0, "giving slots back")))
 }
 
 async fn charge_and_refund(session: &Session, key: &ScratchKey) -> Result<Option<String>, Error> {
-    let charged = session.check(key, UNITS).await?;
+    let charged = session.check(key.check(UNITS)).await?;
     if let Some(problem) = expect_used(&charged, UNITS, "a check") {
         return Ok(Some(problem));
     }
     session.refund(key, &charged, UNITS).await?;
-    let looked = session.check(key, 0).await?;
+    let looked = session.check(key.check(0)).await?;
     Ok(expect_used(&looked, 0, "a refund"))
 }
 

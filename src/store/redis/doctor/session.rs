@@ -14,7 +14,7 @@ use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::redis::protocol::problems;
 use crate::store::redis::protocol::{BatchEntry, KeyNames, ServerName};
-use crate::store::requests::OwnedCheck;
+use crate::store::requests::{Check, OwnedCheck};
 
 /// The time that each question may take if the store's deadline is shorter: a slow server should be
 /// measured, not missed.
@@ -67,8 +67,8 @@ impl Session {
     }
 
     /// Sends one check in a call of its own.
-    pub(super) async fn check(&self, key: &ScratchKey, cost: u32) -> Result<Answer, Error> {
-        let levels = [OwnedCheck::from(key.check(cost))];
+    pub(super) async fn check(&self, check: Check<'_>) -> Result<Answer, Error> {
+        let levels = [OwnedCheck::from(check)];
         let entries = [BatchEntry::only(&levels)];
         let replies = async {
             let connection = self.client.acquire(KEYLESS).await?;
