@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use tollgate::store::{
-    Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts,
-};
+use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::suite::{alone, child, patient, report, run, short_or_long, told};
