@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::suite::{alone, child, patient, report, run, short_or_long, told};
+use crate::suite::{alone, child, patient, report, run, short_or_long, told, until};
 use crate::support::node::Node;
 use crate::support::process::Process;
 use crate::support::proxy::{Proxy, Wire};
@@ -25,6 +25,7 @@ const TASKS: u64 = 16;
 /// A process goes on with the others while one of them is made anew after a cut.
 const CONNECTIONS: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 const LEASE: Duration = Duration::from_secs(5);
+const HELD: &str = "held";
 
 /// Redis has a slot in its file before it replies.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -38,6 +39,9 @@ struct Told {
     /// It ends when this file is there.
     end: PathBuf,
     seed: u64,
+    lease: Duration,
+    /// Whether it also holds a slot of [`HELD`] all the time.
+    holds: bool,
 }
 
 /// A Redis whose circuit breaker stays closed, however many replies are lost: every message is sent.
@@ -82,7 +86,11 @@ impl Store for Unbroken {
 }
 
 fn limiter(store: impl Store) -> RateLimiter {
-    let quota = Quota::in_flight(LIMIT).slot_lease(LEASE);
+    with_lease(store, LEASE)
+}
+
+fn with_lease(store: impl Store, lease: Duration) -> RateLimiter {
+    let quota = Quota::in_flight(LIMIT).slot_lease(lease);
     RateLimiter::new(store, quota).max_wait(Duration::from_secs(5))
 }
 
@@ -112,7 +120,11 @@ fn take_permits(told: &str) {
             .open(&told.notes);
         let file = Arc::new(file.unwrap());
         let store = RedisStore::open(&told.url).unwrap();
-        let limiter = limiter(Unbroken::new(store.connections(CONNECTIONS)));
+        let limiter = with_lease(Unbroken::new(store.connections(CONNECTIONS)), told.lease);
+        let mut held = None;
+        while told.holds && held.is_none() {
+            held = limiter.acquire(HELD).await.ok();
+        }
         let permits = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
@@ -316,6 +328,8 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
                 notes: notes.clone(),
                 end: end.clone(),
                 seed: started.len() as u64 + 1,
+                lease: LEASE,
+                holds: false,
             };
             started.push(Started::new(notes));
             Process::start(&mut child(TEST, &serde_json::to_string(&told).unwrap()))
@@ -376,6 +390,78 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
 }
 
 #[test]
+fn processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its_own() {
+    if let Some(told) = told() {
+        return take_permits(&told);
+    }
+    const TEST: &str = "in_flight::processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its_own";
+    let leases = short_or_long([5, 6, 8], [5, 15, 60]).map(Duration::from_secs);
+    let load = short_or_long(Duration::from_secs(4), Duration::from_secs(60));
+    alone(async {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Node::start(&[]);
+        let mut started = Vec::new();
+        let mut processes = Vec::new();
+        for (number, lease) in leases.into_iter().enumerate() {
+            let told = Told {
+                url: redis.url(),
+                notes: directory.path().join(number.to_string()),
+                end: directory.path().join("end"),
+                seed: number as u64 + 1,
+                lease,
+                holds: true,
+            };
+            started.push(Started::new(told.notes.clone()));
+            let told = serde_json::to_string(&told).unwrap();
+            processes.push(Process::start(&mut child(TEST, &told)));
+        }
+        let look = limiter(patient(&redis.url()));
+        let used = async || look.peek(HELD).await.unwrap().used();
+        until(load, "each process holds a slot", async || {
+            used().await == 3
+        })
+        .await;
+        tokio::time::sleep(load).await;
+        let killed = now();
+        let began = Instant::now();
+        for (process, started) in processes.iter_mut().zip(&mut started) {
+            process.kill();
+            started.killed_at = Some(killed);
+        }
+        // Each renews within a third of its lease, so that its slot stays for at least the rest.
+        let mut returned = Vec::new();
+        for (left, lease) in [2, 1, 0].into_iter().zip(leases) {
+            while used().await > left {
+                assert!(began.elapsed() < lease + Duration::from_secs(1));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let took = began.elapsed();
+            assert_eq!(used().await, left, "after {took:?}");
+            assert!(took > lease / 2, "{took:?} of {lease:?}");
+            returned.push(took);
+        }
+        let patience = (leases[2] + Duration::from_secs(1)).saturating_sub(began.elapsed());
+        let free = until_free(&redis.url(), patience).await;
+        let mut notes = Notes::default();
+        for process in &started {
+            notes.add(&process.notes, process.killed_at);
+        }
+        let (most, acquired) = (notes.most(), notes.acquired);
+        let figure = format!(
+            "{acquired} permits of {KEYS} keys, at most {most} at the same time; all processes killed: with leases of {leases:?}, their slots return after {returned:.1?}; all slots free {free:.1?} later",
+        );
+        report(
+            21,
+            "slots in flight: three leases in one fleet",
+            &figure,
+            "never more permits than the limit of 5; the slots of each process return within its own lease and a second",
+        );
+        assert!(most <= i32::try_from(LIMIT).unwrap(), "{figure}");
+        assert!(acquired > 1_000 && notes.lost == 0, "{figure}");
+    });
+}
+
+#[test]
 fn a_process_that_stood_still_has_lost_its_slots_before_it_takes_another() {
     const TEST: &str =
         "in_flight::a_process_that_stood_still_has_lost_its_slots_before_it_takes_another";
@@ -407,6 +493,8 @@ fn a_process_that_stood_still_has_lost_its_slots_before_it_takes_another() {
             notes: directory.path().join("held"),
             end: directory.path().join("end"),
             seed: 0,
+            lease: LEASE,
+            holds: false,
         };
         let mut process = Process::start(&mut child(TEST, &serde_json::to_string(&told).unwrap()));
         while !told.notes.exists() {
