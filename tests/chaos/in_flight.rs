@@ -395,7 +395,7 @@ fn processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its
         return take_permits(&told);
     }
     const TEST: &str = "in_flight::processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its_own";
-    let leases = short_or_long([5, 6, 8], [5, 15, 60]).map(Duration::from_secs);
+    let leases = short_or_long([5, 8, 13], [5, 15, 60]).map(Duration::from_secs);
     let load = short_or_long(Duration::from_secs(4), Duration::from_secs(60));
     alone(async {
         let directory = tempfile::tempdir().unwrap();
@@ -428,7 +428,8 @@ fn processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its
             process.kill();
             started.killed_at = Some(killed);
         }
-        // Each renews within a third of its lease, so that its slot stays for at least the rest.
+        // Each has renewed within a third of its lease, so that its slot stays for at least the rest, if the machine is not too
+        // late.
         let mut returned = Vec::new();
         for (left, lease) in [2, 1, 0].into_iter().zip(leases) {
             while used().await > left {
@@ -436,8 +437,8 @@ fn processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let took = began.elapsed();
-            assert_eq!(used().await, left, "after {took:?}");
-            assert!(took > lease / 2, "{took:?} of {lease:?}");
+            let least = (lease * 2 / 3).saturating_sub(Duration::from_secs(1));
+            assert!(took > least, "{took:?} of {lease:?}");
             returned.push(took);
         }
         let patience = (leases[2] + Duration::from_secs(1)).saturating_sub(began.elapsed());

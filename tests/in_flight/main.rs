@@ -7,6 +7,7 @@ mod support;
 mod cluster;
 mod failures;
 mod layer;
+mod orders;
 mod parity;
 mod permits;
 mod redis;
