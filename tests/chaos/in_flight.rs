@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use tollgate::{Quota, RateLimiter, RedisStore};
+use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
+use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::suite::{alone, child, patient, report, run, short_or_long, told};
+use crate::suite::{alone, child, patient, report, run, short_or_long, told, until};
 use crate::support::node::Node;
 use crate::support::process::Process;
 use crate::support::proxy::{Proxy, Wire};
@@ -20,7 +22,10 @@ use crate::support::proxy::{Proxy, Wire};
 const LIMIT: u32 = 5;
 const KEYS: u64 = 8;
 const TASKS: u64 = 16;
+/// A process goes on with the others while one of them is made anew after a cut.
+const CONNECTIONS: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 const LEASE: Duration = Duration::from_secs(5);
+const HELD: &str = "held";
 
 /// Redis has a slot in its file before it replies.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -34,10 +39,58 @@ struct Told {
     /// It ends when this file is there.
     end: PathBuf,
     seed: u64,
+    lease: Duration,
+    /// Whether it also holds a slot of [`HELD`] all the time.
+    holds: bool,
 }
 
-fn limiter(store: RedisStore) -> RateLimiter {
-    let quota = Quota::in_flight(LIMIT).slot_lease(LEASE);
+/// A Redis whose circuit breaker stays closed, however many replies are lost: every message is sent.
+struct Unbroken {
+    redis: RedisStore,
+    circuit_breaker: CircuitBreaker,
+}
+
+impl Unbroken {
+    fn new(redis: RedisStore) -> Self {
+        Self {
+            redis,
+            circuit_breaker: CircuitBreaker::new().deadline(Duration::from_secs(1)),
+        }
+    }
+}
+
+impl Store for Unbroken {
+    fn id(&self) -> StoreId {
+        self.redis.id()
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        let asked = self.redis.check(checks, answers)?;
+        // An error of this kind is an answer to the breaker.
+        let kind = ErrorKind::Misconfigured;
+        Some(StoreFuture::boxed(async move {
+            let answers = asked.await;
+            answers.map_err(|error| Error::new(kind, error.to_string()))
+        }))
+    }
+
+    fn atomic_group(&self, check: Check<'_>) -> u64 {
+        self.redis.atomic_group(check)
+    }
+
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.circuit_breaker = self.circuit_breaker.clone();
+        parts
+    }
+}
+
+fn limiter(store: impl Store) -> RateLimiter {
+    with_lease(store, LEASE)
+}
+
+fn with_lease(store: impl Store, lease: Duration) -> RateLimiter {
+    let quota = Quota::in_flight(LIMIT).slot_lease(lease);
     RateLimiter::new(store, quota).max_wait(Duration::from_secs(5))
 }
 
@@ -66,11 +119,12 @@ fn take_permits(told: &str) {
             .append(true)
             .open(&told.notes);
         let file = Arc::new(file.unwrap());
-        let limiter = limiter(
-            RedisStore::open(&told.url)
-                .unwrap()
-                .deadline(Duration::from_secs(1)),
-        );
+        let store = RedisStore::open(&told.url).unwrap();
+        let limiter = with_lease(Unbroken::new(store.connections(CONNECTIONS)), told.lease);
+        let mut held = None;
+        while told.holds && held.is_none() {
+            held = limiter.acquire(HELD).await.ok();
+        }
         let permits = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
@@ -129,6 +183,44 @@ impl Random {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % bound
+    }
+}
+
+/// A process that was started.
+struct Started {
+    notes: PathBuf,
+    killed_at: Option<u64>,
+    /// The bytes of the notes that were read, and the permits that begin in them.
+    read: u64,
+    begun: usize,
+}
+
+impl Started {
+    fn new(notes: PathBuf) -> Self {
+        Self {
+            notes,
+            killed_at: None,
+            read: 0,
+            begun: 0,
+        }
+    }
+
+    /// Returns how many permits the process has taken so far. Reads only what was written since the last time.
+    fn begun(&mut self) -> usize {
+        let mut bytes = Vec::new();
+        if let Ok(mut file) = File::open(&self.notes) {
+            file.seek(SeekFrom::Start(self.read)).unwrap();
+            self.read += file.read_to_end(&mut bytes).unwrap() as u64;
+        }
+        self.begun += bytes.iter().filter(|byte| **byte == b'B').count();
+        self.begun
+    }
+}
+
+/// Waits until so many permits were taken.
+async fn until_begun(started: &mut [Started], permits: usize) {
+    while started.iter_mut().map(Started::begun).sum::<usize>() < permits {
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -226,37 +318,30 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
         let end = directory.path().join("end");
         let mut redis = Node::start(&DURABLE);
         let proxy = Proxy::before(redis.port()).await;
-        // One reply in ten is lost while the breaker can stay closed: it opens after five in a row.
+        // One reply in ten is lost, with its connection.
         proxy.set(Wire::CutBeforeReply(10));
         let mut started = Vec::new();
-        let start = |started: &mut Vec<(PathBuf, Option<u64>)>| {
+        let start = |started: &mut Vec<Started>| {
             let notes = directory.path().join(started.len().to_string());
             let told = Told {
                 url: proxy.url(),
                 notes: notes.clone(),
                 end: end.clone(),
                 seed: started.len() as u64 + 1,
+                lease: LEASE,
+                holds: false,
             };
-            started.push((notes, None));
+            started.push(Started::new(notes));
             Process::start(&mut child(TEST, &serde_json::to_string(&told).unwrap()))
         };
         let mut processes: Vec<_> = (0..4).map(|_| start(&mut started)).collect();
         let mut numbers: Vec<usize> = (0..4).collect();
-        let acquired = |started: &[(PathBuf, Option<u64>)]| -> usize {
-            let begun = |(file, _): &(PathBuf, Option<u64>)| {
-                let text = fs::read_to_string(file).unwrap_or_default();
-                text.lines().filter(|line| line.starts_with('B')).count()
-            };
-            started.iter().map(begun).sum()
-        };
+        let began = Instant::now();
         for kill in 0..kills {
-            tokio::time::sleep(short_or_long(
-                Duration::from_millis(700),
-                Duration::from_secs(4),
-            ))
-            .await;
+            // Over the whole load, in equal parts.
+            until_begun(&mut started, wanted / (kills + 1) * (kill + 1)).await;
             let place = kill % 4;
-            started[numbers[place]].1 = Some(now());
+            started[numbers[place]].killed_at = Some(now());
             processes[place].kill();
             numbers[place] = started.len();
             processes[place] = start(&mut started);
@@ -266,9 +351,8 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
                 redis.restart();
             }
         }
-        while acquired(&started) < wanted {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+        until_begun(&mut started, wanted).await;
+        let took = began.elapsed();
         let cuts = proxy.cuts();
         proxy.set(Wire::Whole);
         fs::write(&end, "").unwrap();
@@ -277,8 +361,8 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
         }
         let free = until_free(&redis.url(), LEASE + Duration::from_secs(1)).await;
         let mut notes = Notes::default();
-        for (file, killed_at) in &started {
-            notes.add(file, *killed_at);
+        for process in &started {
+            notes.add(&process.notes, process.killed_at);
         }
         let most = notes.most();
         let Notes {
@@ -291,7 +375,7 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
         let mut figure = String::new();
         write!(
             figure,
-            "{acquired} permits of {KEYS} keys, {cancelled} cancelled, {failed} failed, {lost} lost, {cuts} replies cut, {kills} processes and {restarts} times Redis killed: at most {most} at the same time; all slots free {free:.1?} after the end",
+            "{acquired} permits of {KEYS} keys in {took:.0?}, {cancelled} cancelled, {failed} failed, {lost} lost, {cuts} replies cut, {kills} processes and {restarts} times Redis killed: at most {most} at the same time; all slots free {free:.1?} after the end",
         )
         .unwrap();
         report(
@@ -302,6 +386,79 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
         );
         assert!(most <= i32::try_from(LIMIT).unwrap(), "{figure}");
         assert!(cancelled > 0 && cuts > 0, "{figure}");
+    });
+}
+
+#[test]
+fn processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its_own() {
+    if let Some(told) = told() {
+        return take_permits(&told);
+    }
+    const TEST: &str = "in_flight::processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its_own";
+    let leases = short_or_long([5, 8, 13], [5, 15, 60]).map(Duration::from_secs);
+    let load = short_or_long(Duration::from_secs(4), Duration::from_secs(60));
+    alone(async {
+        let directory = tempfile::tempdir().unwrap();
+        let redis = Node::start(&[]);
+        let mut started = Vec::new();
+        let mut processes = Vec::new();
+        for (number, lease) in leases.into_iter().enumerate() {
+            let told = Told {
+                url: redis.url(),
+                notes: directory.path().join(number.to_string()),
+                end: directory.path().join("end"),
+                seed: number as u64 + 1,
+                lease,
+                holds: true,
+            };
+            started.push(Started::new(told.notes.clone()));
+            let told = serde_json::to_string(&told).unwrap();
+            processes.push(Process::start(&mut child(TEST, &told)));
+        }
+        let look = limiter(patient(&redis.url()));
+        let used = async || look.peek(HELD).await.unwrap().used();
+        until(load, "each process holds a slot", async || {
+            used().await == 3
+        })
+        .await;
+        tokio::time::sleep(load).await;
+        let killed = now();
+        let began = Instant::now();
+        for (process, started) in processes.iter_mut().zip(&mut started) {
+            process.kill();
+            started.killed_at = Some(killed);
+        }
+        // Each has renewed within a third of its lease, so that its slot stays for at least the rest, if the machine is not too
+        // late.
+        let mut returned = Vec::new();
+        for (left, lease) in [2, 1, 0].into_iter().zip(leases) {
+            while used().await > left {
+                assert!(began.elapsed() < lease + Duration::from_secs(1));
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let took = began.elapsed();
+            let least = (lease * 2 / 3).saturating_sub(Duration::from_secs(1));
+            assert!(took > least, "{took:?} of {lease:?}");
+            returned.push(took);
+        }
+        let patience = (leases[2] + Duration::from_secs(1)).saturating_sub(began.elapsed());
+        let free = until_free(&redis.url(), patience).await;
+        let mut notes = Notes::default();
+        for process in &started {
+            notes.add(&process.notes, process.killed_at);
+        }
+        let (most, acquired) = (notes.most(), notes.acquired);
+        let figure = format!(
+            "{acquired} permits of {KEYS} keys, at most {most} at the same time; all processes killed: with leases of {leases:?}, their slots return after {returned:.1?}; all slots free {free:.1?} later",
+        );
+        report(
+            21,
+            "slots in flight: three leases in one fleet",
+            &figure,
+            "never more permits than the limit of 5; the slots of each process return within its own lease and a second",
+        );
+        assert!(most <= i32::try_from(LIMIT).unwrap(), "{figure}");
+        assert!(acquired > 1_000 && notes.lost == 0, "{figure}");
     });
 }
 
@@ -337,6 +494,8 @@ fn a_process_that_stood_still_has_lost_its_slots_before_it_takes_another() {
             notes: directory.path().join("held"),
             end: directory.path().join("end"),
             seed: 0,
+            lease: LEASE,
+            holds: false,
         };
         let mut process = Process::start(&mut child(TEST, &serde_json::to_string(&told).unwrap()));
         while !told.notes.exists() {

@@ -31,3 +31,4 @@ mod lost_replies;
 mod many_keys;
 mod misconfigured;
 mod storm;
+mod streams;

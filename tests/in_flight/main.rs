@@ -8,6 +8,7 @@ mod cluster;
 mod failures;
 mod layer;
 mod messages;
+mod orders;
 mod parity;
 mod permits;
 mod redis;

@@ -282,10 +282,10 @@ impl Pair {
         numbers(&levels)
     }
 
-    /// Decides checks in both stores, and compares the answers.
-    fn check(&mut self, checks: &[OwnCheck]) {
-        let in_redis = self.in_redis(checks);
-        let mut in_redis = checks.iter().zip(&in_redis);
+    /// Decides checks in both stores, and compares the answers. Returns them.
+    fn check(&mut self, checks: &[OwnCheck]) -> Vec<Answers> {
+        let answers = self.in_redis(checks);
+        let mut in_redis = checks.iter().zip(&answers);
         for alike in checks.chunk_by(|check, next| check == next) {
             let context = format!("{} times {:?} in {checks:?}", alike.len(), alike[0]);
             let in_redis = in_redis.by_ref().take(alike.len());
@@ -317,13 +317,12 @@ impl Pair {
             }
             self.seen.add(&in_memory);
         }
+        answers
     }
 
     /// Returns the slots of the first limiter, after verifying that they are the same in both stores.
     fn used(&mut self) -> u32 {
-        let look = [vec![(0, 1, 0, None)]];
-        self.check(&look);
-        let answers = self.in_redis(&look);
+        let answers = self.check(&[vec![(0, 1, 0, None)]]);
         answers[0][0].quotas()[0].used()
     }
 
@@ -468,4 +467,42 @@ fn a_value_lives_for_twice_the_longest_lease_after_its_last_change_in_both_store
     assert_eq!(pair.used(), 1);
     pair.take(&Step::Advance(seconds(60)));
     assert_eq!(pair.used(), 0);
+}
+
+#[test]
+fn slots_return_within_one_lease_after_a_step_back_though_every_message_is_refused() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server);
+    for (holder, lease) in [(0, 0), (1, 1)] {
+        pair.take(&take_slot(holder, lease));
+    }
+    pair.take(&Step::SetBack(Duration::from_secs(3_600)));
+    // It wants more than the limit, states nothing, and so writes nothing of its own.
+    let refused = |pair: &mut Pair| {
+        let holding = pair.holding(&Message {
+            holder: 2,
+            behind: -1,
+            held: 0,
+            wanted: 13,
+            lease: 2,
+            is_stated: false,
+        });
+        let answers = pair.check(&[vec![(0, 1, 1, Some(holding))]]);
+        let answer = &answers[0][0].quotas()[0];
+        assert!(!answer.is_admitted());
+        answer.used()
+    };
+    // The first message after the step back is the one that sees it.
+    assert_eq!(refused(&mut pair), 2);
+    let (mut passed, step) = (Duration::ZERO, Duration::from_millis(500));
+    let mut returned = Vec::new();
+    for expected in [1, 0] {
+        while refused(&mut pair) > expected {
+            assert!(passed <= LEASES[1], "{expected} expected after {passed:?}");
+            pair.take(&Step::Advance(step));
+            passed += step;
+        }
+        returned.push(passed);
+    }
+    assert_eq!(returned, LEASES[..2]);
 }

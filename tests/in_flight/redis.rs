@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate::{Acquired, FailurePolicy, Permit, Quota, RateLimiter, RedisStore};
+use tollgate::{Acquired, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter, RedisStore};
 
 use crate::support::node::Node;
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
 
 /// A limiter with a table of permits of its own, as another process has.
@@ -37,6 +38,26 @@ async fn until_used(limiter: &RateLimiter, expected: u32, patience: Duration) ->
             return began.elapsed();
         }
         assert!(began.elapsed() < patience, "{used:?}, expected {expected}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Returns how many calls of the script the server has executed.
+fn calls(server: &RedisServer) -> u64 {
+    let info = redis::cmd("INFO").arg("commandstats").to_owned();
+    let info: String = info.query(&mut server.connect()).unwrap();
+    let line = info
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"));
+    let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// Waits until the server has executed so many calls.
+async fn until_calls(server: &RedisServer, expected: u64) {
+    let began = Instant::now();
+    while calls(server) < expected {
+        assert!(began.elapsed() < Duration::from_secs(5), "no call came");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -75,10 +96,13 @@ async fn processes_never_hold_more_than_the_limit_and_nothing_is_left() {
             tasks.push(tokio::spawn(async move {
                 let mut acquired = 0;
                 for round in 0..60_u64 {
-                    // Some are cancelled.
-                    let wait = Duration::from_micros(
-                        500 + (task * 997 + round * 613 + number as u64 * 71) % 9_000,
-                    );
+                    // Half of them are cancelled if they wait for this time.
+                    let wait = match round % 2 {
+                        0 => Duration::from_secs(60),
+                        _ => Duration::from_micros(
+                            500 + (task * 997 + round * 613 + number as u64 * 71) % 9_000,
+                        ),
+                    };
                     let Ok(permit) = tokio::time::timeout(wait, limiter.acquire("ada")).await
                     else {
                         continue;
@@ -106,6 +130,151 @@ async fn processes_never_hold_more_than_the_limit_and_nothing_is_left() {
         acquired > 200 && most <= LIMIT,
         "{acquired} permits, {most} at the same time"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handles_forks_and_limiters_of_one_name_share_the_slots_and_leave_none() {
+    const LIMIT: u32 = 3;
+    let server = RedisServer::start();
+    let store = || RedisStore::open(&server.url()).unwrap();
+    let patient = Duration::from_secs(5);
+    let first = store().deadline(patient);
+    // The first two are one holder: their stores are clones. The others are holders of their own.
+    let stores = [
+        first.clone(),
+        first.clone(),
+        first.fork().deadline(patient),
+        store().deadline(patient),
+    ];
+    let limiters =
+        stores.map(|store| RateLimiter::new(store, Quota::in_flight(LIMIT)).name("jobs"));
+    let running = Arc::new(AtomicU32::new(0));
+    let most = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..16_usize)
+        .map(|task| {
+            let limiter = limiters[task % limiters.len()].clone();
+            let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+            tokio::spawn(async move {
+                for _ in 0..25 {
+                    let permit = limiter.acquire("ada").await.unwrap();
+                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_micros(300)).await;
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    drop(permit);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let most = most.load(Ordering::SeqCst);
+    let left = until_used(&limiters[0], 0, Duration::from_secs(2)).await;
+    println!("400 permits, at most {most} at the same time, nothing left after {left:?}");
+    assert_eq!(most, LIMIT);
+
+    // What one of them holds is full for all others.
+    for holder in &limiters {
+        let levels = [holder.on("ada").slots(LIMIT)];
+        let permit = RateLimiter::acquire_all(levels).await.unwrap();
+        for limiter in &limiters {
+            assert_eq!(used(limiter).await, LIMIT);
+            assert!(taken(limiter).await.is_none());
+        }
+        permit.release().await.unwrap();
+    }
+}
+
+/// Sends a message that is held back on its way, then a newer one, and lets the first one arrive after it.
+async fn hold_back(
+    server: &RedisServer,
+    proxy: &Proxy,
+    held_back: impl AsyncFnOnce(),
+    newer: impl AsyncFnOnce(),
+) {
+    proxy.set(Wire::HoleForOld);
+    held_back().await;
+    newer().await;
+    let before = calls(server);
+    proxy.set(Wire::Whole);
+    until_calls(server, before + 1).await;
+}
+
+/// A limiter behind a proxy, which gives a message up quickly.
+async fn behind_proxy(server: &RedisServer) -> (RateLimiter, Proxy) {
+    let proxy = Proxy::before(server.port()).await;
+    let store = RedisStore::open(&proxy.url())
+        .unwrap()
+        .block_list_refresh(Duration::ZERO);
+    (RateLimiter::new(store, Quota::in_flight(3)), proxy)
+}
+
+/// Acquires as soon as there is a connection.
+async fn eventually_taken(limiter: &RateLimiter) -> Permit {
+    let began = Instant::now();
+    loop {
+        match limiter.try_acquire("ada").await {
+            Ok(Acquired::Permit(permit)) => return permit,
+            other => assert!(began.elapsed() < Duration::from_secs(4), "{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_comes_after_a_newer_one_takes_nothing() {
+    let server = RedisServer::start();
+    let other = process(&server.url(), Quota::in_flight(3));
+    let (limiter, proxy) = behind_proxy(&server).await;
+    let first = taken(&limiter).await.unwrap();
+    let second = taken(&limiter).await.unwrap();
+    hold_back(
+        &server,
+        &proxy,
+        async || {
+            // It says that two are held, and wants a third one.
+            let failed = limiter.try_acquire("ada").await;
+            assert_eq!(failed.unwrap_err().kind(), ErrorKind::Timeout);
+        },
+        async || {
+            drop((first, second));
+            until_used(&other, 0, Duration::from_secs(4)).await;
+        },
+    )
+    .await;
+    assert_eq!(used(&other).await, 0);
+    // Its own count goes on.
+    let permit = eventually_taken(&limiter).await;
+    assert_eq!(used(&other).await, 1);
+    drop(permit);
+    until_used(&other, 0, Duration::from_secs(2)).await;
+}
+
+#[tokio::test]
+async fn a_release_that_comes_after_a_newer_message_gives_nothing_back() {
+    let server = RedisServer::start();
+    let other = process(&server.url(), Quota::in_flight(3));
+    let (limiter, proxy) = behind_proxy(&server).await;
+    let permit = taken(&limiter).await.unwrap();
+    let mut held = Vec::new();
+    hold_back(
+        &server,
+        &proxy,
+        async || {
+            let failed = permit.release().await;
+            assert_eq!(failed.unwrap_err().kind(), ErrorKind::Timeout);
+        },
+        async || {
+            for _ in 0..3 {
+                held.push(eventually_taken(&limiter).await);
+            }
+        },
+    )
+    .await;
+    assert_eq!(used(&other).await, 3);
+    assert!(taken(&other).await.is_none());
+    drop(held);
+    until_used(&other, 0, Duration::from_secs(2)).await;
 }
 
 #[tokio::test]
@@ -245,6 +414,49 @@ fn another_runtime_goes_on_when_that_of_a_message_or_of_the_timers_ends() {
     });
 }
 
+#[test]
+fn another_runtime_goes_on_when_that_of_a_renewal_ends_while_it_is_under_way() {
+    let server = RedisServer::start();
+    let quota = Quota::in_flight(2).slot_lease(Duration::from_secs(5));
+    let runtime = || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(1).enable_all().build().unwrap()
+    };
+    let [first, second, of_proxy] = [(); 3].map(|()| runtime());
+    let proxy = of_proxy.block_on(Proxy::before(server.port()));
+    let store = RedisStore::open(&proxy.url())
+        .unwrap()
+        .deadline(Duration::from_secs(5))
+        .block_list_refresh(Duration::ZERO);
+    let limiter = RateLimiter::new(store, quota.clone());
+    // The first runtime waits for the timers, so it also renews.
+    let permits = first.block_on(async { [taken(&limiter).await, taken(&limiter).await] });
+    second.block_on(async {
+        drop(limiter.try_acquire("bob").await.unwrap());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    });
+    // The renewal is executed, and its reply is on the way.
+    proxy.set(Wire::Slow(Duration::from_secs(3)));
+    let before = calls(&server);
+    second.block_on(until_calls(&server, before + 1));
+    first.shutdown_background();
+    proxy.set(Wire::Whole);
+    second.block_on(async {
+        let other = process(&server.url(), quota);
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(7) {
+            assert_eq!(used(&other).await, 2, "after {:?}", began.elapsed());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for permit in permits.iter().flatten() {
+            let lost = tokio::time::timeout(Duration::ZERO, permit.lost()).await;
+            assert!(lost.is_err(), "a permit is lost");
+        }
+        drop(permits);
+        until_used(&other, 0, Duration::from_secs(2)).await;
+    });
+}
+
 #[tokio::test]
 async fn who_waits_asks_every_25_ms_whatever_keys_and_callers_wait() {
     let server = RedisServer::start();
@@ -262,22 +474,10 @@ async fn who_waits_asks_every_25_ms_whatever_keys_and_callers_wait() {
             })
         })
         .collect();
-    let mut connection = server.connect();
-    let mut calls = || {
-        let info: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query(&mut connection)
-            .unwrap();
-        let line = info
-            .lines()
-            .find(|line| line.starts_with("cmdstat_evalsha:"));
-        let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
-        calls.unwrap().parse::<u64>().unwrap()
-    };
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let before = calls();
+    let before = calls(&server);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let made = calls() - before;
+    let made = calls(&server) - before;
     println!("{made} calls in a second");
     assert!((20..=160).contains(&made), "{made} calls in a second");
     for task in waiting {
