@@ -123,7 +123,7 @@ impl SlotsOfCheck {
 
 impl RateLimiter {
     /// Returns the permits of the store in this process. The limiter keeps them, so that they are one holder for its time.
-    fn permits(&self) -> &Arc<PermitTable> {
+    pub(in crate::limiter) fn permits(&self) -> &Arc<PermitTable> {
         self.permits.get_or_init(|| PermitTable::of(&self.store))
     }
 
