@@ -3,6 +3,7 @@
 
 #[path = "../../tests/support/costs.rs"]
 pub(crate) mod costs;
+pub(crate) mod distance;
 pub(crate) mod http_client;
 pub(crate) mod latencies;
 pub(crate) mod load;

@@ -27,6 +27,7 @@ mod token;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 use std::{env, io};
 
 use axum::{Router, routing::get};
@@ -59,17 +60,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .track_refused(TRACKED);
     let tenant = key::header("x-tenant-id").plain();
     let user = key::header("x-user-id").plain();
+    let exports = RateLimitLayer::new(store.clone(), Quota::in_flight(2))
+        .name("exports")
+        .key(api_key.clone())
+        .track_refused(TRACKED);
     let reports = RateLimitLayer::new(store, Quota::per_hour(100))
         .name("reports")
         .key((tenant.clone(), user.clone()))
         .track_refused(TRACKED);
     // What an operator enters to name a key, for the extractor of each layer.
     let by_address = KeyForm::address(|address| key::peer_ip().of(address));
-    let by_api_key = KeyForm::header("x-api-key", api_key);
+    let by_api_key = || KeyForm::header("x-api-key", api_key.clone());
     let by_user = KeyForm::header("x-tenant-id", tenant).and(KeyForm::header("x-user-id", user));
     let limiters = vec![
         Limiter::new("site", site.limiter().admin(), vec![by_address]),
-        Limiter::new("search", search.limiter().admin(), vec![by_api_key]),
+        Limiter::new("search", search.limiter().admin(), vec![by_api_key()]),
+        Limiter::new("exports", exports.limiter().admin(), vec![by_api_key()]),
         Limiter::new("reports", reports.limiter().admin(), vec![by_user]),
     ];
 
@@ -83,6 +89,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "  for i in $(seq 12); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done"
     );
     println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
+    println!("  curl -N -H 'x-api-key: ada' http://{address}/export   # holds a slot for a minute");
     println!("Then open the page at http://{page_address}/ with the token {shown}");
 
     let host = env::var("TOLLGATE_ADMIN_HOST").ok();
@@ -90,6 +97,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }).layer(site))
         .route("/search", get(|| async { "found\n" }).layer(search))
+        .route("/export", get(export).layer(exports))
         .route("/reports", get(|| async { "a report\n" }).layer(reports));
     // The site and the login use the peer address as the key. This adds it to each request.
     let serve = |listener, app: Router| {
@@ -101,6 +109,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     tokio::try_join!(serve(listener, app), serve(admin, page))?;
     Ok(())
+}
+
+/// Answers slowly: its slot is held until the end.
+async fn export() -> &'static str {
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    "exported\n"
 }
 
 /// Returns the token, and what to print of it: never a token from the environment, because output may end up in

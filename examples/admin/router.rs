@@ -14,7 +14,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tollgate::{Admin, DecisionView, Key};
+use tollgate::{Admin, DecisionView, Key, KeyStatus};
 
 use crate::blocks::PageRequest;
 use crate::failure::Failure;
@@ -171,7 +171,22 @@ async fn key_status(admin: &Admin, key: &Key) -> Result<Value, Failure> {
         "blocked_seconds": status.blocked_for.map(|left| left.as_secs_f64()),
         "source": format!("{:?}", status.view.source()),
         "quotas": quotas(&status.view),
+        "holders": holders(&status),
     }))
+}
+
+/// Returns which processes hold slots of the key.
+fn holders(status: &KeyStatus) -> Value {
+    let holders = status.holders.iter().map(|of| {
+        let holder = u128::from_be_bytes(of.holder);
+        json!({
+            "holder": format!("{holder:032x}"),
+            "slots": of.held,
+            "lease_left_seconds": of.lease.as_secs_f64(),
+            "is_this_process": status.own_holder == Some(of.holder),
+        })
+    });
+    holders.collect()
 }
 
 fn quotas(decision: &DecisionView) -> Value {

@@ -1,5 +1,7 @@
 //! Slots in flight: an entry of absolute counts for each process that holds some.
 
+use std::time::Duration;
+
 use super::quota_check::{Changes, QuotaCheck, Verdict};
 use crate::decision::{Holding, HoldingNote, Receipt, Wait};
 
@@ -120,6 +122,14 @@ impl InFlight {
     pub(crate) fn is_idle(&self, now: u64) -> bool {
         let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);
         live.all(|holder| holder.slots == 0)
+    }
+
+    /// Returns the slots of each holder that has any, and what is left of its lease.
+    pub(crate) fn held(&self, now: u64) -> Vec<Holding> {
+        let held = self.holders.iter().filter(|holder| holder.slots > 0);
+        let left = |holder: &Holder| Duration::from_micros(holder.end(now).saturating_sub(now));
+        let held = held.map(|holder| Holding::new(holder.id, 0, holder.slots, 0, left(holder)));
+        held.filter(|holding| !holding.lease.is_zero()).collect()
     }
 
     /// Returns the longest lease, in microseconds.

@@ -1,15 +1,16 @@
 //! Operations for operators on the keys of a limiter.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
 use super::automatic_blocks::BlockCounts;
 use super::limiter::RateLimiter;
-use crate::decision::DecisionView;
-use crate::error::Error;
+use crate::decision::{DecisionView, Holding};
+use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
-use crate::store::{Block, Credit};
+use crate::store::{Block, Check, Credit};
 use crate::telemetry::RefusedKey;
 
 /// Operations for operators, while the service runs: inspect, reset, credit or block a key of a limiter.
@@ -113,7 +114,7 @@ impl Admin {
         &self.limiter
     }
 
-    /// Returns the units that a key has used and left, and whether it is blocked. Charges nothing.
+    /// Returns the units that a key has used and left, whether it is blocked, and who holds its slots. Charges nothing.
     ///
     /// # Errors
     ///
@@ -129,11 +130,29 @@ impl Admin {
             None => None,
             Some(_) => Some(self.reason(&key).await?),
         };
+        let (holders, own_holder) = self.holders(&key).await?;
         Ok(KeyStatus {
             view: decision.into_view(),
             blocked_for,
             block_reason,
+            holders,
+            own_holder,
         })
+    }
+
+    /// Returns the holders of the slots of a key, the most slots first, and which of them is this process.
+    async fn holders(&self, key: &Key) -> Result<(Vec<Holding>, Option<[u8; 16]>), Error> {
+        let Self { limiter, quotas } = self;
+        if quotas.min_slots().is_none() {
+            return Ok((Vec::new(), None));
+        }
+        let check = Check::new(&limiter.scope, key, quotas, 0);
+        let mut holders = match limiter.store.holders(check).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
+            holders => holders?,
+        };
+        holders.sort_by_key(|holding| (Reverse(holding.held), holding.holder));
+        Ok((holders, Some(limiter.holder())))
     }
 
     /// Deletes the counts of a key, so that it has its whole quotas again. A block stays.
@@ -326,7 +345,7 @@ pub enum BlockReason {
     },
 }
 
-/// The status of a key, as [`Admin::peek`] returns it: the units used and left, and whether it is blocked.
+/// The status of a key, as [`Admin::peek`] returns it: the units used and left, whether it is blocked, and who holds its slots.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeyStatus {
@@ -338,4 +357,10 @@ pub struct KeyStatus {
     pub blocked_for: Option<Duration>,
     /// The reason why the key is blocked. `None` if it is not blocked.
     pub block_reason: Option<BlockReason>,
+    /// The processes that hold slots of quotas [in flight](crate::Quota::in_flight), the most slots first. `held` is the
+    /// number of slots, and `lease` is what is left of the lease: if the process is killed, the slots return after that. Empty
+    /// for a store that does not [list](crate::Store::holders) them.
+    pub holders: Vec<Holding>,
+    /// The `holder` that is this process. `None` without quotas in flight.
+    pub own_holder: Option<[u8; 16]>,
 }

@@ -8,7 +8,7 @@ use super::redis::RedisStore;
 use super::redis::doctor::Report;
 use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
 use super::store::{Store, StoreParts, delegate_to_store};
-use crate::decision::{Answers, StoreId};
+use crate::decision::{Answers, Holding, StoreId};
 use crate::error::Error;
 
 /// The store of a URL, from [`from_url`](super::from_url): in memory or in Redis.

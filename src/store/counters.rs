@@ -294,6 +294,11 @@ impl Counters {
         value
     }
 
+    /// Returns the holders of slots, for [`Store::holders`](crate::Store::holders).
+    pub fn holders(&mut self, now: u64) -> Vec<Holding> {
+        self.with_slots(now, |slots| (slots.held(now), Changes::NONE))
+    }
+
     fn charge(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) {
         let check = QuotaCheck::new(quota, cost, now);
         let id = quota.stored_count();

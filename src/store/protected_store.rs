@@ -13,7 +13,7 @@ use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
 use super::requests::{Block, Check, CountedKey, Credit, LimiterInfo, Refund, Reset};
 use super::store::{Store, StoreParts};
-use crate::decision::{Answer, Answers, Source, StoreId};
+use crate::decision::{Answer, Answers, Holding, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
@@ -296,6 +296,14 @@ impl ProtectedStore {
     /// Credits units in the store, but not in the fallback counts.
     pub(crate) fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
         self.adjust(credit.counted_key(), || self.store.credit(credit))
+    }
+
+    /// Returns the holders of the slots of a key in the store.
+    pub(crate) fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
+        match self.store.holders(check).try_ready() {
+            Ok(holders) => StoreFuture::ready(holders),
+            Err(pending) => self.bound(pending),
+        }
     }
 
     /// Sends a request that returns units to the store, unless the circuit breaker is open.

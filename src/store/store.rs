@@ -7,7 +7,7 @@ use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
 use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
-use crate::decision::{Answers, StoreId};
+use crate::decision::{Answers, Holding, StoreId};
 use crate::error::{Error, ErrorKind};
 
 /// Keeps the counts of limiters, and decides their checks.
@@ -167,6 +167,17 @@ pub trait Store: Send + Sync + 'static {
         unsupported("this store cannot block keys")
     }
 
+    /// Returns the holders of the slots of a key, for quotas [in flight](crate::Quota::in_flight): for each that holds any, its
+    /// slots, and what is left of its lease.
+    ///
+    /// For operators: [`Admin::peek`](crate::Admin::peek) calls it. The sequences may be 0.
+    ///
+    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
+        let _ = check;
+        unsupported("this store cannot list holders of slots")
+    }
+
     /// Returns the parts of the store that its limiters share: block list, circuit breaker, refusal cache.
     ///
     /// Each limiter calls it once. Keep the parts and return clones: if one limiter then finds that the store fails, all
@@ -242,6 +253,10 @@ macro_rules! delegate_to_store {
 
         fn block(&$self, block: Block<'_>) -> StoreFuture<bool> {
             $store.block(block)
+        }
+
+        fn holders(&$self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
+            $store.holders(check)
         }
 
         fn parts(&$self) -> StoreParts {

@@ -1381,9 +1381,10 @@ async fn a_key_is_asked_for_and_made_as_the_limiter_counts_it() {
         "value of the header x-tenant-id",
         "value of the header x-user-id",
     ];
+    let api_key = ["value of the header x-api-key"];
     assert_eq!(
         json!(labels),
-        json!([["IP address"], ["value of the header x-api-key"], headers])
+        json!([["IP address"], api_key, api_key, headers])
     );
 
     let report = Client::new().get(format!("{}/reports", desk.service));
@@ -1398,6 +1399,33 @@ async fn a_key_is_asked_for_and_made_as_the_limiter_counts_it() {
         "header:x-tenant-id=acme,header:x-user-id=ada"
     );
     assert_eq!(status["quotas"][0]["used"], 1);
+}
+
+#[tokio::test]
+async fn an_operator_sees_who_holds_slots_of_a_key() {
+    let desk = Desk::start("memory:");
+    let export = Client::new().get(format!("{}/export", desk.service));
+    let export = export.header("x-api-key", "ada").send();
+    let key = json!({ "key": entered(&["ada"]) });
+    let seen = async {
+        loop {
+            let status = desk.tells(desk.post("/exports/peek", &key)).await;
+            let holders = status["holders"].as_array().expect("a list").clone();
+            if !holders.is_empty() {
+                return holders;
+            }
+        }
+    };
+    let holders = tokio::select! {
+        holders = seen => holders,
+        answer = export => panic!("the export has ended: {answer:?}"),
+    };
+    assert_eq!((holders.len(), &holders[0]["slots"]), (1, &json!(1)));
+    assert_eq!(holders[0]["is_this_process"], true);
+    assert_eq!(holders[0]["holder"].as_str().map(str::len), Some(32));
+    let other = json!({ "key": entered(&["bob"]) });
+    let status = desk.tells(desk.post("/exports/peek", &other)).await;
+    assert_eq!(status["holders"], json!([]));
 }
 
 #[tokio::test]

@@ -79,6 +79,28 @@ async fn processes_share_the_slots_of_a_key() {
     println!("known after {took:?}");
 }
 
+#[tokio::test]
+async fn an_operator_sees_which_processes_hold_the_slots_of_a_key() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(60);
+    let quota = Quota::in_flight(5);
+    let one = process(&server.url(), quota.clone());
+    let other = process(&server.url(), quota.slot_lease(lease));
+    let _first = taken(&one).await.unwrap();
+    let _rest = [taken(&other).await.unwrap(), taken(&other).await.unwrap()];
+    let [seen, seen_by_other] = [
+        one.admin().peek("ada").await.unwrap(),
+        other.admin().peek("ada").await.unwrap(),
+    ];
+    let slots = seen.holders.iter().map(|holding| holding.held);
+    assert_eq!(slots.collect::<Vec<_>>(), [2, 1]);
+    let holders: Vec<_> = seen.holders.iter().map(|of| Some(of.holder)).collect();
+    assert_eq!(holders, [seen_by_other.own_holder, seen.own_holder]);
+    let [of_other, own] = [seen.holders[0].lease, seen.holders[1].lease];
+    assert!(of_other > lease / 2 && of_other <= lease, "{of_other:?}");
+    assert!(own > Duration::from_secs(5) && own <= Duration::from_secs(15));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_never_hold_more_than_the_limit_and_nothing_is_left() {
     const LIMIT: u32 = 5;

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tollgate::store::{Answers, Check, StoreFuture, StoreId, StoreParts};
 use tollgate::{
     Acquired, Algorithm, ConfigError, ConfigErrorKind, ErrorKind, MemoryStore, Plan, Quota, Quotas,
     RateLimitLayer, RateLimiter, Store, key,
@@ -104,6 +105,56 @@ async fn resets_credits_and_looks_leave_slots_alone() {
     let server = RedisServer::start();
     for store in stores(&server) {
         other_methods_leave_slots_alone(store).await;
+    }
+}
+
+#[tokio::test]
+async fn an_operator_sees_how_many_slots_of_a_key_this_process_holds() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, Quota::in_flight(5));
+        let peek = async |key: &str| limiter.admin().peek(key).await.unwrap();
+        assert!(peek("ada").await.holders.is_empty());
+        let permit = RateLimiter::acquire_all([limiter.on("ada").slots(2)]).await;
+        let permit = permit.unwrap();
+        let status = peek("ada").await;
+        let [holder] = status.holders.as_slice() else {
+            panic!("{status:?}");
+        };
+        assert_eq!((holder.held, holder.wanted), (2, 0));
+        assert_eq!(status.own_holder, Some(holder.holder));
+        assert!(holder.lease > Duration::from_secs(5), "{holder:?}");
+        assert!(peek("bob").await.holders.is_empty());
+        permit.release().await.unwrap();
+        assert!(peek("ada").await.holders.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_key_has_no_holders_without_slots_or_in_a_store_that_does_not_list_them() {
+    let rates = RateLimiter::new(MemoryStore::new(), Quota::per_hour(5));
+    let status = rates.admin().peek("ada").await.unwrap();
+    assert!(status.holders.is_empty() && status.own_holder.is_none());
+    let limiter = RateLimiter::new(Silent(MemoryStore::new()), Quota::in_flight(5));
+    let _permit = limiter.acquire("ada").await.unwrap();
+    let status = limiter.admin().peek("ada").await.unwrap();
+    assert_eq!((status.view.used(), status.holders.len()), (1, 0));
+}
+
+/// A store that does not list holders.
+struct Silent(MemoryStore);
+
+impl Store for Silent {
+    fn id(&self) -> StoreId {
+        self.0.id()
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        self.0.check(checks, answers)
+    }
+
+    fn parts(&self) -> StoreParts {
+        self.0.parts()
     }
 }
 

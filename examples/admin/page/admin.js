@@ -125,6 +125,11 @@ function show(limiter, input, keyStatus) {
     key: quota.quota,
     texts: [quota.quota, quota.used, quota.remaining, duration(quota.returns_in_seconds)],
   })), 4);
+  byId("holders").hidden = !keyStatus.holders.length;
+  showRows("holder-rows", keyStatus.holders.map(({ holder, slots, lease_left_seconds: left, is_this_process: isOwn }) => ({
+    key: holder,
+    texts: [isOwn ? "this process" : holder.slice(0, 8), slots, duration(left)],
+  })), 3);
   byId("key-status").hidden = false;
 }
 

@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
 use tollgate::store::{
-    Answers, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, Reset, Source,
-    Store, StoreFuture, StoreId, StoreParts,
+    Answers, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Holding, Refund, Reset,
+    Source, Store, StoreFuture, StoreId, StoreParts,
 };
 use tollgate::{Error, ErrorKind, Key};
 
@@ -340,6 +340,13 @@ impl Store for SqliteStore {
         };
         let blocked = self.database.block(block);
         StoreFuture::ready(blocked.and_then(|took_effect| Ok(took_effect && put()?)))
+    }
+
+    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
+        let holders = self.database.transact(|transaction, now| {
+            Ok(read(transaction, check.limiter, check.key, now)?.holders(now))
+        });
+        StoreFuture::ready(holders)
     }
 
     fn parts(&self) -> StoreParts {

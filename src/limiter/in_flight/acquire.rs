@@ -130,6 +130,11 @@ pub(in crate::limiter) struct LimiterPermits {
 }
 
 impl RateLimiter {
+    /// Returns the identity of this process among the holders of slots.
+    pub(in crate::limiter) fn holder(&self) -> [u8; 16] {
+        self.permits().table.holder
+    }
+
     fn permits(&self) -> &LimiterPermits {
         self.permits.get_or_init(|| LimiterPermits {
             table: PermitTable::of(&self.store),

@@ -25,7 +25,7 @@ type Tables = Vec<(StoreId, Weak<PermitTable>)>;
 
 /// The permits of one store in this process.
 pub(in crate::limiter) struct PermitTable {
-    holder: [u8; 16],
+    pub(super) holder: [u8; 16],
     pub(super) clock: Clock,
     state: Mutex<State>,
     /// Wakes the task that waits for timers.

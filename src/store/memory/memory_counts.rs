@@ -4,7 +4,7 @@ use super::overflow::Overflow;
 use super::shard::Shard;
 use super::table::{LockedShards, Table};
 use crate::clock::Clock;
-use crate::decision::{Answer, Answers, CountScope, Source};
+use crate::decision::{Answer, Answers, CountScope, Holding, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::store::counters::{Counters, DROPPABLE_PART};
@@ -261,6 +261,14 @@ impl MemoryCounts {
         self.with_counts(credit.counted_key(), |shard, name, now| {
             shard.credit(name, credit, now);
         });
+    }
+
+    /// Returns the holders of the slots of a key.
+    pub(crate) fn holders(&self, counted_key: CountedKey<'_>) -> Vec<Holding> {
+        self.with_counts(counted_key, |shard, name, now| {
+            let counters = shard.get_mut(name);
+            counters.map_or_else(Vec::new, |counters| counters.holders(now))
+        })
     }
 
     /// Drops all keys that have expired.

@@ -7,7 +7,7 @@ use super::memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::{Answers, StoreId};
+use crate::decision::{Answers, Holding, StoreId};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
@@ -181,6 +181,10 @@ impl Store for MemoryStore {
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         StoreFuture::ready(self.inner.block_list.put(block))
+    }
+
+    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
+        StoreFuture::ready(Ok(self.inner.counts.holders(check.counted_key())))
     }
 
     fn parts(&self) -> StoreParts {

@@ -14,11 +14,11 @@ use super::connection::{
     AcquiredConnection, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked,
 };
 use super::protocol::{
-    BatchEntry, Change, EntryAnswers, KeyNames, ServerClock, ServerName, decode_replies,
-    encode_change, encode_checks, errors as error,
+    BatchEntry, Change, EntryAnswers, KeyNames, ServerClock, ServerName, Value as CountedValue,
+    decode_replies, encode_change, encode_checks, errors as error,
 };
 use super::script::{Script, Scripts};
-use crate::decision::Answers;
+use crate::decision::{Answers, Holding};
 use crate::error::{Error, ErrorKind};
 use crate::store::requests::{CountedKey, Credit, OwnedCheck, Refund, Reset};
 use crate::telemetry::StoreMeter;
@@ -238,6 +238,28 @@ impl Client {
                 client.clock.learn(time);
             }
             reply.map(drop)
+        }
+    }
+
+    /// Lists the holders of the slots of a key.
+    pub(super) fn holders(
+        &self,
+        counted_key: CountedKey<'_>,
+    ) -> impl Future<Output = Result<Vec<Holding>, Error>> + use<> {
+        let mut call = self.scripts.holders.call(1, 0, 0);
+        call.arg(self.names.value(counted_key, CountedValue::InFlight));
+        let (client, index) = (self.clone(), self.connection_index(counted_key));
+        async move {
+            let reply = client.run(index, &client.scripts.holders, call).await?;
+            let holders: Result<Vec<(Vec<u8>, u32, u64)>, _> = redis::from_redis_value(reply);
+            let holders = holders.ok().and_then(|holders| {
+                let holders = holders.into_iter().map(|(holder, slots, left)| {
+                    let (holder, left) = (holder.try_into().ok()?, Duration::from_micros(left));
+                    Some(Holding::new(holder, 0, slots, 0, left))
+                });
+                holders.collect()
+            });
+            holders.ok_or_else(|| error::malformed_reply("no holders of slots", &client.server()))
         }
     }
 

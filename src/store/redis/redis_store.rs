@@ -17,7 +17,7 @@ use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
 use super::topology::Topology;
 use crate::clock::Clock;
-use crate::decision::{Answers, StoreId};
+use crate::decision::{Answers, Holding, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
@@ -418,7 +418,7 @@ impl RedisStore {
     ///
     /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` checks of several
     /// algorithms in one call. `in_flight` decides calls with slots [in flight](crate::Quota::in_flight). `refund` returns
-    /// units. `block` and `blocked` keep the list of blocked keys.
+    /// units. `block` and `blocked` keep the list of blocked keys, and `holders` lists who holds slots of a key.
     ///
     /// # Examples
     ///
@@ -542,6 +542,10 @@ impl Store for RedisStore {
         }
         let block_list = shared.block_list.clone();
         shared.shared_block_list.block(block_list, block)
+    }
+
+    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
+        self.send(self.shared.client.holders(check.counted_key()))
     }
 }
 

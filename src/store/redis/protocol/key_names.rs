@@ -85,7 +85,6 @@ impl KeyNames {
     }
 
     /// Returns the name of a value of a key.
-    #[cfg(any(test, feature = "doctor"))]
     pub(in crate::store::redis) fn value(
         &self,
         counted_key: CountedKey<'_>,

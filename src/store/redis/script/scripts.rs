@@ -31,7 +31,7 @@ macro_rules! files {
 files!(
     "clock" "call" "log_loop" "counters_loop" "prelude" "log" "counters"
     "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide" "log_refund" "counters_refund"
-    "gcra_refund" "sorted_set_refund" "refund" "block" "blocked"
+    "gcra_refund" "sorted_set_refund" "refund" "block" "blocked" "holders"
 );
 
 const CLOCK: &str = joined!("clock");
@@ -56,6 +56,7 @@ const REFUND: &str = joined!(
 );
 const BLOCK: &str = joined!("block");
 const BLOCKED: &str = joined!("blocked");
+const HOLDERS: &str = joined!("holders");
 
 static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
 
@@ -78,6 +79,8 @@ pub(crate) struct Scripts {
     pub(crate) block: Script,
     /// Lists the blocked keys.
     pub(crate) blocked: Script,
+    /// Lists the processes that hold slots of a key.
+    pub(crate) holders: Script,
 }
 
 impl Scripts {
@@ -100,7 +103,7 @@ impl Scripts {
     }
 
     /// Returns the texts of the shared scripts by name, first those that decide.
-    pub(crate) fn texts() -> [(&'static str, &'static str); 10] {
+    pub(crate) fn texts() -> [(&'static str, &'static str); 11] {
         let scripts: &'static Self = &SHARED;
         [
             ("log", &scripts.log),
@@ -113,6 +116,7 @@ impl Scripts {
             ("refund", &scripts.refund),
             ("block", &scripts.block),
             ("blocked", &scripts.blocked),
+            ("holders", &scripts.holders),
         ]
         .map(|(name, script)| (name, &*script.text))
     }
@@ -131,6 +135,7 @@ impl Scripts {
             refund: behind(REFUND),
             block: behind(BLOCK),
             blocked: behind(BLOCKED),
+            holders: behind(HOLDERS),
         }
     }
 }

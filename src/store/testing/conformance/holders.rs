@@ -32,6 +32,9 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("slots of several checks are all taken or none", |kit| {
         Box::pin(several_checks(kit))
     }),
+    ("holders of slots are listed with their leases", |kit| {
+        Box::pin(listed(kit))
+    }),
     ("a reset leaves slots in flight alone", |kit| {
         Box::pin(reset(kit))
     }),
@@ -258,6 +261,44 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     let admitted = both(&message(1, 3, 0, 1), &message(1, 3, 2, 1)).await?;
     ensure!(!admitted, "a check without room is admitted");
     look(kit, &user, 2).await
+}
+
+async fn listed(kit: &Conformance) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::in_flight(9));
+    let lease = kit.window();
+    let short = Holding::new([2; 16], 1, 0, 3, lease);
+    let _ = send(kit, &subject, &message(1, 1, 0, 1), (true, 1, NONE)).await?;
+    let _ = send(kit, &subject, &short, (true, 4, NONE)).await?;
+    // A holder that has given all slots back.
+    let _ = send(kit, &subject, &message(3, 1, 0, 1), (true, 5, NONE)).await?;
+    let _ = send(kit, &subject, &message(3, 2, 0, 0), (true, 4, NONE)).await?;
+    let list = async || -> Result<Vec<Holding>, Broken> {
+        let mut listed = kit.store.holders(subject.check(0)).await?;
+        listed.sort_by_key(|holding| holding.holder);
+        Ok(listed)
+    };
+    let listed = list().await?;
+    let slots: Vec<_> = listed.iter().map(|of| (of.holder, of.held)).collect();
+    let expected = [([1; 16], 1), ([2; 16], 3)];
+    ensure!(
+        slots == expected,
+        "the holders are {slots:?}, not {expected:?}"
+    );
+    let leases = listed.iter().zip([LONG_LEASE, lease]);
+    for (of, lease) in leases {
+        ensure!(
+            of.lease <= lease && (of.lease == lease || !kit.is_exact()),
+            "{:?} of a lease of {lease:?} are left",
+            of.lease
+        );
+    }
+    kit.pass(lease * 5 / 4).await;
+    let listed = list().await?;
+    ensure!(
+        listed.len() == 1,
+        "a holder is listed after the end of its lease: {listed:?}"
+    );
+    Ok(())
 }
 
 /// Takes two slots, and a unit of a rate.

@@ -1,0 +1,61 @@
+//! A server at a distance: a port that passes everything on after half a round trip.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+/// A port that leads to a server of this machine. Lives as long as the process.
+///
+/// It has threads, because the timers of tokio are as coarse as the distance.
+pub(crate) struct Distance {
+    port: u16,
+}
+
+impl Distance {
+    pub(crate) fn to(server: u16, round_trip: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        spawn(move || {
+            for near in listener.incoming() {
+                let near = near.expect("a connection");
+                let far = TcpStream::connect(("127.0.0.1", server));
+                let far = far.expect("the server accepts");
+                let twin = |stream: &TcpStream| stream.try_clone().expect("a handle");
+                carry(twin(&near), twin(&far), round_trip / 2);
+                carry(far, near, round_trip / 2);
+            }
+        });
+        Self { port }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+/// Carries bytes from one end to the other, until the first end is closed.
+fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    to.set_nodelay(true).expect("a socket");
+    let (sender, receiver) = channel::<(Instant, Vec<u8>)>();
+    spawn(move || {
+        let mut bytes = vec![0; 64 * 1_024];
+        while let Ok(length @ 1..) = from.read(&mut bytes) {
+            let due = Instant::now() + delay;
+            if sender.send((due, bytes[..length].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    spawn(move || {
+        for (due, bytes) in receiver {
+            sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                return;
+            }
+        }
+        // The other end may have closed it.
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}

@@ -1,0 +1,21 @@
+--[[
+holders: lists the processes that hold slots of a key. A script of its own behind the clock.
+
+KEYS    the slots of a key: see in_flight.lua
+ARGV    none
+reply   of each holder: holder, slots, left
+calls   GET
+server  Redis 5.0
+
+`left` is the time until its lease ends, in microseconds. Holders without slots are left out.
+]]
+
+local value, reply = redis.call('GET', KEYS[1]) or '', {}
+for at = 2, #value - 39, 40 do
+  local holder, _, slots, lease, ends = struct.unpack('>c16dI4I4d', value, at)
+  local left = math.min(ends - now, 1000 * lease)
+  if slots > 0 and left > 0 then
+    reply[#reply + 1] = { holder, slots, left }
+  end
+end
+return reply
