@@ -4,6 +4,8 @@
 //! applies to all processes: run `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example admin` in two
 //! terminals.
 //!
+//! A request for `/export` holds a slot for a minute: while it runs, look up its key at the limiter `exports`.
+//!
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `TOLLGATE_ADMIN_TOKEN` | the token for the page, at least 16 characters | random at each start, and printed |
@@ -89,7 +91,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "  for i in $(seq 12); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done"
     );
     println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
-    println!("  curl -N -H 'x-api-key: ada' http://{address}/export   # holds a slot for a minute");
     println!("Then open the page at http://{page_address}/ with the token {shown}");
 
     let host = env::var("TOLLGATE_ADMIN_HOST").ok();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::Commands;
 use tollgate::store::Check;
-use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
+use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore, Store};
 
 use crate::support::ask;
 use crate::support::costs::{algorithms, calls, forget_calls};
@@ -463,6 +463,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let slots = Quotas::from(Quota::in_flight(9));
     let look = Check::new(&name, &key, &slots, 0);
     let _ = ask(&store_on(&server), &[look]).await.unwrap();
+    assert!(store_on(&server).holders(look).await.unwrap().is_empty());
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(9));
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();
@@ -479,7 +480,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let names = scripts.iter().map(|(name, _)| *name);
     let known: Vec<_> = names.zip(known).collect();
     assert!(
-        known.len() == 10 && known.iter().all(|(_, known)| *known),
+        known.len() == 11 && known.iter().all(|(_, known)| *known),
         "{known:?}"
     );
 }
