@@ -25,7 +25,7 @@ use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, Quo
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas};
-use crate::store::{Check, PendingAnswers, SendMark};
+use crate::store::{Check, PendingAnswers, SendMark, soften};
 
 /// The result of a check.
 pub(crate) type Checked = Result<Decision, CheckError>;
@@ -227,6 +227,9 @@ impl PendingCheck {
             *answer = blocked(quotas, cost, left);
             self.levels.set_state(index, LevelState::Answered);
             self.refuse();
+        } else if let Some(lease) = limiter.lease.as_ref().filter(|_| quotas.has_soft()) {
+            let error = Error::soft_leased(&limiter.name, lease.duration());
+            self.fail_at(index, error);
         } else if failure.is_some() || limiter.lease.is_some() {
             self.ask_for_less();
         }
@@ -451,15 +454,17 @@ impl PendingCheck {
         answers: Result<Answers, Error>,
         max_age: Duration,
     ) -> Result<(), Error> {
-        let answers = answers?;
+        let mut answers = answers?;
+        let checks = self.checks(limiters, to_ask);
+        soften(checks.iter().copied(), &mut answers);
         if let (false, Some(first)) = (sent.is_empty(), limiters.limiter(0)) {
-            let checks = self.checks(limiters, to_ask);
             // Other processes return units when their lease ends.
             let of_levels = (0..self.added).filter_map(|index| limiters.limiter(index));
             let ages = of_levels.map(RateLimiter::max_refusal_age);
             let max_age = ages.fold(max_age, Duration::min);
             first.store.remember(&checks, sent, &answers, max_age);
         }
+        drop(checks);
         self.set_answers(answers, to_ask);
         Ok(())
     }

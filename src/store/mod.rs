@@ -53,14 +53,14 @@ pub use from_url::from_url;
 pub use future::StoreFuture;
 pub(crate) use future::join_all;
 pub use memory::MemoryStore;
-pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
+pub(crate) use protected_store::{PendingAnswers, ProtectedStore, soften};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
 pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
-pub(crate) use requests::{CountedKey, OwnedChecks, to_owned};
+pub(crate) use requests::{CountedKey, OwnedCheck, OwnedChecks, to_owned};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -148,6 +148,7 @@ impl ProtectedStore {
                     _ => drop(self.circuit_breaker.record(partition, operation, Ok(()))),
                 }
                 // Answers to be remembered.
+                soften(checks.iter().copied(), answers);
                 if sent.is_empty() {
                     return None;
                 }
@@ -398,4 +399,13 @@ async fn within_deadline<T>(deadline: Duration, future: StoreFuture<T>) -> Resul
         let text = format!("the store did not answer within {deadline:?}");
         Err(Error::new(ErrorKind::Timeout, text))
     })
+}
+/// Makes refusals of soft quotas the answers of quotas that are exceeded, if a store has not done so.
+#[inline]
+pub(crate) fn soften<'a>(checks: impl IntoIterator<Item = Check<'a>>, answers: &mut Answers) {
+    for (check, answer) in checks.into_iter().zip(answers.iter_mut()) {
+        if check.quotas.has_soft() {
+            answer.soften(check.quotas);
+        }
+    }
 }

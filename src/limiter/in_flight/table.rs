@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::decision::{Holding, HoldingNote, StoreId};
 use crate::error::Error;
 use crate::key::Fingerprint;
-use crate::store::{Check, ProtectedStore};
+use crate::store::{Check, OwnedCheck, ProtectedStore, soften};
 use crate::telemetry::{PermitMeter, PermitWait};
 
 /// The tables of this process, by store.
@@ -336,7 +336,10 @@ impl PermitTable {
                         let _ = answer.send(Err(error));
                     }
                 }
-                Ok(answers) => state.answered(part, answers, now),
+                Ok(mut answers) => {
+                    soften(part.checks.iter().map(OwnedCheck::check), &mut answers);
+                    state.answered(part, answers, now);
+                }
             }
         }
         for (id, listeners) in message.keys {
