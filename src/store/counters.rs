@@ -349,7 +349,9 @@ impl Counters {
                 count.used_part = 0;
             }
         }
-        for (quota, verdict) in quotas.iter().zip(verdicts) {
+        // What only soft quotas count is no reason to keep a key for which other keys need the room.
+        let quotas = quotas.iter().zip(verdicts);
+        for (quota, verdict) in quotas.filter(|(quota, _)| !quota.is_soft()) {
             if let Some(count) = self.find(quota.stored_count()) {
                 let part = parts_of_1024(verdict.used, quota.limit());
                 count.used_part = count.used_part.max(part);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::store::TestClock;
-use tollgate::{Algorithm, ConfigErrorKind, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
+use tollgate::{
+    Acquired, Algorithm, ConfigErrorKind, Decision, ErrorKind, MemoryStore, Quota, RateLimiter,
+};
 
 use crate::support::calls::stores;
 use crate::support::redis_server::RedisServer;
@@ -257,6 +259,34 @@ async fn units_of_a_soft_quota_return_when_their_window_ends() {
     assert!(limiter.check("ada").await.unwrap().is_exceeded());
     clock.advance(Duration::from_micros(1));
     assert!(!limiter.check("ada").await.unwrap().is_exceeded());
+}
+
+#[tokio::test]
+async fn the_window_of_a_soft_quota_does_not_keep_a_reservation_open() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let limiter = RateLimiter::new(store, [Quota::per_second(9), Quota::per_hour(9).soft()]);
+    let reserved = limiter.check_n("ada", 2).await.unwrap();
+    clock.advance(Duration::from_secs(1));
+    limiter.settle(reserved, 5).await.unwrap();
+    let left = limiter.peek("ada").await.unwrap();
+    assert_eq!((left.used(), used_of_soft(&left)), (0, vec![2]));
+}
+
+#[tokio::test]
+async fn a_soft_quota_may_stand_beside_slots() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, [Quota::in_flight(2), Quota::per_hour(1).soft()]);
+        let first = limiter.acquire("ada").await.unwrap();
+        let second = limiter.acquire("ada").await.unwrap();
+        assert!(!first.decision().is_exceeded() && second.decision().is_exceeded());
+        assert_eq!(second.decision().limit(), 2);
+        let Acquired::Refused(refused) = limiter.try_acquire("ada").await.unwrap() else {
+            panic!("both slots are held");
+        };
+        assert_eq!(used_of_soft(&refused), [1]);
+    }
 }
 
 #[tokio::test]

@@ -238,6 +238,24 @@ fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
     assert_eq!((answer.is_admitted(), answer.extra_units()), (false, 0));
 }
 
+#[test]
+fn a_soft_quota_keeps_no_key_that_other_keys_need_the_room_of() {
+    let mut subject = Subject::new();
+    let list = quotas("100/hour, 5/hour soft, 5/hour gcra soft");
+    for _ in 0..6 {
+        assert!(subject.check(&list, 1, NOW).is_admitted());
+    }
+    assert_eq!(subject.counters.used_part(NOW), 62);
+    let only_soft = quotas("1/day soft");
+    let mut subject = Subject::new();
+    for _ in 0..3 {
+        assert!(subject.check(&only_soft, 1, NOW).is_admitted());
+    }
+    assert_eq!(subject.counters.used_part(NOW), 0);
+    // It is kept as long as there is room.
+    assert!(!subject.counters.is_empty());
+}
+
 /// A step of the model of soft quotas: a check of a cost, a refund of an earlier check, or a step of the clock.
 type SoftStep = (u32, Option<(usize, u32)>, u64);
 
