@@ -3,7 +3,7 @@ call: reads the arguments of a call, and all values that are read whole. Behind 
 
 KEYS    the values that are read whole, each once; then long logs and sorted sets
 ARGV    call: values, groups
-ARGV    list: quotas, kind, is_long, bucket, ttl
+ARGV    list: quotas, kind, is_long, bucket, ttl, is_soft
 ARGV    quota: algorithm, limit, window, header
 ARGV    group: is_usual, length, entries, count, more, levels, is_shared
 ARGV    level: list, cost
@@ -18,6 +18,7 @@ then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; 
 
 - `kind` is log, counters, sorted_set or in_flight. `bucket` is the length of a bucket, or 0. A log of a high limit `is_long`: it is read
   in pages. Quotas of counters are sorted by header, then by limit; quotas of logs by window, then by limit, highest first.
+  A list that `is_soft` has one quota and a value of its own. It refuses no check, and is charged for those that it has room for.
 - `algorithm` is the file of the rule, or sliding_buckets, or calendar_window: a fixed_window whose `window` is a text, see there.
   `header` is what a row has in front of its numbers; of a log, 'l' and the window as a double; of slots, the message of
   their holder.

@@ -5,6 +5,7 @@ KEYS    as call
 ARGV    as call
 reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged
 reply   then, if units are charged, the reply of each level to its charge; if a check is refused or only looks, to that
+reply   in front of these, of a level that is soft: how many checks it has room for
 calls   as the kinds of values
 server  Redis 6.0
 
@@ -46,10 +47,14 @@ local function decide(levels, count, more, is_shared)
         shared[number] = { list = list, left = left, units = 0, reply = {} }
       end
     end
-    if cost * admitted > left then
-      admitted = left < cost and 0 or floor(left / cost)
+    if list.is_soft then
+      level.left = left
+    else
+      if cost * admitted > left then
+        admitted = left < cost and 0 or floor(left / cost)
+      end
+      least = left - cost < least and left - cost or least
     end
-    least = left - cost < least and left - cost or least
   end
   -- A process that wants more gets at most an eighth of what is left, so that others get units too. Several counts of one
   -- check have the same cost.
@@ -60,7 +65,15 @@ local function decide(levels, count, more, is_shared)
   for index = 1, depth do
     local level = levels[index]
     local list, number, cost, value = level.list, level.number, level.cost, shared[level.number]
-    local units = cost * admitted + beyond
+    local fitting = admitted
+    if list.is_soft then
+      if cost * fitting > level.left then
+        fitting = level.left < cost and 0 or floor(level.left / cost)
+      end
+      size = size + 1
+      reply[size] = fitting
+    end
+    local units = cost * fitting + beyond
     if value then
       value.left, value.units = value.left - units, value.units + units
     elseif units > 0 then
@@ -69,7 +82,7 @@ local function decide(levels, count, more, is_shared)
       end
       list.charge(list, number, units)
     end
-    if admitted < count or cost == 0 then
+    if fitting < count or cost == 0 then
       if value then
         settle(number)
       end

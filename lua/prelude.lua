@@ -31,10 +31,10 @@ local function read_lists(at, stop)
   while at < stop do
     local place, first, last = at, nil, nil
     for index = 1, args[place] do
-      local from = place + 1 + 4 * index
+      local from = place + 2 + 4 * index
       local quota = {
         algorithm = args[from], limit = args[from + 1], window = args[from + 2], header = args[from + 3], next = false,
-        is_long = args[place + 2] > 0, bucket = args[place + 3], ttl = args[place + 4], room = false, charge = false, refuse = false,
+        is_long = args[place + 2] > 0, bucket = args[place + 3], ttl = args[place + 4], is_soft = args[place + 5] > 0, room = false, charge = false, refuse = false,
         needs = 0, used = 0, time = 0, clock = now, first = 0, before = 0,
       }
       if last then

@@ -261,6 +261,15 @@ impl Error {
         Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::slots_leased(lease))
     }
 
+    /// Returns the error of a limiter with a lease and with a soft quota.
+    #[cold]
+    pub(crate) fn soft_leased(limiter: &str, lease: Duration) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a lease and a soft quota: remove the lease, or give the soft quota a limiter of its own"
+        );
+        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::soft_leased(lease))
+    }
+
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
         Self::new(
             ErrorKind::CostTooLarge,
@@ -407,6 +416,13 @@ impl ConfigError {
         Self {
             kind: ConfigErrorKind::Lease,
             text: format!("invalid lease {lease:?}: slots in flight are not held in advance"),
+        }
+    }
+
+    pub(crate) fn soft_leased(lease: Duration) -> Self {
+        Self {
+            kind: ConfigErrorKind::Lease,
+            text: format!("invalid lease {lease:?}: units of a soft quota are not held in advance"),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock::micros;
+use crate::quota::Quota;
 
 /// The answer of a [`Store`](crate::Store) to one check.
 ///
@@ -288,7 +289,8 @@ pub(crate) struct GrantUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
     used: u32,
-    /// Microseconds until the check is admitted; 0 if it is admitted now, [`NEVER`] if no wait helps.
+    /// Microseconds until the check is admitted; 0 if it is admitted now, [`NEVER`] if no wait helps, [`EXCEEDED`] if a soft
+    /// quota has no room for it.
     wait: u64,
     reset_micros: u64,
     receipt: Receipt,
@@ -296,6 +298,9 @@ pub struct QuotaAnswer {
 
 /// The wait for a cost above the limit. Longer than any other wait.
 const NEVER: u64 = u64::MAX;
+
+/// Stands for the wait of a soft quota without room, which admits the check and is not charged.
+const EXCEEDED: u64 = NEVER - 1;
 
 /// Identifies the units that one check charged to one quota, so that a store can refund them.
 ///
@@ -356,6 +361,19 @@ impl QuotaAnswer {
         Self::from_micros(used, Wait::Zero, micros(reset_after))
     }
 
+    /// Creates the answer of a [soft](Quota::soft) quota that has no room for the check: it admits the check and is not
+    /// charged.
+    ///
+    /// `used` is the number of units that count now, and `reset_after` the time until there are fewer, as in
+    /// [`refused`](Self::refused).
+    #[must_use]
+    pub fn exceeded(used: u32, reset_after: Duration) -> Self {
+        Self {
+            wait: EXCEEDED,
+            ..Self::from_micros(used, Wait::Zero, micros(reset_after))
+        }
+    }
+
     /// Creates the answer of a quota that refuses the check.
     ///
     /// - `used` is the number of units that count now.
@@ -372,7 +390,7 @@ impl QuotaAnswer {
     pub(crate) fn from_micros(used: u32, wait: Wait, reset_micros: u64) -> Self {
         let wait = match wait {
             Wait::Zero => 0,
-            Wait::Micros(micros) => micros.min(NEVER - 1),
+            Wait::Micros(micros) => micros.min(EXCEEDED - 1),
             Wait::Never => NEVER,
         };
         Self {
@@ -383,7 +401,32 @@ impl QuotaAnswer {
         }
     }
 
+    /// Makes a refusal of a soft quota the answer of one that is exceeded.
+    #[inline]
+    pub(crate) fn softened(self, quota: &Quota) -> Self {
+        if self.wait == 0 || !quota.is_soft() {
+            return self;
+        }
+        Self {
+            wait: EXCEEDED,
+            receipt: Receipt::default(),
+            ..self
+        }
+    }
+
+    /// Returns whether this is a soft quota without room, which is not charged.
+    #[inline]
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.wait == EXCEEDED
+    }
+
     fn after(self, micros: u64) -> Self {
+        if self.is_exceeded() {
+            return Self {
+                reset_micros: self.reset_micros.saturating_sub(micros),
+                ..self
+            };
+        }
         let wait = match self.wait() {
             Wait::Micros(wait) if wait > micros => Wait::Micros(wait - micros),
             Wait::Micros(_) | Wait::Zero => Wait::Zero,
@@ -441,17 +484,17 @@ impl QuotaAnswer {
 
     pub(crate) fn wait(&self) -> Wait {
         match self.wait {
-            0 => Wait::Zero,
+            0 | EXCEEDED => Wait::Zero,
             NEVER => Wait::Never,
             micros => Wait::Micros(micros),
         }
     }
 
-    /// Returns whether this quota admits the check.
+    /// Returns whether this quota admits the check. A [soft](Quota::soft) quota always does.
     #[must_use]
     #[inline]
     pub fn is_admitted(&self) -> bool {
-        self.wait == 0
+        self.wait == 0 || self.is_exceeded()
     }
 }
 

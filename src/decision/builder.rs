@@ -263,6 +263,42 @@ mod tests {
     }
 
     #[test]
+    fn a_soft_quota_is_reported_only_if_all_are_soft() {
+        let hard = Quota::per_second(9);
+        let soft = [1, 2].map(|n| Quota::new(5, n * SECOND).soft());
+        let exceeded =
+            |quota: &Quota| QuotaAnswer::refused(5, Some(7 * SECOND), SECOND).softened(quota);
+        let answers = [exceeded(&soft[0]), QuotaAnswer::admitted(4, SECOND)];
+        let only_soft = Decision::new(
+            &Quotas::from(&soft),
+            1,
+            Answer::new(Source::Memory, answers),
+        );
+        assert!(only_soft.is_allowed() && only_soft.is_exceeded());
+        assert_eq!((only_soft.limit(), only_soft.remaining()), (5, 0));
+        assert_eq!(only_soft.retry_after(), None);
+
+        let [first, second] = soft;
+        let quotas = Quotas::from([first, hard, second]);
+        let admitted = QuotaAnswer::admitted(2, SECOND);
+        let of = |hard| Answer::new(Source::Memory, [answers[0], hard, answers[1]]);
+        let decision = Decision::new(&quotas, 1, of(admitted));
+        assert!(decision.is_allowed() && decision.is_exceeded());
+        assert_eq!(
+            (decision.limit(), decision.used(), decision.remaining()),
+            (9, 2, 7)
+        );
+
+        let refused = QuotaAnswer::refused(9, Some(3 * SECOND), SECOND);
+        let decision = Decision::new(&quotas, 1, of(refused));
+        assert!(!decision.is_allowed() && decision.is_exceeded());
+        assert_eq!(
+            (decision.limit(), decision.retry_after()),
+            (9, Some(3 * SECOND))
+        );
+    }
+
+    #[test]
     fn remaining_is_the_least_and_never_negative() {
         let decision = decide([
             (5, QuotaAnswer::refused(9, Some(SECOND), SECOND)),

@@ -13,7 +13,9 @@ use smallvec::SmallVec;
 
 use super::answer::{Answer, Source};
 use super::answers::Answers;
-use super::levels::{ChargedKey, LevelData, LevelDecision, QuotaDecision, reported_index};
+use super::levels::{
+    ChargedKey, LevelData, LevelDecision, QuotaDecision, least_remaining, reported_index,
+};
 use super::pool::{Pooled, Reuse, Spares, Unshared};
 #[cfg(test)]
 use crate::quota::Quota;
@@ -160,7 +162,8 @@ impl Deref for Decision {
 /// With several quotas, [`limit`](Self::limit), [`used`](Self::used), [`reset_after`](Self::reset_after) and
 /// [`retry_after`](Self::retry_after) belong to the *reported* quota: the refusing quota with the longest
 /// wait. If every quota admits the check, it is the quota with the fewest units left; among equals, the one
-/// with the longer reset, then the first. [`quotas`](Self::quotas) returns the numbers of each quota.
+/// with the longer reset, then the first. [`quotas`](Self::quotas) returns the numbers of each quota. A
+/// [soft](crate::Quota::soft) quota is reported only if all quotas are soft.
 ///
 /// With several [levels](Self::levels), the same rule picks the reported quota among all levels.
 /// [`cost`](Self::cost) and [`source`](Self::source) then belong to its level. A level that was admitted
@@ -295,12 +298,30 @@ impl DecisionView {
         self.reported().map_or(0, |quota| quota.used())
     }
 
-    /// Returns the units that would be admitted now. With several quotas, this is the least of them.
+    /// Returns the units that would be admitted now. With several quotas, this is the least of them, without
+    /// [soft](crate::Quota::soft) ones.
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u32 {
-        let remaining = self.levels().map(|level| level.remaining());
-        remaining.min().unwrap_or(u32::MAX)
+        least_remaining(self.levels().flat_map(|level| level.quotas()))
+    }
+
+    /// Returns whether a [soft](crate::Quota::soft) quota had no room for the check, so that it would have refused it. The check
+    /// was not charged to this quota.
+    ///
+    /// It says nothing about [`is_allowed`](Self::is_allowed), which depends on the other quotas.
+    #[must_use]
+    pub fn is_exceeded(&self) -> bool {
+        let mut quotas = self.levels().flat_map(|level| level.quotas());
+        quotas.any(|quota| quota.is_exceeded())
+    }
+
+    /// Returns whether the used units of a quota have reached the part of its limit that
+    /// [`warn_at`](crate::Quota::warn_at) sets.
+    #[must_use]
+    pub fn is_warned(&self) -> bool {
+        let mut quotas = self.levels().flat_map(|level| level.quotas());
+        quotas.any(|quota| quota.is_warned())
     }
 
     /// Returns the time until the reported quota has more units left than now.

@@ -101,6 +101,13 @@ impl LevelData {
     }
 }
 
+/// Returns the fewest units that quotas have left: of those that refuse, or of soft ones if there are no others.
+#[inline]
+pub(super) fn least_remaining<'a>(quotas: impl Iterator<Item = QuotaDecision<'a>>) -> u32 {
+    let left = quotas.map(|quota| (quota.quota.is_soft(), quota.remaining()));
+    left.min().map_or(u32::MAX, |(_, remaining)| remaining)
+}
+
 /// Returns the indices of the reported level and of its reported quota: see [`DecisionView`](crate::DecisionView).
 pub(super) fn reported_index<'a>(
     levels: impl Iterator<Item = LevelDecision<'a>>,
@@ -114,6 +121,7 @@ pub(super) fn reported_index<'a>(
         .min_by_key(|(_, is_uncounted, quota)| {
             (
                 Reverse(quota.answer.wait()),
+                quota.quota.is_soft(),
                 *is_uncounted,
                 quota.remaining(),
                 Reverse(quota.reset_after()),
@@ -201,12 +209,11 @@ impl<'a> LevelDecision<'a> {
     }
 
     /// Returns the units that this level would admit now. `u32::MAX` without quotas, and for a level that was
-    /// [not asked](Self::is_asked).
+    /// [not asked](Self::is_asked). [Soft](Quota::soft) quotas count only if the level has no others.
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u32 {
-        let remaining = self.quotas().map(|quota| quota.remaining()).min();
-        remaining.unwrap_or(u32::MAX)
+        least_remaining(self.quotas())
     }
 
     /// Returns the decision of each quota of this level, in the order in which the quotas were listed. Empty
@@ -224,6 +231,12 @@ impl<'a> LevelDecision<'a> {
     }
 
     /// Returns a quota, if the level was asked.
+    /// Returns whether a quota of this level may mark the check.
+    #[inline]
+    pub(crate) fn may_be_marked(&self) -> bool {
+        self.is_counted() && self.level.quotas.iter().any(Quota::may_mark)
+    }
+
     #[inline]
     pub(crate) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'a>> {
         Some(QuotaDecision {
@@ -361,10 +374,23 @@ impl<'a> QuotaDecision<'a> {
         self.level.cost
     }
 
-    /// Returns whether this quota admits the check. A check is charged only if all quotas admit it.
+    /// Returns whether this quota admits the check. A check is charged only if all quotas admit it. A
+    /// [soft](Quota::soft) quota admits every check, unless the key is blocked.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.answer.is_admitted()
+    }
+
+    /// Returns whether this is a soft quota without room for the check.
+    #[inline]
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.answer.is_exceeded()
+    }
+
+    /// Returns whether the used units are where the quota warns.
+    #[inline]
+    pub(crate) fn is_warned(&self) -> bool {
+        self.quota.warns_at(self.used())
     }
 
     /// Returns the limit of this quota.

@@ -35,7 +35,7 @@ use crate::telemetry::OutageLog;
 ///
 /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
 /// let reads = RateLimitLayer::new(store.clone(), Quota::per_minute(600))
-///     .on_failure(FailurePolicy::fall_back().share(4));
+///     .on_failure(FailurePolicy::fall_back().replicas(4));
 ///
 /// // Two layers share one limit. During an outage, reports can be listed but not created.
 /// let reports = RateLimiter::new(store, Quota::per_hour(100)).name("reports");
@@ -47,7 +47,7 @@ use crate::telemetry::OutageLog;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
     pub(super) action: FailureAction,
-    share: NonZeroU32,
+    replicas: NonZeroU32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl FailurePolicy {
     ///
     /// These counts start empty, and each process has its own. So during an outage, n processes together
     /// admit up to n times the quotas of a key, in addition to what the store has admitted before. Use
-    /// [`share`](Self::share) to lower this. Limiters with the same store and name share these counts.
+    /// [`replicas`](Self::replicas) to lower this. Limiters with the same store and name share these counts.
     ///
     /// The counts outlive an outage: units of one outage still count in the next one until their window has
     /// passed. So a store that fails again and again does not admit more.
@@ -93,8 +93,8 @@ impl FailurePolicy {
     }
 
     const fn new(action: FailureAction) -> Self {
-        let share = NonZeroU32::MIN;
-        Self { action, share }
+        let replicas = NonZeroU32::MIN;
+        Self { action, replicas }
     }
 
     /// Divides each limit by the number of replicas when it [falls back](Self::fall_back), so that all
@@ -103,8 +103,8 @@ impl FailurePolicy {
     /// The result is rounded down, but is at least one unit. The default is 1: each replica applies the
     /// whole limit; 0 counts as 1. The other policies ignore the number.
     #[must_use]
-    pub const fn share(mut self, replicas: u32) -> Self {
-        self.share = match NonZeroU32::new(replicas) {
+    pub const fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = match NonZeroU32::new(replicas) {
             Some(replicas) => replicas,
             None => NonZeroU32::MIN,
         };
@@ -114,7 +114,7 @@ impl FailurePolicy {
     fn shares_of(self, quotas: &Quotas) -> Quotas {
         let share = |quota: &Quota| match quota.limit() {
             0 => quota.clone(),
-            limit => quota.clone().with_limit((limit / self.share).max(1)),
+            limit => quota.clone().with_limit((limit / self.replicas).max(1)),
         };
         quotas.iter().map(share).collect()
     }

@@ -653,10 +653,15 @@ fn is_asked(
     has_failed: bool,
     is_within_limits: bool,
 ) -> Result<bool, Error> {
-    if let Some(limit) = quotas.min_slots() {
-        if let Some(lease) = &limiter.lease {
+    if let Some(lease) = &limiter.lease {
+        if quotas.min_slots().is_some() {
             return Err(Error::slots_leased(&limiter.name, lease.duration()));
         }
+        if quotas.has_soft() {
+            return Err(Error::soft_leased(&limiter.name, lease.duration()));
+        }
+    }
+    if let Some(limit) = quotas.min_slots() {
         match slots {
             None if cost > 0 => return Err(Error::holds_nothing(&limiter.name)),
             Some(slots) if slots > limit && is_within_limits => {

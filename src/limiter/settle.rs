@@ -305,10 +305,12 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
         .next()
         .map_or(0, |level| level.answer().time());
     let elapsed = now.saturating_sub(charged.answer().time());
-    let windows = charged
-        .quotas()
-        .map(|quota| quota.quota().longest_counted_micros());
+    // Of soft quotas only if there are no others.
+    let windows = charged.quotas().map(|quota| {
+        let quota = quota.quota();
+        (!quota.is_soft(), quota.longest_counted_micros())
+    });
     // A lease has the time of its store.
     let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;
-    has_same_clock && windows.max().is_some_and(|longest| elapsed < longest)
+    has_same_clock && windows.max().is_some_and(|(_, longest)| elapsed < longest)
 }

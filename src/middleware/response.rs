@@ -235,9 +235,10 @@ fn retry_wait(decision: &DecisionView) -> Option<Duration> {
                 .saturating_add(others.unwrap_or_default()),
         )
     };
+    // A soft quota admits the next request, too.
     let rates = decision
         .quotas()
-        .filter(|quota| !quota.quota().is_in_flight());
+        .filter(|quota| !quota.quota().is_in_flight() && !quota.quota().is_soft());
     rates.filter_map(wait).max()
 }
 

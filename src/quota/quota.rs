@@ -63,6 +63,10 @@ pub struct Quota {
     /// The windows, if they are days, weeks or months of a time zone.
     calendar: Option<Calendar>,
     name: Option<Arc<str>>,
+    /// 0 if the quota refuses; of a soft quota, the number of its count: see [`soft`](Self::soft).
+    soft: u8,
+    /// The percent of the limit from which on a decision is marked as warned; 0 for none.
+    warn_percent: u8,
 }
 
 impl Quota {
@@ -153,6 +157,8 @@ impl Quota {
             algorithm: Algorithm::SlidingLog,
             calendar: None,
             name: None,
+            soft: 0,
+            warn_percent: 0,
         }
     }
 
@@ -337,6 +343,139 @@ impl Quota {
         self
     }
 
+    /// Makes the quota soft: it tells who exceeds it, and refuses nothing.
+    ///
+    /// A soft quota is a dry run of one quota, beside others that refuse. An admitted check is charged to it if it has room.
+    /// Otherwise it is not, and the decision [is exceeded](crate::DecisionView::is_exceeded). So its count is what it would be
+    /// if the quota refused. Each soft quota has a count of its own, which no other quota shares.
+    ///
+    /// A soft quota never adds a `Retry-After`, and no other quota depends on it. The numbers of a decision and its headers
+    /// belong to the quotas that refuse, unless all are soft. A limiter with a soft quota has no [lease](crate::RateLimiter::lease).
+    ///
+    /// As text, this is `100/minute soft`. [The guide](crate::guide::getting_started#limits-that-only-warn) says when to use it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if this is a quota [in flight](Self::in_flight), whose slots are held or not. In a `const`, that is a compile
+    /// error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// // 100 requests a minute are admitted. Who uses more than 60 is told to buy a larger plan.
+    /// let quotas = [Quota::per_minute(100), Quota::per_minute(60).soft()];
+    /// let limiter = RateLimiter::new(MemoryStore::new(), quotas);
+    /// assert!(!limiter.check_n("acme", 60).await?.is_exceeded());
+    ///
+    /// let decision = limiter.check_n("acme", 10).await?;
+    /// assert!(decision.is_allowed() && decision.is_exceeded());
+    /// assert_eq!(decision.remaining(), 30);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub const fn soft(mut self) -> Self {
+        assert!(!self.is_in_flight(), "a quota in flight cannot be soft");
+        self.soft = 1;
+        self
+    }
+
+    /// Returns whether the quota is [soft](Self::soft).
+    #[must_use]
+    #[inline]
+    pub const fn is_soft(&self) -> bool {
+        self.soft > 0
+    }
+
+    /// Marks decisions as [warned](crate::DecisionView::is_warned) once `percent` of the limit are used, from 1 to 100.
+    ///
+    /// The mark is computed from the answer of the store, so it costs no further count. A decision is marked if the used
+    /// units, with those of the check, are at least this part of the limit.
+    ///
+    /// As text, this is `100/minute warn:80%`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the percentage is not from 1 to 100. In a `const`, that is a compile error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(1_000).warn_at(80));
+    /// assert!(!limiter.check_n("acme", 799).await?.is_warned());
+    /// assert!(limiter.check("acme").await?.is_warned());
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub const fn warn_at(mut self, percent: u8) -> Self {
+        assert!(
+            is_warn_percent(percent),
+            "a quota warns at 1 to 100 percent"
+        );
+        self.warn_percent = percent;
+        self
+    }
+
+    /// Adds the marks of a text: whether it is soft, and where it warns. `None` if they do not fit the quota.
+    pub(super) fn try_marks(mut self, is_soft: bool, warn_percent: Option<u8>) -> Option<Self> {
+        (self.soft, self.warn_percent) = (is_soft.into(), warn_percent.unwrap_or(0));
+        let is_valid =
+            warn_percent.is_none_or(is_warn_percent) && !(is_soft && self.is_in_flight());
+        is_valid.then_some(self)
+    }
+
+    /// Returns the percentage of [`warn_at`](Self::warn_at), if it is set.
+    pub(super) fn warn_percent(&self) -> Option<u8> {
+        Some(self.warn_percent).filter(|percent| *percent > 0)
+    }
+
+    /// Returns whether so many used units are where the quota warns.
+    #[inline]
+    pub(crate) fn warns_at(&self, used: u32) -> bool {
+        let (used, limit) = (u64::from(used), u64::from(self.limit));
+        self.warn_percent > 0 && used * 100 >= limit * u64::from(self.warn_percent)
+    }
+
+    /// Returns whether the quota may mark a decision that it admits.
+    #[inline]
+    pub(crate) const fn may_mark(&self) -> bool {
+        self.soft | self.warn_percent != 0
+    }
+
+    /// Gives a soft quota another number than the soft quotas before it in a list whose count it would share. Two that
+    /// differ only in their limits are charged by different checks.
+    pub(super) fn with_own_soft_count(self, before: &[Self]) -> Self {
+        if self.soft == 0 {
+            return self;
+        }
+        let numbered = |soft| Self {
+            soft,
+            ..self.clone()
+        };
+        let is_free = |quota: &Self| {
+            let mut others = before.iter().filter(|other| other.soft == quota.soft);
+            !others.any(|other| {
+                other.soft_count() == quota.soft_count() || other.shares_count_with(quota)
+            })
+        };
+        let mut free = (1..=u8::MAX).map(numbered).filter(is_free);
+        free.next().unwrap_or(self)
+    }
+
+    /// Returns what distinguishes the count of a soft quota: its window, and its number among those that it would share a
+    /// count with. `None` if the quota is not soft.
+    #[inline]
+    pub(crate) fn soft_count(&self) -> Option<(u64, u8)> {
+        self.is_soft().then(|| (self.counted_micros(), self.soft))
+    }
+
     pub(crate) fn with_limit(self, limit: u32) -> Self {
         Self { limit, ..self }
     }
@@ -439,18 +578,19 @@ impl Quota {
         buckets.map_or(0, |buckets| self.counted_micros().div_ceil(buckets.into()))
     }
 
-    /// Returns the algorithm and the window of the stored count of a key.
+    /// Returns the algorithm and the window of the stored count of a key, and the number of a soft quota.
     ///
-    /// All windows of a log are one count, so it has no window here. Buckets of one length are one count, whatever
-    /// their number.
+    /// All windows of a log are one count, so it has no window here, unless it is soft. Buckets of one length are one count,
+    /// whatever their number.
     #[inline]
-    pub(crate) fn stored_count(&self) -> (Algorithm, u64) {
-        match self.algorithm {
-            Algorithm::SlidingLog => (Algorithm::SlidingLog, 0),
+    pub(crate) fn stored_count(&self) -> (Algorithm, u64, u8) {
+        let (algorithm, window) = match self.algorithm {
+            Algorithm::SlidingLog if self.soft == 0 => (Algorithm::SlidingLog, 0),
             Algorithm::SlidingBuckets(_) => (Algorithm::SlidingBuckets(1), self.bucket_micros()),
             Algorithm::InFlight => (Algorithm::InFlight, 0),
             algorithm => (algorithm, self.counted_micros()),
-        }
+        };
+        (algorithm, window, self.soft)
     }
 
     /// Returns whether both quotas share one stored count, for the same limiter and key.
@@ -475,6 +615,10 @@ impl Quota {
 
 const fn window_in_range(micros: u64) -> bool {
     micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
+}
+
+const fn is_warn_percent(percent: u8) -> bool {
+    percent >= 1 && percent <= 100
 }
 
 const fn is_slot_lease(micros: u64) -> bool {
@@ -578,6 +722,32 @@ mod tests {
     #[should_panic(expected = "from 1 to 1000")]
     fn too_many_buckets_panic() {
         let _ = Quota::per_hour(5).with_algorithm(Algorithm::SlidingBuckets(1_001));
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot be soft")]
+    fn slots_are_not_soft() {
+        let _ = Quota::in_flight(5).soft();
+    }
+
+    #[test]
+    fn a_quota_warns_from_a_percentage_of_its_limit_on() {
+        for (limit, percent, first) in [
+            (100, 80, 80),
+            (7, 50, 4),
+            (1, 1, 1),
+            (u32::MAX, 100, u32::MAX),
+        ] {
+            let quota = Quota::per_minute(limit).warn_at(percent);
+            assert!(
+                quota.warns_at(first) && !quota.warns_at(first - 1),
+                "{quota}"
+            );
+        }
+        assert!(!Quota::per_minute(1).warns_at(u32::MAX));
+        for percent in [0, 101] {
+            assert!(std::panic::catch_unwind(|| Quota::per_minute(1).warn_at(percent)).is_err());
+        }
     }
 
     #[test]

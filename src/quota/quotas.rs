@@ -19,7 +19,8 @@ use crate::error::ConfigError;
 ///
 /// Quotas of one list may share a stored count: all that count with [`SlidingLog`](crate::Algorithm::SlidingLog),
 /// whatever their windows, all buckets of one length, and otherwise those with the same algorithm and window. A check
-/// charges that count once, and each of the quotas compares the units in its window with its own limit.
+/// charges that count once, and each of the quotas compares the units in its window with its own limit. A
+/// [soft](Quota::soft) quota shares its count with none.
 ///
 /// # Examples
 ///
@@ -47,8 +48,9 @@ struct List {
     min_slots: Option<u32>,
     /// The highest cost that all algorithms accept.
     max_cost: u32,
-    /// A lower cost is within all limits, and no slots are needed. 0 without quotas.
+    /// A lower cost is within all limits, and no slots are needed. 0 without quotas, and with soft ones.
     unusual_cost: u32,
+    has_soft: bool,
     /// The same quotas with a lease, so that a limiter with a lease creates them once.
     leased: OnceLock<(Duration, Quotas)>,
 }
@@ -63,25 +65,30 @@ impl Quotas {
         let mut list: SmallVec<[Quota; 1]> = SmallVec::new();
         for quota in quotas {
             let quota = with_own_calendar_count(quota, &list);
-            list.push(quota);
+            list.push(quota.with_own_soft_count(&list));
         }
         let charging = charging(&list);
         let max_costs = list.iter().map(|quota| quota.algorithm().facts().max_cost);
         let in_flight = list.iter().filter(|quota| quota.is_in_flight());
-        let limits = list.iter().map(|quota| match quota.is_in_flight() {
-            true => u32::MAX,
-            false => quota.limit(),
-        });
+        // A cost above the limit of a soft quota is admitted.
+        let limits = list
+            .iter()
+            .map(|quota| match quota.is_in_flight() || quota.is_soft() {
+                true => u32::MAX,
+                false => quota.limit(),
+            });
         let (min_limit, min_slots) = (limits.min(), in_flight.map(Quota::limit).min());
         let max_cost = max_costs.min().unwrap_or(u32::MAX);
+        let has_soft = list.iter().any(Quota::is_soft);
         Self(Arc::new(List {
             min_limit,
             min_slots,
             max_cost,
-            unusual_cost: match (min_limit, min_slots) {
-                (Some(limit), None) => limit.min(max_cost).saturating_add(1),
+            unusual_cost: match (min_limit, min_slots, has_soft) {
+                (Some(limit), None, false) => limit.min(max_cost).saturating_add(1),
                 _ => 0,
             },
+            has_soft,
             quotas: list,
             charging,
             leased: OnceLock::new(),
@@ -182,11 +189,17 @@ impl Quotas {
         self.0.max_cost
     }
 
-    /// Returns whether a check of this cost may be charged as it is: all limits and algorithms accept it, and there are no
-    /// slots to take.
+    /// Returns whether a check of this cost may be charged as it is: all limits and algorithms accept it, there are no slots
+    /// to take, and every quota refuses.
     #[inline]
     pub(crate) fn is_usual(&self, cost: u32) -> bool {
         cost < self.0.unusual_cost
+    }
+
+    /// Returns whether any quota is soft.
+    #[inline]
+    pub(crate) fn has_soft(&self) -> bool {
+        self.0.has_soft
     }
 
     /// Returns the quota, if there is exactly one.
@@ -369,6 +382,32 @@ mod tests {
         // Of a counter, the lowest limit.
         let counters = logs.map(|quota| quota.with_algorithm(Algorithm::FixedWindow));
         assert_eq!(charging(&counters), [(0, 5), (1, 2)]);
+    }
+
+    #[test]
+    fn each_soft_quota_has_a_count_of_its_own() {
+        let text = "9/minute, 5/minute soft, 4/minute soft, 3/second soft, 5/minute gcra soft, 9/minute gcra, \
+            8/minute sliding-buckets:4 soft, 8/30s sliding-buckets:2 soft";
+        let quotas: Quotas = text.parse().unwrap();
+        let mut counts: Vec<_> = quotas.iter().map(Quota::stored_count).collect();
+        assert_eq!(quotas.charging().count(), counts.len());
+        counts.sort_unstable_by_key(|count| format!("{count:?}"));
+        counts.dedup();
+        assert_eq!(counts.len(), quotas.len());
+        let mut soft: Vec<_> = quotas.iter().filter_map(Quota::soft_count).collect();
+        soft.sort_unstable();
+        soft.dedup();
+        assert_eq!(soft.len(), quotas.len() - 2);
+        // A list of its quotas is the same list, and the limit of a soft quota bounds no cost.
+        assert_eq!(quotas.iter().cloned().collect::<Quotas>(), quotas);
+        assert_eq!(quotas.min_limit(), Some(9));
+        // The count does not depend on the other quotas, unless they would share it.
+        let count = |text: &str, index: usize| {
+            let quotas: Quotas = text.parse().unwrap();
+            quotas.iter().nth(index).and_then(Quota::soft_count)
+        };
+        assert_eq!(count(text, 1), count("7/minute soft", 0));
+        assert_eq!(count(text, 3), count("3/second soft", 0));
     }
 
     #[cfg(feature = "calendar")]

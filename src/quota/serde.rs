@@ -29,6 +29,11 @@ struct QuotaMap {
     algorithm: Option<Algorithm>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    soft: bool,
+    /// In percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    warn_at: Option<u8>,
 }
 
 impl QuotaMap {
@@ -49,6 +54,10 @@ impl QuotaMap {
                 }
             }
         };
+        let marked = quota.try_marks(self.soft, self.warn_at);
+        let quota = marked.ok_or_else(|| {
+            E::custom("a quota may be soft, unless it is in flight, and warn_at is from 1 to 100")
+        })?;
         Ok(match self.name {
             Some(name) => quota.with_name(name),
             None => quota,
@@ -79,8 +88,8 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 /// "algorithm": "sliding-buckets:60", "name": "burst"}`. The window may follow a calendar:
 /// `"month@Europe/Berlin"`.
 ///
-/// In a map, `limit` and `window` are required, `algorithm` and `name` are optional, and any other field is
-/// an error. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
+/// In a map, `limit` and `window` are required. `algorithm`, `name`, `soft` (`true` or `false`) and `warn_at` (in percent) are
+/// optional, and any other field is an error. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
 /// of its slots, and optional. The format must be self-describing, as JSON, TOML and YAML are.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -120,6 +129,8 @@ impl Serialize for Quota {
                     .filter(|algorithm| *algorithm != Algorithm::default())
                     .filter(|_| self.calendar().is_none()),
                 name: Some(name.into()),
+                soft: self.is_soft(),
+                warn_at: self.warn_percent(),
             }
             .serialize(serializer),
         }
@@ -327,6 +338,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_map_may_have_marks() {
+        let quota = Quota::new(5, TEN_SECONDS).soft().warn_at(80);
+        assert_eq!(to_value(&quota).unwrap(), json!("5/10s soft warn:80%"));
+        let named = quota.with_name("plan");
+        let written =
+            json!({"limit": 5, "window": "10s", "name": "plan", "soft": true, "warn_at": 80});
+        assert_eq!(to_value(&named).unwrap(), written);
+        assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), named);
+        for json in [
+            r#"{"limit": 5, "window": "10s", "warn_at": 0}"#,
+            r#"{"limit": 5, "window": "10s", "warn_at": 101}"#,
+            r#"{"limit": 5, "algorithm": "in-flight", "soft": true}"#,
+        ] {
+            let error = from_str::<Quota>(json).unwrap_err().to_string();
+            assert!(error.contains("from 1 to 100"), "{json}: {error}");
+        }
+    }
+
     #[cfg(feature = "calendar")]
     #[test]
     fn the_window_of_a_map_may_be_one_of_a_calendar() {
@@ -474,6 +504,8 @@ mod tests {
             algorithm in prop::sample::select(Algorithm::ALL),
             lease in prop::option::of(5_000_000_u64..=600_000_000),
             name in prop::option::of("\\PC{0,9}"),
+            is_soft: bool,
+            warn in prop::option::of(1..=100_u8),
         ) {
             let algorithm = algorithm.with_buckets(buckets);
             let quota = match lease {
@@ -482,6 +514,14 @@ mod tests {
             };
             let quota = match name {
                 Some(name) => quota.with_name(name),
+                None => quota,
+            };
+            let quota = match is_soft && lease.is_none() {
+                true => quota.soft(),
+                false => quota,
+            };
+            let quota = match warn {
+                Some(percent) => quota.warn_at(percent),
                 None => quota,
             };
             let written = serde_json::to_string(&quota).unwrap();

@@ -1,4 +1,4 @@
-//! Parses and formats quotas: `LIMIT/WINDOW`, then the algorithm unless it is the default.
+//! Parses and formats quotas: `LIMIT/WINDOW`, then the algorithm unless it is the default, then `soft` and `warn:80%`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -46,48 +46,86 @@ const SEPARATORS: [char; 2] = [',', ';'];
 ///   `sliding-buckets:60`, `fixed-window` or `gcra`.
 ///
 /// A quota [in flight](Quota::in_flight) is `5 in-flight`, or `5 in-flight:60s` with a lease of its slots.
+///
+/// The last words may be `soft`, for a [soft](Quota::soft) quota, and `warn:80%`, for [`warn_at`](Quota::warn_at):
+/// `100/minute gcra soft warn:80%`.
 impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let malformed = |rule: &str| ConfigError::quota(text, rule);
         if text.contains(SEPARATORS) {
-            return Err(malformed(
+            return Err(ConfigError::quota(
+                text,
                 "this is one quota; a list of quotas is parsed as Quotas",
             ));
         }
-        let parse_limit = |limit: &str| {
-            parse_number(limit.trim())
-                .and_then(|limit| u32::try_from(limit).ok())
-                .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))
-        };
-        if let Some((limit, lease)) = text.split_once(IN_FLIGHT) {
-            if limit.contains('/') {
-                return Err(malformed(SLOT_LEASE_RULE));
-            }
-            let quota = Self::in_flight(parse_limit(limit)?);
-            let quota = match lease.trim_end() {
-                "" => Some(quota),
-                lease => lease
-                    .strip_prefix(':')
-                    .and_then(parse_micros)
-                    .and_then(|micros| quota.try_slot_lease(micros)),
-            };
-            return quota.ok_or_else(|| malformed(SLOT_LEASE_RULE));
+        let malformed = || ConfigError::quota(text, MARKS_RULE);
+        let (unmarked, is_soft, warn_percent) = split_marks(text).ok_or_else(malformed)?;
+        let quota = parse_unmarked(unmarked)?;
+        if !is_soft && warn_percent.is_none() {
+            return Ok(quota);
         }
-        let (limit, rest) = text
-            .trim()
-            .split_once('/')
-            .ok_or_else(|| malformed("a quota is LIMIT/WINDOW, like 100/minute or 5/10s"))?;
-        let limit = parse_limit(limit)?;
-        let (window, algorithm) = split_window(rest.trim());
-        let quota = Window::parse(window)
-            .ok_or_else(|| malformed(WINDOW_RULE))??
-            .into_quota(limit)?;
-        match algorithm {
-            "" => Ok(quota),
-            name => quota
-                .try_algorithm(parse_algorithm(name).ok_or_else(|| malformed(&algorithm_rule()))?),
+        quota.try_marks(is_soft, warn_percent).ok_or_else(malformed)
+    }
+}
+
+/// Splits off the words behind a quota: whether it is soft, and the percentage at which it warns. Each stands once at most.
+fn split_marks(text: &str) -> Option<(&str, bool, Option<u8>)> {
+    let (mut rest, mut is_soft, mut warn_percent) = (text, false, None);
+    while let Some((before, word)) = rest
+        .trim_end()
+        .rsplit_once(|c: char| c.is_ascii_whitespace())
+    {
+        if word == SOFT && !is_soft {
+            is_soft = true;
+        } else if let Some(percent) = word.strip_prefix(WARN)
+            && warn_percent.is_none()
+        {
+            let percent = parse_number(percent.strip_suffix('%')?)?;
+            warn_percent = Some(u8::try_from(percent).ok()?);
+        } else {
+            break;
+        }
+        rest = before;
+    }
+    Some((rest, is_soft, warn_percent))
+}
+
+/// Parses the text of a quota without the words behind it.
+fn parse_unmarked(text: &str) -> Result<Quota, ConfigError> {
+    let malformed = |rule: &str| ConfigError::quota(text, rule);
+    let parse_limit = |limit: &str| {
+        parse_number(limit.trim())
+            .and_then(|limit| u32::try_from(limit).ok())
+            .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))
+    };
+    if let Some((limit, lease)) = text.split_once(IN_FLIGHT) {
+        if limit.contains('/') {
+            return Err(malformed(SLOT_LEASE_RULE));
+        }
+        let quota = Quota::in_flight(parse_limit(limit)?);
+        let quota = match lease.trim_end() {
+            "" => Some(quota),
+            lease => lease
+                .strip_prefix(':')
+                .and_then(parse_micros)
+                .and_then(|micros| quota.try_slot_lease(micros)),
+        };
+        return quota.ok_or_else(|| malformed(SLOT_LEASE_RULE));
+    }
+    let (limit, rest) = text
+        .trim()
+        .split_once('/')
+        .ok_or_else(|| malformed("a quota is LIMIT/WINDOW, like 100/minute or 5/10s"))?;
+    let limit = parse_limit(limit)?;
+    let (window, algorithm) = split_window(rest.trim());
+    let quota = Window::parse(window)
+        .ok_or_else(|| malformed(WINDOW_RULE))??
+        .into_quota(limit)?;
+    match algorithm {
+        "" => Ok(quota),
+        name => {
+            quota.try_algorithm(parse_algorithm(name).ok_or_else(|| malformed(&algorithm_rule()))?)
         }
     }
 }
@@ -105,6 +143,12 @@ impl FromStr for Quotas {
 
 /// Follows the limit of a quota in flight.
 pub(super) const IN_FLIGHT: &str = " in-flight";
+
+/// The words behind a quota.
+const SOFT: &str = "soft";
+const WARN: &str = "warn:";
+
+const MARKS_RULE: &str = "behind a quota may stand soft, unless it is in flight, and warn: with a percentage from 1% to 100%, like 100/minute soft warn:80%";
 
 const SLOT_LEASE_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
 
@@ -234,22 +278,29 @@ fn parse_number(text: &str) -> Option<u64> {
 }
 
 /// Formats the quota as [`FromStr`](#impl-FromStr-for-Quota) parses it: the limit, the window, and the
-/// algorithm unless it is the default.
+/// algorithm unless it is the default; then `soft` and `warn:80%`, if they are set.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_in_flight() {
             write!(f, "{}{IN_FLIGHT}", self.limit())?;
-            return match self.has_default_slot_lease() {
-                true => Ok(()),
-                false => write!(f, ":{}", self.short_window()),
-            };
+            if !self.has_default_slot_lease() {
+                write!(f, ":{}", self.short_window())?;
+            }
+        } else {
+            write!(f, "{}/", self.limit())?;
+            write_window(f, self)?;
+            match self.algorithm() {
+                Algorithm::SlidingLog => {}
+                Algorithm::FixedWindow if self.calendar().is_some() => {}
+                algorithm => write!(f, " {algorithm}")?,
+            }
         }
-        write!(f, "{}/", self.limit())?;
-        write_window(f, self)?;
-        match self.algorithm() {
-            Algorithm::SlidingLog => Ok(()),
-            Algorithm::FixedWindow if self.calendar().is_some() => Ok(()),
-            algorithm => write!(f, " {algorithm}"),
+        if self.is_soft() {
+            write!(f, " {SOFT}")?;
+        }
+        match self.warn_percent() {
+            None => Ok(()),
+            Some(percent) => write!(f, " {WARN}{percent}%"),
         }
     }
 }
@@ -414,6 +465,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_quota_may_be_soft_and_may_warn() {
+        let minute = Quota::per_minute(100);
+        let gcra = minute.clone().with_algorithm(Algorithm::Gcra);
+        for (text, quota) in [
+            ("100/minute soft", minute.clone().soft()),
+            ("100/minute warn:80%", minute.clone().warn_at(80)),
+            ("100/minute soft warn:1%", minute.clone().soft().warn_at(1)),
+            ("100/minute gcra soft warn:100%", gcra.soft().warn_at(100)),
+            ("5 in-flight warn:80%", Quota::in_flight(5).warn_at(80)),
+        ] {
+            assert_eq!(text.parse(), Ok(quota.clone()), "{text}");
+            assert_eq!(quota.to_string(), text);
+        }
+        let both = minute.soft().warn_at(80);
+        assert_eq!(" 100 / 1 minute  warn:80%\tsoft ".parse(), Ok(both));
+        for (text, rule) in [
+            ("100/minute soft soft", "the algorithm is"),
+            ("100/minute soft gcra", "the algorithm is"),
+            ("100/minute softly", "the algorithm is"),
+            ("100/minute warn:0%", "from 1% to 100%"),
+            ("100/minute warn:101%", "from 1% to 100%"),
+            ("100/minute warn:300%", "from 1% to 100%"),
+            ("100/minute warn:80", "from 1% to 100%"),
+            ("100/minute warn:%", "from 1% to 100%"),
+            ("100/minute warn:8 0%", "the algorithm is"),
+            ("5 in-flight soft", "unless it is in flight"),
+            ("soft", "LIMIT/WINDOW"),
+            (" soft", "LIMIT/WINDOW"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(rule), "{text:?}: {error}");
+        }
+    }
+
     #[cfg(feature = "calendar")]
     #[test]
     fn the_window_may_be_one_of_a_calendar() {
@@ -473,10 +559,13 @@ mod tests {
             micros in 1_000_u64..=366 * 86_400_000_000,
             algorithm in prop::sample::select(Algorithm::ALL),
             buckets in 1..=MAX_BUCKETS,
+            warn in 1..=100_u8,
         ) {
             let algorithm = algorithm.with_buckets(buckets);
             let quota = Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm);
-            prop_assert_eq!(quota.to_string().parse(), Ok(quota));
+            prop_assert_eq!(quota.to_string().parse(), Ok(quota.clone()));
+            let list = Quotas::from([quota.clone().soft(), quota.clone().warn_at(warn), quota.soft().warn_at(warn)]);
+            prop_assert_eq!(list.to_string().parse(), Ok(list));
             prop_assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
 
@@ -490,7 +579,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "[0-9]{0,11} in-flight:?[0-9]{0,22}[a-z]{0,3}|\\PC*|[0-9]{0,22}/[0-9]{0,22} ?[a-z]{0,12} ?[a-z:0-9]{0,9}") {
+        fn no_text_panics(text in "[0-9]{0,11} in-flight:?[0-9]{0,22}[a-z]{0,3}|\\PC*|[0-9]{0,22}/[0-9]{0,22} ?[a-z]{0,12} ?[a-z:0-9]{0,9}( soft| warn:[0-9]{0,4}%?){0,3}") {
             let _ = text.parse::<Quota>();
         }
     }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{
     Changes, Charge, CountState, InFlight, QuotaCheck, Verdict, time_to_live_millis,
 };
-use crate::decision::{Answer, Holding, Source, Wait};
+use crate::decision::{Answer, Holding, QuotaAnswer, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
@@ -89,8 +89,8 @@ pub struct Counters {
     counts: SmallVec<[Count; 1]>,
 }
 
-/// The algorithm and the window of a stored count.
-type CountId = (Algorithm, u64);
+/// The algorithm and the window of a stored count, and the number of a soft quota.
+type CountId = (Algorithm, u64, u8);
 
 /// The stored count of a quota: see [`stored_count`](Quota::stored_count).
 #[derive(Clone, Debug)]
@@ -98,6 +98,9 @@ type CountId = (Algorithm, u64);
 struct Count {
     algorithm: Algorithm,
     window: u64,
+    /// The number of a soft quota, which has a count of its own.
+    #[cfg_attr(feature = "serde", serde(default))]
+    soft: u8,
     state: CountState,
     /// The end of the time to live, in milliseconds of the store's clock. The counters have the same end, because they
     /// share a key in Redis.
@@ -141,7 +144,9 @@ impl Counters {
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
         self.renew(row, now);
-        Answer::at(now, source, verdicts.into_iter().map(Into::into))
+        let answers = check.quotas.iter().zip(verdicts);
+        let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));
+        Answer::at(now, source, answers)
     }
 
     /// Writes the slots that a holder [states](Holding::is_stated) with a check that is refused because another one is. Does
@@ -157,7 +162,9 @@ impl Counters {
     #[inline]
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         match check.quotas.single() {
-            Some(quota) if check.extra_units == 0 && check.holding.is_none() => {
+            Some(quota)
+                if check.extra_units == 0 && check.holding.is_none() && !quota.is_soft() =>
+            {
                 self.check_one(quota, check.cost, now, answer);
             }
             _ => self.check_several(check, now, answer),
@@ -193,22 +200,32 @@ impl Counters {
     fn check_several(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         let (quotas, cost) = (check.quotas, check.cost);
         let (mut verdicts, mut row) = self.evaluate_all(check, now);
-        let is_admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
+        let has_room = |verdict: &Verdict| verdict.wait == Wait::Zero;
+        let is_admitted = quotas
+            .iter()
+            .zip(&verdicts)
+            .all(|(quota, verdict)| has_room(verdict) || quota.is_soft());
         if cost > 0 && is_admitted {
             let left = quotas.iter().zip(&verdicts);
             let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
             let left = left.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
             let extra = match quotas.min_slots() {
-                None => check.extra_units.min(left / MAX_EXTRA_PART).min(most),
-                // Slots are not held in advance.
-                Some(_) => 0,
+                None if !quotas.has_soft() => {
+                    check.extra_units.min(left / MAX_EXTRA_PART).min(most)
+                }
+                // Neither slots nor units of soft quotas are held in advance.
+                _ => 0,
             };
-            for (_, quota) in quotas.charging() {
-                self.charge(quota, cost + extra, now, &mut row);
+            // A soft quota without room is not charged.
+            for (index, quota) in quotas.charging() {
+                if verdicts.get(index).is_some_and(has_room) {
+                    self.charge(quota, cost + extra, now, &mut row);
+                }
             }
             let rates = quotas.iter().zip(&mut verdicts);
-            for (quota, verdict) in rates.filter(|(quota, _)| !quota.is_in_flight()) {
+            let charged = rates.filter(|(quota, own)| !quota.is_in_flight() && has_room(own));
+            for (quota, verdict) in charged {
                 *verdict = self.evaluate(quota, 0, None, now, &mut row);
             }
             answer.set_extra_units(extra);
@@ -223,8 +240,8 @@ impl Counters {
                 verdict.used = verdict.used.saturating_add(holding.wanted);
             }
         }
-        for verdict in &verdicts {
-            answer.push((*verdict).into());
+        for (quota, verdict) in quotas.iter().zip(&verdicts) {
+            answer.push(QuotaAnswer::from(*verdict).softened(quota));
         }
         if cost > 0 {
             self.update_used_parts(quotas, &verdicts);
@@ -256,12 +273,15 @@ impl Counters {
                 (slots.evaluate(&check, holding), Changes::NONE)
             });
         }
-        row.ask(id, &check);
+        if !quota.is_soft() {
+            row.ask(id, &check);
+        }
         let Some(count) = self.find(id) else {
             return CountState::empty(id.0).evaluate(check);
         };
         let verdict = count.state.evaluate(check);
         count.note(verdict.changes, now, row);
+        count.note_soft(verdict.changes, &check);
         verdict
     }
 
@@ -277,7 +297,7 @@ impl Counters {
 
     /// Applies a change to the holders of slots, whose leases have not ended.
     fn with_slots<T>(&mut self, now: u64, change: impl FnOnce(&mut InFlight) -> (T, Changes)) -> T {
-        let id = (Algorithm::InFlight, 0);
+        let id = (Algorithm::InFlight, 0, 0);
         let index = self.counts.iter().position(|count| count.is_of(id));
         let mut count =
             index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index));
@@ -308,6 +328,7 @@ impl Counters {
         if let Some(count) = self.find(id) {
             let changes = count.state.charge(check, count.expires());
             count.note(changes, now, row);
+            count.note_soft(changes, &check);
         }
     }
 
@@ -338,7 +359,9 @@ impl Counters {
                 count.used_part = 0;
             }
         }
-        for (quota, verdict) in quotas.iter().zip(verdicts) {
+        // What only soft quotas count is no reason to keep a key for which other keys need the room.
+        let quotas = quotas.iter().zip(verdicts);
+        for (quota, verdict) in quotas.filter(|(quota, _)| !quota.is_soft()) {
             if let Some(count) = self.find(quota.stored_count()) {
                 let part = parts_of_1024(verdict.used, quota.limit());
                 count.used_part = count.used_part.max(part);
@@ -443,10 +466,11 @@ impl Counters {
 }
 
 impl Count {
-    fn new((algorithm, window): CountId) -> Self {
+    fn new((algorithm, window, soft): CountId) -> Self {
         Self {
             algorithm,
             window,
+            soft,
             state: CountState::empty(algorithm),
             dies_at: 0,
             used_part: 0,
@@ -454,7 +478,7 @@ impl Count {
     }
 
     fn is_of(&self, id: CountId) -> bool {
-        (self.algorithm, self.window) == id
+        (self.algorithm, self.window, self.soft) == id
     }
 
     #[inline(always)]
@@ -470,7 +494,11 @@ impl Count {
     }
 
     fn is_in_row(&self) -> bool {
-        is_in_row(self.algorithm)
+        self.soft == 0 && is_in_row(self.algorithm)
+    }
+
+    fn is_soft_counter(&self) -> bool {
+        self.soft > 0 && is_in_row(self.algorithm)
     }
 
     /// Returns the end of the time to live as Redis knows it, in microseconds.
@@ -484,9 +512,23 @@ impl Count {
     fn note(&mut self, changes: Changes, now: u64, row: &mut Row) {
         if self.is_in_row() {
             row.changes = row.changes | changes;
-        } else if changes.any(Changes::RENEWED) {
+        } else if changes.any(Changes::RENEWED) && !self.is_soft_counter() {
             let window = self.state.longest_window().unwrap_or(self.window);
             self.dies_at = now / 1_000 + time_to_live_millis(window);
+        }
+    }
+
+    /// Notes what a change does to the time to live of a soft counter, which is a row of its own.
+    #[inline]
+    fn note_soft(&mut self, changes: Changes, check: &QuotaCheck) {
+        if self.is_soft_counter() && changes != Changes::NONE {
+            let mut row = Row {
+                dies_at: self.dies_at,
+                changes,
+                ..Row::default()
+            };
+            row.ask((self.algorithm, self.window, self.soft), check);
+            self.dies_at = row.renewed(check.now);
         }
     }
 
@@ -529,7 +571,7 @@ struct Row {
 impl Row {
     /// Notes a quota of the request.
     #[inline(always)]
-    fn ask(&mut self, (algorithm, window): CountId, check: &QuotaCheck) {
+    fn ask(&mut self, (algorithm, window, _): CountId, check: &QuotaCheck) {
         let needs = match algorithm {
             // Until the end of the next aligned window.
             Algorithm::SlidingCounter => 2 * window - check.now % window,

@@ -296,7 +296,8 @@ impl<'a> Refund<'a> {
         Self { held, ..self }
     }
 
-    /// Returns one quota for each stored count that was charged, with its answer.
+    /// Returns one quota for each stored count that was charged, with its answer. A [soft](Quota::soft) quota without room was
+    /// not charged.
     ///
     /// All quotas of [`SlidingLog`](crate::Algorithm::SlidingLog) share a count, and so do all buckets of one length. Of
     /// these it is the quota with the longest window, and then with the largest limit. Otherwise, quotas of one
@@ -304,7 +305,8 @@ impl<'a> Refund<'a> {
     pub fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
         let charging = self.quotas.charging();
-        charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
+        let charging = charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)));
+        charging.filter(|(_, answer)| !answer.is_exceeded())
     }
 }
 

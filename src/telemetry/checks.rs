@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::busiest_refused::{MostRefused, RefusedKey};
 use super::events::Events;
+use super::marked_keys::{Mark, MarkedKeys};
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
 
@@ -19,6 +20,7 @@ pub(crate) struct Telemetry {
     limiter: Arc<str>,
     counts: CheckCounts,
     events: Events,
+    marked_keys: MarkedKeys,
     most_refused: Option<MostRefused>,
 }
 
@@ -28,6 +30,7 @@ impl Telemetry {
             limiter: Arc::clone(limiter),
             counts: CheckCounts::new(limiter),
             events: Events::default(),
+            marked_keys: MarkedKeys::default(),
             most_refused: tracked_keys.map(MostRefused::new),
         }
     }
@@ -53,6 +56,25 @@ impl Telemetry {
         }
         self.counts.count(OutcomeLabel::Admitted, level.source());
         self.events.log_admitted(&self.limiter, level);
+        if level.may_be_marked() {
+            self.record_marks(level);
+        }
+    }
+
+    /// Records the marks of an admitted level: counts it once for each mark, or zero, and logs each mark once per key and
+    /// window.
+    // Apart from the code of an admission without marks.
+    #[inline(never)]
+    fn record_marks(&self, level: LevelDecision<'_>) {
+        for mark in Mark::ALL {
+            let quotas = level.quotas().enumerate();
+            let mut marked = quotas.filter(|(_, quota)| mark.is_of(quota)).peekable();
+            self.counts.count_mark(mark, marked.peek().is_some().into());
+            for (index, quota) in marked {
+                let (events, keys) = (&self.events, &self.marked_keys);
+                events.log_mark(&self.limiter, keys, mark, index, quota);
+            }
+        }
     }
 
     /// Records a refusal at the reported level of a check.

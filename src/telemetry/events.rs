@@ -11,9 +11,10 @@ use std::time::Duration;
 use tracing::field::{DisplayValue, display};
 use tracing::{Level, debug, enabled, info};
 
+use super::marked_keys::{Mark, MarkedKeys};
 use super::outcome_label::OutcomeLabel;
 use crate::clock::Clock;
-use crate::decision::{DecisionView, LevelDecision};
+use crate::decision::{DecisionView, LevelDecision, QuotaDecision};
 use crate::key::Key;
 
 /// The most refusals per second and limiter that are logged at level info, and the most automatic blocks; the others
@@ -59,6 +60,7 @@ pub(super) struct Events {
     clock: Clock,
     refusals: Turns,
     blocks: Turns,
+    marks: Turns,
 }
 
 /// The events of one kind that are logged at info.
@@ -76,6 +78,7 @@ impl Default for Events {
             clock: Clock::monotonic(),
             refusals: Turns::default(),
             blocks: Turns::default(),
+            marks: Turns::default(),
         }
     }
 }
@@ -114,6 +117,40 @@ impl Events {
         match is_info.then(|| self.blocks.take(self.second())).flatten() {
             Some(left_out) => block!(info, limiter, key, duration, blocks, left_out),
             None => block!(debug, limiter, key, duration, blocks),
+        }
+    }
+
+    /// Logs a mark of a quota once per key and window, and at most ten per second. The limiter remembers the keys.
+    pub(super) fn log_mark(
+        &self,
+        limiter: &str,
+        logged: &MarkedKeys,
+        mark: Mark,
+        index: usize,
+        quota: QuotaDecision<'_>,
+    ) {
+        let is_info = enabled!(target: "tollgate::quota", Level::INFO);
+        let Some(key) = quota.key().filter(|_| is_info) else {
+            return;
+        };
+        let (id, window) = (
+            (key.fingerprint(), index, mark),
+            quota.quota().window_micros(),
+        );
+        let now = self.clock.now();
+        let turn = || self.marks.take(now / 1_000_000);
+        if let Some(left_out) = logged.add(id, now, window, turn) {
+            info!(
+                target: "tollgate::quota",
+                limiter,
+                mark = mark.text(),
+                quota = %quota.quota(),
+                used = quota.used(),
+                cost = quota.cost(),
+                key_alias = key_alias(key),
+                left_out,
+                "quota {}", mark.text()
+            );
         }
     }
 

@@ -8,6 +8,7 @@ mod events;
 mod line_limits;
 #[cfg(test)]
 mod log_capture;
+mod marked_keys;
 mod metrics;
 mod outage_log;
 mod outcome_label;

@@ -24,3 +24,5 @@ mod interleavings;
 #[cfg(all(feature = "calendar", feature = "redis"))]
 mod parity;
 mod refunds;
+#[cfg(feature = "redis")]
+mod soft;

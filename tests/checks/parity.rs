@@ -75,6 +75,13 @@ fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
             log(30, 9 * WINDOW),
             Quota::new(8, SECOND).with_algorithm(Algorithm::Gcra),
         ],
+        vec![
+            per(4, WINDOW).soft(),
+            per(9, WINDOW),
+            per(3, WINDOW).soft(),
+            log(20, SECOND).soft(),
+        ],
+        vec![per(6, WINDOW / 10).soft(), per(0, WINDOW).soft()],
     ]
 }
 
@@ -100,10 +107,16 @@ fn calendar_plans() -> Vec<Vec<Quota>> {
             Quota::new(30, 9 * WINDOW),
             Quota::new(8, SECOND).with_algorithm(Algorithm::Gcra),
         ],
+        vec![
+            per("9/day@Europe/Berlin"),
+            per("5/day@Europe/Berlin").soft(),
+            per("4/day@UTC").soft(),
+        ],
+        vec![per("6/week@UTC").soft()],
     ]
 }
 
-const PLANS: usize = 9;
+const PLANS: usize = 11;
 
 const KEYS: [&str; 3] = ["ada", "bob {}\n", ""];
 
@@ -145,6 +158,7 @@ struct Fields {
     numbers: Vec<(u32, u32, u32)>,
     durations: Vec<(Duration, Option<Duration>)>,
     allowed: bool,
+    exceeded: bool,
 }
 
 fn fields(decision: &Result<Decision, tollgate::Error>) -> Result<Fields, ErrorKind> {
@@ -164,6 +178,7 @@ fn fields(decision: &Result<Decision, tollgate::Error>) -> Result<Fields, ErrorK
         numbers,
         durations,
         allowed: decision.is_allowed(),
+        exceeded: decision.is_exceeded(),
     })
 }
 
@@ -172,6 +187,7 @@ fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
     let shares = |other: &&Quota| {
         other.window() == quota.window()
             && other.algorithm() == Algorithm::Gcra
+            && !(other.is_soft() || quota.is_soft())
             && quota.algorithm() == Algorithm::Gcra
     };
     quotas

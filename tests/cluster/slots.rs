@@ -249,6 +249,24 @@ mod of_six {
     }
 
     #[tokio::test]
+    async fn a_soft_quota_is_in_the_slot_of_its_key() {
+        let cluster = Cluster::start();
+        let store = RedisStore::open(&cluster.url()).unwrap();
+        let quotas = [Quota::per_hour(3), Quota::per_hour(1).soft()];
+        let limiter = RateLimiter::new(store, quotas);
+        for master in 0..3 {
+            let key = key_on(&cluster, master);
+            let _ = decided(&limiter, &key).await;
+            limiter.reset(key.as_str()).await.unwrap();
+            for (allowed, exceeded) in [(true, false), (true, true), (true, true), (false, true)] {
+                let decision = decided(&limiter, &key).await;
+                let marks = (decision.is_allowed(), decision.is_exceeded());
+                assert_eq!(marks, (allowed, exceeded), "{master}");
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn a_credit_goes_to_the_master_of_the_key() {
         let cluster = Cluster::start();
         let limiter = limiter(&cluster.url());

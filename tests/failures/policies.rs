@@ -150,8 +150,8 @@ async fn a_policy_outlives_a_new_name() {
 #[tokio::test]
 async fn replicas_share_the_limit_while_they_count_alone() {
     for (limit, share) in [(100, 25), (7, 1), (3, 1), (0, 0)] {
-        let limiter =
-            limiter(&Moody::unavailable(), limit).on_failure(FailurePolicy::fall_back().share(4));
+        let limiter = limiter(&Moody::unavailable(), limit)
+            .on_failure(FailurePolicy::fall_back().replicas(4));
         for used in 1..=share {
             let decision = limiter.check("ada").await.unwrap();
             assert_eq!((decision.used(), decision.limit()), (used, share));
@@ -167,7 +167,7 @@ async fn replicas_share_the_limit_while_they_count_alone() {
 #[tokio::test]
 async fn what_is_above_the_share_is_not_refused_for_good() {
     let limiter =
-        limiter(&Moody::unavailable(), 100).on_failure(FailurePolicy::fall_back().share(10));
+        limiter(&Moody::unavailable(), 100).on_failure(FailurePolicy::fall_back().replicas(10));
     assert!(limiter.check_n("ada", 10).await.unwrap().is_allowed());
     let error = limiter.check_n("bob", 11).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -238,7 +238,7 @@ async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::Gcra] {
         let store = Moody::unavailable();
         let quota = Quota::per_minute(90).with_algorithm(algorithm);
-        let policy = FailurePolicy::fall_back().share(3);
+        let policy = FailurePolicy::fall_back().replicas(3);
         let limiter = RateLimiter::new(store.clone(), quota).on_failure(policy);
         let _ = limiter.check_n("ada", 20).await.unwrap();
         let error = limiter.admin().credit("ada", 6).await.unwrap_err();

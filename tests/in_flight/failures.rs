@@ -116,7 +116,7 @@ async fn fall_back_counts_what_this_process_holds() {
 
 #[tokio::test]
 async fn fall_back_has_its_share_of_the_slots_and_of_the_rates() {
-    let policy = FailurePolicy::fall_back().share(3);
+    let policy = FailurePolicy::fall_back().replicas(3);
     let quotas = [Quota::in_flight(7), Quota::per_hour(9)];
     let (limiter, _store) = failing(policy, quotas);
     let one = taken(&limiter).await.unwrap();
@@ -135,7 +135,7 @@ async fn fall_back_has_its_share_of_the_slots_and_of_the_rates() {
 
 #[tokio::test]
 async fn more_slots_than_the_share_wait_for_the_store() {
-    let policy = FailurePolicy::fall_back().share(3);
+    let policy = FailurePolicy::fall_back().replicas(3);
     let (limiter, _store) = failing(policy, Quota::in_flight(7));
     let levels = [limiter.on("ada").slots(3)];
     let error = RateLimiter::try_acquire_all(levels).await.unwrap_err();
@@ -151,7 +151,7 @@ async fn a_layer_follows_its_policy() {
         (FailurePolicy::open(), [200, 200, 200]),
         (FailurePolicy::closed(), [503, 503, 503]),
         (FailurePolicy::fall_back(), [200, 200, 429]),
-        (FailurePolicy::fall_back().share(2), [200, 429, 429]),
+        (FailurePolicy::fall_back().replicas(2), [200, 429, 429]),
     ] {
         let store = TestStore::new();
         store.fail_all(ErrorKind::Unavailable);

@@ -13,6 +13,7 @@ mod plans;
 mod responders;
 mod settling;
 mod skipping;
+mod soft;
 mod switched_off;
 mod ten_thousand;
 mod waiting;

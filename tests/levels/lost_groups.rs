@@ -74,7 +74,7 @@ async fn a_level_that_falls_back_is_charged_in_this_process() {
 
 #[tokio::test]
 async fn what_groups_charged_is_refunded_when_a_fallback_level_refuses() {
-    let tree = Tree::without_tenants(Some(FailurePolicy::fall_back().share(2)));
+    let tree = Tree::without_tenants(Some(FailurePolicy::fall_back().replicas(2)));
     assert!(tree.tenant.check_n("acme", 3).await.unwrap().is_allowed());
     let decision = RateLimiter::check_all(tree.levels(3)).await.unwrap();
     assert!(!decision.is_allowed());

@@ -37,12 +37,19 @@ fn plans(algorithm: Algorithm) -> Vec<Quotas> {
         ]
         .into(),
         per(0, WINDOW).into(),
+        [
+            per(60, WINDOW),
+            per(20, WINDOW).soft(),
+            per(30, SECOND).soft(),
+        ]
+        .into(),
+        per(25, WINDOW).soft().into(),
     ]
 }
 
 /// The usual plans come often, so that many calls are admitted as a whole.
 fn plan() -> impl Strategy<Value = usize> {
-    prop_oneof![12 => 0..2_usize, 6 => Just(3), 4 => 2..9_usize, 1 => Just(9)]
+    prop_oneof![12 => 0..2_usize, 6 => Just(3), 4 => 2..9_usize, 1 => Just(9), 6 => 10..12_usize]
 }
 
 /// What the checks of one call have in common: each level with its plan and cost.

@@ -94,6 +94,7 @@ async fn everything() {
     checks(Foreign, 1).await;
     blocked().await;
     blocked_after_refusals().await;
+    marked().await;
     requests().await;
     policies().await;
     crowd().await;
@@ -164,6 +165,15 @@ async fn blocked_after_refusals() {
     let limiter = limiter.block_after(BlockRule::refusals(1));
     for _ in 0..2 {
         let _ = limiter.check(WHO).await.expect("a decision");
+    }
+}
+
+/// A check that warns, and one that exceeds a soft quota.
+async fn marked() {
+    let quotas = [Quota::per_hour(9), Quota::per_hour(1).soft().warn_at(100)];
+    let limiter = RateLimiter::new(MemoryStore::new(), quotas).name("marked");
+    for _ in 0..2 {
+        assert!(limiter.check(WHO).await.expect("a decision").is_allowed());
     }
 }
 

@@ -37,7 +37,9 @@ impl Draft11Template {
         let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
         let mut text = Text::new();
         let quotas = limits.iter().flat_map(|limit| &limit.quotas);
-        for (quota, name) in quotas.zip(&names) {
+        let are_all_soft = quotas.clone().all(|quota| quota.is_soft());
+        let told = quotas.zip(&names);
+        for (quota, name) in told.filter(|(quota, _)| are_all_soft || !quota.is_soft()) {
             push(&mut text, &format!("{DELIMITER}{name};q="));
             push_integer(&mut text, quota.limit().into());
             if quota.is_in_flight() {
@@ -69,6 +71,9 @@ impl Draft11Template {
     fn limits(&self, decision: &DecisionView) -> Text {
         let mut text = Text::new();
         let mut members = &*self.members;
+        // A soft quota is reported only if all are soft.
+        let reported = decision.reported();
+        let are_all_soft = reported.is_some_and(|quota| quota.quota().is_soft());
         for level in decision.levels() {
             let Some((own, others)) = members.split_at_checked(level.quota_list().len()) else {
                 break;
@@ -78,7 +83,8 @@ impl Draft11Template {
                 continue;
             }
             for (quota, member) in level.quotas().zip(own) {
-                if quota.is_allowed() == decision.is_allowed() {
+                let is_told = are_all_soft || !quota.quota().is_soft();
+                if is_told && quota.is_allowed() == decision.is_allowed() {
                     push(&mut text, member);
                     push_remaining(&mut text, quota);
                 }

@@ -42,10 +42,11 @@ struct Numbers {
 impl EarlyDraftTemplate {
     pub(super) fn new(draft: EarlyDraft, quotas: &[&Quota]) -> Option<Self> {
         // Slots have no window, which these drafts require.
+        let are_all_soft = quotas.iter().all(|quota| quota.is_soft());
         let quotas: Vec<_> = quotas
             .iter()
             .copied()
-            .filter(|quota| !quota.is_in_flight())
+            .filter(|quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft()))
             .collect();
         if quotas.is_empty() {
             return None;
@@ -115,7 +116,12 @@ impl Numbers {
     /// Uses the limit of the quota with the fewest units left, which is mostly the reported one. On a 429,
     /// the reset is the wait of `Retry-After`, as draft 7 requires. Slots have no window, so they are left out.
     fn new(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<Self> {
-        let is_rate = |quota: &QuotaDecision<'_>| !quota.quota().is_in_flight();
+        // A soft quota is reported only if all are soft.
+        let are_all_soft = reported.quota().is_soft();
+        let is_rate = |quota: &QuotaDecision<'_>| {
+            let quota = quota.quota();
+            !quota.is_in_flight() && quota.is_soft() == are_all_soft
+        };
         let rates = || decision.quotas().filter(is_rate);
         let reported = Some(reported).filter(is_rate);
         let fewest_left = rates().map(|quota| quota.remaining()).min();

@@ -42,8 +42,13 @@ pub(super) fn listed_limits(decision: &DecisionView) -> Vec<ListedLimit<'_>> {
 pub(in crate::middleware) fn policy_names(limits: &[ListedLimit<'_>]) -> Vec<String> {
     let mut names = Vec::new();
     for ListedLimit { limiter, quotas } in limits {
-        let is_only = quotas.len() == 1;
+        // A soft quota does not change the names of the others.
+        let refusing = quotas.iter().filter(|quota| !quota.is_soft()).count();
         for quota in quotas {
+            let is_only = match quota.is_soft() {
+                true => quotas.len() == 1,
+                false => refusing == 1,
+            };
             let name = match quota.name().filter(|name| !name.is_empty()) {
                 Some(name) => encoded(name),
                 None if is_only && !limiter.is_empty() => encoded(limiter),

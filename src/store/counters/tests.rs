@@ -237,3 +237,104 @@ fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
         .check(refused.with_extra_units(50), Source::Other, NOW);
     assert_eq!((answer.is_admitted(), answer.extra_units()), (false, 0));
 }
+
+#[test]
+fn a_soft_quota_keeps_no_key_that_other_keys_need_the_room_of() {
+    let mut subject = Subject::new();
+    let list = quotas("100/hour, 5/hour soft, 5/hour gcra soft");
+    for _ in 0..6 {
+        assert!(subject.check(&list, 1, NOW).is_admitted());
+    }
+    assert_eq!(subject.counters.used_part(NOW), 62);
+    let only_soft = quotas("1/day soft");
+    let mut subject = Subject::new();
+    for _ in 0..3 {
+        assert!(subject.check(&only_soft, 1, NOW).is_admitted());
+    }
+    assert_eq!(subject.counters.used_part(NOW), 0);
+    // It is kept as long as there is room.
+    assert!(!subject.counters.is_empty());
+}
+
+/// A step of the model of soft quotas: a check of a cost, a refund of an earlier check, or a step of the clock.
+type SoftStep = (u32, Option<(usize, u32)>, u64);
+
+proptest::proptest! {
+    /// The model: the quotas that refuse decide alone, and each soft quota is a limit of its own that is asked about what
+    /// they admit.
+    #[test]
+    fn a_soft_quota_counts_what_it_would_admit_if_it_refused(
+        algorithm in proptest::sample::select(Algorithm::ALL),
+        limits in proptest::array::uniform4(0..12_u32),
+        steps in proptest::collection::vec(soft_step(), 1..80),
+    ) {
+        let [hard, soft, equal, long] = limits;
+        let window = |limit, seconds| {
+            Quota::new(limit, std::time::Duration::from_secs(seconds)).with_algorithm(algorithm)
+        };
+        let all = [window(hard + 5, 10), window(soft, 10), window(equal, 10), window(long, 60)];
+        let model = all.clone().map(|quota| Quotas::from(quota));
+        let [refusing, soft @ ..] = all;
+        let list: Quotas = [refusing].into_iter().chain(soft.map(Quota::soft)).collect();
+        let (mut subject, mut models) = (Subject::new(), [(); 4].map(|()| Subject::new()));
+        let (mut now, mut admitted) = (NOW, Vec::new());
+        for (cost, refund, pause) in steps {
+            now += pause;
+            let answer = subject.check(&list, cost, now);
+            let expected = models[0].check(&model[0], cost, now);
+            proptest::prop_assert_eq!(answer.is_admitted(), expected.is_admitted());
+            proptest::prop_assert_eq!(answer.quotas()[0].wait(), expected.quotas()[0].wait());
+            let mut answers = vec![expected.clone()];
+            for (index, (own, quotas)) in models.iter_mut().zip(&model).enumerate().skip(1) {
+                // What the others refuse is not charged.
+                let asked = if expected.is_admitted() { cost } else { 0 };
+                let of_model = own.check(quotas, asked, now);
+                let answer = answer.quotas()[index];
+                proptest::prop_assert!(answer.is_admitted() && answer.retry_after().is_none());
+                if expected.is_admitted() {
+                    proptest::prop_assert_eq!(answer.is_exceeded(), !of_model.is_admitted());
+                }
+                proptest::prop_assert_eq!(answer.used(), of_model.quotas()[0].used());
+                answers.push(of_model);
+            }
+            if answer.is_admitted() && cost > 0 {
+                admitted.push((cost, answer, answers));
+            }
+            if let Some((index, units)) = refund && !admitted.is_empty() {
+                let index = index % admitted.len();
+                let (cost, answer, answers) = admitted.swap_remove(index);
+                let units = units.min(cost);
+                refund_of(&mut subject, &list, cost, &answer, units, now);
+                for ((own, quotas), answer) in models.iter_mut().zip(&model).zip(&answers) {
+                    if answer.is_admitted() {
+                        refund_of(own, quotas, cost, answer, units, now);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn soft_step() -> impl proptest::strategy::Strategy<Value = SoftStep> {
+    let pause = proptest::prop_oneof![
+        3 => proptest::strategy::Just(0),
+        3 => 1..3 * SECOND,
+        1 => 0..2 * MINUTE,
+    ];
+    let refund = proptest::option::weighted(0.2, (0..100_usize, 1..9_u32));
+    (0..9_u32, refund, pause)
+}
+
+fn refund_of(
+    subject: &mut Subject,
+    quotas: &Quotas,
+    cost: u32,
+    answer: &Answer,
+    units: u32,
+    now: u64,
+) {
+    let check = Check::new(&subject.limiter, &subject.key, quotas, cost);
+    subject
+        .counters
+        .refund(Refund::new(check, answer, units), now);
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::decision::Source;
 use crate::error::ErrorKind;
+use crate::telemetry::marked_keys::Mark;
 use crate::telemetry::outcome_label::{OutcomeLabel, WaitOutcome};
 
 #[derive(Debug)]
@@ -18,6 +19,7 @@ impl CheckCounts {
     #[inline]
     pub(crate) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
     pub(crate) fn count_blocks(&self, _blocks: u64) {}
+    pub(crate) fn count_mark(&self, _mark: Mark, _checks: u64) {}
 }
 
 #[derive(Clone, Debug)]

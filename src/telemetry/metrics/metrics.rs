@@ -11,6 +11,7 @@ use metrics::{Counter, Histogram, Key, Label, Unit};
 use super::handles::{CachedHandle, Family, GaugeShare};
 use crate::decision::Source;
 use crate::error::ErrorKind;
+use crate::telemetry::marked_keys::Mark;
 use crate::telemetry::outcome_label::{OutcomeLabel, WaitOutcome};
 
 const CHECKS: Family = Family {
@@ -22,6 +23,11 @@ const BLOCKS: Family = Family {
     name: "tollgate_blocks_total",
     unit: Unit::Count,
     description: "Keys that were blocked because they were refused too often.",
+};
+const MARKS: Family = Family {
+    name: "tollgate_marked_checks_total",
+    unit: Unit::Count,
+    description: "Admitted checks that a quota marked: a soft quota was exceeded, or a quota warned.",
 };
 const STORE_DURATION: Family = Family {
     name: "tollgate_store_duration_seconds",
@@ -56,6 +62,7 @@ pub(crate) struct CheckCounts {
     /// Indexed by outcome, then by source.
     counts: Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>,
     blocks: CachedHandle<Counter>,
+    marks: [CachedHandle<Counter>; Mark::ALL.len()],
 }
 
 impl CheckCounts {
@@ -64,6 +71,7 @@ impl CheckCounts {
             limiter: Arc::clone(limiter),
             counts: Box::default(),
             blocks: CachedHandle::default(),
+            marks: Default::default(),
         }
     }
 
@@ -80,6 +88,20 @@ impl CheckCounts {
         let key = || Key::from_parts(BLOCKS.name, vec![label()]);
         self.blocks
             .record(&BLOCKS, key, |counter| counter.increment(blocks));
+    }
+
+    /// Counts checks with a mark. Zero shows that there may be some.
+    pub(crate) fn count_mark(&self, mark: Mark, checks: u64) {
+        let labels = || {
+            vec![
+                Label::new("limiter", self.limiter.to_string()),
+                Label::from_static_parts("mark", mark.text()),
+            ]
+        };
+        if let Some(count) = self.marks.get(mark as usize) {
+            let key = || Key::from_parts(MARKS.name, labels());
+            count.record(&MARKS, key, |count| count.increment(checks));
+        }
     }
 
     /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter. It would miss

@@ -153,7 +153,7 @@ fn settled_by_the_response() {
 fn failure_policies() -> Done {
     let _open = layer().on_failure(FailurePolicy::open());
     let _closed = layer().on_failure(FailurePolicy::closed());
-    let _share = layer().on_failure(FailurePolicy::fall_back().share(4));
+    let _replicas = layer().on_failure(FailurePolicy::fall_back().replicas(4));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use crate::key::Key;
 use crate::quota::Quotas;
-use crate::store::redis::protocol::{Count, KeyNames, Value};
+use crate::store::redis::protocol::{Count, KeyNames, Value, ValueName};
 use crate::store::requests::{Check, CountedKey, Reset};
 
 /// The name of the doctor's limiter.
@@ -57,15 +57,15 @@ impl ScratchKey {
         arguments: &[&str],
     ) -> impl Iterator<Item = Cmd> {
         let counts = Count::all(&self.quotas).into_iter();
-        counts.map(move |count| self.on(count.value, names, command, arguments))
+        counts.map(move |count| self.on(count.name, names, command, arguments))
     }
 
     /// Builds a command on the key of the row, with arguments behind it.
     pub(super) fn command(&self, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
-        self.on(Value::Row, names, command, arguments)
+        self.on(Value::Row.into(), names, command, arguments)
     }
 
-    fn on(&self, value: Value, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
+    fn on(&self, value: ValueName, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut built = redis::cmd(command);
         built
             .arg(names.value(self.counted_key(), value))

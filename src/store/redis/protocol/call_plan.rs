@@ -5,7 +5,7 @@ use std::ops::Range;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::counts::{Count, Value};
+use super::counts::{Count, Value, ValueName};
 use super::fields::{
     CALL_FIELDS, GROUP_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS,
 };
@@ -37,9 +37,13 @@ impl<'a> BatchEntry<'a> {
     /// Returns how many units the entry asks for beyond its cost.
     pub(super) fn more(&self) -> u32 {
         match self.checks().next() {
-            // Slots are not held in advance.
-            Some(check) if self.levels.len() == 1 && check.quotas.min_slots().is_none() => {
-                check.extra_units
+            // Neither slots nor units of soft quotas are held in advance.
+            Some(Check {
+                quotas,
+                extra_units,
+                ..
+            }) if self.levels.len() == 1 && quotas.min_slots().is_none() && !quotas.has_soft() => {
+                extra_units
             }
             _ => 0,
         }
@@ -58,7 +62,7 @@ pub(crate) struct CallPlan<'a> {
     pub(super) counts: SmallVec<[(u64, Count<'a>); 4]>,
     pub(super) groups: SmallVec<[Group; 4]>,
     /// The values that are read before the script decides, and behind them the others.
-    pub(super) keys: Vec<(CountedKey<'a>, Value)>,
+    pub(super) keys: Vec<(CountedKey<'a>, ValueName)>,
     pub(super) read_first: u64,
     /// The number of the key of each level of each entry, from 1.
     numbers: SmallVec<[u64; 64]>,
@@ -125,14 +129,14 @@ impl<'a> CallPlan<'a> {
                     let Some((_, facts)) = plan.counts.get(count) else {
                         continue;
                     };
-                    let (value, is_apart) = (facts.value, facts.is_apart());
+                    let (name, is_apart) = (facts.name, facts.is_apart());
                     let mut new_key = || {
                         let keys = if is_apart { &mut apart } else { &mut plan.keys };
-                        keys.push((check.counted_key(), value));
+                        keys.push((check.counted_key(), name));
                         keys.len() as u64 + if is_apart { APART } else { 0 }
                     };
                     let number = if repeats {
-                        let known = known.of(check.counted_key(), value, count, new_key);
+                        let known = known.of(check.counted_key(), name, count, new_key);
                         is_new &= known.is_new;
                         fits &= known.is_of_count;
                         known.number
@@ -143,7 +147,7 @@ impl<'a> CallPlan<'a> {
                     levels.push(ScriptLevel {
                         check: check_index,
                         count,
-                        cost: match value {
+                        cost: match name.value {
                             Value::InFlight => check.holding.map_or(0, |holding| holding.wanted),
                             _ => check.cost,
                         },
@@ -284,7 +288,7 @@ struct KnownKeys(HashTable<KnownKey>);
 
 struct KnownKey {
     counted_key: Fingerprint,
-    value: Value,
+    name: ValueName,
     number: u64,
     /// The count that used it last.
     count: usize,
@@ -303,14 +307,14 @@ impl KnownKeys {
     fn of(
         &mut self,
         counted_key: CountedKey<'_>,
-        value: Value,
+        name: ValueName,
         count: usize,
         new_key: impl FnOnce() -> u64,
     ) -> Found {
         let counted_key = counted_key.fingerprint();
         let hash = counted_key.hash();
         if let Some(known) = self.0.find_mut(hash, |known| {
-            known.counted_key == counted_key && known.value == value
+            known.counted_key == counted_key && known.name == name
         }) {
             let is_of_count = known.count == count;
             known.count = count;
@@ -323,7 +327,7 @@ impl KnownKeys {
         let number = new_key();
         let known = KnownKey {
             counted_key,
-            value,
+            name,
             number,
             count,
         };

@@ -57,13 +57,37 @@ impl Value {
     }
 }
 
+/// The name of a value of a limiter and key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store::redis) struct ValueName {
+    pub(super) value: Value,
+    /// The window and the number of a soft quota, which has a value of its own.
+    pub(super) soft: Option<(u64, u8)>,
+}
+
+impl ValueName {
+    fn of(quota: &Quota) -> Self {
+        Self {
+            value: Value::of(quota),
+            soft: quota.soft_count(),
+        }
+    }
+}
+
+impl From<Value> for ValueName {
+    fn from(value: Value) -> Self {
+        Self { value, soft: None }
+    }
+}
+
 /// The most units of a log that is read whole. Of a longer one, the script reads pages.
 const MAX_WHOLE: u32 = 1_000;
 
 /// The quotas of a check that one value counts.
 #[derive(Clone, Debug)]
 pub(in crate::store::redis) struct Count<'a> {
-    pub(in crate::store::redis) value: Value,
+    pub(super) value: Value,
+    pub(in crate::store::redis) name: ValueName,
     /// In the order of the script, each with its index in the list of the check.
     pub(super) quotas: SmallVec<[(usize, &'a Quota); 1]>,
     /// The message of the holder that asks for slots.
@@ -75,11 +99,12 @@ impl<'a> Count<'a> {
     pub(in crate::store::redis) fn all(quotas: &'a Quotas) -> SmallVec<[Self; 1]> {
         let mut counts = SmallVec::<[Self; 1]>::new();
         for quota in quotas.iter().enumerate() {
-            let value = Value::of(quota.1);
-            match counts.iter_mut().find(|count| count.value == value) {
+            let name = ValueName::of(quota.1);
+            match counts.iter_mut().find(|count| count.name == name) {
                 Some(count) => count.quotas.push(quota),
                 None => counts.push(Self {
-                    value,
+                    value: name.value,
+                    name,
                     quotas: SmallVec::from_iter([quota]),
                     holding: None,
                 }),
@@ -94,7 +119,7 @@ impl<'a> Count<'a> {
                     .sort_by_key(|(_, quota)| Reverse((quota.counted_micros(), quota.limit()))),
             }
         }
-        counts.sort_by_key(|count| count.value);
+        counts.sort_by_key(|count| count.name);
         counts
     }
 
@@ -115,6 +140,11 @@ impl<'a> Count<'a> {
 
     pub(super) fn quotas(&self) -> impl Iterator<Item = &'a Quota> {
         self.quotas.iter().map(|(_, quota)| *quota)
+    }
+
+    /// Returns whether this is the count of a soft quota.
+    pub(super) fn is_soft(&self) -> bool {
+        self.name.soft.is_some()
     }
 
     /// Returns whether the value is read in pages, as the script needs them.
@@ -145,7 +175,7 @@ impl<'a> Count<'a> {
             Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
             _ => true,
         };
-        let has_loop = self.value != Value::InFlight && !self.is_apart();
+        let has_loop = self.value != Value::InFlight && !self.is_apart() && !self.is_soft();
         has_loop && quota.calendar().is_none() && is_exact
     }
 }

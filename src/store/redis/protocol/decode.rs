@@ -91,6 +91,8 @@ struct Charge {
 /// The reply of the script for a count of a level, in the order of its quotas.
 #[derive(Default)]
 struct CountReply {
+    /// The checks that were charged: all that were admitted, unless the quota is soft.
+    charged_checks: u64,
     charged: SmallVec<[LastReply; 1]>,
     /// The units that were charged from the next check on that has no answer yet.
     later_units: u64,
@@ -150,11 +152,20 @@ impl<'r> ReplyReader<'r, '_> {
         for level in &group.levels {
             let mut replied = CountReply::default();
             if let Some(count_of_level) = plan.count(level) {
-                if admitted > 0 && level.cost > 0 && !group.is_shared {
-                    replied.charged = self.charged(count_of_level)?;
-                    replied.later_units = admitted * units(level.cost, extra);
+                let mut own = admitted;
+                if count_of_level.is_soft() {
+                    own = self.number_of_call()?;
+                    if own > admitted {
+                        let cause = "more checks charged than admitted";
+                        return Err(malformed_reply(cause, self.server));
+                    }
                 }
-                if admitted < count || level.cost == 0 {
+                replied.charged_checks = own;
+                if own > 0 && level.cost > 0 && !group.is_shared {
+                    replied.charged = self.charged(count_of_level)?;
+                    replied.later_units = own * units(level.cost, extra);
+                }
+                if own < count || level.cost == 0 {
                     replied.refused = self.refused(count_of_level, level.cost)?;
                 }
             }
@@ -178,7 +189,9 @@ impl<'r> ReplyReader<'r, '_> {
                 continue;
             };
             for (index, (level, number)) in group.levels.iter().zip(own).enumerate() {
-                let units = charge.admitted * units(level.cost, charge.extra);
+                let own = charge.levels.get(index);
+                let own = own.map_or(0, |replied| replied.charged_checks);
+                let units = own * units(level.cost, charge.extra);
                 if units > 0 {
                     uses.push((*number, entry, index, units));
                 }
@@ -216,15 +229,16 @@ impl<'r> ReplyReader<'r, '_> {
         let is_look = group.levels.iter().all(|level| level.cost == 0);
         let admitted = if is_look { 0 } else { charge.admitted };
         let mut all = EntryAnswers::new();
-        for _ in 0..admitted {
+        for number in 0..admitted {
             for (level, replied) in group.levels.iter().zip(&mut charge.levels) {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
             all.push(self.answers(group, charge, |replied, quota, at| {
-                match replied.charged.get(at) {
+                let charged = replied.charged.get(at);
+                match charged.filter(|_| number < replied.charged_checks) {
                     Some(last) => Some(last.before(replied.later_units, quota, self.time)),
-                    // A level of cost 0.
+                    // A level of cost 0, or a soft quota that is exceeded.
                     None => replied.refused.get(at).cloned(),
                 }
             }));
@@ -308,12 +322,13 @@ impl<'r> ReplyReader<'r, '_> {
             let time = self.time;
             let counters = self.counters(count)?.into_iter().zip(count.quotas());
             let answers = counters.map(|(mut counter, quota)| {
-                QuotaAnswer::from(counter.evaluate(QuotaCheck::new(quota, cost, time)))
+                let verdict = counter.evaluate(QuotaCheck::new(quota, cost, time));
+                QuotaAnswer::from(verdict).softened(quota)
             });
             return Ok(answers.collect());
         }
         let mut answers = SmallVec::new();
-        for _ in &count.quotas {
+        for quota in count.quotas() {
             let used = self.units()?;
             let wait = match self.integer()? {
                 -1 => Wait::Never,
@@ -326,7 +341,7 @@ impl<'r> ReplyReader<'r, '_> {
                 Value::InFlight => {
                     QuotaAnswer::from_micros(used, wait, 0).with_receipt(Receipt::new(reset, 0))
                 }
-                _ => QuotaAnswer::from_micros(used, wait, reset),
+                _ => QuotaAnswer::from_micros(used, wait, reset).softened(quota),
             });
         }
         Ok(answers)

@@ -7,11 +7,11 @@ use rmp::encode;
 use smallvec::SmallVec;
 
 use super::call_plan::{BatchEntry, CallPlan, Group};
-use super::counts::{Count, Value};
+use super::counts::{Count, ValueName};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
 use super::key_names::KeyNames;
 use super::server_clock::ServerClock;
-use crate::decision::Answer;
+use crate::decision::{Answer, QuotaAnswer};
 use crate::quota::{Calendar, Quota};
 use crate::store::redis::script::{Script, Scripts};
 use crate::store::requests::CountedKey;
@@ -43,7 +43,7 @@ pub(crate) fn encode_checks<'s, 'a>(
 }
 
 /// Begins a call with the names of its keys. The packed argument follows.
-fn begin(script: &Script, names: &KeyNames, keys: &[(CountedKey<'_>, Value)]) -> Cmd {
+fn begin(script: &Script, names: &KeyNames, keys: &[(CountedKey<'_>, ValueName)]) -> Cmd {
     let mut call = script.call(keys.len(), 1, KEY_NAME_CAPACITY);
     let mut name = String::with_capacity(KEY_NAME_CAPACITY);
     for (counted_key, value) in keys {
@@ -105,6 +105,7 @@ fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> i
         count.is_long().into(),
         count.value.bucket(),
         count.ttl_millis(),
+        count.is_soft().into(),
     ];
     pack_numbers(rest, out)?;
     for quota in count.quotas() {
@@ -138,6 +139,18 @@ pub(crate) struct Change<'a> {
     pub(crate) answer: Option<&'a Answer>,
 }
 
+impl Change<'_> {
+    /// Returns whether the change concerns a count. The charge was not made to a soft quota that was exceeded.
+    fn concerns(&self, count: &Count<'_>) -> bool {
+        let answers = self.answer.map_or(&[][..], Answer::quotas);
+        let mut answers = count
+            .quotas
+            .iter()
+            .filter_map(|(index, _)| answers.get(*index));
+        !answers.any(QuotaAnswer::is_exceeded)
+    }
+}
+
 /// Encodes a call that changes the counts of a key. Returns `None` if there are none.
 pub(crate) fn encode_change(
     script: &Script,
@@ -146,13 +159,14 @@ pub(crate) fn encode_change(
     counted_key: CountedKey<'_>,
     change: &Change<'_>,
 ) -> Option<Cmd> {
-    let counts = Count::all_of_rates(counted_key.quotas);
+    let mut counts = Count::all_of_rates(counted_key.quotas);
+    counts.retain(|count| change.concerns(count));
     if counts.is_empty() {
         return None;
     }
     let keys: SmallVec<[_; 2]> = counts
         .iter()
-        .map(|count| (counted_key, count.value))
+        .map(|count| (counted_key, count.name))
         .collect();
     let mut call = begin(script, names, &keys);
     // Writing to a command does not fail.
@@ -285,12 +299,12 @@ mod tests {
         let equal = two.clone();
         let one = Quotas::from(Quota::per_minute(7));
         let expected = "p:v3:{l,a}:log p:v3:{l,b}:log p:v3:{l,c}:log p:v3:{l,d}:log p:v3:{l,e}:log \
-            5 25 2 log 0 0 3000 sliding_log 9 1000000 l sliding_log 5 1000000 l \
-            1 log 0 0 121000 sliding_log 7 60000000 l \
+            5 27 2 log 0 0 3000 0 sliding_log 9 1000000 l sliding_log 5 1000000 l \
+            1 log 0 0 121000 0 sliding_log 7 60000000 l \
             0 10 2 1 0 1 0 3 3 1 \
-            0 10 1 1 0 1 0 16 4 2 \
-            1 10 2 1 0 1 0 16 4 3 \
-            0 10 1 2 0 1 0 16 4 5";
+            0 10 1 1 0 1 0 17 4 2 \
+            1 10 2 1 0 1 0 17 4 3 \
+            0 10 1 2 0 1 0 17 4 5";
         let entries: [(&[Level<'_>], u32); 6] = [
             (&[("l", "a", &two, 3)], 1),
             (&[("l", "b", &equal, 3)], 1),
@@ -309,8 +323,8 @@ mod tests {
         let [user, service] = [5, 1_000].map(|limit| Quotas::from(Quota::per_second(limit)));
         let tree = |key| [("u", key, &user, 1), ("s", "all", &service, 2)];
         let expected = "p:v3:{u,ada}:log p:v3:{s,all}:log p:v3:{u,bob}:log \
-            3 21 1 log 0 0 3000 sliding_log 5 1000000 l 1 log 0 0 3000 sliding_log 1000 1000000 l \
-            0 15 2 1 0 2 1 3 1 12 2 1 2 3 2";
+            3 23 1 log 0 0 3000 0 sliding_log 5 1000000 l 1 log 0 0 3000 0 sliding_log 1000 1000000 l \
+            0 15 2 1 0 2 1 3 1 13 2 1 2 3 2";
         assert_eq!(words(&[(&tree("ada"), 1), (&tree("bob"), 1)]), expected);
     }
 
@@ -320,11 +334,25 @@ mod tests {
         let [set, window] = [Algorithm::SortedSetLog, Algorithm::FixedWindow].map(of);
         let quotas = Quotas::from([set, Quota::per_minute(5_000), window]);
         let expected = "p:v3:{l,a} p:v3:{l,a}:log p:v3:{l,a}:set:60000000 \
-            1 30 1 counters 0 0 121000 fixed_window 9 60000000 f \
-            1 log 1 0 121000 sliding_log 5000 60000000 l \
-            1 sorted_set 0 0 121000 sorted_set_log 9 60000000  \
-            0 16 1 1 0 3 0 3 2 12 2 21 2 1 2 3";
+            1 33 1 counters 0 0 121000 0 fixed_window 9 60000000 f \
+            1 log 1 0 121000 0 sliding_log 5000 60000000 l \
+            1 sorted_set 0 0 121000 0 sorted_set_log 9 60000000  \
+            0 16 1 1 0 3 0 3 2 13 2 23 2 1 2 3";
         assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
+    }
+
+    #[test]
+    fn a_soft_quota_is_a_level_with_a_value_of_its_own() {
+        let quotas = Quotas::from([Quota::per_second(9), Quota::per_second(5).soft()]);
+        let expected = "p:v3:{l,a}:log p:v3:{l,a}:log:soft:1000000 \
+            2 23 1 log 0 0 3000 0 sliding_log 9 1000000 l 1 log 0 0 3000 1 sliding_log 5 1000000 l \
+            0 13 1 1 0 2 0 3 2 13 2 1 2";
+        assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
+        // Alone, it is not usual.
+        let alone = Quotas::from(Quota::per_second(5).soft());
+        let expected = "p:v3:{l,a}:log:soft:1000000 1 13 1 log 0 0 3000 1 sliding_log 5 1000000 l \
+            0 10 1 1 0 1 0 3 2 1";
+        assert_eq!(words(&[(&[("l", "a", &alone, 2)], 1)]), expected);
     }
 
     fn holding(sequence: u64, wanted: u32) -> Holding {
@@ -349,17 +377,17 @@ mod tests {
         // Each message is a list of its own, and a look is one without a header. The last is a group of one entry.
         let lists = |header: &str| {
             format!(
-                "1 log 0 0 3000 sliding_log 9 1000000 l 1 in_flight 0 0 31000 in_flight 5 15000000 {header} "
+                "1 log 0 0 3000 0 sliding_log 9 1000000 l 1 in_flight 0 0 31000 0 in_flight 5 15000000 {header} "
             )
         };
         let expected = [
-            "p:v3:{l,a}:log p:v3:{l,a}:in_flight 2 57 ",
+            "p:v3:{l,a}:log p:v3:{l,a}:in_flight 2 63 ",
             &lists("H"),
             &lists("H"),
             &lists(""),
-            "0 15 2 1 0 2 1 3 4 12 3 1 2 1 2 ",
-            "0 13 1 1 0 2 1 21 4 30 3 1 2 ",
-            "0 13 1 1 0 2 1 39 4 48 0 1 2",
+            "0 15 2 1 0 2 1 3 4 13 3 1 2 1 2 ",
+            "0 13 1 1 0 2 1 23 4 33 3 1 2 ",
+            "0 13 1 1 0 2 1 43 4 53 0 1 2",
         ];
         assert_eq!(
             words_of(entries.iter().map(|levels| (levels, 1))),

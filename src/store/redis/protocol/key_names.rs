@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crc16::{State, XMODEM};
 
-use super::counts::Value;
+use super::counts::{Value, ValueName};
 use crate::key::Key;
 use crate::store::requests::CountedKey;
 
@@ -88,10 +88,10 @@ impl KeyNames {
     pub(in crate::store::redis) fn value(
         &self,
         counted_key: CountedKey<'_>,
-        value: Value,
+        value: impl Into<ValueName>,
     ) -> String {
         let mut name = String::new();
-        self.write_value(counted_key, value, &mut name);
+        self.write_value(counted_key, value.into(), &mut name);
         name
     }
 
@@ -99,7 +99,12 @@ impl KeyNames {
     ///
     /// In pieces: it is written for each check, and formatting takes five times as long. The braces enclose the hash tag,
     /// which all stored keys of a limiter and a key share, so that they are in one slot.
-    pub(super) fn write_value(&self, counted_key: CountedKey<'_>, value: Value, out: &mut String) {
+    pub(super) fn write_value(
+        &self,
+        counted_key: CountedKey<'_>,
+        name: ValueName,
+        out: &mut String,
+    ) {
         let (limiter, key) = (counted_key.limiter.as_str(), counted_key.key.as_str());
         let mut pieces = |pieces: &[&str]| pieces.iter().for_each(|piece| out.push_str(piece));
         pieces(&[&self.prefix, ":", FORMAT_VERSION, ":{"]);
@@ -110,12 +115,18 @@ impl KeyNames {
         }
         // No key contains a semicolon: it is encoded.
         let separator = if shared_tag.is_some() { ";" } else { ":" };
-        match value {
+        match name.value {
             Value::Row => {}
             Value::Log => pieces(&[separator, "log"]),
             Value::Buckets { length } => pieces(&[separator, "buckets:", &length.to_string()]),
             Value::SortedSet { window } => pieces(&[separator, "set:", &window.to_string()]),
             Value::InFlight => pieces(&[separator, "in_flight"]),
+        }
+        if let Some((window, number)) = name.soft {
+            pieces(&[separator, "soft:", &window.to_string()]);
+            if number > 1 {
+                pieces(&[":", &number.to_string()]);
+            }
         }
     }
 
@@ -203,7 +214,7 @@ mod tests {
     /// The names of the values that count the quotas of a key.
     fn names_of(names: &KeyNames, counted_key: CountedKey<'_>) -> Vec<String> {
         let counts = Count::all(counted_key.quotas).into_iter();
-        let names = counts.map(|count| names.value(counted_key, count.value));
+        let names = counts.map(|count| names.value(counted_key, count.name));
         names.collect()
     }
 
@@ -236,6 +247,28 @@ mod tests {
                 "tollgate:v3:{search,ada}:log",
                 "tollgate:v3:{search,ada}:buckets:3600000000",
                 "tollgate:v3:{search,ada}:set:86400000000",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_value_of_a_soft_quota_has_its_window_in_its_name() {
+        let of = |algorithm| Quota::per_second(9).with_algorithm(algorithm);
+        let quotas = [
+            of(Algorithm::SlidingLog),
+            of(Algorithm::SlidingLog).soft(),
+            of(Algorithm::Gcra).soft(),
+            of(Algorithm::SortedSetLog).soft(),
+            Quota::per_minute(9).soft(),
+        ];
+        assert_eq!(
+            names("tollgate", "search", "ada", quotas),
+            [
+                "tollgate:v3:{search,ada}:soft:1000000:2",
+                "tollgate:v3:{search,ada}:log",
+                "tollgate:v3:{search,ada}:log:soft:1000000",
+                "tollgate:v3:{search,ada}:log:soft:60000000",
+                "tollgate:v3:{search,ada}:set:1000000:soft:1000000:3",
             ]
         );
     }

@@ -53,6 +53,10 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
         "a check is charged to all quotas or to none",
         |kit, algorithm| Box::pin(all_quotas(kit, algorithm)),
     ),
+    (
+        "a soft quota is charged what it has room for, and refuses nothing",
+        |kit, algorithm| Box::pin(soft(kit, algorithm)),
+    ),
     ("the wait is the shortest", |kit, algorithm| {
         Box::pin(shortest_wait(kit, algorithm))
     }),
@@ -374,6 +378,32 @@ async fn all_quotas(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broke
         admitted.quotas().iter().all(|quota| quota.used() == 4),
         "{admitted:?} after 4 units"
     );
+    Ok(())
+}
+
+async fn soft(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let quota = |limit| Quota::per_hour(limit).with_algorithm(algorithm);
+    let quotas = Quotas::from([quota(9), quota(4).soft(), quota(2).soft()]);
+    let subject = kit.subject(quotas);
+    for (cost, admitted, expected) in [
+        (2, true, [(2, false), (2, false), (2, false)]),
+        (1, true, [(3, false), (3, false), (2, true)]),
+        (5, true, [(8, false), (3, true), (2, true)]),
+        // A refusal is charged to none.
+        (2, false, [(8, false), (3, true), (2, true)]),
+        (1, true, [(9, false), (4, false), (2, true)]),
+    ] {
+        let answer = kit.check(&subject, cost).await?;
+        let found: Vec<_> = answer
+            .quotas()
+            .iter()
+            .map(|quota| (quota.used(), quota.is_exceeded()))
+            .collect();
+        ensure!(
+            answer.is_admitted() == admitted && found == expected,
+            "a cost of {cost} beside 9 units, and 4 and 2 that are soft: {answer:?}"
+        );
+    }
     Ok(())
 }
 
