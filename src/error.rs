@@ -245,6 +245,14 @@ impl Error {
         Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::slots_leased(lease))
     }
 
+    /// Returns the error of a limiter with a lease and with shares.
+    pub(crate) fn shares_leased(limiter: &str, lease: Duration) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a lease and a quota with shares: remove the lease, or the shares"
+        );
+        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::shares_leased(lease))
+    }
+
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
         Self::new(
             ErrorKind::CostTooLarge,
@@ -391,6 +399,13 @@ impl ConfigError {
         Self {
             kind: ConfigErrorKind::Lease,
             text: format!("invalid lease {lease:?}: slots in flight are not held in advance"),
+        }
+    }
+
+    pub(crate) fn shares_leased(lease: Duration) -> Self {
+        Self {
+            kind: ConfigErrorKind::Lease,
+            text: format!("invalid lease {lease:?}: units of shares are not held in advance"),
         }
     }
 

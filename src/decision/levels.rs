@@ -361,6 +361,13 @@ impl<'a> QuotaDecision<'a> {
         self.level.cost
     }
 
+    /// Returns the name of the [share](Quota::shares) that the check belongs to. `None` for a check without a share, and if
+    /// this quota has no share of that name.
+    #[must_use]
+    pub fn share(&self) -> Option<&'a str> {
+        self.quota.asking_share()
+    }
+
     /// Returns whether this quota admits the check. A check is charged only if all quotas admit it.
     #[must_use]
     pub fn is_allowed(&self) -> bool {

@@ -248,8 +248,8 @@ impl RateLimiter {
     /// counts in the same way.
     ///
     /// Give all limiters of a name the same lease. A limiter with another lease counts anew: while both run, a
-    /// client may use its limit twice. Slots [in flight](Quota::in_flight) are not held in advance: with such a quota, each
-    /// check fails with an error of kind [`Misconfigured`](crate::ErrorKind::Misconfigured).
+    /// client may use its limit twice. Slots [in flight](Quota::in_flight) and units of [shares](Quota::shares) are not held
+    /// in advance: with such a quota, each check fails with an error of kind [`Misconfigured`](crate::ErrorKind::Misconfigured).
     ///
     /// # Examples
     ///
@@ -285,10 +285,13 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
-    /// [in flight](Quota::in_flight).
+    /// [in flight](Quota::in_flight) or has [shares](Quota::shares).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
         if self.quotas.min_slots().is_some() && !lease.is_zero() {
             return Err(ConfigError::slots_leased(lease));
+        }
+        if self.quotas.have_shares() && !lease.is_zero() {
+            return Err(ConfigError::shares_leased(lease));
         }
         match self.quotas.longest_lease() {
             Some(longest) if lease > longest => Err(ConfigError::lease(lease, longest)),

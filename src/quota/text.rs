@@ -8,6 +8,7 @@ use super::algorithm::{Algorithm, MAX_BUCKETS, algorithm_rule};
 use super::calendar::Calendar;
 use super::quota::Quota;
 use super::quotas::Quotas;
+use super::shares::Share;
 use crate::error::ConfigError;
 
 /// The units of time, longest first: length in microseconds, word for one unit, suffix of a number.
@@ -46,6 +47,8 @@ const SEPARATORS: [char; 2] = [',', ';'];
 ///   `sliding-buckets:60`, `fixed-window` or `gcra`.
 ///
 /// A quota [in flight](Quota::in_flight) is `5 in-flight`, or `5 in-flight:60s` with a lease of its slots.
+///
+/// [Shares](Quota::shares) follow, each with its reserve and its bound: `1000/minute critical>=200 batch<=400 free>=50<=100`.
 impl FromStr for Quota {
     type Err = ConfigError;
 
@@ -55,6 +58,9 @@ impl FromStr for Quota {
             return Err(malformed(
                 "this is one quota; a list of quotas is parsed as Quotas",
             ));
+        }
+        if let Some((text, shares)) = split_shares(text) {
+            return text.parse::<Self>()?.with_shares_of(shares);
         }
         let parse_limit = |limit: &str| {
             parse_number(limit.trim())
@@ -109,6 +115,51 @@ pub(super) const IN_FLIGHT: &str = " in-flight";
 const SLOT_LEASE_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
 
 const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
+
+/// Splits off the shares: all words from the first one with a reserve or a bound on.
+fn split_shares(text: &str) -> Option<(&str, &str)> {
+    let sign = text.find(['<', '>'])?;
+    let (before, _) = text.split_at(sign);
+    let word = before.rfind(|c: char| c.is_ascii_whitespace())?;
+    Some(text.split_at(word))
+}
+
+/// Parses a share: `critical>=200`, `batch<=400`, or both: `free>=50<=100`.
+fn parse_share(text: &str) -> Option<Share> {
+    let units = |text: &str| u32::try_from(parse_number(text)?).ok();
+    let (rest, most) = match text.split_once("<=") {
+        Some((rest, most)) => (rest, Some(units(most)?)),
+        None => (text, None),
+    };
+    let (name, reserve) = match rest.split_once(">=") {
+        Some((name, reserve)) => (name, Some(units(reserve)?)),
+        None => (rest, None),
+    };
+    if (reserve, most) == (None, None) {
+        return None;
+    }
+    let share = Share::of(name).reserve(reserve.unwrap_or(0));
+    Some(match most {
+        Some(most) => share.at_most(most),
+        None => share,
+    })
+}
+
+/// Formats a share as [`parse_share`] reads it.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        if self.reserve > 0 || self.most == u32::MAX {
+            write!(f, ">={}", self.reserve)?;
+        }
+        match self.most {
+            u32::MAX => Ok(()),
+            most => write!(f, "<={most}"),
+        }
+    }
+}
+
+const SHARE_RULE: &str = "a share is its name with its reserve, its bound or both, like critical>=200, batch<=400 or free>=50<=100";
 
 /// The window of a quota as text has it.
 pub(super) enum Window {
@@ -233,24 +284,28 @@ fn parse_number(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Formats the quota as [`FromStr`](#impl-FromStr-for-Quota) parses it: the limit, the window, and the
-/// algorithm unless it is the default.
+/// Formats the quota as [`FromStr`](#impl-FromStr-for-Quota) parses it: the limit, the window, the algorithm
+/// unless it is the default, and the shares.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_in_flight() {
             write!(f, "{}{IN_FLIGHT}", self.limit())?;
-            return match self.has_default_slot_lease() {
-                true => Ok(()),
-                false => write!(f, ":{}", self.short_window()),
-            };
+            if !self.has_default_slot_lease() {
+                write!(f, ":{}", self.short_window())?;
+            }
+        } else {
+            write!(f, "{}/", self.limit())?;
+            write_window(f, self)?;
+            match self.algorithm() {
+                Algorithm::SlidingLog => {}
+                Algorithm::FixedWindow if self.calendar().is_some() => {}
+                algorithm => write!(f, " {algorithm}")?,
+            }
         }
-        write!(f, "{}/", self.limit())?;
-        write_window(f, self)?;
-        match self.algorithm() {
-            Algorithm::SlidingLog => Ok(()),
-            Algorithm::FixedWindow if self.calendar().is_some() => Ok(()),
-            algorithm => write!(f, " {algorithm}"),
+        for share in self.share_list().list() {
+            write!(f, " {share}")?;
         }
+        Ok(())
     }
 }
 
@@ -265,7 +320,22 @@ impl fmt::Display for Quotas {
     }
 }
 
+/// Formats the shares of a quota with spaces between them.
+#[cfg(feature = "serde")]
+pub(super) fn format_shares(quota: &Quota) -> String {
+    let shares = quota.share_list().list().iter();
+    shares.map(Share::to_string).collect::<Vec<_>>().join(" ")
+}
+
 impl Quota {
+    /// Sets the shares that a text lists.
+    pub(super) fn with_shares_of(self, text: &str) -> Result<Self, ConfigError> {
+        let shares = text.split_ascii_whitespace().map(parse_share);
+        let shares: Option<Vec<_>> = shares.collect();
+        let malformed = || ConfigError::quota_part("list of shares", text.trim(), SHARE_RULE);
+        self.try_shares(shares.ok_or_else(malformed)?)
+    }
+
     /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; a calendar's window as its unit: `month`.
     pub(crate) fn short_window(&self) -> String {
         if let Some(calendar) = self.calendar() {

@@ -24,3 +24,4 @@ mod interleavings;
 #[cfg(all(feature = "calendar", feature = "redis"))]
 mod parity;
 mod refunds;
+mod shares;

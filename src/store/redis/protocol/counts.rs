@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::packed_counter;
 use crate::algorithm::time_to_live_millis;
 use crate::decision::Holding;
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, Quota, Quotas, ShareId, Shares};
 
 /// A value that counts quotas of a limiter and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,6 +146,7 @@ impl<'a> Count<'a> {
             _ => true,
         };
         let has_loop = self.value != Value::InFlight && !self.is_apart();
+        let has_loop = has_loop && quota.share_list().is_none();
         has_loop && quota.calendar().is_none() && is_exact
     }
 }
@@ -153,7 +154,7 @@ impl<'a> Count<'a> {
 /// The header of a quota in a call.
 pub(super) type Header = SmallVec<[u8; 16]>;
 
-/// Returns the bytes that name a counter in its row, or the longest window of a log.
+/// Returns the bytes that name a counter in its row, or the longest window of a log and its shares.
 pub(super) fn header(quota: &Quota) -> Header {
     let window = quota.counted_micros();
     let mut header = Header::new();
@@ -169,10 +170,25 @@ pub(super) fn header(quota: &Quota) -> Header {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
             header.push(b'l');
             header.extend_from_slice(&packed_counter::double_of(window).to_be_bytes());
+            push_shares(quota.share_list(), &mut header);
         }
         Algorithm::SortedSetLog | Algorithm::InFlight => {}
     }
     header
+}
+
+/// Appends the share that asks, and the shares of a quota, if there are any.
+fn push_shares(shares: &Shares, header: &mut Header) {
+    if shares.is_none() {
+        return;
+    }
+    let asked_by = shares.asked_by().map_or(0, ShareId::number);
+    header.extend_from_slice(&asked_by.to_be_bytes());
+    for share in shares.iter() {
+        for number in [share.id.number(), share.reserve, share.most] {
+            header.extend_from_slice(&number.to_be_bytes());
+        }
+    }
 }
 
 /// Returns the message of a holder, as `in_flight.lua` reads it. What the holder wants is the cost.
