@@ -34,31 +34,17 @@ reaches, all but the newest `largest` units. A value of a list that `is_long` is
 -- time, and the last position.
 local text, pages, expires, generation, longest, largest, before, runs, oldest, newest, last
 
--- The ids of the columns. The bytes before the first run, and those of a run; how two runs, and positions, are packed.
-local columns, head, width, two_runs, positions
+-- The ids of the columns; the offset of the first run, and the bytes of a run; how two runs are packed.
+local columns, head, width, two_runs = '', 29, 12, '>dI4dI4'
 
-local function set_columns(ids)
-  local bytes = #ids
-  columns, head, width, two_runs, positions = ids, 29, 12, '>dI4dI4', '>I4'
-  if bytes > 0 then
-    head, width, two_runs = 30 + 2 * bytes, 12 + bytes, '>dI4' .. string.rep('x', bytes) .. 'dI4'
-    positions = '>' .. string.rep('I4', bytes / 4 + 1)
-  end
-end
-
--- Returns the bytes that hold the run before a run, and where it starts in them.
-local function before_run(index)
-  if not pages then
-    return text, head - width + 1 + width * index
-  end
+-- Returns the page with the run before a run, and where that starts.
+local function page_of(index)
   local number = floor(index / 16)
-  local page = pages[number]
-  if not page then
+  if not pages[number] then
     local from = head - width + 16 * width * number
-    page = call('GETRANGE', pages.key, from, from + 17 * width - 1)
-    pages[number] = page
+    pages[number] = call('GETRANGE', pages.key, from, from + 17 * width - 1)
   end
-  return page, width * (index - 16 * number) + 1
+  return pages[number], width * (index - 16 * number) + 1
 end
 
 -- Returns the time of the run before, the position before a run, its time, and its position. For the first run,
@@ -67,108 +53,129 @@ local function run_at(index)
   if not pages then
     return unpack(two_runs, text, head - width + 1 + width * index)
   end
-  local bytes, at = before_run(index)
-  return unpack(two_runs, bytes, at)
+  local page, at = page_of(index)
+  return unpack(two_runs, page, at)
 end
 
--- Returns the positions before a run: the total one, and that of each column.
-local function positions_at(index)
-  if not text then
-    return { 0 }
-  end
-  local bytes, at = before_run(index)
-  local row = { unpack(positions, bytes, at + 8) }
-  -- Where the next value would start.
-  row[#row] = nil
-  return row
-end
+-- What only logs with shares need. Created when the first one is opened.
+local set_columns, positions_at, column_of, room_of, has_room_in, more_in, replace_columns
 
--- Returns the place of a share in positions.
-local function column_of(id)
-  for column = 1, #columns / 4 do
-    if sub(columns, 4 * column - 3, 4 * column) == id then
-      return column + 1
+local function create_shares()
+  local positions
+
+  set_columns = function(ids)
+    local bytes = #ids
+    columns, head, width, two_runs, positions = ids, 29, 12, '>dI4dI4', '>I4'
+    if bytes > 0 then
+      head, width, two_runs = 30 + 2 * bytes, 12 + bytes, '>dI4' .. string.rep('x', bytes) .. 'dI4'
+      positions = '>' .. string.rep('I4', bytes / 4 + 1)
     end
   end
-end
 
--- Returns the units that the share that asks may still charge when all runs before a run are gone. The rule of
--- src/algorithm/share_room.rs.
-local function room_of(quota, index)
-  local from, to, limit = positions_at(index), positions_at(runs), quota.limit
-  local used, named, others, own, reserve, most = (to[1] - from[1]) % 4294967296, 0, 0, nil, 0, limit
-  for _, share in ipairs(quota.shares) do
-    local column = column_of(share.id)
-    local units = column and (to[column] - from[column]) % 4294967296 or 0
-    named = named + units
-    if share.id == quota.share then
-      own, reserve, most = units, share.reserve, share.most
+  -- Returns the positions before a run: the total one, and that of each column; and how they are packed.
+  positions_at = function(index)
+    if not text then
+      return { 0 }
+    end
+    local bytes, at = text, head - width + 1 + width * index
+    if pages then
+      bytes, at = page_of(index)
+    end
+    local row = { unpack(positions, bytes, at + 8) }
+    -- Where the next value would start.
+    row[#row] = nil
+    return row, positions
+  end
+
+  -- Returns the place of a share in positions.
+  column_of = function(id)
+    for column = 1, #columns / 4 do
+      if sub(columns, 4 * column - 3, 4 * column) == id then
+        return column + 1
+      end
+    end
+  end
+
+  -- Returns the units that the share that asks may still charge when all runs before a run are gone. The rule of
+  -- src/algorithm/share_room.rs.
+  room_of = function(quota, index)
+    local from, to, limit = positions_at(index), positions_at(runs), quota.limit
+    local used, named, others, own, reserve, most = (to[1] - from[1]) % 4294967296, 0, 0, nil, 0, limit
+    for _, share in ipairs(quota.shares) do
+      local column = column_of(share.id)
+      local units = column and (to[column] - from[column]) % 4294967296 or 0
+      named = named + units
+      if share.id == quota.share then
+        own, reserve, most = units, share.reserve, share.most
+      else
+        others = others + max(units, share.reserve)
+      end
+    end
+    if own then
+      others = others + used - named
     else
-      others = others + max(units, share.reserve)
+      own = used - named
     end
+    return min(limit - used, min(most, max(reserve, limit - others)) - own)
   end
-  if own then
-    others = others + used - named
-  else
-    own = used - named
-  end
-  return min(limit - used, min(most, max(reserve, limit - others)) - own)
-end
 
--- Returns the microseconds until the share that asks may charge so many units, or nothing if it never may.
-local function has_room_in(quota, units)
-  local from, to = quota.first + 1, runs
-  if from > to or room_of(quota, to) < units then
-    return
-  elseif room_of(quota, from) >= units then
-    to = from
-  end
-  while from < to do
-    local middle = floor((from + to) / 2)
-    if room_of(quota, middle) >= units then
-      to = middle
-    else
-      from = middle + 1
+  -- Returns the microseconds until the share that asks may charge so many units, or nothing if it never may.
+  has_room_in = function(quota, units)
+    local from, to = quota.first + 1, runs
+    if from > to or room_of(quota, to) < units then
+      return
+    elseif room_of(quota, from) >= units then
+      to = from
     end
+    while from < to do
+      local middle = floor((from + to) / 2)
+      if room_of(quota, middle) >= units then
+        to = middle
+      else
+        from = middle + 1
+      end
+    end
+    return select(3, run_at(from - 1)) + quota.window - now
   end
-  return select(3, run_at(from - 1)) + quota.window - now
-end
 
--- Returns the microseconds until more is left to the share that asks.
-local function more_in(quota)
-  return has_room_in(quota, max(quota.limit - quota.used, 0) + 1)
-end
+  -- Returns the microseconds until more is left to the share that asks.
+  more_in = function(quota)
+    return has_room_in(quota, max(quota.limit - quota.used, 0) + 1)
+  end
 
--- Rewrites the open value from a run on, with other columns: a share that is charged gets one, and those without units go.
-local function replace_columns(first, share)
-  local from, to, kept, ids, parts = positions_at(first), positions_at(runs), {}, '', {}
-  for column = 1, #columns / 4 do
-    local id = sub(columns, 4 * column - 3, 4 * column)
-    if id == share or to[column + 1] ~= from[column + 1] then
-      kept[#kept + 1], ids = column + 1, ids .. id
+  -- Rewrites the open value from a run on, with other columns: a share that is charged gets one, and those without units
+  -- go. Returns whether they have changed.
+  replace_columns = function(first, share)
+    local from, to, kept, ids, parts = positions_at(first), positions_at(runs), {}, '', {}
+    for column = 1, #columns / 4 do
+      local id = sub(columns, 4 * column - 3, 4 * column)
+      if id == share or to[column + 1] ~= from[column + 1] then
+        kept[#kept + 1], ids = column + 1, ids .. id
+      end
     end
-  end
-  if share and not (column_of(share) or #kept > 63) then
-    kept[#kept + 1], ids = 0, ids .. share
-  end
-  if ids == columns then
-    return
-  end
-  if pages then
-    text, pages = call('GET', pages.key), nil
-  end
-  for index = first, runs do
-    local bytes, at = before_run(index)
-    local old = positions_at(index)
-    local row = { old[1] }
-    for column = 1, #kept do
-      row[column + 1] = old[kept[column]] or 0
+    if share and not (column_of(share) or #kept > 63) then
+      kept[#kept + 1], ids = 0, ids .. share
     end
-    parts[index - first + 1] = (index > first and sub(bytes, at, at + 7) or '') .. pack('>' .. string.rep('I4', #row), spread(row))
+    if ids == columns then
+      return false
+    elseif pages then
+      text, pages = call('GET', pages.key), nil
+    end
+    for index = first, runs do
+      local old, at = positions_at(index), head - width + 1 + width * index
+      local row = { old[1] }
+      for column = 1, #kept do
+        row[column + 1] = old[kept[column]] or 0
+      end
+      parts[#parts + 1] = index > first and sub(text, at, at + 7) or ''
+      parts[#parts + 1] = pack('>' .. string.rep('I4', #row), spread(row))
+    end
+    set_columns(ids)
+    text, runs = string.rep('\0', head - width + 8) .. table.concat(parts), runs - first
+    return true
   end
-  set_columns(ids)
-  text, runs = string.rep('\0', head - width + 8) .. table.concat(parts), runs - first
-  return true
+
+  set_columns(columns)
 end
 
 -- Returns the first run after a time, its time, and the position before it.
@@ -251,23 +258,29 @@ local function room(list, number)
       text = false
     end
   end
-  set_columns('')
-  if length > 29 and sub(text, 13, 13) == 's' then
-    local bytes = 4 * string.byte(text, 26)
-    local ids = pages and call('GETRANGE', pages.key, 26, 25 + bytes) or sub(text, 27, 26 + bytes)
-    set_columns(#ids == bytes and ids or '')
-    pages = pages and { key = pages.key }
+  if columns ~= '' then
+    set_columns('')
   end
-  runs = (length - head) / width
+  runs = (length - 29) / 12
   if not text then
     expires, generation, longest, largest, before, runs, oldest, newest, last = 0, 0, 0, 0, 0, 0, 0, 0, 0
-  elseif runs < 1 or runs % 1 > 0 then
+  elseif runs < 1 then
     return nil, WRONG_TYPE
   else
-    expires, generation, mark, longest, largest = unpack('>I4dc1dI4', text)
-    before, oldest = select(2, run_at(0))
+    expires, generation, mark, longest, largest, before, oldest = unpack('>I4dc1dI4I4d', text)
+    if mark == 's' then
+      local bytes = 4 * string.byte(text, 26)
+      local ids = pages and call('GETRANGE', pages.key, 26, 25 + bytes) or sub(text, 27, 26 + bytes)
+      local _ = positions_at or create_shares()
+      set_columns(ids)
+      pages, runs = pages and { key = pages.key }, (length - head) / width
+      if bytes == 0 or #ids < bytes or runs < 1 then
+        return nil, WRONG_TYPE
+      end
+      mark, before, oldest = 'l', select(2, run_at(0))
+    end
     newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, -width, '-1') or text, pages and 1 or length - width + 1)
-    if mark ~= (columns == '' and 'l' or 's') or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
+    if mark ~= 'l' or runs % 1 > 0 or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
       return nil, WRONG_TYPE
     elseif newest > list.clock then
       rewind(list, number)
@@ -293,13 +306,10 @@ local function charge(list, number, units)
   if list.window > longest or list.window == longest and list.limit > largest then
     longest, largest, is_changed = list.window, list.limit, true
   end
-  local first, is_new, share = list.first, not text, list.share
-  local quota = list
-  while quota do
+  local first, is_new, share, quota = list.first, not text, list.share, list
+  while share ~= nil and quota do
     -- As of before the charge: it takes as many units from each later time.
-    local is_shared = quota.shares
-    quota.reset = is_shared and more_in(quota) or (is_shared or quota.used == 0) and clock + quota.window - now
-      or quota.time + quota.window - now
+    quota.reset = quota.shares and (more_in(quota) or clock + quota.window - now)
     quota = quota.next
   end
   if longest > list.window then
@@ -311,7 +321,9 @@ local function charge(list, number, units)
   local is_due = expires * 1000000 < clock + longest
   local rewrites = is_changed or is_due or 2 * first >= runs or (last - before) % 4294967296 + units >= 4294967296
     or share and not column_of(share)
-  text = text or string.rep('\0', 29)
+  if is_new then
+    text = string.rep('\0', 29)
+  end
   if rewrites and (share or columns ~= '') and replace_columns(first, share) then
     first = 0
   end
@@ -319,7 +331,7 @@ local function charge(list, number, units)
   if columns == '' then
     run = pack('>dI4', clock, (last + units) % 4294967296)
   else
-    local row, column = positions_at(runs), share and column_of(share)
+    local column, row, positions = share and column_of(share), positions_at(runs)
     row[1] = (row[1] + units) % 4294967296
     if column then
       row[column] = (row[column] + units) % 4294967296
@@ -349,7 +361,8 @@ local function charge(list, number, units)
   end
   quota = list
   repeat
-    reply[size + 1], reply[size + 2] = quota.used + units, quota.reset
+    reply[size + 1] = quota.used + units
+    reply[size + 2] = quota.shares and quota.reset or (quota.used > 0 and quota.time or clock) + quota.window - now
     size = size + 2
     if list.bucket > 0 then
       reply[size + 1], reply[size + 2], size = generation, clock, size + 2
@@ -392,6 +405,7 @@ kinds.log = function(list)
   repeat
     if #quota.header > 9 then
       local share = sub(quota.header, 10, 13)
+      local _ = positions_at or create_shares()
       list.share, quota.share, quota.shares = share ~= '\0\0\0\0' and share, share, {}
       for at = 14, #quota.header, 12 do
         local id, reserve, most = unpack('>c4I4I4', quota.header, at)

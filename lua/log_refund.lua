@@ -19,6 +19,7 @@ local function open_whole(list, number)
   elseif pages then
     text, pages = call('GET', KEYS[number]), nil
   end
+  local _ = positions_at or create_shares()
   return (last - list.before) % 4294967296
 end
 
@@ -41,7 +42,7 @@ local function refund_log(list, number, charged)
   local taken, parts = min(charged.units, own), { sub(text, 1, head + width * at) }
   for index = at, runs - 1 do
     local _, _, run_time = run_at(index)
-    local row = positions_at(index + 1)
+    local row, positions = positions_at(index + 1)
     row[1] = (row[1] - taken) % 4294967296
     if column then
       row[column] = (row[column] - taken) % 4294967296
@@ -71,7 +72,7 @@ local function credit_log(list, number, charged)
     return ''
   end
   -- Of the last run, the units of shares are kept first.
-  local from, row = positions_at(at), positions_at(at + 1)
+  local from, row, positions = positions_at(at), positions_at(at + 1)
   row[1] = (before + left) % 4294967296
   local rest = (row[1] - from[1]) % 4294967296
   for column = 2, #row do

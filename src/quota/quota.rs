@@ -364,9 +364,9 @@ impl Quota {
     /// When shares change, the history stays. After a raised reserve or a lowered limit, a share below its reserve may be
     /// refused for at most one window: as long as the units used by all leave no room below the limit.
     ///
-    /// Quotas with [`SlidingLog`](Algorithm::SlidingLog), [`SlidingBuckets`](Algorithm::SlidingBuckets) and
-    /// [in flight](Self::in_flight) may have shares, and limiters without a [lease](crate::RateLimiter::lease). Each share
-    /// adds 4 bytes to each stored charge of a key from the first time that it is charged.
+    /// Quotas with [`SlidingLog`](Algorithm::SlidingLog) and [`SlidingBuckets`](Algorithm::SlidingBuckets) may have shares,
+    /// and limiters without a [lease](crate::RateLimiter::lease). Each share that is charged adds 4 bytes to each stored
+    /// charge of its key.
     ///
     /// As text, this is `1000/minute critical>=200 batch<=400`.
     ///
@@ -411,16 +411,13 @@ impl Quota {
     /// - if the bound of a share is below its reserve;
     /// - if a name is empty, has a character that [`Share::of`] rules out, or is that of two shares;
     /// - if there are more than 16 shares;
-    /// - if the quota has another algorithm than the sliding log and sliding buckets, and is not in flight.
+    /// - if the quota has another algorithm than the sliding log and sliding buckets.
     pub fn try_shares(self, shares: impl IntoIterator<Item = Share>) -> Result<Self, ConfigError> {
         let shares = Shares::new(shares.into_iter().collect(), self.limit)?;
         match self.algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) | Algorithm::InFlight => {
-                Ok(Self { shares, ..self })
-            }
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => Ok(Self { shares, ..self }),
             algorithm => {
-                let rule =
-                    "shares are counted by a sliding-log or by sliding-buckets, or are in-flight";
+                let rule = "shares are counted by a sliding-log or by sliding-buckets";
                 let text = algorithm.to_string();
                 Err(ConfigError::quota_part("algorithm", &text, rule))
             }

@@ -7,7 +7,8 @@ use crate::support::test_time::TestTime;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::{
-    Algorithm, Decision, Error, ErrorKind, Quota, Quotas, RateLimiter, RedisStore, Share,
+    Algorithm, Decision, Error, ErrorKind, MemoryStore, Quota, Quotas, RateLimiter, RedisStore,
+    Share, Source,
 };
 
 const WINDOW: Duration = Duration::from_millis(100);
@@ -444,4 +445,374 @@ fn logs_decide_by_the_shares_as_a_list_of_units_does() {
 #[test]
 fn buckets_decide_by_the_shares_alike_in_memory_and_redis() {
     same_decisions(Algorithm::SlidingBuckets(7));
+}
+
+/// The error of a text, and of the constructor.
+fn problem(shares: Vec<Share>) -> String {
+    let quota = Quota::per_minute(10).try_shares(shares.clone());
+    let text = quota.unwrap_err().to_string();
+    let panics = std::panic::catch_unwind(|| Quota::per_minute(10).shares(shares));
+    assert!(panics.is_err(), "{text}");
+    text
+}
+
+#[test]
+fn shares_that_cannot_be_kept_are_errors() {
+    let of = |name: &str, reserve, most| Share::of(name).reserve(reserve).at_most(most);
+    for (shares, rule) in [
+        (
+            vec![of("a", 6, FREE), of("b", 5, FREE)],
+            "at most the limit",
+        ),
+        (vec![of("a", 6, 5)], "at least its reserve"),
+        (vec![of("a", 1, FREE), of("a", 2, FREE)], "two shares"),
+        (vec![of("", 1, FREE)], "no spaces"),
+        (vec![of("a b", 1, FREE)], "no spaces"),
+        (vec![of("a<b", 1, FREE)], "none of < >"),
+        (
+            (0..17)
+                .map(|share| of(&share.to_string(), 0, FREE))
+                .collect(),
+            "at most 16 shares",
+        ),
+    ] {
+        let text = problem(shares);
+        assert!(text.contains(rule), "{text}");
+    }
+    let sixteen = (0..16).map(|share| of(&share.to_string(), 0, FREE));
+    assert!(Quota::per_minute(10).try_shares(sixteen).is_ok());
+    let others = Algorithm::ALL
+        .iter()
+        .map(|algorithm| Quota::per_minute(9).with_algorithm(*algorithm));
+    for quota in others.chain([Quota::in_flight(9)]) {
+        let has_shares = matches!(
+            quota.algorithm(),
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_)
+        );
+        let with_shares = quota.clone().try_shares([of("a", 1, FREE)]);
+        assert_eq!(with_shares.is_ok(), has_shares, "{quota}");
+        let Ok(text) = with_shares.map(|quota| quota.to_string()) else {
+            let text = format!("{quota} a>=1");
+            assert!(text.parse::<Quota>().is_err(), "{text}");
+            continue;
+        };
+        // Nor does a quota with shares get another algorithm.
+        assert!(text.parse::<Quota>().is_ok(), "{text}");
+        let changed = std::panic::catch_unwind(|| {
+            text.parse::<Quota>()
+                .unwrap()
+                .with_algorithm(Algorithm::Gcra)
+        });
+        assert!(changed.is_err(), "{text}");
+    }
+    let limiter = || {
+        RateLimiter::new(
+            MemoryStore::new(),
+            "10/minute a>=1".parse::<Quota>().unwrap(),
+        )
+    };
+    let lease = Duration::from_secs(1);
+    let leased = limiter().try_lease(lease).unwrap_err().to_string();
+    assert!(
+        leased.contains("shares are not held in advance"),
+        "{leased}"
+    );
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let error = runtime
+        .block_on(limiter().lease(lease).check(KEY))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(
+        error
+            .to_string()
+            .contains("remove the lease, or the shares"),
+        "{error}"
+    );
+}
+
+#[test]
+fn shares_are_text() {
+    let quota = Quota::per_minute(1_000).shares([
+        Share::of("critical").reserve(200),
+        Share::of("batch").at_most(400),
+        Share::of("free").reserve(50).at_most(100),
+        Share::of("other"),
+    ]);
+    let text = "1000/minute critical>=200 batch<=400 free>=50<=100 other>=0";
+    assert_eq!(quota.to_string(), text);
+    assert_eq!(text.parse(), Ok(quota.clone()));
+    assert_eq!(
+        "1000 / 1 minute  critical>=200 batch<=400  free>=50<=100 other>=0 ".parse(),
+        Ok(quota)
+    );
+    let buckets = "9/10s sliding-buckets:5 a>=2";
+    assert_eq!(buckets.parse::<Quota>().unwrap().to_string(), buckets);
+    let list = "9/10s a>=2, 5/second; 4/hour b<=3"
+        .parse::<Quotas>()
+        .unwrap();
+    assert_eq!(list.to_string(), "9/10s a>=2, 5/second, 4/hour b<=3");
+    for (wrong, rule) in [
+        ("9/10s a>=2 b", "like critical>=200"),
+        ("9/10s a>2", "like critical>=200"),
+        ("9/10s a=2", "the algorithm is"),
+        ("9/10s a<=2>=1", "like critical>=200"),
+        ("9/10s a>=-1", "like critical>=200"),
+        ("9/10s >=1", "no spaces"),
+        ("9/10s gcra a>=1", "counted by a sliding-log"),
+        ("9/10s a>=5 b>=5", "at most the limit"),
+        ("a>=5", "LIMIT/WINDOW"),
+    ] {
+        let error = wrong.parse::<Quota>().unwrap_err().to_string();
+        assert!(error.contains(rule), "{wrong}: {error}");
+    }
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn shares_are_deserialized_from_text_and_maps() {
+    let quota: Quota = "9/10s a>=2 b<=3".parse().unwrap();
+    for (written, read) in [
+        (serde_json::json!("9/10s a>=2 b<=3"), quota.clone()),
+        (
+            serde_json::json!({"limit": 9, "window": "10s", "name": "own", "shares": "a>=2 b<=3"}),
+            quota.with_name("own"),
+        ),
+    ] {
+        assert_eq!(serde_json::to_value(&read).unwrap(), written);
+        assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), read);
+    }
+    let wrong = serde_json::json!({"limit": 9, "window": "10s", "shares": "a>=10"});
+    let error = serde_json::from_value::<Quota>(wrong)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("at most the limit"), "{error}");
+}
+
+/// A limit of 40, of which 10 are kept for `idle`.
+fn contended(store: impl tollgate::Store) -> RateLimiter {
+    let quota = Quota::per_minute(40)
+        .shares([Share::of("idle").reserve(10), Share::of("busy").at_most(25)]);
+    RateLimiter::new(store, quota)
+}
+
+/// Checks as two shares and as none, from many tasks at once. Returns the units that were admitted.
+async fn hammer(limiter: &RateLimiter, key: &str) -> u32 {
+    let tasks = (0..16).map(|task| {
+        let (limiter, key) = (limiter.clone(), key.to_owned());
+        tokio::spawn(async move {
+            let mut admitted = 0;
+            for check in 0..6 {
+                let level = limiter.on(&*key).cost(1 + check % 2);
+                let level = if task % 2 == 0 {
+                    level.share("busy")
+                } else {
+                    level
+                };
+                let decision = RateLimiter::check_all([level]).await.unwrap();
+                admitted += if decision.is_allowed() {
+                    1 + check % 2
+                } else {
+                    0
+                };
+            }
+            admitted
+        })
+    });
+    let mut admitted = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        admitted += task.await.unwrap();
+    }
+    admitted
+}
+
+#[test]
+fn threads_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once() {
+    let server = RedisServer::start();
+    let redis = RedisStore::open(&server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(30));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        for limiter in [contended(MemoryStore::new()), contended(redis)] {
+            for run in 0..50 {
+                let key = run.to_string();
+                let admitted = hammer(&limiter, &key).await;
+                // Whatever came first: a cost of 2 may leave one unit.
+                assert!((29..=30).contains(&admitted), "{admitted}");
+                let idle = limiter.on(&*key).cost(10).share("idle");
+                assert!(
+                    RateLimiter::check_all([idle]).await.unwrap().is_allowed(),
+                    "{run}"
+                );
+                let refused = RateLimiter::check_all([limiter.on(&*key).cost(2)]).await;
+                assert!(!refused.unwrap().is_allowed());
+            }
+        }
+    });
+}
+
+const SERVER: &str = "TOLLGATE_SHARES_SERVER";
+const REPORT: &str = "admitted units: ";
+
+#[test]
+fn processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let limiter = |url: &str| {
+        contended(
+            RedisStore::open(url)
+                .unwrap()
+                .deadline(Duration::from_secs(30)),
+        )
+    };
+    if let Ok(url) = std::env::var(SERVER) {
+        let limiter = limiter(&url);
+        for run in 0..20 {
+            let admitted = runtime.block_on(hammer(&limiter, &run.to_string()));
+            println!("\n{REPORT}{run} {admitted}");
+        }
+        return;
+    }
+    let server = RedisServer::start();
+    let test =
+        "shares::processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once";
+    let children: Vec<_> = (0..4)
+        .map(|_| {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let child = child
+                .args([test, "--exact", "--nocapture"])
+                .env(SERVER, server.url());
+            child.stdout(std::process::Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut admitted = [0_u32; 20];
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in text.lines().filter_map(|line| line.strip_prefix(REPORT)) {
+            let (run, units) = line.split_once(' ').unwrap();
+            admitted[run.parse::<usize>().unwrap()] += units.parse::<u32>().unwrap();
+        }
+    }
+    let limiter = limiter(&server.url());
+    for (run, admitted) in admitted.into_iter().enumerate() {
+        assert!((29..=30).contains(&admitted), "{admitted} in run {run}");
+        let key = run.to_string();
+        let idle = limiter.on(&*key).cost(10).share("idle");
+        let idle = runtime.block_on(RateLimiter::check_all([idle]));
+        assert!(idle.unwrap().is_allowed(), "{run}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_share_is_remembered_apart_from_the_others() {
+    let server = RedisServer::start();
+    let limiter = contended(RedisStore::open(&server.url()).unwrap());
+    let check = |share: &'static str, cost| {
+        let level = limiter.on(KEY).cost(cost).share(share);
+        async { RateLimiter::check_all([level]).await.unwrap() }
+    };
+    assert!(check("busy", 25).await.is_allowed());
+    assert!(!check("busy", 5).await.is_allowed());
+    let again = check("busy", 5).await;
+    assert_eq!(again.source(), Source::RefusalCache);
+    assert_eq!(
+        (again.remaining(), again.quotas().next().unwrap().share()),
+        (0, Some("busy"))
+    );
+    let other = check("other", 5).await;
+    assert!(other.is_allowed());
+    assert_eq!(other.quotas().next().unwrap().share(), None);
+    assert!(check("idle", 10).await.is_allowed());
+}
+
+#[tokio::test]
+async fn what_is_given_back_belongs_to_the_share_that_was_charged() {
+    let server = RedisServer::start();
+    for limiter in [
+        contended(MemoryStore::new()),
+        contended(RedisStore::open(&server.url()).unwrap()),
+    ] {
+        let check = |share: &'static str, cost| {
+            let level = limiter.on(KEY).cost(cost).share(share);
+            async { RateLimiter::check_all([level]).await.unwrap() }
+        };
+        let mut busy = check("busy", 20).await;
+        let idle = check("idle", 12).await;
+        assert_eq!(check("busy", 0).await.remaining(), 5);
+        limiter.refund(&mut busy, 15).await.unwrap();
+        assert_eq!(check("busy", 0).await.remaining(), 20);
+        limiter.settle(idle, 4).await.unwrap();
+        // 40 less 5 of busy, and 10 that are used or kept for idle.
+        assert_eq!(check("other", 0).await.remaining(), 25);
+        assert_eq!(check("idle", 0).await.remaining(), 31);
+    }
+}
+
+/// The bytes of the log of the only key.
+fn stored(server: &RedisServer) -> Vec<u8> {
+    let mut connection = server.connect();
+    let mut keys: Vec<String> = redis::cmd("KEYS")
+        .arg("*:log")
+        .query(&mut connection)
+        .unwrap();
+    let key = keys.pop().unwrap();
+    redis::cmd("GET").arg(key).query(&mut connection).unwrap()
+}
+
+#[tokio::test]
+async fn a_log_has_a_column_for_each_share_that_was_charged_and_callers_without_shares_copy_them() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).unwrap();
+    let shares = contended(store.clone());
+    let plain = RateLimiter::new(store.clone(), Quota::per_minute(40));
+    let check = |share: &'static str| {
+        let level = shares.on(KEY).share(share);
+        async { RateLimiter::check_all([level]).await.unwrap() }
+    };
+    let mut sizes = Vec::new();
+    for _ in 0..2 {
+        plain.check(KEY).await.unwrap();
+        sizes.push(stored(&server).len());
+    }
+    for share in ["busy", "busy", "idle", "other"] {
+        check(share).await;
+        let value = stored(&server);
+        assert_eq!(value[12], b's');
+        sizes.push(value.len());
+    }
+    let left = check("idle").await.remaining();
+    plain.check(KEY).await.unwrap();
+    assert_eq!(check("idle").await.remaining(), left - 2);
+    sizes.push(stored(&server).len());
+    let bytes = |columns: usize, runs: usize| match columns {
+        0 => 29 + 12 * runs,
+        columns => 30 + 8 * columns + (12 + 4 * columns) * runs,
+    };
+    let expected = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6), (2, 9)];
+    assert_eq!(sizes, expected.map(|(columns, runs)| bytes(columns, runs)));
+}
+
+#[test]
+fn columns_without_units_go_with_the_next_trim_so_that_the_log_is_a_plain_one_again() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let quota = quota(&numbers()[0], Algorithm::SlidingLog);
+    let shares = RateLimiter::new(time.redis.clone(), quota);
+    let plain = RateLimiter::new(time.redis.clone(), Quota::new(10, WINDOW));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime
+        .block_on(RateLimiter::check_all([shares.on(KEY).share("a")]))
+        .unwrap();
+    assert_eq!(stored(&server)[12], b's');
+    for _ in 0..4 {
+        time.advance(WINDOW / 2);
+        runtime.block_on(plain.check(KEY)).unwrap();
+    }
+    assert_eq!(stored(&server)[12], b'l');
 }
