@@ -34,148 +34,25 @@ reaches, all but the newest `largest` units. A value of a list that `is_long` is
 -- time, and the last position.
 local text, pages, expires, generation, longest, largest, before, runs, oldest, newest, last
 
--- The ids of the columns; the offset of the first run, and the bytes of a run; how two runs are packed.
-local columns, head, width, two_runs = '', 29, 12, '>dI4dI4'
-
--- Returns the page with the run before a run, and where that starts.
-local function page_of(index)
-  local number = floor(index / 16)
-  if not pages[number] then
-    local from = head - width + 16 * width * number
-    pages[number] = call('GETRANGE', pages.key, from, from + 17 * width - 1)
-  end
-  return pages[number], width * (index - 16 * number) + 1
-end
+-- The columns of the open value, and what only these need. False for a value without columns that a list without shares asks.
+local columns = false
 
 -- Returns the time of the run before, the position before a run, its time, and its position. For the first run,
 -- the time before belongs to no run, and the position before is the end of the header.
 local function run_at(index)
-  if not pages then
-    return unpack(two_runs, text, head - width + 1 + width * index)
+  if columns then
+    return columns.run_at(index)
+  elseif not pages then
+    return unpack('>dI4dI4', text, 18 + 12 * index)
   end
-  local page, at = page_of(index)
-  return unpack(two_runs, page, at)
-end
-
--- What only logs with shares need. Created when the first one is opened.
-local set_columns, positions_at, column_of, room_of, has_room_in, more_in, replace_columns
-
-local function create_shares()
-  local positions
-
-  set_columns = function(ids)
-    local bytes = #ids
-    columns, head, width, two_runs, positions = ids, 29, 12, '>dI4dI4', '>I4'
-    if bytes > 0 then
-      head, width, two_runs = 30 + 2 * bytes, 12 + bytes, '>dI4' .. string.rep('x', bytes) .. 'dI4'
-      positions = '>' .. string.rep('I4', bytes / 4 + 1)
-    end
+  local number = floor(index / 16)
+  local page = pages[number]
+  if not page then
+    local from = 17 + 192 * number
+    page = call('GETRANGE', pages.key, from, from + 203)
+    pages[number] = page
   end
-
-  -- Returns the positions before a run: the total one, and that of each column; and how they are packed.
-  positions_at = function(index)
-    if not text then
-      return { 0 }
-    end
-    local bytes, at = text, head - width + 1 + width * index
-    if pages then
-      bytes, at = page_of(index)
-    end
-    local row = { unpack(positions, bytes, at + 8) }
-    -- Where the next value would start.
-    row[#row] = nil
-    return row, positions
-  end
-
-  -- Returns the place of a share in positions.
-  column_of = function(id)
-    for column = 1, #columns / 4 do
-      if sub(columns, 4 * column - 3, 4 * column) == id then
-        return column + 1
-      end
-    end
-  end
-
-  -- Returns the units that the share that asks may still charge when all runs before a run are gone. The rule of
-  -- src/algorithm/share_room.rs.
-  room_of = function(quota, index)
-    local from, to, limit = positions_at(index), positions_at(runs), quota.limit
-    local used, named, others, own, reserve, most = (to[1] - from[1]) % 4294967296, 0, 0, nil, 0, limit
-    for _, share in ipairs(quota.shares) do
-      local column = column_of(share.id)
-      local units = column and (to[column] - from[column]) % 4294967296 or 0
-      named = named + units
-      if share.id == quota.share then
-        own, reserve, most = units, share.reserve, share.most
-      else
-        others = others + max(units, share.reserve)
-      end
-    end
-    if own then
-      others = others + used - named
-    else
-      own = used - named
-    end
-    return min(limit - used, min(most, max(reserve, limit - others)) - own)
-  end
-
-  -- Returns the microseconds until the share that asks may charge so many units, or nothing if it never may.
-  has_room_in = function(quota, units)
-    local from, to = quota.first + 1, runs
-    if from > to or room_of(quota, to) < units then
-      return
-    elseif room_of(quota, from) >= units then
-      to = from
-    end
-    while from < to do
-      local middle = floor((from + to) / 2)
-      if room_of(quota, middle) >= units then
-        to = middle
-      else
-        from = middle + 1
-      end
-    end
-    return select(3, run_at(from - 1)) + quota.window - now
-  end
-
-  -- Returns the microseconds until more is left to the share that asks.
-  more_in = function(quota)
-    return has_room_in(quota, max(quota.limit - quota.used, 0) + 1)
-  end
-
-  -- Rewrites the open value from a run on, with other columns: a share that is charged gets one, and those without units
-  -- go. Returns whether they have changed.
-  replace_columns = function(first, share)
-    local from, to, kept, ids, parts = positions_at(first), positions_at(runs), {}, '', {}
-    for column = 1, #columns / 4 do
-      local id = sub(columns, 4 * column - 3, 4 * column)
-      if id == share or to[column + 1] ~= from[column + 1] then
-        kept[#kept + 1], ids = column + 1, ids .. id
-      end
-    end
-    if share and not (column_of(share) or #kept > 63) then
-      kept[#kept + 1], ids = 0, ids .. share
-    end
-    if ids == columns then
-      return false
-    elseif pages then
-      text, pages = call('GET', pages.key), nil
-    end
-    for index = first, runs do
-      local old, at = positions_at(index), head - width + 1 + width * index
-      local row = { old[1] }
-      for column = 1, #kept do
-        row[column + 1] = old[kept[column]] or 0
-      end
-      parts[#parts + 1] = index > first and sub(text, at, at + 7) or ''
-      parts[#parts + 1] = pack('>' .. string.rep('I4', #row), spread(row))
-    end
-    set_columns(ids)
-    text, runs = string.rep('\0', head - width + 8) .. table.concat(parts), runs - first
-    return true
-  end
-
-  set_columns(columns)
+  return unpack('>dI4dI4', page, 12 * index - 192 * number + 1)
 end
 
 -- Returns the first run after a time, its time, and the position before it.
@@ -219,6 +96,144 @@ local function last_with(units, position, from, to)
   return from
 end
 
+-- Creates the columns: here, because Lua takes its time to create a function.
+local function create_columns()
+  -- Not those of the prelude: a function takes longer to create for each variable of others that it uses.
+  local call, unpack, pack, sub, floor, max, min = redis.call, struct.unpack, struct.pack, string.sub, math.floor, math.max, math.min
+  local own, head, width, two_runs, format = { ids = '' }, 29, 12, '', ''
+
+  -- Sets the ids of the columns. Returns how many runs a value of this length has.
+  own.set = function(ids, length)
+    local bytes = #ids
+    head, width = bytes > 0 and 30 + 2 * bytes or 29, 12 + bytes
+    two_runs, format = '>dI4' .. string.rep('x', bytes) .. 'dI4', '>' .. string.rep('I4', bytes / 4 + 1)
+    own.ids, own.head, own.width = ids, head, width
+    return (length - head) / width
+  end
+
+  -- Returns the bytes that hold the run before a run, and where it starts in them.
+  local function before_run(index)
+    if not pages then
+      return text, head - width + 1 + width * index
+    end
+    local number = floor(index / 16)
+    if not pages[number] then
+      local from = head - width + 16 * width * number
+      pages[number] = call('GETRANGE', pages.key, from, from + 17 * width - 1)
+    end
+    return pages[number], width * (index - 16 * number) + 1
+  end
+
+  own.run_at = function(index)
+    local bytes, at = before_run(index)
+    return unpack(two_runs, bytes, at)
+  end
+
+  -- Returns the positions before a run: the total one, and that of each column.
+  local function positions_at(index)
+    local bytes, at = before_run(index)
+    local row = { unpack(format, bytes, at + 8) }
+    -- Where the next value would start.
+    row[#row] = nil
+    return row
+  end
+  own.positions_at = positions_at
+
+  -- Returns a run.
+  own.pack = function(time, row)
+    return pack('>d', time) .. pack(format, spread(row))
+  end
+
+  -- Returns the place of a share in positions.
+  local function column_of(id)
+    for column = 1, id and #own.ids / 4 or 0 do
+      if sub(own.ids, 4 * column - 3, 4 * column) == id then
+        return column + 1
+      end
+    end
+  end
+  own.column_of = column_of
+
+  -- Returns the units that the share that asks may still charge when all runs before a run are gone. The rule of
+  -- src/algorithm/share_room.rs.
+  local function room_of(quota, index)
+    local from, to, limit = positions_at(index), positions_at(runs), quota.limit
+    local used, named, others, asking, reserve, most = (to[1] - from[1]) % 4294967296, 0, 0, nil, 0, limit
+    for _, share in ipairs(quota.shares) do
+      local column = column_of(share.id)
+      local units = column and (to[column] - from[column]) % 4294967296 or 0
+      named = named + units
+      if share.id == quota.share then
+        asking, reserve, most = units, share.reserve, share.most
+      else
+        others = others + max(units, share.reserve)
+      end
+    end
+    if asking then
+      others = others + used - named
+    end
+    return min(limit - used, min(most, max(reserve, limit - others)) - (asking or used - named))
+  end
+  own.room_of = room_of
+
+  -- Returns the microseconds until the share that asks may charge so many units, or nothing if it never may.
+  own.has_room_in = function(quota, units)
+    local from, to = quota.first + 1, runs
+    if from > to or room_of(quota, to) < units then
+      return
+    elseif room_of(quota, from) >= units then
+      to = from
+    end
+    while from < to do
+      local middle = floor((from + to) / 2)
+      if room_of(quota, middle) >= units then
+        to = middle
+      else
+        from = middle + 1
+      end
+    end
+    return select(3, run_at(from - 1)) + quota.window - now
+  end
+
+  -- Returns the microseconds until more is left to the share that asks.
+  own.more_in = function(quota)
+    return own.has_room_in(quota, max(quota.limit - quota.used, 0) + 1)
+  end
+
+  -- Rewrites the open value from a run on, if a share that is charged has no column, or a column no units. Returns where
+  -- its runs begin then.
+  own.replace = function(first, share)
+    local from, to, kept, ids, parts = positions_at(first), positions_at(runs), {}, '', {}
+    for column = 1, #own.ids / 4 do
+      local id = sub(own.ids, 4 * column - 3, 4 * column)
+      if id == share or to[column + 1] ~= from[column + 1] then
+        kept[#kept + 1], ids = column + 1, ids .. id
+      end
+    end
+    if share and not (column_of(share) or #kept > 63) then
+      kept[#kept + 1], ids = 0, ids .. share
+    end
+    if ids == own.ids then
+      return first
+    elseif pages then
+      text, pages = call('GET', pages.key), nil
+    end
+    for index = first, runs do
+      local old, at = positions_at(index), head - width + 1 + width * index
+      local row = { old[1] }
+      for column = 1, #kept do
+        row[column + 1] = old[kept[column]] or 0
+      end
+      parts[#parts + 1] = index > first and sub(text, at, at + 7) or ''
+      parts[#parts + 1] = pack('>' .. string.rep('I4', #row), spread(row))
+    end
+    own.set(ids, 0)
+    text, runs = string.rep('\0', head - width + 8) .. table.concat(parts), runs - first
+    return 0
+  end
+  return own
+end
+
 -- Moves the runs later than the clock to the clock, so that none counts for longer than a window, and drops those that had
 -- expired at the newest.
 local function rewind(list, number)
@@ -231,6 +246,8 @@ local function rewind(list, number)
   local to = max(first_after(list.clock - 1), from)
   local ttl = ceil(2 * longest / 1000) + 1000
   generation = list.bucket > 0 and now or 0
+  local head, width = columns and columns.head or 29, columns and columns.width or 12
+  -- The positions before a run stand in front of it.
   text = pack('>I4d', expiry(ttl), generation) .. sub(text, 13, head - width + 8)
     .. sub(text, head - width + 9 + width * from, head + width * to) .. pack('>d', list.clock) .. sub(text, 8 - width)
   -- A full server accepts PEXPIRE, and then the rest of the script.
@@ -258,29 +275,26 @@ local function room(list, number)
       text = false
     end
   end
-  if columns ~= '' then
-    set_columns('')
-  end
   runs = (length - 29) / 12
+  if columns or list.share ~= nil or text and sub(text, 13, 13) == 's' then
+    local count = text and sub(text, 13, 13) == 's' and string.byte(text, 26) or 0
+    local ids = pages and call('GETRANGE', pages.key, 26, 25 + 4 * count) or sub(text or '', 27, 26 + 4 * count)
+    columns, pages = columns or create_columns(), pages and { key = pages.key, [0] = count == 0 and pages[0] or nil }
+    runs = #ids == 4 * count and columns.set(ids, length) or 0
+  end
   if not text then
     expires, generation, longest, largest, before, runs, oldest, newest, last = 0, 0, 0, 0, 0, 0, 0, 0, 0
-  elseif runs < 1 then
+  elseif runs < 1 or runs % 1 > 0 then
     return nil, WRONG_TYPE
   else
+    local width = 12
     expires, generation, mark, longest, largest, before, oldest = unpack('>I4dc1dI4I4d', text)
     if mark == 's' then
-      local bytes = 4 * string.byte(text, 26)
-      local ids = pages and call('GETRANGE', pages.key, 26, 25 + bytes) or sub(text, 27, 26 + bytes)
-      local _ = positions_at or create_shares()
-      set_columns(ids)
-      pages, runs = pages and { key = pages.key }, (length - head) / width
-      if bytes == 0 or #ids < bytes or runs < 1 then
-        return nil, WRONG_TYPE
-      end
-      mark, before, oldest = 'l', select(2, run_at(0))
+      mark, width = columns.ids ~= '' and 'l', columns.width
+      before, oldest = select(2, run_at(0))
     end
     newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, -width, '-1') or text, pages and 1 or length - width + 1)
-    if mark ~= 'l' or runs % 1 > 0 or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
+    if mark ~= 'l' or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
       return nil, WRONG_TYPE
     elseif newest > list.clock then
       rewind(list, number)
@@ -292,7 +306,7 @@ local function room(list, number)
     local used = (last - position) % 4294967296
     quota.first, quota.before, quota.used, quota.time = first, position, used, time
     if quota.shares then
-      used = quota.limit - room_of(quota, first)
+      used = quota.limit - (text and columns.room_of(quota, first) or quota.most)
       quota.used = used
     end
     local own = quota.limit - used
@@ -306,45 +320,49 @@ local function charge(list, number, units)
   if list.window > longest or list.window == longest and list.limit > largest then
     longest, largest, is_changed = list.window, list.limit, true
   end
-  local first, is_new, share, quota = list.first, not text, list.share, list
-  while share ~= nil and quota do
+  local quota, is_new = list, not text
+  while columns and quota do
     -- As of before the charge: it takes as many units from each later time.
-    quota.reset = quota.shares and (more_in(quota) or clock + quota.window - now)
+    quota.reset = quota.shares and (not is_new and columns.more_in(quota) or clock + quota.window - now)
     quota = quota.next
   end
+  -- The first run to keep, and the position before it.
+  local first, position, run = list.first, list.before, pack('>dI4', clock, (last + units) % 4294967296)
   if longest > list.window then
-    first = last_with(largest, list.before, (first_after(now - longest)), first - 1)
+    first = last_with(largest, position, (first_after(now - longest)), first - 1)
   end
   if (last - before) % 4294967296 + units >= 4294967296 then
     first = last_with(4294967296 - units, last, first - 1, list.first - 1) + 1
   end
+  if first < list.first then
+    position = select(2, run_at(first))
+  end
   local is_due = expires * 1000000 < clock + longest
   local rewrites = is_changed or is_due or 2 * first >= runs or (last - before) % 4294967296 + units >= 4294967296
-    or share and not column_of(share)
-  if is_new then
-    text = string.rep('\0', 29)
-  end
-  if rewrites and (share or columns ~= '') and replace_columns(first, share) then
-    first = 0
-  end
-  local run
-  if columns == '' then
-    run = pack('>dI4', clock, (last + units) % 4294967296)
-  else
-    local column, row, positions = share and column_of(share), positions_at(runs)
+  local head, width, mark, front = 29, 12, 'l', nil
+  if columns then
+    text = text or string.rep('\0', 29)
+    rewrites = rewrites or list.share and not columns.column_of(list.share)
+    if rewrites then
+      first = columns.replace(first, list.share)
+    end
+    local row, column, ids = columns.positions_at(runs), columns.column_of(list.share), columns.ids
     row[1] = (row[1] + units) % 4294967296
     if column then
       row[column] = (row[column] + units) % 4294967296
     end
-    run = pack('>d', clock) .. pack(positions, spread(row))
+    run, head, width = columns.pack(clock, row), columns.head, columns.width
+    if ids ~= '' then
+      mark, front = 's', string.char(#ids / 4) .. ids .. sub(columns.pack(0, columns.positions_at(first)), 9)
+    end
   end
   if rewrites then
     local ttl = ceil(2 * longest / 1000) + 1000
-    local from, to = head - width + 8 + width * first, head + width * (newest == clock and runs - 1 or runs)
-    local kept = pages and call('GETRANGE', key, from, to - 1) or sub(text, from + 1, to)
+    local from, to = head + width * first, head + width * (newest == clock and runs - 1 or runs)
+    local kept = runs > 0 and from < to and (pages and call('GETRANGE', key, from, to - 1) or sub(text, from + 1, to)) or ''
     generation = is_new and list.bucket > 0 and now or generation
-    text = pack('>I4dc1dI4', is_due and expiry(ttl) or expires, generation, columns == '' and 'l' or 's', longest, largest)
-      .. (columns == '' and '' or string.char(#columns / 4) .. columns) .. kept .. run
+    text = pack('>I4dc1dI4', is_due and expiry(ttl) or expires, generation, mark, longest, largest)
+      .. (front or pack('>I4', position)) .. kept .. run
     if is_due then
       call('SET', key, text, 'PX', ttl)
     else
@@ -362,7 +380,7 @@ local function charge(list, number, units)
   quota = list
   repeat
     reply[size + 1] = quota.used + units
-    reply[size + 2] = quota.shares and quota.reset or (quota.used > 0 and quota.time or clock) + quota.window - now
+    reply[size + 2] = columns and quota.reset or (quota.used > 0 and quota.time or clock) + quota.window - now
     size = size + 2
     if list.bucket > 0 then
       reply[size + 1], reply[size + 2], size = generation, clock, size + 2
@@ -382,7 +400,7 @@ local function refuse(list, _, cost)
   repeat
     local used, limit, wait, reset = quota.used, quota.limit, 0, 0
     if quota.shares then
-      wait, reset = used + cost > limit and (has_room_in(quota, cost) or -1) or 0, more_in(quota) or 0
+      wait, reset = used + cost > limit and (columns.has_room_in(quota, cost) or -1) or 0, columns.more_in(quota) or 0
     else
       if used > limit then
         reset = limit > 0 and expires_in(quota, used - limit + 1) or 0
@@ -401,19 +419,23 @@ local function refuse(list, _, cost)
 end
 
 kinds.log = function(list)
-  local quota = list
-  repeat
-    if #quota.header > 9 then
-      local share = sub(quota.header, 10, 13)
-      local _ = positions_at or create_shares()
-      list.share, quota.share, quota.shares = share ~= '\0\0\0\0' and share, share, {}
-      for at = 14, #quota.header, 12 do
-        local id, reserve, most = unpack('>c4I4I4', quota.header, at)
-        quota.shares[#quota.shares + 1] = { id = id, reserve = reserve, most = most }
+  local quota = #list.header > 9 and list
+  while quota do
+    local share, shares, others, reserve, most = sub(quota.header, 10, 13), {}, 0, 0, quota.limit
+    for at = 14, #quota.header, 12 do
+      local id, kept, bound = unpack('>c4I4I4', quota.header, at)
+      shares[#shares + 1] = { id = id, reserve = kept, most = bound }
+      if id == share then
+        reserve, most = kept, bound
+      else
+        others = others + kept
       end
     end
+    list.share, quota.share, quota.shares = share ~= '\0\0\0\0' and share, share, shares
+    -- What it may charge if nothing is used.
+    quota.most = min(quota.limit, most, max(reserve, quota.limit - others))
     quota = quota.next
-  until not quota
+  end
   if list.bucket > 0 then
     list.clock = now - now % list.bucket + list.bucket - 1
   end

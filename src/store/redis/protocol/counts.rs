@@ -109,8 +109,19 @@ impl<'a> Count<'a> {
     pub(super) fn header(&self, quota: &Quota) -> Header {
         match self.value {
             Value::InFlight => self.holding.map(message).unwrap_or_default(),
-            _ => header(quota),
+            _ => {
+                let mut header = header(quota);
+                if self.have_shares() {
+                    push_shares(quota.share_list(), &mut header);
+                }
+                header
+            }
         }
+    }
+
+    /// Returns whether a quota has shares: then the script reads the shares of each.
+    fn have_shares(&self) -> bool {
+        self.quotas().any(|quota| !quota.share_list().is_none())
     }
 
     pub(super) fn quotas(&self) -> impl Iterator<Item = &'a Quota> {
@@ -146,7 +157,7 @@ impl<'a> Count<'a> {
             _ => true,
         };
         let has_loop = self.value != Value::InFlight && !self.is_apart();
-        let has_loop = has_loop && quota.share_list().is_none();
+        let has_loop = has_loop && !self.have_shares();
         has_loop && quota.calendar().is_none() && is_exact
     }
 }
@@ -154,7 +165,7 @@ impl<'a> Count<'a> {
 /// The header of a quota in a call.
 pub(super) type Header = SmallVec<[u8; 16]>;
 
-/// Returns the bytes that name a counter in its row, or the longest window of a log and its shares.
+/// Returns the bytes that name a counter in its row, or the longest window of a log.
 pub(super) fn header(quota: &Quota) -> Header {
     let window = quota.counted_micros();
     let mut header = Header::new();
@@ -170,18 +181,14 @@ pub(super) fn header(quota: &Quota) -> Header {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
             header.push(b'l');
             header.extend_from_slice(&packed_counter::double_of(window).to_be_bytes());
-            push_shares(quota.share_list(), &mut header);
         }
         Algorithm::SortedSetLog | Algorithm::InFlight => {}
     }
     header
 }
 
-/// Appends the share that asks, and the shares of a quota, if there are any.
+/// Appends the share that asks, and the shares of a quota.
 fn push_shares(shares: &Shares, header: &mut Header) {
-    if shares.is_none() {
-        return;
-    }
     let asked_by = shares.asked_by().map_or(0, ShareId::number);
     header.extend_from_slice(&asked_by.to_be_bytes());
     for share in shares.iter() {
