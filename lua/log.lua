@@ -13,9 +13,18 @@ server  Redis 6.0
   before 4      the position before the first run
   time 8, position 4   of each run, oldest first
 
+  's' 1, longest 8, largest 4   of a log with shares
+  columns 1, id 4 of each column   the shares that have units in the log
+  before 4, before 4 of each column
+  time 8, position 4, position 4 of each column
+
 A run is the units of one time. Its position is the number of units charged up to and with it, modulo 2^32, so the units of
 any runs in a row are one subtraction. Each quota is a window over the runs: a unit counts for as long as the window. A unit
 of a bucket is charged at the last moment of the bucket.
+
+A log with shares has a column for each share that was charged: a position behind the total one. Without columns it is an
+'l'. A list that knows shares has the id of the one that asks, or zeros, behind the header of its quotas, and then, of each share
+of the quota, its id 4, reserve 4 and bound 4.
 
 A charge drops runs when half of all can go: those older than the longest window, and, of those that no window of the list
 reaches, all but the newest `largest` units. A value of a list that `is_long` is read in pages of 16 runs.
@@ -25,10 +34,15 @@ reaches, all but the newest `largest` units. A value of a list that `is_long` is
 -- time, and the last position.
 local text, pages, expires, generation, longest, largest, before, runs, oldest, newest, last
 
+-- The columns of the open value, and what only these need. False for a value without columns that a list without shares asks.
+local columns = false
+
 -- Returns the time of the run before, the position before a run, its time, and its position. For the first run,
 -- the time before belongs to no run, and the position before is the end of the header.
 local function run_at(index)
-  if not pages then
+  if columns then
+    return columns.run_at(index)
+  elseif not pages then
     return unpack('>dI4dI4', text, 18 + 12 * index)
   end
   local number = floor(index / 16)
@@ -82,6 +96,144 @@ local function last_with(units, position, from, to)
   return from
 end
 
+-- Creates the columns: here, because Lua takes its time to create a function.
+local function create_columns()
+  -- Not those of the prelude: a function takes longer to create for each variable of others that it uses.
+  local call, unpack, pack, sub, floor, max, min = redis.call, struct.unpack, struct.pack, string.sub, math.floor, math.max, math.min
+  local own, head, width, two_runs, format = { ids = '' }, 29, 12, '', ''
+
+  -- Sets the ids of the columns. Returns how many runs a value of this length has.
+  own.set = function(ids, length)
+    local bytes = #ids
+    head, width = bytes > 0 and 30 + 2 * bytes or 29, 12 + bytes
+    two_runs, format = '>dI4' .. string.rep('x', bytes) .. 'dI4', '>' .. string.rep('I4', bytes / 4 + 1)
+    own.ids, own.head, own.width = ids, head, width
+    return (length - head) / width
+  end
+
+  -- Returns the bytes that hold the run before a run, and where it starts in them.
+  local function before_run(index)
+    if not pages then
+      return text, head - width + 1 + width * index
+    end
+    local number = floor(index / 16)
+    if not pages[number] then
+      local from = head - width + 16 * width * number
+      pages[number] = call('GETRANGE', pages.key, from, from + 17 * width - 1)
+    end
+    return pages[number], width * (index - 16 * number) + 1
+  end
+
+  own.run_at = function(index)
+    local bytes, at = before_run(index)
+    return unpack(two_runs, bytes, at)
+  end
+
+  -- Returns the positions before a run: the total one, and that of each column.
+  local function positions_at(index)
+    local bytes, at = before_run(index)
+    local row = { unpack(format, bytes, at + 8) }
+    -- Where the next value would start.
+    row[#row] = nil
+    return row
+  end
+  own.positions_at = positions_at
+
+  -- Returns a run.
+  own.pack = function(time, row)
+    return pack('>d', time) .. pack(format, spread(row))
+  end
+
+  -- Returns the place of a share in positions.
+  local function column_of(id)
+    for column = 1, id and #own.ids / 4 or 0 do
+      if sub(own.ids, 4 * column - 3, 4 * column) == id then
+        return column + 1
+      end
+    end
+  end
+  own.column_of = column_of
+
+  -- Returns the units that the share that asks may still charge when all runs before a run are gone. The rule of
+  -- src/algorithm/share_room.rs.
+  local function room_of(quota, index)
+    local from, to, limit = positions_at(index), positions_at(runs), quota.limit
+    local used, named, others, asking, reserve, most = (to[1] - from[1]) % 4294967296, 0, 0, nil, 0, limit
+    for _, share in ipairs(quota.shares) do
+      local column = column_of(share.id)
+      local units = column and (to[column] - from[column]) % 4294967296 or 0
+      named = named + units
+      if share.id == quota.share then
+        asking, reserve, most = units, share.reserve, share.most
+      else
+        others = others + max(units, share.reserve)
+      end
+    end
+    if asking then
+      others = others + used - named
+    end
+    return min(limit - used, min(most, max(reserve, limit - others)) - (asking or used - named))
+  end
+  own.room_of = room_of
+
+  -- Returns the microseconds until the share that asks may charge so many units, or nothing if it never may.
+  own.has_room_in = function(quota, units)
+    local from, to = quota.first + 1, runs
+    if from > to or room_of(quota, to) < units then
+      return
+    elseif room_of(quota, from) >= units then
+      to = from
+    end
+    while from < to do
+      local middle = floor((from + to) / 2)
+      if room_of(quota, middle) >= units then
+        to = middle
+      else
+        from = middle + 1
+      end
+    end
+    return select(3, run_at(from - 1)) + quota.window - now
+  end
+
+  -- Returns the microseconds until more is left to the share that asks.
+  own.more_in = function(quota)
+    return own.has_room_in(quota, max(quota.limit - quota.used, 0) + 1)
+  end
+
+  -- Rewrites the open value from a run on, if a share that is charged has no column, or a column no units. Returns where
+  -- its runs begin then.
+  own.replace = function(first, share)
+    local from, to, kept, ids, parts = positions_at(first), positions_at(runs), {}, '', {}
+    for column = 1, #own.ids / 4 do
+      local id = sub(own.ids, 4 * column - 3, 4 * column)
+      if id == share or to[column + 1] ~= from[column + 1] then
+        kept[#kept + 1], ids = column + 1, ids .. id
+      end
+    end
+    if share and not (column_of(share) or #kept > 63) then
+      kept[#kept + 1], ids = 0, ids .. share
+    end
+    if ids == own.ids then
+      return first
+    elseif pages then
+      text, pages = call('GET', pages.key), nil
+    end
+    for index = first, runs do
+      local old, at = positions_at(index), head - width + 1 + width * index
+      local row = { old[1] }
+      for column = 1, #kept do
+        row[column + 1] = old[kept[column]] or 0
+      end
+      parts[#parts + 1] = index > first and sub(text, at, at + 7) or ''
+      parts[#parts + 1] = pack('>' .. string.rep('I4', #row), spread(row))
+    end
+    own.set(ids, 0)
+    text, runs = string.rep('\0', head - width + 8) .. table.concat(parts), runs - first
+    return 0
+  end
+  return own
+end
+
 -- Moves the runs later than the clock to the clock, so that none counts for longer than a window, and drops those that had
 -- expired at the newest.
 local function rewind(list, number)
@@ -94,13 +246,15 @@ local function rewind(list, number)
   local to = max(first_after(list.clock - 1), from)
   local ttl = ceil(2 * longest / 1000) + 1000
   generation = list.bucket > 0 and now or 0
-  text = pack('>I4d', expiry(ttl), generation) .. sub(text, 13, 25) .. pack('>I4', from_before)
-    .. sub(text, 30 + 12 * from, 29 + 12 * to) .. pack('>dI4', list.clock, last)
+  local head, width = columns and columns.head or 29, columns and columns.width or 12
+  -- The positions before a run stand in front of it.
+  text = pack('>I4d', expiry(ttl), generation) .. sub(text, 13, head - width + 8)
+    .. sub(text, head - width + 9 + width * from, head + width * to) .. pack('>d', list.clock) .. sub(text, 8 - width)
   -- A full server accepts PEXPIRE, and then the rest of the script.
   call('PEXPIRE', key, ttl)
   call('SET', key, text, 'KEEPTTL')
   values[number], expires, before, runs, newest = text, expiry(ttl), from_before, to - from + 1, list.clock
-  oldest = unpack('>d', text, 30)
+  oldest = unpack('>d', text, head + 1)
 end
 
 local function room(list, number)
@@ -122,13 +276,24 @@ local function room(list, number)
     end
   end
   runs = (length - 29) / 12
+  if columns or list.share ~= nil or text and sub(text, 13, 13) == 's' then
+    local count = text and sub(text, 13, 13) == 's' and string.byte(text, 26) or 0
+    local ids = pages and call('GETRANGE', pages.key, 26, 25 + 4 * count) or sub(text or '', 27, 26 + 4 * count)
+    columns, pages = columns or create_columns(), pages and { key = pages.key, [0] = count == 0 and pages[0] or nil }
+    runs = #ids == 4 * count and columns.set(ids, length) or 0
+  end
   if not text then
     expires, generation, longest, largest, before, runs, oldest, newest, last = 0, 0, 0, 0, 0, 0, 0, 0, 0
   elseif runs < 1 or runs % 1 > 0 then
     return nil, WRONG_TYPE
   else
+    local width = 12
     expires, generation, mark, longest, largest, before, oldest = unpack('>I4dc1dI4I4d', text)
-    newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, '-12', '-1') or text, pages and 1 or length - 11)
+    if mark == 's' then
+      mark, width = columns.ids ~= '' and 'l', columns.width
+      before, oldest = select(2, run_at(0))
+    end
+    newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, -width, '-1') or text, pages and 1 or length - width + 1)
     if mark ~= 'l' or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
       return nil, WRONG_TYPE
     elseif newest > list.clock then
@@ -140,6 +305,10 @@ local function room(list, number)
     local first, time, position = first_after(now - quota.window)
     local used = (last - position) % 4294967296
     quota.first, quota.before, quota.used, quota.time = first, position, used, time
+    if quota.shares then
+      used = quota.limit - (text and columns.room_of(quota, first) or quota.most)
+      quota.used = used
+    end
     local own = quota.limit - used
     left, quota = left and left < own and left or own, quota.next
   until not quota
@@ -150,6 +319,12 @@ local function charge(list, number, units)
   local key, clock, is_changed = KEYS[number], list.clock, false
   if list.window > longest or list.window == longest and list.limit > largest then
     longest, largest, is_changed = list.window, list.limit, true
+  end
+  local quota, is_new = list, not text
+  while columns and quota do
+    -- As of before the charge: it takes as many units from each later time.
+    quota.reset = quota.shares and (not is_new and columns.more_in(quota) or clock + quota.window - now)
+    quota = quota.next
   end
   -- The first run to keep, and the position before it.
   local first, position, run = list.first, list.before, pack('>dI4', clock, (last + units) % 4294967296)
@@ -163,12 +338,31 @@ local function charge(list, number, units)
     position = select(2, run_at(first))
   end
   local is_due = expires * 1000000 < clock + longest
-  if is_changed or is_due or 2 * first >= runs or (last - before) % 4294967296 + units >= 4294967296 then
+  local rewrites = is_changed or is_due or 2 * first >= runs or (last - before) % 4294967296 + units >= 4294967296
+  local head, width, mark, front = 29, 12, 'l', nil
+  if columns then
+    text = text or string.rep('\0', 29)
+    rewrites = rewrites or list.share and not columns.column_of(list.share)
+    if rewrites then
+      first = columns.replace(first, list.share)
+    end
+    local row, column, ids = columns.positions_at(runs), columns.column_of(list.share), columns.ids
+    row[1] = (row[1] + units) % 4294967296
+    if column then
+      row[column] = (row[column] + units) % 4294967296
+    end
+    run, head, width = columns.pack(clock, row), columns.head, columns.width
+    if ids ~= '' then
+      mark, front = 's', string.char(#ids / 4) .. ids .. sub(columns.pack(0, columns.positions_at(first)), 9)
+    end
+  end
+  if rewrites then
     local ttl = ceil(2 * longest / 1000) + 1000
-    local from, to = 29 + 12 * first, 29 + 12 * (newest == clock and runs - 1 or runs)
+    local from, to = head + width * first, head + width * (newest == clock and runs - 1 or runs)
     local kept = runs > 0 and from < to and (pages and call('GETRANGE', key, from, to - 1) or sub(text, from + 1, to)) or ''
-    generation = runs == 0 and list.bucket > 0 and now or generation
-    text = pack('>I4dc1dI4I4', is_due and expiry(ttl) or expires, generation, 'l', longest, largest, position) .. kept .. run
+    generation = is_new and list.bucket > 0 and now or generation
+    text = pack('>I4dc1dI4', is_due and expiry(ttl) or expires, generation, mark, longest, largest)
+      .. (front or pack('>I4', position)) .. kept .. run
     if is_due then
       call('SET', key, text, 'PX', ttl)
     else
@@ -177,15 +371,16 @@ local function charge(list, number, units)
     values[number] = list.is_long or text
   else
     if newest == clock then
-      call('SETRANGE', key, 17 + 12 * runs, run)
+      call('SETRANGE', key, head + width * (runs - 1), run)
     else
       call('APPEND', key, run)
     end
     values[number] = true
   end
-  local quota = list
+  quota = list
   repeat
-    reply[size + 1], reply[size + 2] = quota.used + units, (quota.used > 0 and quota.time or clock) + quota.window - now
+    reply[size + 1] = quota.used + units
+    reply[size + 2] = columns and quota.reset or (quota.used > 0 and quota.time or clock) + quota.window - now
     size = size + 2
     if list.bucket > 0 then
       reply[size + 1], reply[size + 2], size = generation, clock, size + 2
@@ -204,15 +399,19 @@ local function refuse(list, _, cost)
   local quota = list
   repeat
     local used, limit, wait, reset = quota.used, quota.limit, 0, 0
-    if used > limit then
-      reset = limit > 0 and expires_in(quota, used - limit + 1) or 0
-    elseif used > 0 then
-      reset = quota.time + quota.window - now
-    end
-    if cost > limit then
-      wait = -1
-    elseif used + cost > limit then
-      wait = expires_in(quota, used + cost - limit)
+    if quota.shares then
+      wait, reset = used + cost > limit and (columns.has_room_in(quota, cost) or -1) or 0, columns.more_in(quota) or 0
+    else
+      if used > limit then
+        reset = limit > 0 and expires_in(quota, used - limit + 1) or 0
+      elseif used > 0 then
+        reset = quota.time + quota.window - now
+      end
+      if cost > limit then
+        wait = -1
+      elseif used + cost > limit then
+        wait = expires_in(quota, used + cost - limit)
+      end
     end
     reply[size + 1], reply[size + 2], reply[size + 3] = used, wait, reset
     size, quota = size + 3, quota.next
@@ -220,6 +419,23 @@ local function refuse(list, _, cost)
 end
 
 kinds.log = function(list)
+  local quota = #list.header > 9 and list
+  while quota do
+    local share, shares, others, reserve, most = sub(quota.header, 10, 13), {}, 0, 0, quota.limit
+    for at = 14, #quota.header, 12 do
+      local id, kept, bound = unpack('>c4I4I4', quota.header, at)
+      shares[#shares + 1] = { id = id, reserve = kept, most = bound }
+      if id == share then
+        reserve, most = kept, bound
+      else
+        others = others + kept
+      end
+    end
+    list.share, quota.share, quota.shares = share ~= '\0\0\0\0' and share, share, shares
+    -- What it may charge if nothing is used.
+    quota.most = min(quota.limit, most, max(reserve, quota.limit - others))
+    quota = quota.next
+  end
   if list.bucket > 0 then
     list.clock = now - now % list.bucket + list.bucket - 1
   end

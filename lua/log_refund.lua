@@ -19,10 +19,12 @@ local function open_whole(list, number)
   elseif pages then
     text, pages = call('GET', KEYS[number]), nil
   end
-  return list.used
+  columns = columns or create_columns()
+  columns.set(columns.ids, 0)
+  return (last - list.before) % 4294967296
 end
 
--- Units of a charge have its time. The positions of later runs fall.
+-- Units of a charge have its time and its share. The positions of later runs fall.
 local function refund_log(list, number, charged)
   local used, problem = open_whole(list, number)
   local time = list.bucket > 0 and list.position or charged.time
@@ -33,14 +35,22 @@ local function refund_log(list, number, charged)
   if found ~= time then
     return false
   end
-  local _, _, _, own = run_at(at)
-  local taken, parts = min(charged.units, (own - position) % 4294967296), { sub(text, 1, 29 + 12 * at) }
+  local from, to, own, column = columns.positions_at(at), columns.positions_at(at + 1), nil, columns.column_of(list.share)
+  own = column and (to[column] - from[column]) % 4294967296 or (to[1] - from[1]) % 4294967296
+  for other = 2, column and 0 or #from do
+    own = own - (to[other] - from[other]) % 4294967296
+  end
+  local taken, parts = min(charged.units, own), { sub(text, 1, columns.head + columns.width * at) }
   for index = at, runs - 1 do
-    local _, _, run_time, run_position = run_at(index)
-    local after = (run_position - taken) % 4294967296
-    if after ~= position then
+    local _, _, run_time = run_at(index)
+    local row = columns.positions_at(index + 1)
+    row[1] = (row[1] - taken) % 4294967296
+    if column then
+      row[column] = (row[column] - taken) % 4294967296
+    end
+    if row[1] ~= position then
       -- A run without units is left out.
-      parts[#parts + 1], position = pack('>dI4', run_time, after), after
+      parts[#parts + 1], position = columns.pack(run_time, row), row[1]
     end
   end
   return at + #parts > 1 and table.concat(parts) or ''
@@ -62,8 +72,16 @@ local function credit_log(list, number, charged)
   if left == 0 or time <= now - max(longest, list.window) then
     return ''
   end
-  return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, 29 + 12 * at)
-    .. pack('>dI4', time, (before + left) % 4294967296)
+  -- Of the last run, the units of shares are kept first.
+  local from, row = columns.positions_at(at), columns.positions_at(at + 1)
+  row[1] = (before + left) % 4294967296
+  local rest = (row[1] - from[1]) % 4294967296
+  for column = 2, #row do
+    local own = min((row[column] - from[column]) % 4294967296, rest)
+    row[column], rest = (from[column] + own) % 4294967296, rest - own
+  end
+  return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, columns.head + columns.width * at)
+    .. columns.pack(time, row)
 end
 
 local function reset_log(list, number)

@@ -270,6 +270,14 @@ impl Error {
         Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::soft_leased(lease))
     }
 
+    /// Returns the error of a limiter with a lease and with shares.
+    pub(crate) fn shares_leased(limiter: &str, lease: Duration) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a lease and a quota with shares: remove the lease, or the shares"
+        );
+        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::shares_leased(lease))
+    }
+
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
         Self::new(
             ErrorKind::CostTooLarge,
@@ -423,6 +431,13 @@ impl ConfigError {
         Self {
             kind: ConfigErrorKind::Lease,
             text: format!("invalid lease {lease:?}: units of a soft quota are not held in advance"),
+        }
+    }
+
+    pub(crate) fn shares_leased(lease: Duration) -> Self {
+        Self {
+            kind: ConfigErrorKind::Lease,
+            text: format!("invalid lease {lease:?}: units of shares are not held in advance"),
         }
     }
 

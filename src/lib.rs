@@ -51,7 +51,7 @@
 //! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
 //! | [`RateLimiter`], [`LevelCheck`] | checks without HTTP, of one key or several; [`Admin`] for operators |
 //! | [`Permit`], [`Acquired`], [`PermitHandle`] | slots of a quota [in flight](guide::in_flight), and how a handler keeps them |
-//! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
+//! | [`Quota`], [`Share`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
 //! | [`BlockRule`] | when a key that is refused too often is blocked, and for how long |
 //! | [`key`](mod@key) | who is counted: extractors, and [`Key`] |
 //! | [`store`](mod@store), [`RedisStore`], [`MemoryStore`] | where counts are kept, and the [`Store`] trait |
@@ -141,7 +141,7 @@ pub use middleware::{
     RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
     cors, plain_text, problem_json, problem_json_typed,
 };
-pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas};
+pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas, Share};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use store::RedisStore;

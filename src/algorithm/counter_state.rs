@@ -13,11 +13,11 @@ use crate::decision::{CountScope, Receipt, Wait};
 /// A *stored* counter has the values of its last charge, a *current* one those at the time of the check.
 pub(crate) trait CountingRule: Clone + Default {
     /// Returns whether the last charge is in the future, because the clock has stepped back.
-    fn is_in_future(&self, check: &QuotaCheck) -> bool;
+    fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool;
 
     /// Returns the current counter. Charges in the future count as if they were made now.
     #[must_use]
-    fn current(&self, check: &QuotaCheck) -> Self;
+    fn current(&self, check: &QuotaCheck<'_>) -> Self;
 
     /// Stores the counter that [`current`](Self::current) returned.
     fn store(&mut self, current: Self) {
@@ -25,36 +25,36 @@ pub(crate) trait CountingRule: Clone + Default {
     }
 
     /// Replaces the stored counter by the current one.
-    fn advance(&mut self, check: &QuotaCheck) {
+    fn advance(&mut self, check: &QuotaCheck<'_>) {
         let current = self.current(check);
         self.store(current);
     }
 
     /// Returns the units that count in a current counter.
-    fn used(&self, check: &QuotaCheck) -> u64;
+    fn used(&self, check: &QuotaCheck<'_>) -> u64;
 
     /// Returns the time until at most `target` units count. The target is lower than the current count.
-    fn time_until(&self, check: &QuotaCheck, target: u64) -> u64;
+    fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64;
 
     /// Returns whether all units have returned.
-    fn is_idle(&self, check: &QuotaCheck) -> bool {
+    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
         self.current(check).used(check) == 0
     }
 
     /// Adds units to a current counter. Returns whether a new generation begins, in which refunds do not find
     /// earlier charges.
-    fn charge(&mut self, check: &QuotaCheck, cost: u64) -> bool;
+    fn charge(&mut self, check: &QuotaCheck<'_>, cost: u64) -> bool;
 
     /// Returns the position of the last charge in a current counter.
-    fn position(&self, check: &QuotaCheck) -> u64;
+    fn position(&self, check: &QuotaCheck<'_>) -> u64;
 
     /// Removes up to `units` of a charge from a stored counter, if they still count. The other units return when they
     /// would have returned anyway.
-    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64);
+    fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u64);
 
     /// Removes `units` units of any charges from a stored counter. They are fewer than the units that count.
     /// The other units return when they would have returned anyway.
-    fn credit(&mut self, check: &QuotaCheck, units: u64);
+    fn credit(&mut self, check: &QuotaCheck<'_>, units: u64);
 }
 
 /// A counter of a fixed number of numbers.
@@ -80,7 +80,7 @@ pub(crate) struct CounterState<T> {
 impl<T: CountingRule> CounterState<T> {
     /// Evaluates the check, and charges it if it fits.
     #[inline(always)]
-    pub(super) fn check(&mut self, check: QuotaCheck) -> Verdict {
+    pub(super) fn check(&mut self, check: QuotaCheck<'_>) -> Verdict {
         let changes = self.rewind(&check);
         let current = self.counter.current(&check);
         let used = current.used(&check);
@@ -100,7 +100,7 @@ impl<T: CountingRule> CounterState<T> {
     }
 
     /// Evaluates the check without charging it.
-    pub(super) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
+    pub(super) fn evaluate(&mut self, check: QuotaCheck<'_>) -> Verdict {
         let changes = self.rewind(&check);
         let current = self.counter.current(&check);
         let verdict = judge(&current, current.used(&check), self.generation, check);
@@ -109,7 +109,7 @@ impl<T: CountingRule> CounterState<T> {
 
     /// Moves charges in the future to now. There are such charges after the clock has stepped back.
     #[inline(always)]
-    fn rewind(&mut self, check: &QuotaCheck) -> Changes {
+    fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
         let is_in_future = self.counter.is_in_future(check);
         if is_in_future {
             self.counter.advance(check);
@@ -119,7 +119,7 @@ impl<T: CountingRule> CounterState<T> {
     }
 
     /// Charges the cost.
-    pub(super) fn charge(&mut self, check: QuotaCheck) -> Changes {
+    pub(super) fn charge(&mut self, check: QuotaCheck<'_>) -> Changes {
         self.counter.advance(&check);
         let was_empty = self.counter.used(&check) == 0;
         if self.counter.charge(&check, check.cost.into()) || was_empty {
@@ -128,13 +128,13 @@ impl<T: CountingRule> CounterState<T> {
         Changes::CHARGED
     }
 
-    pub(super) fn is_idle(&self, check: QuotaCheck) -> bool {
+    pub(super) fn is_idle(&self, check: QuotaCheck<'_>) -> bool {
         self.counter.is_idle(&check)
     }
 
     /// Removes units of a charge. Removes none while charges are in the future, after the clock stepped back:
     /// the receipt may then not tell where the charge is.
-    pub(super) fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u32) {
+    pub(super) fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) {
         if self.generation == charge.receipt.generation
             && !self.counter.is_in_future(check)
             && self.counter.current(check).used(check) > 0
@@ -145,7 +145,7 @@ impl<T: CountingRule> CounterState<T> {
 
     /// Removes units of any charges, also after the clock stepped back. The generation stays, so that refunds still
     /// find earlier charges.
-    pub(super) fn credit(&mut self, check: &QuotaCheck, units: u32) -> Changes {
+    pub(super) fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
         let used = self.counter.current(check).used(check);
         let units = u64::from(units);
         if 0 < units && units < used {
@@ -173,7 +173,12 @@ impl<T: FixedNumbers> CounterState<T> {
 
 /// Compares the `used` units of a current counter with the quota.
 #[inline(always)]
-fn judge<T: CountingRule>(current: &T, used: u64, generation: u64, check: QuotaCheck) -> Verdict {
+fn judge<T: CountingRule>(
+    current: &T,
+    used: u64,
+    generation: u64,
+    check: QuotaCheck<'_>,
+) -> Verdict {
     let (limit, cost) = (u64::from(check.limit), u64::from(check.cost));
     let wait = if cost > limit {
         Wait::Never

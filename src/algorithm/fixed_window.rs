@@ -25,12 +25,12 @@ pub(crate) struct FixedWindow {
 
 impl CountingRule for FixedWindow {
     #[inline]
-    fn is_in_future(&self, check: &QuotaCheck) -> bool {
+    fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool {
         self.window > check.fixed_window().last_index()
     }
 
     #[inline]
-    fn current(&self, check: &QuotaCheck) -> Self {
+    fn current(&self, check: &QuotaCheck<'_>) -> Self {
         let current = check.fixed_window();
         if self.window < current.index {
             let window = current.index;
@@ -44,33 +44,33 @@ impl CountingRule for FixedWindow {
     }
 
     #[inline]
-    fn used(&self, _: &QuotaCheck) -> u64 {
+    fn used(&self, _: &QuotaCheck<'_>) -> u64 {
         self.count
     }
 
     #[inline(always)]
-    fn time_until(&self, check: &QuotaCheck, _: u64) -> u64 {
+    fn time_until(&self, check: &QuotaCheck<'_>, _: u64) -> u64 {
         check.fixed_window().left_of(self.window)
     }
 
     #[inline]
-    fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {
+    fn charge(&mut self, _: &QuotaCheck<'_>, cost: u64) -> bool {
         self.count += cost;
         false
     }
 
     #[inline]
-    fn position(&self, _: &QuotaCheck) -> u64 {
+    fn position(&self, _: &QuotaCheck<'_>) -> u64 {
         self.window
     }
 
-    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) {
+    fn refund(&mut self, _: &QuotaCheck<'_>, charge: Charge, units: u64) {
         if self.window == charge.receipt.position {
             self.count = self.count.saturating_sub(units);
         }
     }
 
-    fn credit(&mut self, _: &QuotaCheck, units: u64) {
+    fn credit(&mut self, _: &QuotaCheck<'_>, units: u64) {
         self.count = self.count.saturating_sub(units);
     }
 }

@@ -49,7 +49,7 @@ impl InFlight {
     }
 
     /// Decides a check without a holder, which changes nothing but entries whose lease has ended.
-    pub(crate) fn look(&mut self, check: &QuotaCheck) -> Verdict {
+    pub(crate) fn look(&mut self, check: &QuotaCheck<'_>) -> Verdict {
         let changes = self.expire(check.now);
         Verdict {
             changes,
@@ -58,7 +58,7 @@ impl InFlight {
     }
 
     /// Decides whether the slots that a check wants are there. Without a holding, it only looks.
-    pub(crate) fn evaluate(&self, check: &QuotaCheck, holding: Option<&Holding>) -> Verdict {
+    pub(crate) fn evaluate(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> Verdict {
         let QuotaCheck { limit, now, .. } = *check;
         let live = self.holders.iter().filter(|holder| holder.end(now) > now);
         let is_own = |holder: &&Holder| holding.is_some_and(|holding| holding.holder == holder.id);

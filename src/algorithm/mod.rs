@@ -12,6 +12,7 @@ mod gcra;
 mod in_flight;
 mod log;
 mod quota_check;
+mod share_room;
 mod sliding_counter;
 mod sorted_set_log;
 mod state;

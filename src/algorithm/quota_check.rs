@@ -4,11 +4,11 @@ use std::ops::BitOr;
 
 use super::arithmetic::aligned;
 use crate::decision::{QuotaAnswer, Receipt, Wait};
-use crate::quota::{AlignedWindow, Quota};
+use crate::quota::{AlignedWindow, Quota, Shares};
 
 /// The part of a check that concerns one quota. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QuotaCheck {
+pub(crate) struct QuotaCheck<'a> {
     pub(crate) limit: u32,
     pub(crate) window: u64,
     /// The length of a bucket; 0 for algorithms without buckets.
@@ -17,11 +17,12 @@ pub(crate) struct QuotaCheck {
     pub(crate) now: u64,
     /// The window that `now` is in, if windows follow a calendar.
     pub(crate) calendar: Option<AlignedWindow>,
+    pub(crate) shares: &'a Shares,
 }
 
-impl QuotaCheck {
+impl<'a> QuotaCheck<'a> {
     #[inline(always)]
-    pub(crate) fn new(quota: &Quota, cost: u32, now: u64) -> Self {
+    pub(crate) fn new(quota: &'a Quota, cost: u32, now: u64) -> Self {
         Self {
             limit: quota.limit(),
             window: quota.counted_micros(),
@@ -29,6 +30,7 @@ impl QuotaCheck {
             cost,
             now,
             calendar: quota.calendar().map(|calendar| calendar.window_at(now)),
+            shares: quota.share_list(),
         }
     }
 

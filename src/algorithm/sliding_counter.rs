@@ -21,13 +21,13 @@ pub(crate) struct SlidingCounter {
 }
 
 impl SlidingCounter {
-    fn tick(&self, check: &QuotaCheck) -> u64 {
+    fn tick(&self, check: &QuotaCheck<'_>) -> u64 {
         let units = self.previous.max(self.current).max(check.limit.into());
         tick(units, check.window)
     }
 
     /// Returns the longest overlap at which the previous window counts for at most `target` units.
-    fn overlap_for(&self, check: &QuotaCheck, target: u64) -> u64 {
+    fn overlap_for(&self, check: &QuotaCheck<'_>, target: u64) -> u64 {
         if target >= self.previous {
             return check.window;
         }
@@ -36,7 +36,7 @@ impl SlidingCounter {
     }
 
     /// Returns the most units that the previous window may have to count for at most `target` units now.
-    fn previous_for(&self, check: &QuotaCheck, target: u64) -> u64 {
+    fn previous_for(&self, check: &QuotaCheck<'_>, target: u64) -> u64 {
         let (_, overlap) = aligned(check.now, check.window);
         let tick = self.tick(check);
         let units = target * ticks(check.window, tick) / ticks_up(overlap, tick);
@@ -55,12 +55,12 @@ impl SlidingCounter {
 
 impl CountingRule for SlidingCounter {
     #[inline]
-    fn is_in_future(&self, check: &QuotaCheck) -> bool {
+    fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool {
         self.window > aligned(check.now, check.window).0
     }
 
     #[inline]
-    fn current(&self, check: &QuotaCheck) -> Self {
+    fn current(&self, check: &QuotaCheck<'_>) -> Self {
         let (window, _) = aligned(check.now, check.window);
         let (previous, current) = match window.checked_sub(self.window) {
             // After the clock has stepped back, both windows overlap the sliding window in full.
@@ -77,7 +77,7 @@ impl CountingRule for SlidingCounter {
     }
 
     #[inline]
-    fn used(&self, check: &QuotaCheck) -> u64 {
+    fn used(&self, check: &QuotaCheck<'_>) -> u64 {
         if self.previous == 0 {
             return self.current;
         }
@@ -89,7 +89,7 @@ impl CountingRule for SlidingCounter {
     }
 
     #[inline]
-    fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
+    fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64 {
         let (_, overlap) = aligned(check.now, check.window);
         if let Some(left) = target.checked_sub(self.current) {
             // The sliding window has to move out of the previous one, at least in part.
@@ -101,17 +101,17 @@ impl CountingRule for SlidingCounter {
     }
 
     #[inline]
-    fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {
+    fn charge(&mut self, _: &QuotaCheck<'_>, cost: u64) -> bool {
         self.current += cost;
         false
     }
 
     #[inline]
-    fn position(&self, _: &QuotaCheck) -> u64 {
+    fn position(&self, _: &QuotaCheck<'_>) -> u64 {
         self.window
     }
 
-    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) {
+    fn refund(&mut self, _: &QuotaCheck<'_>, charge: Charge, units: u64) {
         let count = match self.window.checked_sub(charge.receipt.position) {
             Some(0) => &mut self.current,
             Some(1) => &mut self.previous,
@@ -125,7 +125,7 @@ impl CountingRule for SlidingCounter {
     ///
     /// The part may fall by more if the limit was lowered below the units that count: the remaining units are
     /// then counted in a finer tick.
-    fn credit(&mut self, check: &QuotaCheck, units: u64) {
+    fn credit(&mut self, check: &QuotaCheck<'_>, units: u64) {
         if self.is_in_future(check) {
             let current = self.current.min(units);
             self.current -= current;

@@ -18,7 +18,7 @@ pub(crate) struct SortedSetLog(Log);
 
 impl SortedSetLog {
     /// Evaluates the check, and charges it if it fits.
-    pub(crate) fn check(&mut self, check: &QuotaCheck) -> Verdict {
+    pub(crate) fn check(&mut self, check: &QuotaCheck<'_>) -> Verdict {
         if check.cost == 0 {
             return self.evaluate(check);
         }
@@ -32,19 +32,19 @@ impl SortedSetLog {
     }
 
     /// Evaluates the check without charging it.
-    pub(crate) fn evaluate(&mut self, check: &QuotaCheck) -> Verdict {
+    pub(crate) fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
         self.0.evaluate(check)
     }
 
     /// Charges a cost that all quotas admitted.
     #[must_use]
-    pub(crate) fn charge(&mut self, check: &QuotaCheck) -> Changes {
+    pub(crate) fn charge(&mut self, check: &QuotaCheck<'_>) -> Changes {
         self.renewed_by_charge(check) | self.0.charge(check, u64::MAX)
     }
 
     /// Returns whether a charge renews the time to live: the first one, and one that drops units. The newest charge has
     /// renewed for those that had expired before it.
-    fn renewed_by_charge(&self, check: &QuotaCheck) -> Changes {
+    fn renewed_by_charge(&self, check: &QuotaCheck<'_>) -> Changes {
         let (expired, newest) = (
             self.0.expired(check.window, check.now),
             self.0.newest_time(),
@@ -56,7 +56,7 @@ impl SortedSetLog {
     }
 
     /// Removes up to `units` units of a charge.
-    pub(crate) fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u32) -> Changes {
+    pub(crate) fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
         let rewound = self.0.rewind(check);
         let used = self.0.units_after(self.0.expired(check.window, check.now));
         if used == 0 || charge.time.saturating_add(check.window) <= check.now {
@@ -65,7 +65,7 @@ impl SortedSetLog {
         // What had expired at the newest charge does not count again when that is removed.
         let newest = self.0.newest_time();
         self.0.drop_first(self.0.expired(check.window, newest));
-        match (self.0.take(charge.time, units), self.0.is_empty()) {
+        match (self.0.take(charge.time, units, None), self.0.is_empty()) {
             (true, true) => Changes::EMPTIED,
             (true, false) => Changes::RENEWED,
             (false, _) => rewound,
@@ -73,7 +73,7 @@ impl SortedSetLog {
     }
 
     /// Removes up to `units` of the newest units that count.
-    pub(crate) fn credit(&mut self, check: &QuotaCheck, units: u32) -> Changes {
+    pub(crate) fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
         let rewound = self.0.rewind(check);
         let used = self.0.units_after(self.0.expired(check.window, check.now));
         if units == 0 || used == 0 {

@@ -68,7 +68,7 @@ impl CountState {
     }
 
     /// Evaluates the check without charging it. Moves units in the future to now.
-    pub(crate) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
+    pub(crate) fn evaluate(&mut self, check: QuotaCheck<'_>) -> Verdict {
         match self {
             Self::Log(log) => log.evaluate(&check),
             Self::SortedSetLog(log) => log.evaluate(&check),
@@ -82,7 +82,7 @@ impl CountState {
     /// Moves the units of a log that are in the future to now. The other states do so with each check.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn rewind(&mut self, check: &QuotaCheck) -> Changes {
+    pub(crate) fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
         match self {
             Self::Log(log) => log.rewind(check),
             _ => Changes::NONE,
@@ -95,7 +95,7 @@ impl CountState {
     /// Only for checks with one quota. With several, call [`evaluate`](Self::evaluate) on each. If all admit,
     /// call [`charge`](Self::charge) on each count, and evaluate each quota again with a cost of 0.
     #[inline(always)]
-    pub(crate) fn check(&mut self, check: QuotaCheck, expires: u64) -> Verdict {
+    pub(crate) fn check(&mut self, check: QuotaCheck<'_>, expires: u64) -> Verdict {
         match self {
             Self::Log(log) => log.check(&check, expires),
             Self::SortedSetLog(log) => log.check(&check),
@@ -109,7 +109,7 @@ impl CountState {
 
     /// Charges a cost that all quotas admitted.
     #[must_use]
-    pub(crate) fn charge(&mut self, check: QuotaCheck, expires: u64) -> Changes {
+    pub(crate) fn charge(&mut self, check: QuotaCheck<'_>, expires: u64) -> Changes {
         match self {
             Self::Log(log) => log.charge(&check, expires),
             Self::SortedSetLog(log) => log.charge(&check),
@@ -122,7 +122,7 @@ impl CountState {
 
     /// Removes units of a charge that still count.
     #[must_use]
-    pub(crate) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> Changes {
+    pub(crate) fn refund(&mut self, check: QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
         match self {
             Self::Log(log) => return log.refund(&check, charge, units),
             Self::SortedSetLog(log) => return log.refund(&check, charge, units),
@@ -136,7 +136,7 @@ impl CountState {
 
     /// Removes up to `units` units of any charges. The other units return when they would have returned anyway.
     #[must_use]
-    pub(crate) fn credit(&mut self, check: QuotaCheck, units: u32) -> Changes {
+    pub(crate) fn credit(&mut self, check: QuotaCheck<'_>, units: u32) -> Changes {
         match self {
             Self::Log(log) => log.credit(&check, units),
             Self::SortedSetLog(log) => log.credit(&check, units),
@@ -156,7 +156,7 @@ impl CountState {
     }
 
     /// Returns whether all units have returned.
-    pub(crate) fn is_idle(&self, check: QuotaCheck) -> bool {
+    pub(crate) fn is_idle(&self, check: QuotaCheck<'_>) -> bool {
         match self {
             Self::Log(log) => log.is_idle(check.now),
             Self::SortedSetLog(log) => log.is_idle(check.now),

@@ -374,6 +374,13 @@ impl<'a> QuotaDecision<'a> {
         self.level.cost
     }
 
+    /// Returns the name of the [share](Quota::shares) that the check belongs to. `None` for a check without a share, and if
+    /// this quota has no share of that name.
+    #[must_use]
+    pub fn share(&self) -> Option<&'a str> {
+        self.quota.asking_share()
+    }
+
     /// Returns whether this quota admits the check. A check is charged only if all quotas admit it. A
     /// [soft](Quota::soft) quota admits every check, unless the key is blocked.
     #[must_use]

@@ -48,7 +48,7 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
-        check.add(self, key, cost, None, None);
+        check.add(self, key, cost, None, None, None);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -65,6 +65,7 @@ impl RateLimiter {
             cost: 1,
             slots: 1,
             quotas: None,
+            share: None,
         }
     }
 
@@ -159,7 +160,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
-        check.add(self, key, cost, Some(quotas), None);
+        check.add(self, key, cost, Some(quotas), None, None);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -285,7 +286,14 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
     check.stay_within_limits();
     for level in levels {
         let quotas = level.quotas.as_ref();
-        check.add(level.limiter, &level.key, level.cost, quotas, None);
+        check.add(
+            level.limiter,
+            &level.key,
+            level.cost,
+            quotas,
+            None,
+            level.share,
+        );
     }
     match check.start(levels) {
         Poll::Ready(checked) => checked,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::limiter::RateLimiter;
 use crate::key::Key;
-use crate::quota::{IntoQuotas, Quotas};
+use crate::quota::{IntoQuotas, Quotas, ShareId};
 
 /// One level of a check of several keys: a limiter, a key and a cost.
 ///
@@ -36,6 +36,7 @@ pub struct LevelCheck<'a> {
     pub(super) slots: u32,
     /// The quotas in place of the limiter's own.
     pub(super) quotas: Option<Quotas>,
+    pub(super) share: Option<ShareId>,
 }
 
 impl<'a> LevelCheck<'a> {
@@ -54,6 +55,28 @@ impl<'a> LevelCheck<'a> {
     pub fn quotas(self, quotas: impl IntoQuotas) -> Self {
         let quotas = Some(quotas.into_quotas());
         Self { quotas, ..self }
+    }
+
+    /// Sets the [share](crate::Quota::shares) that the check belongs to. By default, it belongs to none. Quotas that have no
+    /// share of this name count it as a check without a share.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter, Share};
+    ///
+    /// let quota = Quota::per_minute(100).shares([Share::of("batch").at_most(40)]);
+    /// let jobs = RateLimiter::new(MemoryStore::new(), quota).name("jobs");
+    ///
+    /// let decision = RateLimiter::check_all([jobs.on("ada").share("batch")]).await?;
+    /// assert_eq!(decision.remaining(), 39);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn share(self, share: impl AsRef<str>) -> Self {
+        let share = Some(ShareId::of(share.as_ref()));
+        Self { share, ..self }
     }
 }
 

@@ -249,7 +249,8 @@ impl RateLimiter {
     /// counts in the same way.
     ///
     /// Give all limiters of a name the same lease. A limiter with another lease counts anew: while both run, a
-    /// client may use its limit twice. Slots [in flight](Quota::in_flight) and units of [soft](Quota::soft) quotas are not held
+    /// client may use its limit twice. Slots [in flight](Quota::in_flight), and units of [soft](Quota::soft) quotas and of
+    /// [shares](Quota::shares), are not held
     /// in advance: with such a quota, each check fails with an error of kind [`Misconfigured`](crate::ErrorKind::Misconfigured).
     ///
     /// # Examples
@@ -286,13 +287,16 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
-    /// [in flight](Quota::in_flight) or [soft](Quota::soft).
+    /// [in flight](Quota::in_flight), is [soft](Quota::soft) or has [shares](Quota::shares).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
         if self.quotas.min_slots().is_some() && !lease.is_zero() {
             return Err(ConfigError::slots_leased(lease));
         }
         if self.quotas.has_soft() && !lease.is_zero() {
             return Err(ConfigError::soft_leased(lease));
+        }
+        if self.quotas.have_shares() && !lease.is_zero() {
+            return Err(ConfigError::shares_leased(lease));
         }
         match self.quotas.longest_lease() {
             Some(longest) if lease > longest => Err(ConfigError::lease(lease, longest)),

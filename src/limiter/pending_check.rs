@@ -24,7 +24,7 @@ use super::limiter::RateLimiter;
 use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::IntoKey;
-use crate::quota::{Quota, Quotas};
+use crate::quota::{Quota, Quotas, ShareId};
 use crate::store::{Check, PendingAnswers, SendMark};
 
 /// The result of a check.
@@ -168,7 +168,7 @@ impl PendingCheck {
     }
 
     /// Adds a level. `quotas` replace the limiter's. If they were not found because of `failure`, the level
-    /// follows its failure policy with the quotas of the limiter.
+    /// follows its failure policy with the quotas of the limiter. `share` is the one that the request belongs to.
     #[inline(always)]
     pub(crate) fn add(
         &mut self,
@@ -177,12 +177,18 @@ impl PendingCheck {
         cost: u32,
         quotas: Option<&Quotas>,
         failure: Option<&Error>,
+        share: Option<ShareId>,
     ) {
         limiter.observe_check();
         let index = self.added;
         self.added += 1;
         if let Some(quotas) = quotas {
             self.levels.set_quotas(index, limiter.counted(quotas));
+        }
+        if let Some(share) = share
+            && let Some(asked) = self.levels.get(index).quotas(limiter).asked_by(share)
+        {
+            self.levels.set_quotas(index, asked);
         }
         if let Some(error) = failure {
             self.levels
@@ -659,6 +665,9 @@ fn is_asked(
         }
         if quotas.has_soft() {
             return Err(Error::soft_leased(&limiter.name, lease.duration()));
+        }
+        if quotas.have_shares() {
+            return Err(Error::shares_leased(&limiter.name, lease.duration()));
         }
     }
     if let Some(limit) = quotas.min_slots() {

@@ -92,6 +92,7 @@ fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Resu
             Ok(key) => levels.push(CheckedLevel {
                 index,
                 cost: level.cost_of(parts, cost),
+                share: level.share_of(parts),
                 quotas: level
                     .look_up_plan(&key, parts)
                     .map_or(AppliedQuotas::Own, AppliedQuotas::LookingUp),
@@ -133,7 +134,14 @@ fn attempt(
         };
         let slots = limiters.level(index).map_or(1, |level| level.slots);
         check.add_slots(limiter, slots);
-        check.add(limiter, &level.key, level.cost, quotas, failure);
+        check.add(
+            limiter,
+            &level.key,
+            level.cost,
+            quotas,
+            failure,
+            level.share,
+        );
     }
     match check.start(&limiters) {
         Poll::Ready(checked) => {

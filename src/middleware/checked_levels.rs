@@ -8,7 +8,7 @@ use super::settlement::LeftOut;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::{Limiters, RateLimiter};
-use crate::quota::{Plan, Quotas};
+use crate::quota::{Plan, Quotas, ShareId};
 
 /// The levels to check: those that are not left out.
 pub(super) type CheckedLevels = SmallVec<[CheckedLevel; 1]>;
@@ -20,6 +20,7 @@ pub(super) struct CheckedLevel {
     pub(super) key: Key,
     pub(super) cost: u32,
     pub(super) quotas: AppliedQuotas,
+    pub(super) share: Option<ShareId>,
 }
 
 /// The levels of a layer that are checked.

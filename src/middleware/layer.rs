@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use super::config::LayerConfig;
 use super::diagnostics::layer_created;
 use super::headers::Headers;
-use super::level::{CostFn, Level, MissingKey, SettleFn};
+use super::level::{CostFn, Level, MissingKey, SettleFn, ShareFn};
 use super::rejection::Rejection;
 use super::rejection_response::RejectionResponse;
 use super::service::{CloneService, RateLimit};
@@ -216,6 +216,33 @@ impl RateLimitLayer {
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
     {
         self.with(|config| config.first.cost = Some(Arc::new(cost) as Arc<CostFn>))
+    }
+
+    /// Sets the function that tells which [share](crate::Quota::shares) of the layer's quotas a request belongs to. By
+    /// default, requests belong to none.
+    ///
+    /// `None`, and a name that no quota has, leave a request without a share. Derive the share from what a client cannot
+    /// choose, such as the route or its verified token: a client that may name its share may take the reserve of others.
+    ///
+    /// Each [level](crate::Level::share) has a function of its own.
+    ///
+    /// # Examples
+    ///
+    /// A fifth of the limit is kept for requests that read:
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, Share, key};
+    ///
+    /// let quota = Quota::per_minute(1_000).shares([Share::of("reads").reserve(200)]);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), quota)
+    ///     .key(key::header("x-api-key"))
+    ///     .share(|parts| parts.method.is_safe().then_some("reads"));
+    /// ```
+    pub fn share<F>(self, share: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<&str> + Send + Sync + 'static,
+    {
+        self.with(|config| config.first.share = Some(Arc::new(share) as Arc<ShareFn>))
     }
 
     /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The

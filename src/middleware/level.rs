@@ -15,7 +15,7 @@ use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
-use crate::quota::{IntoPlan, Plan};
+use crate::quota::{IntoPlan, Plan, ShareId};
 
 /// A limit of a layer with several limits: a limiter, a key, and optionally a cost, plans and a settlement.
 ///
@@ -59,12 +59,14 @@ pub struct Level {
     pub(super) slots: u32,
     /// `None` for the cost of the layer.
     pub(super) cost: Option<Arc<CostFn>>,
+    pub(super) share: Option<Arc<ShareFn>>,
     pub(super) plan_lookup: Option<Arc<PlanLookup>>,
     pub(super) settle: Option<Arc<SettleFn>>,
     pub(super) diagnostics: Arc<LevelDiagnostics>,
 }
 
 pub(super) type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
+pub(super) type ShareFn = dyn Fn(&Parts) -> Option<&str> + Send + Sync;
 pub(super) type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
 
 /// The treatment of a request without a key; see
@@ -96,6 +98,7 @@ impl Level {
             on_missing_key: MissingKey::default(),
             slots: 1,
             cost: None,
+            share: None,
             plan_lookup: None,
             settle: None,
             diagnostics: Arc::default(),
@@ -114,6 +117,16 @@ impl Level {
     {
         let cost = Some(Arc::new(cost) as Arc<CostFn>);
         Self { cost, ..self }
+    }
+
+    /// Sets the function that tells the [share](crate::Quota::shares) of a request at this level, as
+    /// [`RateLimitLayer::share`](crate::RateLimitLayer::share) does for the layer.
+    pub fn share<F>(self, share: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<&str> + Send + Sync + 'static,
+    {
+        let share = Some(Arc::new(share) as Arc<ShareFn>);
+        Self { share, ..self }
     }
 
     /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
@@ -195,6 +208,13 @@ impl Level {
         self.cost.as_ref().map_or_else(of_layer, |cost| cost(parts))
     }
 
+    /// Returns the share of a request.
+    #[inline]
+    pub(super) fn share_of(&self, parts: &Parts) -> Option<ShareId> {
+        let share = self.share.as_ref()?;
+        share(parts).map(ShareId::of)
+    }
+
     /// Records that this level does not count a request.
     pub(super) fn leave_out(&self) {
         self.limiter.telemetry.record_exempt();
@@ -217,6 +237,7 @@ impl fmt::Debug for Level {
             key_type: _,
             on_missing_key,
             cost: _,
+            share: _,
             plan_lookup: _,
             settle: _,
             slots,

@@ -14,6 +14,7 @@ mod quota;
 mod quotas;
 #[cfg(feature = "serde")]
 mod serde;
+mod shares;
 mod text;
 
 pub use algorithm::Algorithm;
@@ -25,5 +26,7 @@ pub use plan::{IntoPlan, Plan};
 pub(crate) use quota::MAX_WINDOW;
 pub use quota::Quota;
 pub use quotas::{IntoQuotas, Quotas};
+pub use shares::Share;
+pub(crate) use shares::{ShareId, Shares};
 #[cfg(feature = "redis")]
 pub(crate) use text::parse_duration;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::algorithm::{Algorithm, algorithm_rule};
 use super::calendar::Calendar;
 use super::calendar_windows::longest_window;
+use super::shares::{Share, ShareId, Shares};
 use crate::error::ConfigError;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -67,6 +68,7 @@ pub struct Quota {
     soft: u8,
     /// The percent of the limit from which on a decision is marked as warned; 0 for none.
     warn_percent: u8,
+    shares: Shares,
 }
 
 impl Quota {
@@ -159,6 +161,7 @@ impl Quota {
             name: None,
             soft: 0,
             warn_percent: 0,
+            shares: Shares::NONE,
         }
     }
 
@@ -264,7 +267,7 @@ impl Quota {
         algorithm.assert_in_range();
         assert!(
             self.may_be_counted_by(algorithm),
-            "a calendar window is counted as a fixed window, and slots in flight by no other algorithm"
+            "a calendar window is counted as a fixed window, slots in flight by no other algorithm, and shares by a log or buckets"
         );
         self.algorithm = algorithm;
         self
@@ -309,9 +312,9 @@ impl Quota {
     const fn may_be_counted_by(&self, algorithm: Algorithm) -> bool {
         match (algorithm, self.algorithm) {
             (Algorithm::InFlight, _) | (_, Algorithm::InFlight) => false,
-            (algorithm, _) => {
-                self.calendar.is_none() || matches!(algorithm, Algorithm::FixedWindow)
-            }
+            (Algorithm::SlidingLog | Algorithm::SlidingBuckets(_), _) => self.calendar.is_none(),
+            (Algorithm::FixedWindow, _) => self.shares.is_none(),
+            _ => self.calendar.is_none() && self.shares.is_none(),
         }
     }
 
@@ -319,7 +322,7 @@ impl Quota {
     pub(super) fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
         if !self.may_be_counted_by(algorithm) {
             let text = algorithm.to_string();
-            let rule = "a calendar window is counted as a fixed-window, and slots in flight by no other algorithm";
+            let rule = "a calendar window is counted as a fixed-window, slots in flight by no other algorithm, and shares by a sliding-log or sliding-buckets";
             Err(ConfigError::quota_part("algorithm", &text, rule))
         } else if algorithm.is_in_range() {
             Ok(self.with_algorithm(algorithm))
@@ -477,7 +480,116 @@ impl Quota {
     }
 
     pub(crate) fn with_limit(self, limit: u32) -> Self {
-        Self { limit, ..self }
+        let shares = self.shares.scaled(self.limit, limit);
+        Self {
+            limit,
+            shares,
+            ..self
+        }
+    }
+
+    /// Divides the limit into shares: units that are kept for some requests, or bounded for them.
+    ///
+    /// A charge is admitted if the limit has room for it, if its share stays within
+    /// [its bound](Share::at_most), and if it leaves to all other shares what they have
+    /// [reserved](Share::reserve) and not used. So the limit is never exceeded, nobody below its reserve is
+    /// refused because of others, and units that nobody has reserved are everybody's. Requests without a share, or with
+    /// one that the quota does not have, have no reserve.
+    ///
+    /// In the decision about a request, [`remaining`](crate::QuotaDecision::remaining) is what its share may still
+    /// use, and [`used`](crate::QuotaDecision::used) is the rest of the limit: units that are used, or kept for others.
+    /// `retry_after` and `reset_after` are exact for the share that asked.
+    ///
+    /// When shares change, the history stays. After a raised reserve or a lowered limit, a share below its reserve may be
+    /// refused for at most one window: as long as the units used by all leave no room below the limit.
+    ///
+    /// Quotas with [`SlidingLog`](Algorithm::SlidingLog) and [`SlidingBuckets`](Algorithm::SlidingBuckets) may have shares,
+    /// and limiters without a [lease](crate::RateLimiter::lease). Each share that is charged adds 4 bytes to each stored
+    /// charge of its key.
+    ///
+    /// As text, this is `1000/minute critical>=200 batch<=400`.
+    ///
+    /// # Panics
+    ///
+    /// Panics in the cases in which [`try_shares`](Self::try_shares) returns an error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter, Share};
+    ///
+    /// let quota = Quota::per_minute(10).shares([Share::of("critical").reserve(2)]);
+    /// let limiter = RateLimiter::new(MemoryStore::new(), quota);
+    ///
+    /// // Others get all but the two units that are kept.
+    /// let others = limiter.check_n("ada", 8).await?;
+    /// assert_eq!((others.is_allowed(), others.remaining()), (true, 0));
+    /// assert!(!limiter.check("ada").await?.is_allowed());
+    ///
+    /// let critical = RateLimiter::check_all([limiter.on("ada").share("critical")]).await?;
+    /// assert_eq!((critical.is_allowed(), critical.remaining()), (true, 1));
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn shares(self, shares: impl IntoIterator<Item = Share>) -> Self {
+        let shares = self.try_shares(shares);
+        let problem = shares.as_ref().err().map(ConfigError::to_string);
+        assert!(problem.is_none(), "{}", problem.unwrap_or_default());
+        shares.unwrap_or_else(|_| Self::per_second(0))
+    }
+
+    /// Divides the limit into shares as [`shares`](Self::shares) does, but returns an error in place of a panic.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error
+    ///
+    /// - if the reserves are together above the limit;
+    /// - if the bound of a share is below its reserve;
+    /// - if a name is empty, has a character that [`Share::of`] rules out, or is that of two shares;
+    /// - if there are more than 16 shares;
+    /// - if the quota has another algorithm than the sliding log and sliding buckets.
+    pub fn try_shares(self, shares: impl IntoIterator<Item = Share>) -> Result<Self, ConfigError> {
+        let shares = Shares::new(shares.into_iter().collect(), self.limit)?;
+        match self.algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => Ok(Self { shares, ..self }),
+            algorithm => {
+                let rule = "shares are counted by a sliding-log or by sliding-buckets";
+                let text = algorithm.to_string();
+                Err(ConfigError::quota_part("algorithm", &text, rule))
+            }
+        }
+    }
+
+    /// Returns the shares, and which one asks.
+    #[inline]
+    pub(crate) fn share_list(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Returns the quota for requests of a share.
+    pub(super) fn asked_by(&self, share: Option<ShareId>) -> Self {
+        let shares = self.shares.asked(share);
+        Self {
+            shares,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the name of the share that asks, if the quota has it.
+    pub(crate) fn asking_share(&self) -> Option<&str> {
+        self.shares.asking()
+    }
+
+    /// Returns the highest cost that the share that asks can ever be admitted with.
+    pub(super) fn ceiling(&self) -> u32 {
+        if self.shares.is_none() {
+            self.limit
+        } else {
+            self.shares.ceiling(self.limit)
+        }
     }
 
     /// Sets for how long processes may hold units of this quota before they use them.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::quota::Quota;
+use super::shares::{ShareId, Shares};
 use crate::error::ConfigError;
 
 /// A list of quotas that apply together: a check is charged to all of them or to none.
@@ -53,6 +54,8 @@ struct List {
     has_soft: bool,
     /// The same quotas with a lease, so that a limiter with a lease creates them once.
     leased: OnceLock<(Duration, Quotas)>,
+    /// The same quotas for requests of each share.
+    by_share: OnceLock<Box<[(ShareId, Quotas)]>>,
 }
 
 pub(super) const EMPTY_RULE: &str = "it would admit every check; list at least one quota";
@@ -75,23 +78,25 @@ impl Quotas {
             .iter()
             .map(|quota| match quota.is_in_flight() || quota.is_soft() {
                 true => u32::MAX,
-                false => quota.limit(),
+                false => quota.ceiling(),
             });
-        let (min_limit, min_slots) = (limits.min(), in_flight.map(Quota::limit).min());
+        let (min_limit, min_slots) = (limits.min(), in_flight.map(Quota::ceiling).min());
         let max_cost = max_costs.min().unwrap_or(u32::MAX);
         let has_soft = list.iter().any(Quota::is_soft);
+        let are_plain = !has_soft && list.iter().all(|quota| quota.share_list().is_none());
         Self(Arc::new(List {
             min_limit,
             min_slots,
             max_cost,
-            unusual_cost: match (min_limit, min_slots, has_soft) {
-                (Some(limit), None, false) => limit.min(max_cost).saturating_add(1),
+            unusual_cost: match (min_limit, min_slots) {
+                (Some(limit), None) if are_plain => limit.min(max_cost).saturating_add(1),
                 _ => 0,
             },
             has_soft,
             quotas: list,
             charging,
             leased: OnceLock::new(),
+            by_share: OnceLock::new(),
         }))
     }
 
@@ -116,6 +121,44 @@ impl Quotas {
         let quotas = Self::new(self.iter().map(leased));
         let _ = self.0.leased.set((lease, quotas.clone()));
         quotas
+    }
+
+    /// Returns whether a quota has shares.
+    pub(crate) fn have_shares(&self) -> bool {
+        self.iter().any(|quota| !quota.share_list().is_none())
+    }
+
+    /// Returns these quotas for requests of a share, if any of them has it. Created once, so that a request only clones
+    /// them.
+    pub(crate) fn asked_by(&self, share: ShareId) -> Option<Self> {
+        if !self.have_shares() {
+            return None;
+        }
+        let all = self.0.by_share.get_or_init(|| self.by_share());
+        let (_, quotas) = all.iter().find(|(id, _)| *id == share)?;
+        Some(quotas.clone())
+    }
+
+    #[cold]
+    fn by_share(&self) -> Box<[(ShareId, Self)]> {
+        let ids = self.iter().flat_map(|quota| quota.share_list().iter());
+        let mut all: Vec<(ShareId, Self)> = Vec::new();
+        for id in ids.map(|share| share.id) {
+            if all.iter().any(|(known, _)| *known == id) {
+                continue;
+            }
+            let is_of = |shares: &Shares| shares.iter().any(|share| share.id == id);
+            // Each charge of a stored count is one of this share, whatever quota charges it.
+            let asked = |quota: &Quota| {
+                let mut of_count = self.iter().filter(|other| quota.shares_count_with(other));
+                match of_count.any(|other| is_of(other.share_list())) {
+                    true => quota.asked_by(Some(id)),
+                    false => quota.clone(),
+                }
+            };
+            all.push((id, Self::new(self.iter().map(asked))));
+        }
+        all.into()
     }
 
     /// Returns the longest lease of these quotas: a tenth of the shortest window. `None` without quotas.

@@ -11,7 +11,7 @@ use super::algorithm::Algorithm;
 use super::plan::{DEFAULT, EXEMPT, Plan};
 use super::quota::Quota;
 use super::quotas::Quotas;
-use super::text::{IN_FLIGHT, format_window, parse_window};
+use super::text::{IN_FLIGHT, format_shares, format_window, parse_window};
 
 /// A quota as a map. The window and the algorithm have the same form as in the text of a quota.
 #[derive(Deserialize, Serialize)]
@@ -34,6 +34,9 @@ struct QuotaMap {
     /// In percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     warn_at: Option<u8>,
+    /// As in the text of a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shares: Option<String>,
 }
 
 impl QuotaMap {
@@ -53,6 +56,10 @@ impl QuotaMap {
                     None => quota,
                 }
             }
+        };
+        let quota = match self.shares {
+            Some(shares) => quota.with_shares_of(&shares).map_err(E::custom)?,
+            None => quota,
         };
         let marked = quota.try_marks(self.soft, self.warn_at);
         let quota = marked.ok_or_else(|| {
@@ -88,8 +95,9 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 /// "algorithm": "sliding-buckets:60", "name": "burst"}`. The window may follow a calendar:
 /// `"month@Europe/Berlin"`.
 ///
-/// In a map, `limit` and `window` are required. `algorithm`, `name`, `soft` (`true` or `false`) and `warn_at` (in percent) are
-/// optional, and any other field is an error. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
+/// In a map, `limit` and `window` are required. `algorithm`, `name`, `shares`, `soft` (`true` or `false`) and `warn_at` (in
+/// percent) are optional, and any other field is an error. [Shares](Quota::shares) have the same form as in text:
+/// `"critical>=200 batch<=400"`. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
 /// of its slots, and optional. The format must be self-describing, as JSON, TOML and YAML are.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -131,6 +139,7 @@ impl Serialize for Quota {
                 name: Some(name.into()),
                 soft: self.is_soft(),
                 warn_at: self.warn_percent(),
+                shares: Some(format_shares(self)).filter(|shares| !shares.is_empty()),
             }
             .serialize(serializer),
         }

@@ -8,6 +8,7 @@ use super::algorithm::{Algorithm, MAX_BUCKETS, algorithm_rule};
 use super::calendar::Calendar;
 use super::quota::Quota;
 use super::quotas::Quotas;
+use super::shares::Share;
 use crate::error::ConfigError;
 
 /// The units of time, longest first: length in microseconds, word for one unit, suffix of a number.
@@ -47,6 +48,8 @@ const SEPARATORS: [char; 2] = [',', ';'];
 ///
 /// A quota [in flight](Quota::in_flight) is `5 in-flight`, or `5 in-flight:60s` with a lease of its slots.
 ///
+/// [Shares](Quota::shares) follow, each with its reserve and its bound: `1000/minute critical>=200 batch<=400 free>=50<=100`.
+///
 /// The last words may be `soft`, for a [soft](Quota::soft) quota, and `warn:80%`, for [`warn_at`](Quota::warn_at):
 /// `100/minute gcra soft warn:80%`.
 impl FromStr for Quota {
@@ -61,7 +64,10 @@ impl FromStr for Quota {
         }
         let malformed = || ConfigError::quota(text, MARKS_RULE);
         let (unmarked, is_soft, warn_percent) = split_marks(text).ok_or_else(malformed)?;
-        let quota = parse_unmarked(unmarked)?;
+        let quota = match split_shares(unmarked) {
+            Some((unshared, shares)) => parse_unmarked(unshared)?.with_shares_of(shares)?,
+            None => parse_unmarked(unmarked)?,
+        };
         if !is_soft && warn_percent.is_none() {
             return Ok(quota);
         }
@@ -153,6 +159,51 @@ const MARKS_RULE: &str = "behind a quota may stand soft, unless it is in flight,
 const SLOT_LEASE_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
 
 const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
+
+/// Splits off the shares: all words from the first one with a reserve or a bound on.
+fn split_shares(text: &str) -> Option<(&str, &str)> {
+    let sign = text.find(['<', '>'])?;
+    let (before, _) = text.split_at(sign);
+    let word = before.rfind(|c: char| c.is_ascii_whitespace())?;
+    Some(text.split_at(word))
+}
+
+/// Parses a share: `critical>=200`, `batch<=400`, or both: `free>=50<=100`.
+fn parse_share(text: &str) -> Option<Share> {
+    let units = |text: &str| u32::try_from(parse_number(text)?).ok();
+    let (rest, most) = match text.split_once("<=") {
+        Some((rest, most)) => (rest, Some(units(most)?)),
+        None => (text, None),
+    };
+    let (name, reserve) = match rest.split_once(">=") {
+        Some((name, reserve)) => (name, Some(units(reserve)?)),
+        None => (rest, None),
+    };
+    if (reserve, most) == (None, None) {
+        return None;
+    }
+    let share = Share::of(name).reserve(reserve.unwrap_or(0));
+    Some(match most {
+        Some(most) => share.at_most(most),
+        None => share,
+    })
+}
+
+/// Formats a share as [`parse_share`] reads it.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        if self.reserve > 0 || self.most == u32::MAX {
+            write!(f, ">={}", self.reserve)?;
+        }
+        match self.most {
+            u32::MAX => Ok(()),
+            most => write!(f, "<={most}"),
+        }
+    }
+}
+
+const SHARE_RULE: &str = "a share is its name with its reserve, its bound or both, like critical>=200, batch<=400 or free>=50<=100";
 
 /// The window of a quota as text has it.
 pub(super) enum Window {
@@ -278,7 +329,7 @@ fn parse_number(text: &str) -> Option<u64> {
 }
 
 /// Formats the quota as [`FromStr`](#impl-FromStr-for-Quota) parses it: the limit, the window, and the
-/// algorithm unless it is the default; then `soft` and `warn:80%`, if they are set.
+/// algorithm unless it is the default; then the shares, `soft` and `warn:80%`, if they are set.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_in_flight() {
@@ -294,6 +345,9 @@ impl fmt::Display for Quota {
                 Algorithm::FixedWindow if self.calendar().is_some() => {}
                 algorithm => write!(f, " {algorithm}")?,
             }
+        }
+        for share in self.share_list().list() {
+            write!(f, " {share}")?;
         }
         if self.is_soft() {
             write!(f, " {SOFT}")?;
@@ -316,7 +370,22 @@ impl fmt::Display for Quotas {
     }
 }
 
+/// Formats the shares of a quota with spaces between them.
+#[cfg(feature = "serde")]
+pub(super) fn format_shares(quota: &Quota) -> String {
+    let shares = quota.share_list().list().iter();
+    shares.map(Share::to_string).collect::<Vec<_>>().join(" ")
+}
+
 impl Quota {
+    /// Sets the shares that a text lists.
+    pub(super) fn with_shares_of(self, text: &str) -> Result<Self, ConfigError> {
+        let shares = text.split_ascii_whitespace().map(parse_share);
+        let shares: Option<Vec<_>> = shares.collect();
+        let malformed = || ConfigError::quota_part("list of shares", text.trim(), SHARE_RULE);
+        self.try_shares(shares.ok_or_else(malformed)?)
+    }
+
     /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; a calendar's window as its unit: `month`.
     pub(crate) fn short_window(&self) -> String {
         if let Some(calendar) = self.calendar() {

@@ -6,7 +6,7 @@ use crate::algorithm::{
     Changes, Charge, CountState, InFlight, QuotaCheck, Verdict, time_to_live_millis,
 };
 use crate::decision::{Answer, Holding, QuotaAnswer, Source, Wait};
-use crate::quota::{Algorithm, Quota, Quotas, longest_window};
+use crate::quota::{Algorithm, Quota, Quotas, Shares, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
 /// The counts of one limiter and key, with the rules of every [`Algorithm`]. For stores outside this crate.
@@ -405,7 +405,7 @@ impl Counters {
         &mut self,
         quota: &Quota,
         now: u64,
-        give_back: impl FnOnce(&mut CountState, QuotaCheck) -> Changes,
+        give_back: impl FnOnce(&mut CountState, QuotaCheck<'_>) -> Changes,
     ) {
         self.remove_dead(now);
         let id = quota.stored_count();
@@ -482,7 +482,7 @@ impl Count {
     }
 
     #[inline(always)]
-    fn check(&mut self, check: QuotaCheck, row: &mut Row) -> Verdict {
+    fn check(&mut self, check: QuotaCheck<'_>, row: &mut Row) -> Verdict {
         let rewound = self.state.rewind(&check);
         self.note(rewound, check.now, row);
         let verdict = self.state.check(check, self.expires());
@@ -520,7 +520,7 @@ impl Count {
 
     /// Notes what a change does to the time to live of a soft counter, which is a row of its own.
     #[inline]
-    fn note_soft(&mut self, changes: Changes, check: &QuotaCheck) {
+    fn note_soft(&mut self, changes: Changes, check: &QuotaCheck<'_>) {
         if self.is_soft_counter() && changes != Changes::NONE {
             let mut row = Row {
                 dies_at: self.dies_at,
@@ -546,6 +546,7 @@ impl Count {
             now,
             // Not known here. Then the count is used, until its time to live is over.
             calendar: None,
+            shares: &Shares::NONE,
         })
     }
 }
@@ -571,7 +572,7 @@ struct Row {
 impl Row {
     /// Notes a quota of the request.
     #[inline(always)]
-    fn ask(&mut self, (algorithm, window, _): CountId, check: &QuotaCheck) {
+    fn ask(&mut self, (algorithm, window, _): CountId, check: &QuotaCheck<'_>) {
         let needs = match algorithm {
             // Until the end of the next aligned window.
             Algorithm::SlidingCounter => 2 * window - check.now % window,

@@ -24,5 +24,6 @@ mod interleavings;
 #[cfg(all(feature = "calendar", feature = "redis"))]
 mod parity;
 mod refunds;
+mod shares;
 #[cfg(feature = "redis")]
 mod soft;

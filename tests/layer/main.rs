@@ -12,6 +12,7 @@ mod law_of_settling;
 mod plans;
 mod responders;
 mod settling;
+mod shares;
 mod skipping;
 mod soft;
 mod switched_off;

@@ -70,7 +70,7 @@ impl Scale {
 impl Gcra {
     /// Returns the scale of this level. A counter without charges has no rate.
     #[inline(always)]
-    fn scale(&self, check: &QuotaCheck) -> Scale {
+    fn scale(&self, check: &QuotaCheck<'_>) -> Scale {
         Scale::new(self.rate.max(1), check.window)
     }
 
@@ -81,7 +81,7 @@ impl Gcra {
 
     /// Returns the level that is left at the time of the check.
     #[inline(always)]
-    fn level_at(&self, check: &QuotaCheck, scale: Scale) -> u64 {
+    fn level_at(&self, check: &QuotaCheck<'_>, scale: Scale) -> u64 {
         let passed = ticks(check.now.saturating_sub(self.time), scale.tick);
         self.level(scale)
             .saturating_sub(passed.saturating_mul(scale.rate.into()))
@@ -96,13 +96,13 @@ impl Gcra {
 
 impl CountingRule for Gcra {
     #[inline]
-    fn is_in_future(&self, check: &QuotaCheck) -> bool {
+    fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool {
         self.time > check.now
     }
 
     /// Returns the counter without its holes, which do not change with time.
     #[inline(always)]
-    fn current(&self, check: &QuotaCheck) -> Self {
+    fn current(&self, check: &QuotaCheck<'_>) -> Self {
         let scale = self.scale(check);
         let level = self.level(scale);
         let time = self.time.min(check.now);
@@ -138,24 +138,24 @@ impl CountingRule for Gcra {
     }
 
     #[inline]
-    fn used(&self, _: &QuotaCheck) -> u64 {
+    fn used(&self, _: &QuotaCheck<'_>) -> u64 {
         u64::from(self.units) + u64::from(self.part > 0)
     }
 
     #[inline(always)]
-    fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
+    fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64 {
         let scale = self.scale(check);
         let over = self.level(scale).saturating_sub(target * scale.whole);
         let ticks = over.div_ceil(scale.rate.into());
         (ticks * scale.tick).saturating_sub(check.now - self.time)
     }
 
-    fn is_idle(&self, check: &QuotaCheck) -> bool {
+    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
         self.current(check).used(check) == 0
     }
 
     #[inline(always)]
-    fn charge(&mut self, check: &QuotaCheck, cost: u64) -> bool {
+    fn charge(&mut self, check: &QuotaCheck<'_>, cost: u64) -> bool {
         let cost = saturate(cost);
         self.units = self.units.saturating_add(cost);
         self.rate = check.limit;
@@ -169,13 +169,13 @@ impl CountingRule for Gcra {
 
     /// Returns the position of the end of the charge.
     #[inline]
-    fn position(&self, _: &QuotaCheck) -> u64 {
+    fn position(&self, _: &QuotaCheck<'_>) -> u64 {
         self.inflow.into()
     }
 
     /// Units drain in the order in which they were charged, so the level minus the units charged later is the
     /// most that can be left of the charge.
-    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) {
+    fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u64) {
         let scale = self.scale(check);
         let (end, inflow) = (charge.receipt.position, u64::from(self.inflow));
         if end > inflow {
@@ -204,7 +204,7 @@ impl CountingRule for Gcra {
     }
 
     /// Removes the oldest units, which would drain next.
-    fn credit(&mut self, check: &QuotaCheck, units: u64) {
+    fn credit(&mut self, check: &QuotaCheck<'_>, units: u64) {
         let scale = self.scale(check);
         self.lower(scale, units * scale.whole);
     }

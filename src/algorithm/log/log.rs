@@ -11,7 +11,10 @@
 
 use super::super::arithmetic::saturate;
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::super::share_room::share_room;
+use super::columns::Columns;
 use crate::decision::{CountScope, Receipt, Wait};
+use crate::quota::ShareId;
 
 /// The capacity below which the runs do not shrink, because intermittent traffic would free and allocate repeatedly.
 const MIN_CAPACITY: usize = 16;
@@ -31,6 +34,9 @@ pub(crate) struct Log {
     /// The time of the start is the generation of buckets: when the log began, or was credited or moved. Its position is
     /// that before the first run.
     entries: Vec<Run>,
+    /// The positions of shares, if any is charged.
+    #[cfg_attr(feature = "serde", serde(default))]
+    columns: Option<Box<Columns>>,
 }
 
 /// The units of one time.
@@ -77,9 +83,12 @@ impl Log {
     /// Evaluates the check, and charges it if it fits. Call [`rewind`](Self::rewind) before. Redis knows that the log
     /// expires at `expires`, in microseconds.
     #[inline]
-    pub(in crate::algorithm) fn check(&mut self, check: &QuotaCheck, expires: u64) -> Verdict {
+    pub(in crate::algorithm) fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Verdict {
         let expired = self.expired(check.window, check.now);
         let used = self.units_after(expired);
+        if !check.shares.is_none() {
+            return self.check_shared(check, expired, expires);
+        }
         match used.checked_add(check.cost) {
             Some(used) if used <= check.limit && check.cost > 0 => {
                 let oldest = self.nth_run(expired).map(Run::time);
@@ -98,8 +107,22 @@ impl Log {
         }
     }
 
+    #[cold]
+    fn check_shared(&mut self, check: &QuotaCheck<'_>, expired: usize, expires: u64) -> Verdict {
+        let verdict = self.judge(check, expired, self.units_after(expired));
+        if verdict.wait != Wait::Zero || check.cost == 0 {
+            return verdict;
+        }
+        let changes = self.push(expired, check, expires);
+        let look = QuotaCheck { cost: 0, ..*check };
+        Verdict {
+            changes,
+            ..self.evaluate(&look)
+        }
+    }
+
     /// Evaluates the check without charging it.
-    pub(in crate::algorithm) fn evaluate(&mut self, check: &QuotaCheck) -> Verdict {
+    pub(in crate::algorithm) fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
         let changes = self.rewind(check);
         let expired = self.expired(check.window, check.now);
         Verdict {
@@ -109,8 +132,11 @@ impl Log {
     }
 
     /// Compares the used units, which were charged after the expired runs, with the quota.
-    fn judge(&self, check: &QuotaCheck, expired: usize, used: u32) -> Verdict {
+    fn judge(&self, check: &QuotaCheck<'_>, expired: usize, used: u32) -> Verdict {
         let QuotaCheck { limit, cost, .. } = *check;
+        if !check.shares.is_none() {
+            return self.judge_share(check, expired);
+        }
         let wait = if cost > limit {
             Wait::Never
         } else if used <= limit - cost {
@@ -135,16 +161,77 @@ impl Log {
         }
     }
 
+    /// Compares the units of all shares with the quota.
+    #[cold]
+    fn judge_share(&self, check: &QuotaCheck<'_>, expired: usize) -> Verdict {
+        let cost = i64::from(check.cost);
+        let room = self.room(check, expired);
+        let most = self.room(check, self.len().max(expired));
+        let wait = if cost > most {
+            Wait::Never
+        } else if cost <= room {
+            Wait::Zero
+        } else {
+            Wait::Micros(self.has_room_in(check, expired, cost))
+        };
+        // As soon as more is left than now. What a share uses beyond its room has to return first.
+        let more = room.max(0) + 1;
+        let reset = if most >= more {
+            self.has_room_in(check, expired, more)
+        } else {
+            0
+        };
+        let used = (i64::from(check.limit) - room).max(0);
+        Verdict {
+            used: saturate(used.unsigned_abs()),
+            wait,
+            reset,
+            changes: Changes::NONE,
+            receipt: self.receipt(check),
+        }
+    }
+
+    /// Returns the units that the share that asks may charge when so many of the oldest runs have expired.
+    fn room(&self, check: &QuotaCheck<'_>, expired: usize) -> i64 {
+        let used_by = |share| {
+            let columns = self.columns.as_deref();
+            let found = columns.and_then(|columns| Some((columns, columns.find(Some(share))?)));
+            found.map_or(0, |(columns, column)| {
+                columns.units(column, expired, self.len()).into()
+            })
+        };
+        share_room(check, self.units_after(expired).into(), used_by)
+    }
+
+    /// Returns the time until the share that asks may charge so many units. As time passes, no share uses more.
+    fn has_room_in(&self, check: &QuotaCheck<'_>, expired: usize, units: i64) -> u64 {
+        let (mut from, mut to) = (expired + 1, self.len());
+        if self.room(check, from) >= units {
+            // Most callers ask for the first unit.
+            to = from;
+        }
+        while from < to {
+            let middle = usize::midpoint(from, to);
+            if self.room(check, middle) >= units {
+                to = middle;
+            } else {
+                from = middle + 1;
+            }
+        }
+        let time = self.time_of(from - 1);
+        time.map_or(0, |time| time + check.window - check.now)
+    }
+
     /// Charges a cost for which all windows have room. The check has the longest window that is asked, with the
     /// largest limit asked with it.
     #[must_use]
-    pub(in crate::algorithm) fn charge(&mut self, check: &QuotaCheck, expires: u64) -> Changes {
+    pub(in crate::algorithm) fn charge(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Changes {
         self.push(self.expired(check.window, check.now), check, expires)
     }
 
     /// Charges the cost, where so many runs have expired in the window.
     #[inline]
-    fn push(&mut self, expired: usize, check: &QuotaCheck, expires: u64) -> Changes {
+    fn push(&mut self, expired: usize, check: &QuotaCheck<'_>, expires: u64) -> Changes {
         let (time, asked) = (check.charge_time(), (check.window, check.limit));
         let is_wider = asked > (self.longest, self.largest);
         if is_wider {
@@ -158,8 +245,10 @@ impl Log {
         };
         // A difference of positions tells the units of all runs only if these are fewer than 2^32.
         let is_full = self.units_after(0).checked_add(check.cost).is_none();
-        if is_wider || is_due || is_full || 2 * unneeded >= self.len() {
+        let is_new_share = self.is_new(check.shares.asked_by());
+        if is_wider || is_due || is_full || is_new_share || 2 * unneeded >= self.len() {
             self.drop_first(unneeded);
+            self.replace_columns(check.shares.asked_by());
             self.hint = saturate(expired.saturating_sub(unneeded) as u64);
         } else {
             self.hint = saturate(expired as u64);
@@ -168,11 +257,29 @@ impl Log {
         Changes::CHARGED | Changes::RENEWED.only_if(is_due)
     }
 
+    /// Returns whether a share is charged that has no column.
+    #[inline]
+    fn is_new(&self, share: Option<ShareId>) -> bool {
+        let columns = self.columns.as_deref();
+        share.is_some() && columns.and_then(|columns| columns.find(share)).is_none()
+    }
+
+    /// Adds a column for a share that is charged, and drops those that have no units.
+    #[inline]
+    fn replace_columns(&mut self, share: Option<ShareId>) {
+        if share.is_none() && self.columns.is_none() {
+            return;
+        }
+        let mut columns = self.columns.take().unwrap_or_default();
+        columns.replace(self.entries.len(), share);
+        self.columns = (!columns.is_empty()).then_some(columns);
+    }
+
     /// Returns how many of the oldest runs are not needed, if a longer window was asked before.
     ///
     /// Of the runs that have expired in all windows that are asked now, the newest ones are kept, with as many units as
     /// the largest limit: enough to refuse what the longest window refuses, and to tell the wait.
-    fn unneeded(&self, expired: usize, check: &QuotaCheck) -> usize {
+    fn unneeded(&self, expired: usize, check: &QuotaCheck<'_>) -> usize {
         let (unneeded, end) = (self.expired(self.longest, check.now), self.end_of(expired));
         let starts = self.entries.get(unneeded..=expired).unwrap_or_default();
         let full = starts.partition_point(|start| end.wrapping_sub(start.position) >= self.largest);
@@ -183,16 +290,17 @@ impl Log {
     }
 
     #[inline]
-    fn add(&mut self, time: u64, check: &QuotaCheck) {
+    fn add(&mut self, time: u64, check: &QuotaCheck<'_>) {
         if self.entries.is_empty() {
             let generation = if check.bucket > 0 { check.now } else { 0 };
             self.entries.reserve_exact(4);
             self.entries.push(Run::new(generation, 0));
+            self.repeat_row();
         } else if let Some(newest) = self.newest_mut()
             && newest.time() == time
         {
             newest.position = newest.position.wrapping_add(check.cost);
-            return;
+            return self.charge_share(check);
         }
         if self.entries.len() == self.entries.capacity() {
             // By half, but a log rarely has more than twice as many runs as the limit.
@@ -205,6 +313,26 @@ impl Log {
         }
         let position = self.end_of(self.len()).wrapping_add(check.cost);
         self.entries.push(Run::new(time, position));
+        self.repeat_row();
+        self.charge_share(check);
+    }
+
+    /// Adds the row of an entry that was added.
+    #[inline]
+    fn repeat_row(&mut self) {
+        if let Some(columns) = &mut self.columns {
+            columns.repeat_last();
+        }
+    }
+
+    /// Charges the share that asks, in the newest run.
+    #[inline]
+    fn charge_share(&mut self, check: &QuotaCheck<'_>) {
+        if let Some(columns) = &mut self.columns
+            && let Some(column) = columns.find(check.shares.asked_by())
+        {
+            columns.charge(column, check.cost);
+        }
     }
 
     /// Moves units in the future to now, so that none counts for longer than a window. There are such units after the
@@ -212,7 +340,7 @@ impl Log {
     /// again.
     #[inline]
     #[must_use]
-    pub(in crate::algorithm) fn rewind(&mut self, check: &QuotaCheck) -> Changes {
+    pub(in crate::algorithm) fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
         let time = check.charge_time();
         let newest = self.newest().filter(|newest| newest.time() > time);
         if let Some(newest) = newest {
@@ -222,13 +350,18 @@ impl Log {
     }
 
     #[cold]
-    fn move_back(&mut self, newest: Run, time: u64, check: &QuotaCheck) {
+    fn move_back(&mut self, newest: Run, time: u64, check: &QuotaCheck<'_>) {
         // In buckets, units were charged before the time of the run.
         let latest = newest.time() - check.bucket.saturating_sub(1);
         let expired = self.expired(self.longest, latest);
         let earlier = self.runs().partition_point(|run| run.time() < time);
         self.entries.truncate(earlier.max(expired) + 1);
         self.entries.push(Run::new(time, newest.position));
+        if let Some(columns) = &mut self.columns {
+            let last = columns.last_row();
+            columns.truncate(self.entries.len() - 1);
+            columns.push_row(&last);
+        }
         self.drop_first(expired);
         self.begin_generation(check);
     }
@@ -236,7 +369,7 @@ impl Log {
     /// Removes up to `units` units of a charge, if they count in the window of the check.
     pub(in crate::algorithm) fn refund(
         &mut self,
-        check: &QuotaCheck,
+        check: &QuotaCheck<'_>,
         charge: Charge,
         units: u32,
     ) -> Changes {
@@ -251,30 +384,51 @@ impl Log {
         let start = self.entries.first();
         let is_same = start.is_some_and(|start| start.time() == generation);
         if time.saturating_add(check.window) > check.now && (is_same || !is_of_buckets) {
-            self.take(time, units);
+            self.take(time, units, check.shares.asked_by());
         }
         changes | Changes::EMPTIED.only_if(self.is_empty())
     }
 
-    /// Removes up to `units` units of one time. Returns whether it removed any.
-    pub(in crate::algorithm) fn take(&mut self, time: u64, units: u32) -> bool {
+    /// Removes up to `units` units of one time and share. Returns whether it removed any.
+    pub(in crate::algorithm) fn take(
+        &mut self,
+        time: u64,
+        units: u32,
+        share: Option<ShareId>,
+    ) -> bool {
         let before = self.runs().partition_point(|run| run.time() < time);
         let Some(run) = self.nth_run(before).filter(|run| run.time() == time) else {
             return false;
         };
         let own = run.position.wrapping_sub(self.end_of(before));
-        let taken = own.min(units);
+        let mut of_share = own;
+        let columns = self.columns.as_deref_mut();
+        if let Some(columns) = columns {
+            let column = columns.find(share);
+            let of_all = || u64::from(own).saturating_sub(columns.all_units(before, before + 1));
+            of_share = column.map_or_else(
+                || saturate(of_all()),
+                |column| columns.units(column, before, before + 1),
+            );
+            if let Some(column) = column {
+                columns.take(column, before + 1, of_share.min(units));
+            }
+        }
+        let taken = of_share.min(units);
         for run in self.entries.iter_mut().skip(before + 1) {
             run.position = run.position.wrapping_sub(taken);
         }
         if taken == own {
             self.entries.remove(before + 1);
+            if let Some(columns) = &mut self.columns {
+                columns.remove(before + 1);
+            }
         }
         taken > 0
     }
 
     /// Removes up to `units` units that count in the window of the check, the newest first: these count in every window.
-    pub(in crate::algorithm) fn credit(&mut self, check: &QuotaCheck, units: u32) -> Changes {
+    pub(in crate::algorithm) fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
         let changes = self.rewind(check);
         let used = self.units_after(self.expired(check.window, check.now));
         let taken = units.min(used);
@@ -287,6 +441,11 @@ impl Log {
             .entries
             .partition_point(|run| run.position.wrapping_sub(start) < left);
         self.entries.truncate(kept + 1);
+        let of_last = end.wrapping_sub(self.end_of(kept.saturating_sub(1)));
+        if let Some(columns) = &mut self.columns {
+            columns.truncate(kept + 1);
+            columns.limit_last(kept + 1, of_last);
+        }
         if let Some(newest) = self.entries.last_mut() {
             newest.position = end;
         }
@@ -302,6 +461,9 @@ impl Log {
             return;
         }
         self.entries.drain(1..=count);
+        if let Some(columns) = &mut self.columns {
+            columns.drop_first(count);
+        }
         if let Some(start) = self.entries.first_mut() {
             start.position = end;
         }
@@ -312,7 +474,7 @@ impl Log {
     }
 
     /// Begins a generation of buckets, in which refunds do not find earlier charges.
-    fn begin_generation(&mut self, check: &QuotaCheck) {
+    fn begin_generation(&mut self, check: &QuotaCheck<'_>) {
         if check.bucket > 0
             && let Some(start) = self.entries.first_mut()
         {
@@ -364,7 +526,7 @@ impl Log {
 
     /// Returns the time until a unit returns, by its number from 1 after the expired runs.
     #[inline]
-    fn returns_in(&self, check: &QuotaCheck, expired: usize, number: u32) -> u64 {
+    fn returns_in(&self, check: &QuotaCheck<'_>, expired: usize, number: u32) -> u64 {
         let (start, runs) = (self.end_of(expired), self.runs());
         let runs = runs.get(expired..).unwrap_or_default();
         let is_before = |run: &Run| run.position.wrapping_sub(start) < number;
@@ -378,7 +540,7 @@ impl Log {
 
     /// Returns the receipt of a charge at the time of the check. Without buckets, a refund finds the units by their time.
     #[inline]
-    fn receipt(&self, check: &QuotaCheck) -> Receipt {
+    fn receipt(&self, check: &QuotaCheck<'_>) -> Receipt {
         match self.entries.first() {
             Some(start) if check.bucket > 0 => Receipt {
                 generation: start.time(),

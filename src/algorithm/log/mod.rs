@@ -1,5 +1,6 @@
 //! The log of units, and the tests of its rules against a list of all units.
 
+mod columns;
 mod log;
 #[cfg(test)]
 mod tests;

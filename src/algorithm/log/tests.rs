@@ -14,7 +14,7 @@ const ALL: u64 = u32::MAX as u64;
 /// A window and a limit.
 type Quota = (u64, u32);
 
-fn check_of((window, limit): Quota, bucket: u64, cost: u32, now: u64) -> QuotaCheck {
+fn check_of((window, limit): Quota, bucket: u64, cost: u32, now: u64) -> QuotaCheck<'static> {
     QuotaCheck {
         limit,
         window,

@@ -283,7 +283,14 @@ async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Ac
     for level in levels {
         check.add_slots(level.limiter, level.slots);
         let quotas = level.quotas.as_ref();
-        check.add(level.limiter, &level.key, level.cost, quotas, None);
+        check.add(
+            level.limiter,
+            &level.key,
+            level.cost,
+            quotas,
+            None,
+            level.share,
+        );
     }
     let checked: Checked = match check.start(levels) {
         Poll::Ready(checked) => checked,

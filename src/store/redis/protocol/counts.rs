@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::packed_counter;
 use crate::algorithm::time_to_live_millis;
 use crate::decision::Holding;
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, Quota, Quotas, ShareId, Shares};
 
 /// A value that counts quotas of a limiter and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,8 +134,19 @@ impl<'a> Count<'a> {
     pub(super) fn header(&self, quota: &Quota) -> Header {
         match self.value {
             Value::InFlight => self.holding.map(message).unwrap_or_default(),
-            _ => header(quota),
+            _ => {
+                let mut header = header(quota);
+                if self.have_shares() {
+                    push_shares(quota.share_list(), &mut header);
+                }
+                header
+            }
         }
+    }
+
+    /// Returns whether a quota has shares: then the script reads the shares of each.
+    fn have_shares(&self) -> bool {
+        self.quotas().any(|quota| !quota.share_list().is_none())
     }
 
     pub(super) fn quotas(&self) -> impl Iterator<Item = &'a Quota> {
@@ -175,7 +186,8 @@ impl<'a> Count<'a> {
             Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
             _ => true,
         };
-        let has_loop = self.value != Value::InFlight && !self.is_apart() && !self.is_soft();
+        let has_loop = self.value != Value::InFlight && !self.is_apart();
+        let has_loop = has_loop && !self.is_soft() && !self.have_shares();
         has_loop && quota.calendar().is_none() && is_exact
     }
 }
@@ -203,6 +215,17 @@ pub(super) fn header(quota: &Quota) -> Header {
         Algorithm::SortedSetLog | Algorithm::InFlight => {}
     }
     header
+}
+
+/// Appends the share that asks, and the shares of a quota.
+fn push_shares(shares: &Shares, header: &mut Header) {
+    let asked_by = shares.asked_by().map_or(0, ShareId::number);
+    header.extend_from_slice(&asked_by.to_be_bytes());
+    for share in shares.iter() {
+        for number in [share.id.number(), share.reserve, share.most] {
+            header.extend_from_slice(&number.to_be_bytes());
+        }
+    }
 }
 
 /// Returns the message of a holder, as `in_flight.lua` reads it. What the holder wants is the cost.

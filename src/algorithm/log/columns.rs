@@ -1,0 +1,138 @@
+//! The columns of a log with shares: one position for each share, beside the total position of each run.
+
+use crate::quota::ShareId;
+
+/// The most columns of a log. A further share is counted as a request without one, until a column has no units.
+const MAX_COLUMNS: usize = 64;
+
+/// The positions of shares. A row belongs to each entry of the log: to its start, and to each run.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub(super) struct Columns {
+    shares: Vec<ShareId>,
+    /// Row by row, each with a position for each share.
+    positions: Vec<u32>,
+}
+
+impl Columns {
+    pub(super) fn is_empty(&self) -> bool {
+        self.shares.is_empty()
+    }
+
+    /// Returns the column of a share, if it has one.
+    pub(super) fn find(&self, share: Option<ShareId>) -> Option<usize> {
+        let share = share?;
+        self.shares.iter().position(|own| *own == share)
+    }
+
+    /// Returns the units of a share from one row to a later one.
+    pub(super) fn units(&self, column: usize, from: usize, to: usize) -> u32 {
+        self.at(to, column).wrapping_sub(self.at(from, column))
+    }
+
+    /// Returns the units of all shares from one row to a later one.
+    pub(super) fn all_units(&self, from: usize, to: usize) -> u64 {
+        let columns = 0..self.shares.len();
+        columns
+            .map(|column| u64::from(self.units(column, from, to)))
+            .sum()
+    }
+
+    fn at(&self, row: usize, column: usize) -> u32 {
+        let index = row * self.shares.len() + column;
+        self.positions.get(index).copied().unwrap_or(0)
+    }
+
+    /// Drops the columns without units in so many rows, and adds one for a share. A row is one entry of the log.
+    pub(super) fn replace(&mut self, rows: usize, added: Option<ShareId>) {
+        let last = rows.saturating_sub(1);
+        let shares = self.shares.iter().enumerate();
+        let kept = shares
+            .filter(|(column, share)| Some(**share) == added || self.units(*column, 0, last) > 0);
+        let mut kept: Vec<_> = kept.map(|(column, share)| (Some(column), *share)).collect();
+        if let Some(share) = added
+            && !kept.iter().any(|(_, own)| *own == share)
+            && kept.len() < MAX_COLUMNS
+        {
+            kept.push((None, share));
+        }
+        let mut positions = Vec::with_capacity(rows * kept.len());
+        for row in 0..rows {
+            let of_row = kept.iter().map(|(column, _)| *column);
+            positions.extend(of_row.map(|column| column.map_or(0, |column| self.at(row, column))));
+        }
+        *self = Self {
+            shares: kept.iter().map(|(_, share)| *share).collect(),
+            positions,
+        };
+    }
+
+    /// Adds a row with the positions of the last one, or of 0.
+    pub(super) fn repeat_last(&mut self) {
+        let from = self.positions.len().checked_sub(self.shares.len());
+        match from {
+            Some(from) => self.positions.extend_from_within(from..),
+            None => self.positions.resize(self.shares.len(), 0),
+        }
+    }
+
+    /// Adds units of a share to the last row.
+    pub(super) fn charge(&mut self, column: usize, units: u32) {
+        let row = self.positions.len().checked_sub(self.shares.len());
+        let own = row.and_then(|row| self.positions.get_mut(row + column));
+        if let Some(position) = own {
+            *position = position.wrapping_add(units);
+        }
+    }
+
+    /// Takes units of a share from all rows from this one on.
+    pub(super) fn take(&mut self, column: usize, row: usize, units: u32) {
+        let width = self.shares.len().max(1);
+        for row in self.positions.chunks_mut(width).skip(row) {
+            if let Some(position) = row.get_mut(column) {
+                *position = position.wrapping_sub(units);
+            }
+        }
+    }
+
+    /// Leaves so many units of all shares in the last row, beyond the row before it.
+    pub(super) fn limit_last(&mut self, rows: usize, mut left: u32) {
+        let last = rows.saturating_sub(1);
+        for column in 0..self.shares.len() {
+            let own = self.units(column, last.saturating_sub(1), last);
+            let taken = own.saturating_sub(left);
+            left -= own - taken;
+            self.take(column, last, taken);
+        }
+    }
+
+    pub(super) fn truncate(&mut self, rows: usize) {
+        self.positions.truncate(rows * self.shares.len());
+    }
+
+    /// Returns the last row.
+    pub(super) fn last_row(&self) -> Vec<u32> {
+        let from = self.positions.len().saturating_sub(self.shares.len());
+        self.positions.get(from..).unwrap_or_default().to_vec()
+    }
+
+    pub(super) fn push_row(&mut self, row: &[u32]) {
+        self.positions.extend_from_slice(row);
+    }
+
+    /// Removes a row.
+    pub(super) fn remove(&mut self, row: usize) {
+        let width = self.shares.len();
+        if (row + 1) * width <= self.positions.len() {
+            self.positions.drain(row * width..(row + 1) * width);
+        }
+    }
+
+    /// Removes the rows of the first runs: the start has the positions of the last of them.
+    pub(super) fn drop_first(&mut self, runs: usize) {
+        let end = runs * self.shares.len();
+        if end <= self.positions.len() {
+            self.positions.drain(..end);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The shares of a quota: parts of its limit that are kept for some requests, or bounded for them.
+
+use std::sync::Arc;
+
+use crate::error::ConfigError;
+
+/// The most shares of a quota: each one is a number in every check and in every stored charge.
+const MAX_SHARES: usize = 16;
+
+/// A named share of a [`Quota`](crate::Quota): the units that are kept for some requests, and the most that they may use.
+///
+/// [`Quota::shares`](crate::Quota::shares) sets the shares of a quota, and has the rule. A
+/// [layer](crate::RateLimitLayer::share), a [level](crate::Level::share) or a
+/// [check](crate::LevelCheck::share) says to which one a request belongs.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Quota, Share};
+///
+/// // 200 units are kept for critical requests. Batch jobs use at most 400.
+/// let quota = Quota::per_minute(1_000)
+///     .shares([Share::of("critical").reserve(200), Share::of("batch").at_most(400)]);
+/// assert_eq!(quota, "1000/minute critical>=200 batch<=400".parse()?);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a share does nothing until a quota has it"]
+pub struct Share {
+    name: Arc<str>,
+    pub(super) reserve: u32,
+    /// `u32::MAX` without a bound.
+    pub(super) most: u32,
+}
+
+impl Share {
+    /// Creates a share with this name, without a reserve and without a bound.
+    ///
+    /// The name has no spaces and none of the characters `<`, `>`, `=`, `,` and `;`.
+    pub fn of(name: impl AsRef<str>) -> Self {
+        Self {
+            name: name.as_ref().into(),
+            reserve: 0,
+            most: u32::MAX,
+        }
+    }
+
+    /// Keeps so many units for this share: no other request may use them. The default is 0.
+    pub fn reserve(self, units: u32) -> Self {
+        let reserve = units;
+        Self { reserve, ..self }
+    }
+
+    /// Sets the most units that this share may use. By default, it may use all that no other share has reserved.
+    pub fn at_most(self, units: u32) -> Self {
+        let most = units;
+        Self { most, ..self }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// The shares of a quota, and the share that asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Shares {
+    list: Option<Arc<[Share]>>,
+    /// The id of the share that asks. Set in all quotas of a stored count, so that the charge is found in each of them.
+    asked_by: Option<ShareId>,
+}
+
+/// The first four bytes of the hash of a share's name, as they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub(crate) struct ShareId(u32);
+
+impl ShareId {
+    /// FNV-1a: stored, so it must be the same in every version of this crate and of the standard library.
+    pub(crate) fn of(name: &str) -> Self {
+        let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        let hash = name.bytes().fold(0x811c_9dc5, step);
+        // 0 stands for a request without a share.
+        Self(hash.max(1))
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// The numbers of one share, for the rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShareBounds {
+    pub(crate) id: ShareId,
+    pub(crate) reserve: u32,
+    pub(crate) most: u32,
+}
+
+impl Shares {
+    pub(crate) const NONE: Self = Self {
+        list: None,
+        asked_by: None,
+    };
+
+    /// Creates the shares of a quota with this limit.
+    pub(super) fn new(shares: Vec<Share>, limit: u32) -> Result<Self, ConfigError> {
+        let invalid = |name: &str, rule: &str| Err(ConfigError::quota_part("share", name, rule));
+        let mut reserved: u64 = 0;
+        for (index, share) in shares.iter().enumerate() {
+            let name = share.name();
+            if name.is_empty() || name.contains(is_reserved) {
+                return invalid(name, "a name has no spaces and none of < > = , ;");
+            }
+            let is_same = |other: &Share| ShareId::of(other.name()) == ShareId::of(name);
+            if shares.iter().take(index).any(is_same) {
+                return invalid(
+                    name,
+                    "two shares of a quota have this name, or one that is stored alike",
+                );
+            }
+            if share.most < share.reserve {
+                return invalid(name, "the most units of a share are at least its reserve");
+            }
+            reserved += u64::from(share.reserve);
+            if reserved > limit.into() {
+                return invalid(
+                    name,
+                    "the reserves of all shares are together at most the limit",
+                );
+            }
+        }
+        if let Some(share) = shares.get(MAX_SHARES) {
+            return invalid(share.name(), "a quota has at most 16 shares");
+        }
+        Ok(Self {
+            list: (!shares.is_empty()).then(|| shares.into()),
+            asked_by: None,
+        })
+    }
+
+    /// Returns whether there are no shares, and none asks.
+    #[inline]
+    pub(crate) const fn is_none(&self) -> bool {
+        self.list.is_none() && self.asked_by.is_none()
+    }
+
+    pub(super) fn list(&self) -> &[Share] {
+        self.list.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the numbers of each share.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ShareBounds> {
+        self.list().iter().map(|share| ShareBounds {
+            id: ShareId::of(share.name()),
+            reserve: share.reserve,
+            most: share.most,
+        })
+    }
+
+    /// Returns the share that asks.
+    #[inline]
+    pub(crate) fn asked_by(&self) -> Option<ShareId> {
+        self.asked_by
+    }
+
+    /// Returns the name of the share that asks, if the quota has it.
+    pub(super) fn asking(&self) -> Option<&str> {
+        let asked_by = self.asked_by?;
+        let mut names = self.list().iter().map(Share::name);
+        names.find(|name| ShareId::of(name) == asked_by)
+    }
+
+    pub(super) fn asked(&self, asked_by: Option<ShareId>) -> Self {
+        let list = self.list.clone();
+        Self { list, asked_by }
+    }
+
+    /// Returns the most units that the share that asks can get of an unused limit: a higher cost never passes.
+    pub(super) fn ceiling(&self, limit: u32) -> u32 {
+        let (mut others, mut reserve, mut most) = (0, 0, limit);
+        for share in self.iter() {
+            if Some(share.id) == self.asked_by {
+                (reserve, most) = (share.reserve, share.most);
+            } else {
+                others += share.reserve;
+            }
+        }
+        limit
+            .saturating_sub(others)
+            .max(reserve)
+            .min(most)
+            .min(limit)
+    }
+
+    /// Returns the same parts of another limit, rounded down.
+    pub(super) fn scaled(&self, from: u32, to: u32) -> Self {
+        let part = |units: u32| {
+            let part = u64::from(units) * u64::from(to) / u64::from(from.max(1));
+            u32::try_from(part).unwrap_or(u32::MAX)
+        };
+        let scale = |share: &Share| Share {
+            name: Arc::clone(&share.name),
+            reserve: part(share.reserve),
+            most: match share.most {
+                u32::MAX => u32::MAX,
+                most => part(most),
+            },
+        };
+        Self {
+            list: self
+                .list
+                .as_ref()
+                .map(|list| list.iter().map(scale).collect()),
+            ..*self
+        }
+    }
+}
+
+fn is_reserved(c: char) -> bool {
+    c.is_whitespace() || c.is_control() || matches!(c, '<' | '>' | '=' | ',' | ';')
+}

@@ -1,0 +1,818 @@
+//! Shares of a quota: memory and Redis decide as a naive list of units does, to the microsecond.
+
+use std::time::Duration;
+
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::{
+    Algorithm, Decision, Error, ErrorKind, MemoryStore, Quota, Quotas, RateLimiter, RedisStore,
+    Share, Source,
+};
+
+const WINDOW: Duration = Duration::from_millis(100);
+const MICROSECOND: Duration = Duration::from_micros(1);
+const KEY: &str = "ada";
+
+/// The shares that ask: the last one is in no quota.
+const SHARES: [&str; 4] = ["a", "b", "c", "other"];
+
+/// A limit, and the reserve and the bound of each share.
+type Numbers = (u32, Vec<(&'static str, u32, u32)>);
+
+const FREE: u32 = u32::MAX;
+
+fn numbers() -> Vec<Numbers> {
+    vec![
+        (10, vec![("a", 3, FREE), ("b", 0, 4)]),
+        (10, vec![("a", 6, FREE), ("c", 2, 5)]),
+        (6, vec![("b", 2, FREE)]),
+        (12, vec![("c", 4, 4), ("b", 4, FREE), ("a", 4, 6)]),
+        (10, vec![]),
+        // A log that Redis reads in pages.
+        (1_500, vec![("a", 500, FREE), ("b", 0, 600)]),
+    ]
+}
+
+fn quota(numbers: &Numbers, algorithm: Algorithm) -> Quota {
+    let (limit, shares) = numbers;
+    let share =
+        |(name, reserve, most): &(&str, u32, u32)| Share::of(name).reserve(*reserve).at_most(*most);
+    let quota = Quota::new(*limit, WINDOW).with_algorithm(algorithm);
+    quota.shares(shares.iter().map(share))
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Check {
+        plan: usize,
+        share: usize,
+        cost: u32,
+    },
+    /// Checks. If refused with a wait, checks again a microsecond before its end, and at its end.
+    CheckAndWait {
+        plan: usize,
+        share: usize,
+        cost: u32,
+    },
+    Refund {
+        decision: usize,
+        units: u32,
+    },
+    Credit {
+        units: u32,
+    },
+    Advance(Duration),
+    SetBack(Duration),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (plan, share) = (0..numbers().len() + 1, 0..SHARES.len());
+    let cost = prop_oneof![8 => 0..5_u32, 1 => 100..700_u32];
+    let duration = prop_oneof![
+        Just(Duration::ZERO),
+        Just(MICROSECOND),
+        Just(WINDOW / 10),
+        Just(WINDOW - MICROSECOND),
+        (0..60_000_u64).prop_map(Duration::from_micros),
+    ];
+    prop_oneof![
+        12 => (plan.clone(), share.clone(), cost.clone())
+            .prop_map(|(plan, share, cost)| Step::Check { plan, share, cost }),
+        4 => (plan, share, cost).prop_map(|(plan, share, cost)| Step::CheckAndWait { plan, share, cost }),
+        8 => duration.clone().prop_map(Step::Advance),
+        2 => (0..1_000_usize, 0..5_u32).prop_map(|(decision, units)| Step::Refund { decision, units }),
+        1 => (0..6_u32).prop_map(|units| Step::Credit { units }),
+        1 => duration.prop_map(Step::SetBack),
+    ]
+}
+
+/// The units that were charged, each with its time and the name of its share.
+#[derive(Default)]
+struct Model {
+    units: Vec<(u64, &'static str)>,
+}
+
+impl Model {
+    /// Moves units in the future to now.
+    fn rewind(&mut self, now: u64) {
+        let window = micros(WINDOW);
+        let newest = self.units.iter().map(|(time, _)| *time).max();
+        if let Some(newest) = newest.filter(|newest| *newest > now) {
+            self.units.retain(|(time, _)| *time + window > newest);
+            for (time, _) in &mut self.units {
+                *time = (*time).min(now);
+            }
+        }
+    }
+
+    fn used(&self, now: u64, share: Option<&str>) -> i64 {
+        let counts = |(time, own): &&(u64, &str)| {
+            *time + micros(WINDOW) > now && share.is_none_or(|share| share == *own)
+        };
+        i64::try_from(self.units.iter().filter(counts).count()).unwrap()
+    }
+
+    /// Whether the design admits a cost, word by word.
+    fn admits(&self, (limit, shares): &Numbers, share: &str, cost: i64, now: u64) -> bool {
+        let limit = i64::from(*limit);
+        let find = |name: &str| shares.iter().find(|(own, ..)| *own == name);
+        let (reserve, most) = find(share).map_or((0, limit), |(_, reserve, most)| {
+            (i64::from(*reserve), i64::from(*most))
+        });
+        let used = self.used(now, None);
+        let named = shares.iter().map(|(name, ..)| self.used(now, Some(name)));
+        let own = match find(share) {
+            Some(_) => self.used(now, Some(share)),
+            None => used - named.clone().sum::<i64>(),
+        };
+        let without = used - named.sum::<i64>() + if find(share).is_none() { cost } else { 0 };
+        let sum: i64 = shares
+            .iter()
+            .map(|(name, reserve, _)| {
+                let charged = if *name == share { cost } else { 0 };
+                (self.used(now, Some(name)) + charged).max(i64::from(*reserve))
+            })
+            .sum();
+        used + cost <= limit
+            && own + cost <= most
+            && (own + cost <= reserve || sum + without <= limit)
+    }
+
+    /// The highest cost that is admitted.
+    fn remaining(&self, numbers: &Numbers, share: &str, now: u64) -> i64 {
+        let mut costs = 1..=i64::from(numbers.0);
+        costs
+            .find(|cost| !self.admits(numbers, share, *cost, now))
+            .map_or(numbers.0.into(), |cost| cost - 1)
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap()
+}
+
+/// All numbers of a decision.
+#[derive(Debug, PartialEq)]
+struct Fields {
+    allowed: bool,
+    quotas: Vec<(u32, u32, Duration, Option<Duration>)>,
+}
+
+fn fields(decided: &Result<Decision, Error>) -> Result<Fields, ErrorKind> {
+    let decision = decided.as_ref().map_err(Error::kind)?;
+    let quotas = decision.quotas().map(|quota| {
+        let times = (quota.reset_after(), quota.retry_after());
+        (quota.used(), quota.remaining(), times.0, times.1)
+    });
+    Ok(Fields {
+        allowed: decision.is_allowed(),
+        quotas: quotas.collect(),
+    })
+}
+
+struct Pair {
+    algorithm: Algorithm,
+    time: TestTime,
+    redis: RedisStore,
+    model: Model,
+    /// Whether the model knows what the stores know.
+    has_model: bool,
+    /// Whether a clock has stepped back, or the shares or the limit have changed.
+    has_changed: bool,
+    last_plan: usize,
+    admitted: Vec<([Decision; 2], u64, &'static str)>,
+    runtime: tokio::runtime::Runtime,
+    promised: usize,
+}
+
+impl Pair {
+    fn new(server: &RedisServer, algorithm: Algorithm, steps: &[Step]) -> Self {
+        let time = TestTime::new(server);
+        let redis = time.redis.fork().refusal_cache(Duration::ZERO);
+        let has = |is: fn(&Step) -> bool| steps.iter().any(is);
+        let gives_back = has(|step| matches!(step, Step::Refund { .. } | Step::Credit { .. }));
+        let steps_back = has(|step| matches!(step, Step::SetBack(_)));
+        let has_two = |step: &Step| match step {
+            Step::Check { plan, .. } | Step::CheckAndWait { plan, .. } => *plan == numbers().len(),
+            Step::Credit { .. } => true,
+            _ => false,
+        };
+        let is_log = algorithm == Algorithm::SlidingLog;
+        Self {
+            // What was refunded may be the newest unit, by which a step back judges the others.
+            has_model: is_log && !(gives_back && steps_back) && !steps.iter().any(has_two),
+            algorithm,
+            time,
+            redis,
+            model: Model::default(),
+            has_changed: false,
+            last_plan: usize::MAX,
+            admitted: Vec::new(),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap(),
+            promised: 0,
+        }
+    }
+
+    fn limiters(&self, plan: usize) -> [RateLimiter; 2] {
+        let quotas = match numbers().get(plan) {
+            Some(numbers) => Quotas::from(quota(numbers, self.algorithm)),
+            // A window without shares in the same log.
+            None => Quotas::from([
+                quota(&numbers()[0], self.algorithm),
+                Quota::new(14, 2 * WINDOW).with_algorithm(self.algorithm),
+            ]),
+        };
+        [
+            RateLimiter::new(self.time.memory.clone(), quotas.clone()),
+            RateLimiter::new(self.redis.clone(), quotas),
+        ]
+    }
+
+    fn check(&mut self, plan: usize, share: &'static str, cost: u32) -> Result<Fields, ErrorKind> {
+        let [memory, redis] = self.limiters(plan);
+        let [in_memory, in_redis] = [&memory, &redis].map(|limiter| {
+            let level = limiter.on(KEY).cost(cost).share(share);
+            self.runtime.block_on(RateLimiter::check_all([level]))
+        });
+        let (said, context) = (
+            fields(&in_memory),
+            format!("{cost} of {share:?} in plan {plan}"),
+        );
+        assert_eq!(said, fields(&in_redis), "{context}");
+        self.has_changed |= self.last_plan != usize::MAX && self.last_plan != plan;
+        self.last_plan = plan;
+        let now = self.time.now();
+        if self.has_model
+            && let Some(numbers) = numbers().get(plan)
+        {
+            if said.is_ok() {
+                // Of a cost that never passes, no store is asked.
+                self.model.rewind(now);
+            }
+            self.compare(numbers, share, cost, now, &said);
+        }
+        if let (Ok(in_memory), Ok(in_redis)) = (in_memory, in_redis)
+            && in_memory.held() > 0
+        {
+            // Quotas without such a share charge it as a request of no share.
+            let of_plan = numbers();
+            let of_plan = of_plan.get(plan).unwrap_or(&of_plan[0]);
+            let is_known = of_plan.1.iter().any(|(own, ..)| *own == share);
+            let share = if is_known { share } else { "other" };
+            let units = (0..cost).map(|_| (now, share));
+            self.model.units.extend(units);
+            self.admitted.push(([in_memory, in_redis], now, share));
+        }
+        said
+    }
+
+    fn compare(
+        &mut self,
+        numbers: &Numbers,
+        share: &str,
+        cost: u32,
+        now: u64,
+        said: &Result<Fields, ErrorKind>,
+    ) {
+        let admits = self.model.admits(numbers, share, cost.into(), now);
+        let context = format!("{cost} of {share:?} at {now} in {numbers:?}: {said:?}");
+        let Ok(said) = said else {
+            let empty = Model::default();
+            assert!(!empty.admits(numbers, share, cost.into(), now), "{context}");
+            return;
+        };
+        assert_eq!(said.allowed, admits, "{context}");
+        let charged = if said.allowed { i64::from(cost) } else { 0 };
+        let left = self.model.remaining(numbers, share, now);
+        assert_eq!(i64::from(said.quotas[0].1), left - charged, "{context}");
+        let find = numbers.1.iter().find(|(own, ..)| *own == share);
+        if let Some((_, reserve, _)) = find
+            && self.model.used(now, Some(share)) + i64::from(cost) <= i64::from(*reserve)
+        {
+            self.promised += 1;
+            // Nobody below its reserve is refused, but where the limit itself is used.
+            let is_full = self.model.used(now, None) + i64::from(cost) > i64::from(numbers.0);
+            assert!(said.allowed || self.has_changed && is_full, "{context}");
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Check { plan, share, cost } => {
+                let _ = self.check(plan, SHARES[share], cost);
+            }
+            Step::CheckAndWait { plan, share, cost } => {
+                self.check_and_wait(plan, SHARES[share], cost)
+            }
+            Step::Refund { decision, units } => self.refund(decision, units),
+            Step::Credit { units } => {
+                let [memory, redis] = self.limiters(0);
+                self.runtime.block_on(async {
+                    memory.admin().credit(KEY, units).await.unwrap();
+                    redis.admin().credit(KEY, units).await.unwrap();
+                });
+            }
+            Step::Advance(step) => {
+                self.time.advance(step);
+                // What has expired altogether is dropped sooner or later, which a step back would show.
+                if self.model.used(self.time.now(), None) == 0 && self.has_model {
+                    self.model.units.clear();
+                    self.admitted.clear();
+                    let limiters = self.limiters(0);
+                    for limiter in limiters {
+                        self.runtime.block_on(limiter.reset(KEY)).unwrap();
+                    }
+                    self.time.advance(Duration::ZERO);
+                }
+            }
+            Step::SetBack(step) => {
+                self.has_changed = true;
+                self.time.step_back(step);
+            }
+        }
+    }
+
+    fn refund(&mut self, decision: usize, units: u32) {
+        let [memory, redis] = self.limiters(0);
+        let count = self.admitted.len().max(1);
+        let Some(([in_memory, in_redis], time, share)) = self.admitted.get_mut(decision % count)
+        else {
+            return;
+        };
+        let held = in_memory.held();
+        self.runtime.block_on(async {
+            memory.refund(in_memory, units).await.unwrap();
+            redis.refund(in_redis, units).await.unwrap();
+        });
+        let charge = (*time, *share);
+        for _ in 0..held.min(units) {
+            let unit = self.model.units.iter().position(|unit| *unit == charge);
+            unit.map(|unit| self.model.units.remove(unit));
+        }
+    }
+
+    fn check_and_wait(&mut self, plan: usize, share: &'static str, cost: u32) {
+        let Ok(first) = self.check(plan, share, cost) else {
+            return;
+        };
+        let Some(wait) = first.quotas.iter().filter_map(|quota| quota.3).max() else {
+            return;
+        };
+        self.time.advance(wait - MICROSECOND);
+        let early = self.check(plan, share, cost).unwrap();
+        assert!(!early.allowed, "admitted before {wait:?} had passed");
+        self.time.advance(MICROSECOND);
+        let due = self.check(plan, share, cost).unwrap();
+        assert!(due.allowed, "refused after {wait:?}");
+    }
+}
+
+fn same_decisions(algorithm: Algorithm) {
+    let server = RedisServer::start();
+    let config = Config {
+        cases: 250,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let (modelled, promised) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    let law = |mut steps: Vec<Step>, kind: u8| {
+        // Sequences that the model knows, beside those with everything.
+        match kind {
+            0 => steps.retain(|step| !matches!(step, Step::SetBack(_) | Step::Credit { .. })),
+            1 => steps.retain(|step| !matches!(step, Step::Refund { .. } | Step::Credit { .. })),
+            _ => {}
+        }
+        if kind < 2 {
+            for step in &mut steps {
+                if let Step::Check { plan, .. } | Step::CheckAndWait { plan, .. } = step {
+                    *plan %= numbers().len();
+                }
+            }
+        }
+        let mut pair = Pair::new(&server, algorithm, &steps);
+        for step in &steps {
+            pair.take(step);
+        }
+        modelled.set(modelled.get() + usize::from(pair.has_model));
+        promised.set(promised.get() + pair.promised);
+    };
+    TestRunner::new(config)
+        .run(
+            &(prop::collection::vec(step(), 1..120), 0..3_u8),
+            |(steps, kind)| {
+                law(steps, kind);
+                Ok(())
+            },
+        )
+        .unwrap();
+    let one_plan = (prop::collection::vec(step(), 1..120), 0..4_usize);
+    let config = Config {
+        cases: 100,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    TestRunner::new(config)
+        .run(&one_plan, |(mut steps, only)| {
+            for step in &mut steps {
+                if let Step::Check { plan, .. } | Step::CheckAndWait { plan, .. } = step {
+                    *plan = only;
+                }
+            }
+            law(steps, 0);
+            Ok(())
+        })
+        .unwrap();
+    println!(
+        "{} sequences with a model, {} checks below a reserve",
+        modelled.get(),
+        promised.get()
+    );
+    if algorithm == Algorithm::SlidingLog {
+        assert!(modelled.get() > 100 && promised.get() > 1_000);
+    }
+}
+
+#[test]
+fn logs_decide_by_the_shares_as_a_list_of_units_does() {
+    same_decisions(Algorithm::SlidingLog);
+}
+
+#[test]
+fn buckets_decide_by_the_shares_alike_in_memory_and_redis() {
+    same_decisions(Algorithm::SlidingBuckets(7));
+}
+
+/// The error of a text, and of the constructor.
+fn problem(shares: Vec<Share>) -> String {
+    let quota = Quota::per_minute(10).try_shares(shares.clone());
+    let text = quota.unwrap_err().to_string();
+    let panics = std::panic::catch_unwind(|| Quota::per_minute(10).shares(shares));
+    assert!(panics.is_err(), "{text}");
+    text
+}
+
+#[test]
+fn shares_that_cannot_be_kept_are_errors() {
+    let of = |name: &str, reserve, most| Share::of(name).reserve(reserve).at_most(most);
+    for (shares, rule) in [
+        (
+            vec![of("a", 6, FREE), of("b", 5, FREE)],
+            "at most the limit",
+        ),
+        (vec![of("a", 6, 5)], "at least its reserve"),
+        (vec![of("a", 1, FREE), of("a", 2, FREE)], "two shares"),
+        (vec![of("", 1, FREE)], "no spaces"),
+        (vec![of("a b", 1, FREE)], "no spaces"),
+        (vec![of("a<b", 1, FREE)], "none of < >"),
+        (
+            (0..17)
+                .map(|share| of(&share.to_string(), 0, FREE))
+                .collect(),
+            "at most 16 shares",
+        ),
+    ] {
+        let text = problem(shares);
+        assert!(text.contains(rule), "{text}");
+    }
+    let sixteen = (0..16).map(|share| of(&share.to_string(), 0, FREE));
+    assert!(Quota::per_minute(10).try_shares(sixteen).is_ok());
+    let others = Algorithm::ALL
+        .iter()
+        .map(|algorithm| Quota::per_minute(9).with_algorithm(*algorithm));
+    for quota in others.chain([Quota::in_flight(9)]) {
+        let has_shares = matches!(
+            quota.algorithm(),
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_)
+        );
+        let with_shares = quota.clone().try_shares([of("a", 1, FREE)]);
+        assert_eq!(with_shares.is_ok(), has_shares, "{quota}");
+        let Ok(text) = with_shares.map(|quota| quota.to_string()) else {
+            let text = format!("{quota} a>=1");
+            assert!(text.parse::<Quota>().is_err(), "{text}");
+            continue;
+        };
+        // Nor does a quota with shares get another algorithm.
+        assert!(text.parse::<Quota>().is_ok(), "{text}");
+        let changed = std::panic::catch_unwind(|| {
+            text.parse::<Quota>()
+                .unwrap()
+                .with_algorithm(Algorithm::Gcra)
+        });
+        assert!(changed.is_err(), "{text}");
+    }
+    let limiter = || {
+        RateLimiter::new(
+            MemoryStore::new(),
+            "10/minute a>=1".parse::<Quota>().unwrap(),
+        )
+    };
+    let lease = Duration::from_secs(1);
+    let leased = limiter().try_lease(lease).unwrap_err().to_string();
+    assert!(
+        leased.contains("shares are not held in advance"),
+        "{leased}"
+    );
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let error = runtime
+        .block_on(limiter().lease(lease).check(KEY))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(
+        error
+            .to_string()
+            .contains("remove the lease, or the shares"),
+        "{error}"
+    );
+}
+
+#[test]
+fn shares_are_text() {
+    let quota = Quota::per_minute(1_000).shares([
+        Share::of("critical").reserve(200),
+        Share::of("batch").at_most(400),
+        Share::of("free").reserve(50).at_most(100),
+        Share::of("other"),
+    ]);
+    let text = "1000/minute critical>=200 batch<=400 free>=50<=100 other>=0";
+    assert_eq!(quota.to_string(), text);
+    assert_eq!(text.parse(), Ok(quota.clone()));
+    assert_eq!(
+        "1000 / 1 minute  critical>=200 batch<=400  free>=50<=100 other>=0 ".parse(),
+        Ok(quota)
+    );
+    let buckets = "9/10s sliding-buckets:5 a>=2";
+    assert_eq!(buckets.parse::<Quota>().unwrap().to_string(), buckets);
+    let list = "9/10s a>=2, 5/second; 4/hour b<=3"
+        .parse::<Quotas>()
+        .unwrap();
+    assert_eq!(list.to_string(), "9/10s a>=2, 5/second, 4/hour b<=3");
+    for (wrong, rule) in [
+        ("9/10s a>=2 b", "like critical>=200"),
+        ("9/10s a>2", "like critical>=200"),
+        ("9/10s a=2", "the algorithm is"),
+        ("9/10s a<=2>=1", "like critical>=200"),
+        ("9/10s a>=-1", "like critical>=200"),
+        ("9/10s >=1", "no spaces"),
+        ("9/10s gcra a>=1", "counted by a sliding-log"),
+        ("9/10s a>=5 b>=5", "at most the limit"),
+        ("a>=5", "LIMIT/WINDOW"),
+    ] {
+        let error = wrong.parse::<Quota>().unwrap_err().to_string();
+        assert!(error.contains(rule), "{wrong}: {error}");
+    }
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn shares_are_deserialized_from_text_and_maps() {
+    let quota: Quota = "9/10s a>=2 b<=3".parse().unwrap();
+    for (written, read) in [
+        (serde_json::json!("9/10s a>=2 b<=3"), quota.clone()),
+        (
+            serde_json::json!({"limit": 9, "window": "10s", "name": "own", "shares": "a>=2 b<=3"}),
+            quota.with_name("own"),
+        ),
+    ] {
+        assert_eq!(serde_json::to_value(&read).unwrap(), written);
+        assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), read);
+    }
+    let wrong = serde_json::json!({"limit": 9, "window": "10s", "shares": "a>=10"});
+    let error = serde_json::from_value::<Quota>(wrong)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("at most the limit"), "{error}");
+}
+
+/// A limit of 40, of which 10 are kept for `idle`.
+fn contended(store: impl tollgate::Store) -> RateLimiter {
+    let quota = Quota::per_minute(40)
+        .shares([Share::of("idle").reserve(10), Share::of("busy").at_most(25)]);
+    RateLimiter::new(store, quota)
+}
+
+/// Checks as two shares and as none, from many tasks at once. Returns the units that were admitted.
+async fn hammer(limiter: &RateLimiter, key: &str) -> u32 {
+    let tasks = (0..16).map(|task| {
+        let (limiter, key) = (limiter.clone(), key.to_owned());
+        tokio::spawn(async move {
+            let mut admitted = 0;
+            for check in 0..6 {
+                let level = limiter.on(&*key).cost(1 + check % 2);
+                let level = if task % 2 == 0 {
+                    level.share("busy")
+                } else {
+                    level
+                };
+                let decision = RateLimiter::check_all([level]).await.unwrap();
+                admitted += if decision.is_allowed() {
+                    1 + check % 2
+                } else {
+                    0
+                };
+            }
+            admitted
+        })
+    });
+    let mut admitted = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        admitted += task.await.unwrap();
+    }
+    admitted
+}
+
+#[test]
+fn threads_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once() {
+    let server = RedisServer::start();
+    let redis = RedisStore::open(&server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(30));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        for limiter in [contended(MemoryStore::new()), contended(redis)] {
+            for run in 0..50 {
+                let key = run.to_string();
+                let admitted = hammer(&limiter, &key).await;
+                // Whatever came first: a cost of 2 may leave one unit.
+                assert!((29..=30).contains(&admitted), "{admitted}");
+                let idle = limiter.on(&*key).cost(10).share("idle");
+                assert!(
+                    RateLimiter::check_all([idle]).await.unwrap().is_allowed(),
+                    "{run}"
+                );
+                let refused = RateLimiter::check_all([limiter.on(&*key).cost(2)]).await;
+                assert!(!refused.unwrap().is_allowed());
+            }
+        }
+    });
+}
+
+const SERVER: &str = "TOLLGATE_SHARES_SERVER";
+const REPORT: &str = "admitted units: ";
+
+#[test]
+fn processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let limiter = |url: &str| {
+        contended(
+            RedisStore::open(url)
+                .unwrap()
+                .deadline(Duration::from_secs(30)),
+        )
+    };
+    if let Ok(url) = std::env::var(SERVER) {
+        let limiter = limiter(&url);
+        for run in 0..20 {
+            let admitted = runtime.block_on(hammer(&limiter, &run.to_string()));
+            println!("\n{REPORT}{run} {admitted}");
+        }
+        return;
+    }
+    let server = RedisServer::start();
+    let test =
+        "shares::processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once";
+    let children: Vec<_> = (0..4)
+        .map(|_| {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let child = child
+                .args([test, "--exact", "--nocapture"])
+                .env(SERVER, server.url());
+            child.stdout(std::process::Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut admitted = [0_u32; 20];
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in text.lines().filter_map(|line| line.strip_prefix(REPORT)) {
+            let (run, units) = line.split_once(' ').unwrap();
+            admitted[run.parse::<usize>().unwrap()] += units.parse::<u32>().unwrap();
+        }
+    }
+    let limiter = limiter(&server.url());
+    for (run, admitted) in admitted.into_iter().enumerate() {
+        assert!((29..=30).contains(&admitted), "{admitted} in run {run}");
+        let key = run.to_string();
+        let idle = limiter.on(&*key).cost(10).share("idle");
+        let idle = runtime.block_on(RateLimiter::check_all([idle]));
+        assert!(idle.unwrap().is_allowed(), "{run}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_share_is_remembered_apart_from_the_others() {
+    let server = RedisServer::start();
+    let limiter = contended(RedisStore::open(&server.url()).unwrap());
+    let check = |share: &'static str, cost| {
+        let level = limiter.on(KEY).cost(cost).share(share);
+        async { RateLimiter::check_all([level]).await.unwrap() }
+    };
+    assert!(check("busy", 25).await.is_allowed());
+    assert!(!check("busy", 5).await.is_allowed());
+    let again = check("busy", 5).await;
+    assert_eq!(again.source(), Source::RefusalCache);
+    assert_eq!(
+        (again.remaining(), again.quotas().next().unwrap().share()),
+        (0, Some("busy"))
+    );
+    let other = check("other", 5).await;
+    assert!(other.is_allowed());
+    assert_eq!(other.quotas().next().unwrap().share(), None);
+    assert!(check("idle", 10).await.is_allowed());
+}
+
+#[tokio::test]
+async fn what_is_given_back_belongs_to_the_share_that_was_charged() {
+    let server = RedisServer::start();
+    for limiter in [
+        contended(MemoryStore::new()),
+        contended(RedisStore::open(&server.url()).unwrap()),
+    ] {
+        let check = |share: &'static str, cost| {
+            let level = limiter.on(KEY).cost(cost).share(share);
+            async { RateLimiter::check_all([level]).await.unwrap() }
+        };
+        let mut busy = check("busy", 20).await;
+        let idle = check("idle", 12).await;
+        assert_eq!(check("busy", 0).await.remaining(), 5);
+        limiter.refund(&mut busy, 15).await.unwrap();
+        assert_eq!(check("busy", 0).await.remaining(), 20);
+        limiter.settle(idle, 4).await.unwrap();
+        // 40 less 5 of busy, and 10 that are used or kept for idle.
+        assert_eq!(check("other", 0).await.remaining(), 25);
+        assert_eq!(check("idle", 0).await.remaining(), 31);
+    }
+}
+
+/// The bytes of the log of the only key.
+fn stored(server: &RedisServer) -> Vec<u8> {
+    let mut connection = server.connect();
+    let mut keys: Vec<String> = redis::cmd("KEYS")
+        .arg("*:log")
+        .query(&mut connection)
+        .unwrap();
+    let key = keys.pop().unwrap();
+    redis::cmd("GET").arg(key).query(&mut connection).unwrap()
+}
+
+#[tokio::test]
+async fn a_log_has_a_column_for_each_share_that_was_charged_and_callers_without_shares_copy_them() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).unwrap();
+    let shares = contended(store.clone());
+    let plain = RateLimiter::new(store.clone(), Quota::per_minute(40));
+    let check = |share: &'static str| {
+        let level = shares.on(KEY).share(share);
+        async { RateLimiter::check_all([level]).await.unwrap() }
+    };
+    let mut sizes = Vec::new();
+    for _ in 0..2 {
+        plain.check(KEY).await.unwrap();
+        sizes.push(stored(&server).len());
+    }
+    for share in ["busy", "busy", "idle", "other"] {
+        check(share).await;
+        let value = stored(&server);
+        assert_eq!(value[12], b's');
+        sizes.push(value.len());
+    }
+    let left = check("idle").await.remaining();
+    plain.check(KEY).await.unwrap();
+    assert_eq!(check("idle").await.remaining(), left - 2);
+    sizes.push(stored(&server).len());
+    let bytes = |columns: usize, runs: usize| match columns {
+        0 => 29 + 12 * runs,
+        columns => 30 + 8 * columns + (12 + 4 * columns) * runs,
+    };
+    let expected = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6), (2, 9)];
+    assert_eq!(sizes, expected.map(|(columns, runs)| bytes(columns, runs)));
+}
+
+#[test]
+fn columns_without_units_go_with_the_next_trim_so_that_the_log_is_a_plain_one_again() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let quota = quota(&numbers()[0], Algorithm::SlidingLog);
+    let shares = RateLimiter::new(time.redis.clone(), quota);
+    let plain = RateLimiter::new(time.redis.clone(), Quota::new(10, WINDOW));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime
+        .block_on(RateLimiter::check_all([shares.on(KEY).share("a")]))
+        .unwrap();
+    assert_eq!(stored(&server)[12], b's');
+    for _ in 0..4 {
+        time.advance(WINDOW / 2);
+        runtime.block_on(plain.check(KEY)).unwrap();
+    }
+    assert_eq!(stored(&server)[12], b'l');
+}
