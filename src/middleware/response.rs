@@ -137,8 +137,29 @@ impl ResponseFinisher {
         mut self,
         response: Response<B>,
     ) -> (Response<B>, Option<HeldPermit>) {
+        if self.config.observes {
+            self.observe(&response);
+        }
         let permit = self.permit.take().filter(|_| self.has_body(&response));
         (self.with_headers(response), permit)
+    }
+
+    /// Holds the key of the layer's own limiter back if the upstream has told so.
+    #[cold]
+    fn observe<B>(&self, response: &Response<B>) {
+        let decision = match &self.passed {
+            Passed::Admitted(decision, _) => decision.view(),
+            Passed::Reserved(reservation) => reservation.decision(),
+            Passed::DryRun(_) => return,
+        };
+        let limiter = &self.config.first.limiter;
+        let mut levels = decision.levels();
+        let own = levels.find(|level| level.limiter() == &*limiter.name);
+        // A layer of this crate around the client has answered instead of the upstream.
+        let is_rejection = response.extensions().get::<Rejection>().is_some();
+        if let Some(key) = own.and_then(|own| own.key()).filter(|_| !is_rejection) {
+            limiter.observe(key, response);
+        }
     }
 
     /// Returns whether a body follows the head (RFC 9110, section 6.4.1).

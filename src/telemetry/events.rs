@@ -16,8 +16,8 @@ use crate::clock::Clock;
 use crate::decision::{DecisionView, LevelDecision};
 use crate::key::Key;
 
-/// The most refusals per second and limiter that are logged at level info, and the most automatic blocks; the others
-/// are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
+/// The most refusals per second and limiter that are logged at level info, the most automatic blocks, and the most keys
+/// that are held back; the others are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
 const MAX_INFO_PER_SECOND: u64 = 10;
 
 /// Logs a refusal at a level.
@@ -53,12 +53,27 @@ macro_rules! block {
     };
 }
 
+/// Logs at a level that a key is held back.
+macro_rules! hold {
+    ($level:ident, $limiter:ident, $key:ident, $duration:ident $(, $left_out:ident)?) => {
+        $level!(
+            target: "tollgate::block",
+            limiter = $limiter,
+            key_alias = key_alias($key),
+            duration = $duration.as_secs_f64(),
+            $($left_out,)?
+            "key held back: the upstream has told when to send again"
+        )
+    };
+}
+
 /// The events of one limiter.
 #[derive(Debug)]
 pub(super) struct Events {
     clock: Clock,
     refusals: Turns,
     blocks: Turns,
+    holds: Turns,
 }
 
 /// The events of one kind that are logged at info.
@@ -76,6 +91,7 @@ impl Default for Events {
             clock: Clock::monotonic(),
             refusals: Turns::default(),
             blocks: Turns::default(),
+            holds: Turns::default(),
         }
     }
 }
@@ -114,6 +130,14 @@ impl Events {
         match is_info.then(|| self.blocks.take(self.second())).flatten() {
             Some(left_out) => block!(info, limiter, key, duration, blocks, left_out),
             None => block!(debug, limiter, key, duration, blocks),
+        }
+    }
+
+    pub(super) fn log_hold(&self, limiter: &str, key: &Key, duration: Duration) {
+        let is_info = enabled!(target: "tollgate::block", Level::INFO);
+        match is_info.then(|| self.holds.take(self.second())).flatten() {
+            Some(left_out) => hold!(info, limiter, key, duration, left_out),
+            None => hold!(debug, limiter, key, duration),
         }
     }
 

@@ -23,6 +23,11 @@ const BLOCKS: Family = Family {
     unit: Unit::Count,
     description: "Keys that were blocked because they were refused too often.",
 };
+const UPSTREAM_ANSWERS: Family = Family {
+    name: "tollgate_upstream_answers_total",
+    unit: Unit::Count,
+    description: "Answers of upstreams that said when to send again, by whether it made sense.",
+};
 const STORE_DURATION: Family = Family {
     name: "tollgate_store_duration_seconds",
     unit: Unit::Seconds,
@@ -56,6 +61,8 @@ pub(crate) struct CheckCounts {
     /// Indexed by outcome, then by source.
     counts: Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>,
     blocks: CachedHandle<Counter>,
+    /// Indexed by whether the answer made sense.
+    upstream_answers: [CachedHandle<Counter>; 2],
 }
 
 impl CheckCounts {
@@ -64,6 +71,7 @@ impl CheckCounts {
             limiter: Arc::clone(limiter),
             counts: Box::default(),
             blocks: CachedHandle::default(),
+            upstream_answers: Default::default(),
         }
     }
 
@@ -80,6 +88,22 @@ impl CheckCounts {
         let key = || Key::from_parts(BLOCKS.name, vec![label()]);
         self.blocks
             .record(&BLOCKS, key, |counter| counter.increment(blocks));
+    }
+
+    /// Counts an answer of an upstream that said when to send again.
+    pub(crate) fn count_upstream_answer(&self, makes_sense: bool) {
+        for (index, answers) in self.upstream_answers.iter().enumerate() {
+            let is_counted = index == usize::from(makes_sense);
+            let outcome = if index == 1 { "held_back" } else { "ignored" };
+            let key = || {
+                let limiter = Label::new("limiter", self.limiter.to_string());
+                let outcome = Label::from_static_parts("outcome", outcome);
+                Key::from_parts(UPSTREAM_ANSWERS.name, vec![limiter, outcome])
+            };
+            answers.record(&UPSTREAM_ANSWERS, key, |answers| {
+                answers.increment(u64::from(is_counted));
+            });
+        }
     }
 
     /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter. It would miss
