@@ -94,6 +94,7 @@ async fn everything() {
     checks(Foreign, 1).await;
     blocked().await;
     blocked_after_refusals().await;
+    held_back().await;
     requests().await;
     policies().await;
     crowd().await;
@@ -165,6 +166,18 @@ async fn blocked_after_refusals() {
     for _ in 0..2 {
         let _ = limiter.check(WHO).await.expect("a decision");
     }
+}
+
+/// An upstream tells to wait, and then something that makes no sense.
+async fn held_back() {
+    let limiter = limiter(MemoryStore::new()).name("upstream");
+    for seconds in ["60", "-1"] {
+        let response = http::Response::builder().status(429);
+        let response = response.header("retry-after", seconds).body(());
+        limiter.observe(WHO, &response.expect("a response"));
+    }
+    let decision = limiter.check(WHO).await.expect("a decision");
+    assert_eq!(decision.source(), Source::HeldBack);
 }
 
 /// The number of refusals at once.
