@@ -147,7 +147,7 @@ async fn all_processes_obey_within_a_second_and_for_as_long() {
     println!("another process obeys after {slowest:.3?} at most");
     assert!(slowest < 3 * SECOND / 2, "{slowest:?}");
     for (key, left) in times_to_live(&mut server.connect()) {
-        assert!((1..70_000).contains(&left), "{key}: {left}");
+        assert!((1..130_000).contains(&left), "{key}: {left}");
     }
 }
 
