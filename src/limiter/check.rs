@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::automatic_blocks::count_refusals;
-use super::holds::is_held_meanwhile;
+use super::hold_back::is_held_meanwhile;
 use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
 use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};

@@ -19,7 +19,7 @@ impl RateLimiter {
     /// - Any response with **no units left** holds the key back until the reset of that limit. Other numbers change
     ///   nothing.
     ///
-    /// [The guide](crate::guide::upstreams#which-headers-are-understood) has the table of all headers. Without any of
+    /// [The guide](crate::guide::upstreams#headers-that-are-understood) has the table of all headers. Without any of
     /// them, nothing is held back, not even by a 429.
     ///
     /// A wait is counted from the `Date` of the response, if it has one, so that the clocks of both sides may differ. What
