@@ -49,6 +49,7 @@
 //! | item | what it is for |
 //! |---|---|
 //! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
+//! | [`OutboundLayer`] | a client that stays below the limit of an upstream, and obeys its answers |
 //! | [`RateLimiter`], [`LevelCheck`] | checks without HTTP, of one key or several; [`Admin`] for operators |
 //! | [`Permit`], [`Acquired`], [`PermitHandle`] | slots of a quota [in flight](guide::in_flight), and how a handler keeps them |
 //! | [`Quota`], [`Share`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
@@ -137,9 +138,9 @@ pub use limiter::{
     Acquired, Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, Permit, RateLimiter,
 };
 pub use middleware::{
-    Headers, IetfDraft, Level, MissingKey, PermitHandle, RateLimit, RateLimitLayer, Rejection,
-    RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
-    cors, plain_text, problem_json, problem_json_typed,
+    Headers, IetfDraft, Level, MissingKey, OutboundLayer, PermitHandle, RateLimit, RateLimitLayer,
+    Rejection, RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture,
+    WouldReject, cors, plain_text, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas, Share};
 #[cfg(feature = "redis")]

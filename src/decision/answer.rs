@@ -236,6 +236,8 @@ pub enum Source {
     Fallback,
     /// The block list of this process: an operator [blocked](crate::Admin::block) the key.
     Block,
+    /// The answer of an upstream: it told this process, or another one, to [wait](crate::RateLimiter::observe).
+    HeldBack,
     /// A store outside this crate.
     Other,
     /// Nothing: there are no quotas, or the store failed and the policy is
@@ -246,13 +248,14 @@ pub enum Source {
 impl Source {
     /// All sources, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Redis,
         Self::Lease,
         Self::Memory,
         Self::RefusalCache,
         Self::Fallback,
         Self::Block,
+        Self::HeldBack,
         Self::Other,
         Self::None,
     ];
@@ -266,6 +269,7 @@ impl Source {
             Self::RefusalCache => "refusal_cache",
             Self::Fallback => "fallback",
             Self::Block => "block",
+            Self::HeldBack => "held_back",
             Self::Other => "other",
             Self::None => "none",
         }

@@ -14,7 +14,7 @@
 //! | | [Leases](leases) | How do I admit requests from memory without exceeding the limit? |
 //! | | [In flight](in_flight) | How do I limit what runs at the same time, over all processes? |
 //! | **Other services** | [Clients](clients) | What do clients of my service see? |
-//! | | [Upstreams](upstreams) | How do I stay below the limit of a service that I call? |
+//! | | [Calling other services](upstreams) | How do I stay below the limit of a service that I call, and obey it? |
 //! | **Run** | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, regions, Kubernetes |
 //! | | [Cluster and hash tags](cluster) | What changes on Redis Cluster? |
 //! | | [Capacity](capacity) | How much memory and CPU does Redis need, and how fast is a check? |

@@ -61,6 +61,9 @@ pub struct Key {
 /// The tag of the name under which a limiter counts its automatic blocks.
 const BLOCKS_TAG: &str = "blocks=";
 
+/// The tag of the name under which the keys of a limiter are held back.
+const HOLDS_TAG: &str = "held=";
+
 impl Key {
     /// Creates a key from any bytes, which may be empty.
     #[must_use]
@@ -190,6 +193,13 @@ impl Key {
     pub(crate) fn blocks_of_limiter(&self) -> Self {
         Self::with_text(StoredText::new(|text| {
             write!(text, "{BLOCKS_TAG}{}", self.as_str())
+        }))
+    }
+
+    /// Returns the name under which the keys of the limiter of this name are held back, as the other name for its blocks.
+    pub(crate) fn holds_of_limiter(&self) -> Self {
+        Self::with_text(StoredText::new(|text| {
+            write!(text, "{HOLDS_TAG}{}", self.as_str())
         }))
     }
 

@@ -125,9 +125,13 @@ impl Admin {
         let key = key.into_key();
         limiter.store.block_list().refresh().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
-        let blocked_for = limiter.store.block_list().blocked_for(&limiter.scope, &key);
+        let list = limiter.store.block_list();
+        let block = list.blocked_for(&limiter.scope, &key);
+        let hold = list.blocked_for(&limiter.holds.name, &key);
+        let blocked_for = block.max(hold);
         let block_reason = match blocked_for {
             None => None,
+            Some(_) if hold > block => Some(BlockReason::HeldBack),
             Some(_) => Some(self.reason(&key).await?),
         };
         let (holders, own_holder) = self.holders(&key).await?;
@@ -245,8 +249,16 @@ impl Admin {
     pub async fn block(&self, key: impl IntoKey, duration: Duration) -> Result<(), Error> {
         let key = key.into_key();
         self.forget_wait(&key);
-        let block = Block::new(&self.limiter.scope, &key, duration);
-        self.limiter.store.block(block).await?;
+        let RateLimiter {
+            store,
+            scope,
+            holds,
+            ..
+        } = &self.limiter;
+        store.block(Block::new(scope, &key, duration)).await?;
+        if duration.is_zero() {
+            store.block(Block::new(&holds.name, &key, duration)).await?;
+        }
         let forgotten = self.block_counts().forget(&key).await;
         // A key can be blocked even if its counts are on another server, which is down.
         if duration.is_zero() {
@@ -256,8 +268,8 @@ impl Admin {
         }
     }
 
-    /// Unblocks a key, and forgets its [automatic](crate::BlockRule) blocks and the refusals that were counted for the
-    /// next one. Does nothing if the key is not blocked and has neither. If this limiter does not have the
+    /// Unblocks a key, also if an [upstream](RateLimiter::observe) holds it back. It also forgets its
+    /// [automatic](crate::BlockRule) blocks and the refusals that were counted for the next one. Does nothing if the key is not blocked and has neither. If this limiter does not have the
     /// [rule](RateLimiter::block_after), refusals of other processes since the block stay.
     ///
     /// # Errors
@@ -268,7 +280,8 @@ impl Admin {
         self.block(key, Duration::ZERO).await
     }
 
-    /// Returns the blocked keys of this limiter with the time until each is unblocked, the longest first.
+    /// Returns the blocked keys of this limiter, and those that an upstream holds back, with the time until each is
+    /// unblocked, the longest first.
     ///
     /// [`peek`](Self::peek) returns the reason of a block.
     ///
@@ -276,9 +289,20 @@ impl Admin {
     ///
     /// Returns an error if the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
-        let RateLimiter { store, scope, .. } = &self.limiter;
+        let RateLimiter {
+            store,
+            scope,
+            holds,
+            ..
+        } = &self.limiter;
         store.block_list().refresh().await?;
         let mut blocked = store.block_list().of_limiter(scope);
+        blocked.extend(store.block_list().of_limiter(&holds.name));
+        // Of a key that is both, the longer time stays.
+        blocked.sort_by(|(key, left), (other_key, other_left)| {
+            key.cmp(other_key).then_with(|| other_left.cmp(left))
+        });
+        blocked.dedup_by(|(key, _), (other_key, _)| key == other_key);
         blocked.sort_by(|(key, left), (other_key, other_left)| {
             other_left.cmp(left).then_with(|| key.cmp(other_key))
         });
@@ -343,6 +367,8 @@ pub enum BlockReason {
         /// The number of automatic blocks of the key that are not forgotten, with this one.
         blocks: u32,
     },
+    /// An upstream has told [when to send again](RateLimiter::observe).
+    HeldBack,
 }
 
 /// The status of a key, as [`Admin::peek`] returns it: the units used and left, whether it is blocked, and who holds its slots.
@@ -353,9 +379,9 @@ pub struct KeyStatus {
     /// [source](DecisionView::source) is [`Source::Fallback`](crate::Source::Fallback), the store failed, and the numbers
     /// come from this process.
     pub view: DecisionView,
-    /// The time until the key is unblocked. `None` if it is not blocked.
+    /// The time until the key is unblocked, or no longer held back. `None` if it is neither.
     pub blocked_for: Option<Duration>,
-    /// The reason why the key is blocked. `None` if it is not blocked.
+    /// The reason why the key is blocked: the one that ends later. `None` if it is not blocked.
     pub block_reason: Option<BlockReason>,
     /// The processes that hold slots of quotas [in flight](crate::Quota::in_flight), the most slots first. `held` is the
     /// number of slots, and `lease` is what is left of the lease: if the process is killed, the slots return after that. Empty

@@ -7,6 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::automatic_blocks::count_refusals;
+use super::hold_back::is_held_meanwhile;
 use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
 use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};
@@ -174,6 +175,10 @@ impl RateLimiter {
     /// [`retry_after`](DecisionView::retry_after), but at most one second, and checks again: units may have been
     /// refunded meanwhile. Waiting calls form no queue, so another call may take the units first.
     ///
+    /// While an upstream [holds the key back](Self::observe), it waits until that ends. Then the waiting calls of a process
+    /// are checked in the order in which they began to wait, one after the other at the rate of the limit, or each
+    /// second if the limit is slower.
+    ///
     /// `max_wait` is counted from the call. If the next wait would end later, the refusal is returned at
     /// once; its `retry_after` is the wait that is still needed. An error is returned at once, too, unless
     /// [`wait_through_outages`](Self::wait_through_outages) is set.
@@ -254,9 +259,15 @@ impl RateLimiter {
         async move {
             let mut wait = Wait::new(max_wait);
             loop {
-                let checked = decide_within_limits(&levels).await;
-                let checks_again = match &checked {
-                    Ok(decision) => wait.after_decision(decision.view()).await,
+                let mut checked = decide_within_limits(&levels).await;
+                let checks_again = match &mut checked {
+                    Ok(decision)
+                        if decision.is_allowed() && is_held_meanwhile(&levels, decision.view()) =>
+                    {
+                        give_back(&levels, decision).await;
+                        true
+                    }
+                    Ok(decision) => wait.after_decision(&levels, decision.view()).await,
                     Err(failure) if wait_through_outages(&levels, failure) => {
                         wait.after_failure(&failure.error).await
                     }
@@ -298,6 +309,13 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
     match check.start(levels) {
         Poll::Ready(checked) => checked,
         Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
+    }
+}
+
+/// Gives all units of an admitted check back. If the store fails, they stay charged.
+async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision) {
+    for (index, level) in levels.iter().enumerate() {
+        let _ = level.limiter.settle_at(decision, index, 0).await;
     }
 }
 

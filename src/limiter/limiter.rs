@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
+use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
 use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
@@ -65,6 +66,8 @@ pub struct RateLimiter {
     pub(super) lease: Option<Arc<Lease>>,
     /// `None` if no key is blocked automatically.
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
+    /// The keys that upstreams hold back.
+    pub(super) holds: Arc<Holds>,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
     /// How long a permit is waited for, if it was set, and how many calls may wait for a key.
@@ -97,6 +100,7 @@ impl RateLimiter {
             quotas: quotas.into_quotas(),
             telemetry: Arc::new(Telemetry::new(&name, None)),
             name,
+            holds: Holds::new(&scope, DEFAULT_MAX_HOLD),
             scope,
             on_failure: None,
             lease: None,
@@ -140,6 +144,7 @@ impl RateLimiter {
         self.name = name.as_ref().into();
         self.scope = Key::from(&*self.name);
         self.id.name = self.scope.fingerprint();
+        self.holds = self.holds.renamed(&self.scope);
         self.first_check = Arc::default();
         self.permits = Arc::default();
         self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
@@ -365,14 +370,6 @@ impl RateLimiter {
         }
     }
 
-    /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
-    #[inline(always)]
-    pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
-        let left = self.store.block_list().lookup(counted_key)?;
-        let blocks = self.automatic_blocks.as_ref();
-        Some(blocks.map_or(left, |blocks| left.max(blocks.wait_of(counted_key.key))))
-    }
-
     /// Returns how long a refusal is remembered at most: other processes return units when their lease ends.
     pub(super) fn max_refusal_age(&self) -> Duration {
         let lease = self.lease.as_ref();
@@ -469,6 +466,7 @@ impl fmt::Debug for RateLimiter {
             on_failure,
             lease,
             automatic_blocks,
+            holds: _,
             waits_through_outages,
             telemetry: _,
             max_wait: _,

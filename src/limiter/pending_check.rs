@@ -4,7 +4,7 @@
 //!    and key.
 //! 2. The check is admitted if every level admits its cost. Then every level is charged. Otherwise, none is.
 //! 3. A level without quotas admits. It is not counted.
-//! 4. If a key is blocked, or remembered as refused, the store is not asked.
+//! 4. If a key is blocked, held back, or remembered as refused, the store is not asked.
 //! 5. The store decides all levels in one atomic step, if their keys are in one [group](crate::Store::atomic_group).
 //!    Otherwise the groups are asked in turn, by `groups.rs`.
 //! 6. If the store fails, `failure.rs` applies the policy of each level.
@@ -94,7 +94,7 @@ enum Step {
     AskForAll,
     /// To ask the store for what this process cannot decide.
     AskForSome,
-    /// To refuse a blocked key.
+    /// To refuse a key that is blocked or held back.
     Refuse,
     /// To fail, because a cost cannot be charged at once.
     Fail(CheckError),
@@ -214,9 +214,9 @@ impl PendingCheck {
         }
         if !self.ignores_blocks
             && let Some(key) = level.key()
-            && let Some(left) = limiter.blocked_for(limiter.counted_key(quotas, key))
+            && let Some((left, source)) = limiter.blocked_for(limiter.counted_key(quotas, key))
         {
-            *answer = blocked(quotas, cost, left);
+            *answer = blocked(quotas, cost, left, source);
             self.levels.set_state(index, LevelState::Answered);
             self.refuse();
         } else if failure.is_some() || limiter.lease.is_some() {
@@ -724,14 +724,14 @@ pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
     quotas.min_limit().filter(|limit| cost > *limit)
 }
 
-/// Refuses a check of a blocked key.
+/// Refuses a check of a key that is blocked or held back.
 ///
 /// A cost above a limit has no wait: it does not pass after the block either.
 #[cold]
-fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
+fn blocked(quotas: &Quotas, cost: u32, left: Duration, source: Source) -> Answer {
     let wait = exceeded_limit(quotas, cost).is_none().then_some(left);
     let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
-    Answer::new(Source::Block, quotas.iter().map(refused))
+    Answer::new(source, quotas.iter().map(refused))
 }
 
 /// Returns the error for a store whose answer has another number of quotas than the check.

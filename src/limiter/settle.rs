@@ -186,7 +186,7 @@ impl RateLimiter {
     }
 
     /// Settles one level, which then holds nothing more.
-    async fn settle_at(
+    pub(super) async fn settle_at(
         &self,
         decision: &mut Decision,
         index: usize,

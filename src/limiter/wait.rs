@@ -1,20 +1,17 @@
 //! Waits for units: after each check, whether to check again, and when.
 
 use std::error::Error as StdError;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::limiter::RateLimiter;
+use super::pending_check::Limiters;
+use super::turn::{Turn, random};
 use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::telemetry::LineInterval;
-
-/// The maximum wait before a refused check is repeated. Meanwhile, other callers may refund units, or a failed
-/// store may recover.
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The maximum waits before a failed check is repeated: the first one, and the last one.
 const FIRST_OUTAGE_BACKOFF: Duration = Duration::from_millis(50);
@@ -109,6 +106,7 @@ pub(in crate::limiter) struct Wait {
     max_wait: Duration,
     /// The failed checks since the last answer of the store.
     failures: u32,
+    turn: Turn,
 }
 
 impl Wait {
@@ -117,13 +115,20 @@ impl Wait {
             started_at: Instant::now(),
             max_wait,
             failures: 0,
+            turn: Turn::default(),
         }
     }
 
     /// Sleeps after a refusal that a longer wait may change. Returns whether to check again.
-    pub(in crate::limiter) async fn after_decision(&mut self, decision: &DecisionView) -> bool {
+    pub(in crate::limiter) async fn after_decision(
+        &mut self,
+        limiters: &impl Limiters,
+        decision: &DecisionView,
+    ) -> bool {
         self.failures = 0;
-        self.sleep(backoff_after(decision, self.time_left())).await
+        let time_left = self.time_left();
+        let backoff = self.turn.backoff(limiters, decision, time_left);
+        self.sleep(backoff).await
     }
 
     /// Sleeps after a failure that may pass. Returns whether to check again.
@@ -162,13 +167,6 @@ impl Wait {
     }
 }
 
-/// Returns the wait before a refused check is repeated. `None` if it was admitted, or if it needs a longer
-/// wait than `time_left`.
-pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Option<Duration> {
-    let retry_after = decision.retry_after()?;
-    (retry_after <= time_left).then_some(retry_after.min(MAX_BACKOFF))
-}
-
 /// Returns the wait before a failed check is repeated, after this many earlier failures in a row.
 fn outage_backoff(failures: u32, random: u32) -> Duration {
     let longest = FIRST_OUTAGE_BACKOFF
@@ -176,13 +174,6 @@ fn outage_backoff(failures: u32, random: u32) -> Duration {
         .min(MAX_OUTAGE_BACKOFF);
     let half = longest / 2;
     half + half.saturating_mul(random) / u32::MAX
-}
-
-/// Returns a random number, so that workers that failed together do not check again together.
-fn random() -> u32 {
-    // The upper bits: a shift by 32 leaves 32 of them.
-    let hash = RandomState::new().hash_one(0);
-    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
 }
 
 /// Returns whether a check may pass later without a change of the set-up or of the check.

@@ -14,9 +14,10 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer};
 use super::config::LayerConfig;
 use super::outcome::{Outcome, is_refused_for_free};
-use crate::decision::DecisionView;
+use super::settlement::give_back;
+use crate::decision::{Decision, DecisionView, Source};
 use crate::error::polled_after_completion;
-use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, backoff_after};
+use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, Turn, is_held_meanwhile};
 
 /// A started check.
 #[expect(
@@ -32,10 +33,17 @@ pub(super) enum StartedCheck {
 /// The future of a check that waits for plans, for the store, or for units.
 pub(super) struct CheckFuture {
     pub(super) config: Arc<LayerConfig>,
-    /// The time from which `max_wait` counts. `None` if the layer does not wait.
-    started: Option<Instant>,
+    wait: Wait,
     levels: CheckedLevels,
     stage: Stage,
+}
+
+/// The wait of a request for units.
+#[derive(Default)]
+struct Wait {
+    /// The time from which `max_wait` counts. `None` if the layer does not wait.
+    started: Option<Instant>,
+    turn: Turn,
 }
 
 enum Stage {
@@ -60,18 +68,21 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
     if let Err(rejected) = read(config, parts, &mut levels) {
         return StartedCheck::Done(rejected);
     }
-    let started = (!config.max_wait.is_zero()).then(Instant::now);
+    let mut wait = Wait {
+        started: (!config.max_wait.is_zero()).then(Instant::now),
+        turn: Turn::default(),
+    };
     let stage = if levels.iter().any(CheckedLevel::is_looking_up) {
         Stage::LookingUpPlans
     } else {
-        match attempt(config, &mut levels, started) {
+        match attempt(config, &mut levels, &mut wait) {
             ControlFlow::Break(outcome) => return StartedCheck::Done(outcome),
             ControlFlow::Continue(stage) => stage,
         }
     };
     StartedCheck::Pending(CheckFuture {
         config: Arc::clone(config),
-        started,
+        wait,
         levels,
         stage,
     })
@@ -111,9 +122,9 @@ fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Resu
 /// Checks the levels by their quotas. Returns the outcome, or else the next stage.
 #[inline]
 fn attempt(
-    config: &LayerConfig,
+    config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    started: Option<Instant>,
+    wait: &mut Wait,
 ) -> ControlFlow<Outcome, Stage> {
     if levels.is_empty() {
         return ControlFlow::Break(Outcome::Exempt);
@@ -121,7 +132,7 @@ fn attempt(
     let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
     if levels.iter().any(|level| level.is_in_flight(config)) {
-        check.take_slots(slots_of_check(config, levels, started));
+        check.take_slots(slots_of_check(config, levels, wait.started));
     }
     for (index, level) in levels.iter().enumerate() {
         let Some(limiter) = limiters.limiter(index) else {
@@ -144,9 +155,7 @@ fn attempt(
         );
     }
     match check.start(&limiters) {
-        Poll::Ready(checked) => {
-            finish_attempt(config, levels, started, checked, check.take_permits())
-        }
+        Poll::Ready(checked) => finish_attempt(config, levels, wait, checked, check.take_permits()),
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
 }
@@ -167,19 +176,20 @@ fn slots_of_check(
 /// Returns the outcome of an attempt, or else the stage before the next one.
 #[inline(always)]
 fn finish_attempt(
-    config: &LayerConfig,
+    config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    started: Option<Instant>,
-    checked: Checked,
+    wait: &mut Wait,
+    mut checked: Checked,
     permits: Option<Box<SlotsOfCheck>>,
 ) -> ControlFlow<Outcome, Stage> {
-    if let Ok(decision) = &checked
-        && !decision.is_allowed()
-    {
-        if leave_out_free(config, levels, decision.view()) {
+    if let Ok(decision) = &mut checked {
+        if decision.is_allowed() {
+            if config.observes && withdraw(config, levels, decision) {
+                return ControlFlow::Continue(Stage::Starting);
+            }
+        } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
-        }
-        if let Some(backoff) = backoff(config, levels, started, decision.view()) {
+        } else if let Some(backoff) = backoff(config, levels, wait, decision.view()) {
             return ControlFlow::Continue(Stage::Waiting(Box::pin(sleep(backoff))));
         }
     }
@@ -188,6 +198,17 @@ fn finish_attempt(
         checked,
         permits,
     ))
+}
+
+/// Gives an admission back if the upstream has held a key back since the store was asked. Returns whether it has.
+#[cold]
+fn withdraw(config: &Arc<LayerConfig>, levels: &CheckedLevels, decision: &mut Decision) -> bool {
+    let limiters = OfLayer { config, levels };
+    let is_held = !config.is_dry_run && is_held_meanwhile(&limiters, decision.view());
+    if is_held {
+        give_back(config, decision, &limiters.left_out());
+    }
+    is_held
 }
 
 /// Leaves out the rates of levels that refuse a cost of 0. Returns whether the rest has to be checked again.
@@ -223,17 +244,20 @@ fn leave_out_free(
 fn backoff(
     config: &LayerConfig,
     levels: &CheckedLevels,
-    started: Option<Instant>,
+    wait: &mut Wait,
     decision: &DecisionView,
 ) -> Option<Duration> {
-    let left = config.max_wait.saturating_sub(started?.elapsed());
+    let left = config.max_wait.saturating_sub(wait.started?.elapsed());
     // The key may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-    // A dry run delays no request. One that slots refuse has waited in line, or the line is full.
-    if config.is_dry_run || levels.iter().any(is_unknown) || decision.is_wait_estimated() {
+    // One that slots refuse has waited in line, or the line is full.
+    let has_waited = decision.is_wait_estimated() && decision.source() != Source::HeldBack;
+    // A dry run delays no request.
+    if config.is_dry_run || levels.iter().any(is_unknown) || has_waited {
         return None;
     }
-    backoff_after(decision, left)
+    let limiters = OfLayer { config, levels };
+    wait.turn.backoff(&limiters, decision, left)
 }
 
 impl CheckFuture {
@@ -274,16 +298,16 @@ impl Future for CheckFuture {
             }
             let Self {
                 config,
-                started,
+                wait,
                 levels,
                 stage,
             } = &mut *self;
             let next = match stage {
-                Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, *started),
+                Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, wait),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
                     let permits = check.take_permits();
-                    finish_attempt(config, levels, *started, checked, permits)
+                    finish_attempt(config, levels, wait, checked, permits)
                 }
                 Stage::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(cx));

@@ -43,6 +43,8 @@ pub(super) struct LayerConfig {
     pub(super) closes_rejected_uploads: bool,
     /// `Some` if nothing is rejected.
     pub(super) is_dry_run: bool,
+    /// Whether the service is a client, whose responses hold keys back.
+    pub(super) observes: bool,
     pub(super) diagnostics: Arc<Diagnostics>,
 }
 
@@ -66,6 +68,7 @@ impl LayerConfig {
             grpc: false,
             closes_rejected_uploads: true,
             is_dry_run: false,
+            observes: false,
             diagnostics: Arc::default(),
             first,
         }
@@ -147,6 +150,7 @@ impl fmt::Debug for LayerConfig {
             grpc,
             closes_rejected_uploads,
             is_dry_run,
+            observes,
             diagnostics: _,
         } = self;
         f.debug_struct("LayerConfig")
@@ -160,6 +164,7 @@ impl fmt::Debug for LayerConfig {
             .field("grpc", grpc)
             .field("closes_rejected_uploads", closes_rejected_uploads)
             .field("is_dry_run", is_dry_run)
+            .field("observes", observes)
             .finish_non_exhaustive()
     }
 }

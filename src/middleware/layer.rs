@@ -384,9 +384,9 @@ impl RateLimitLayer {
 
     /// Delays refused requests until units are available, for at most `max_wait`, instead of rejecting them.
     ///
-    /// Use it for outgoing requests that must stay below the limit of an upstream. Turn off the headers there,
-    /// as below: then the caller sees the upstream's headers unchanged. In front of a server, reject instead: a
-    /// waiting request holds memory and a connection, and its client may have disconnected.
+    /// For requests to an upstream, use [`OutboundLayer`](crate::OutboundLayer): it waits and obeys the upstream's
+    /// answers. In front of a server, reject instead: a waiting request holds memory and a connection, and its client
+    /// may have disconnected.
     ///
     /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
@@ -731,6 +731,11 @@ impl RateLimitLayer {
     /// ```
     pub fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {
         self.config.levels().map(|level| &level.limiter)
+    }
+
+    /// Lets the responses of an upstream hold keys back.
+    pub(super) fn observing(self) -> Self {
+        self.with(|config| config.observes = true)
     }
 
     fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {

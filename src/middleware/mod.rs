@@ -14,6 +14,7 @@ mod future;
 mod headers;
 mod layer;
 mod level;
+mod outbound;
 mod outcome;
 mod permit;
 mod rejection;
@@ -28,6 +29,7 @@ pub use future::ResponseFuture;
 pub use headers::{Headers, IetfDraft};
 pub use layer::RateLimitLayer;
 pub use level::{Level, MissingKey};
+pub use outbound::OutboundLayer;
 pub use permit::PermitHandle;
 pub use rejection::{
     Rejection, RejectionReason, WouldReject, plain_text, problem_json, problem_json_typed,

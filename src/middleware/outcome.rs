@@ -138,18 +138,18 @@ impl Outcome {
     }
 }
 
-/// Returns whether a request costs nothing at any level, and no key of it is blocked.
+/// Returns whether a request costs nothing at any level, and no key of it is blocked or held back.
 fn is_free(decision: &DecisionView) -> bool {
     let mut levels = decision.levels();
     levels.all(is_refused_for_free)
 }
 
-/// Returns whether a level refuses a cost of 0, and its key is not blocked. A slot in flight is never for free.
+/// Returns whether a level refuses a cost of 0, and its key is neither blocked nor held back. A slot in flight is never for free.
 pub(super) fn is_refused_for_free(level: LevelDecision<'_>) -> bool {
     let is_refused = level.is_asked() && !level.is_allowed();
     is_refused
         && level.cost() == 0
-        && level.source() != Source::Block
+        && !matches!(level.source(), Source::Block | Source::HeldBack)
         && !level
             .quotas()
             .any(|quota| quota.quota().is_in_flight() && !quota.is_allowed())

@@ -138,6 +138,9 @@ impl ResponseFinisher {
         head: &mut response::Parts,
         body: &B,
     ) -> Option<HeldPermit> {
+        if self.config.observes {
+            self.observe(head);
+        }
         let has_no_body = self.has_no_body(head.status);
         let Self {
             config,
@@ -173,6 +176,24 @@ impl ResponseFinisher {
             }
         }
         permit.filter(|_| !has_no_body && !body.is_end_stream())
+    }
+
+    /// Holds the key of the layer's own limiter back if the upstream has told so.
+    #[cold]
+    fn observe(&self, head: &response::Parts) {
+        let decision = match &self.passed {
+            Passed::Admitted(decision, _) => decision.view(),
+            Passed::Reserved(reservation) => reservation.decision(),
+            Passed::DryRun(_) => return,
+        };
+        let limiter = &self.config.first.limiter;
+        let mut levels = decision.levels();
+        let own = levels.find(|level| level.limiter() == &*limiter.name);
+        // A layer of this crate around the client has answered instead of the upstream.
+        let is_rejection = head.extensions.get::<Rejection>().is_some();
+        if let Some(key) = own.and_then(|own| own.key()).filter(|_| !is_rejection) {
+            limiter.observe_head(key, head.status, &head.headers);
+        }
     }
 
     /// Returns whether no body follows the head, whatever the service returns (RFC 9110, sections 6.4.1 and 15.3.6).

@@ -82,6 +82,15 @@ pub(super) fn settle(
     }
 }
 
+/// Gives all units of an admitted check back in the background.
+pub(super) fn give_back(config: &Arc<LayerConfig>, decision: &mut Decision, left_out: &LeftOut) {
+    let costs: ActualCosts = decision
+        .levels()
+        .map(|level| (level.cost() > 0).then_some(0))
+        .collect();
+    settle(config, decision, left_out, &costs);
+}
+
 /// Returns the costs for a settlement of the levels that share the cost of the layer.
 pub(super) fn shared_costs(config: &LayerConfig, left_out: &LeftOut, used: u32) -> ActualCosts {
     let levels = left_out.checked(config);

@@ -96,6 +96,16 @@ impl Telemetry {
         self.events.log_block(&self.limiter, key, duration, blocks);
     }
 
+    /// Counts an answer of an upstream that said when to send again.
+    pub(crate) fn record_upstream_answer(&self, makes_sense: bool) {
+        self.counts.count_upstream_answer(makes_sense);
+    }
+
+    /// Logs that a key is held back from now on.
+    pub(crate) fn log_hold(&self, key: &Key, duration: Duration) {
+        self.events.log_hold(&self.limiter, key, duration);
+    }
+
     /// Records a request that is exempt from limits.
     // Apart from the code of an admission.
     #[inline(never)]

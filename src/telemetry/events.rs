@@ -17,8 +17,8 @@ use crate::clock::Clock;
 use crate::decision::{DecisionView, LevelDecision, QuotaDecision};
 use crate::key::Key;
 
-/// The most refusals per second and limiter that are logged at level info, and the most automatic blocks; the others
-/// are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
+/// The most refusals per second and limiter that are logged at level info, the most automatic blocks, and the most keys
+/// that are held back; the others are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
 const MAX_INFO_PER_SECOND: u64 = 10;
 
 /// Logs a refusal at a level.
@@ -54,6 +54,20 @@ macro_rules! block {
     };
 }
 
+/// Logs at a level that a key is held back.
+macro_rules! hold {
+    ($level:ident, $limiter:ident, $key:ident, $duration:ident $(, $left_out:ident)?) => {
+        $level!(
+            target: "tollgate::block",
+            limiter = $limiter,
+            key_alias = key_alias($key),
+            duration = $duration.as_secs_f64(),
+            $($left_out,)?
+            "key held back: the upstream has told when to send again"
+        )
+    };
+}
+
 /// The events of one limiter.
 #[derive(Debug)]
 pub(super) struct Events {
@@ -61,6 +75,7 @@ pub(super) struct Events {
     refusals: Turns,
     blocks: Turns,
     marks: Turns,
+    holds: Turns,
 }
 
 /// The events of one kind that are logged at info.
@@ -79,6 +94,7 @@ impl Default for Events {
             refusals: Turns::default(),
             blocks: Turns::default(),
             marks: Turns::default(),
+            holds: Turns::default(),
         }
     }
 }
@@ -151,6 +167,14 @@ impl Events {
                 left_out,
                 "quota {}", mark.text()
             );
+        }
+    }
+
+    pub(super) fn log_hold(&self, limiter: &str, key: &Key, duration: Duration) {
+        let is_info = enabled!(target: "tollgate::block", Level::INFO);
+        match is_info.then(|| self.holds.take(self.second())).flatten() {
+            Some(left_out) => hold!(info, limiter, key, duration, left_out),
+            None => hold!(debug, limiter, key, duration),
         }
     }
 

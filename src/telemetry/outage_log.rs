@@ -116,7 +116,7 @@ impl OutageLog {
     pub(crate) fn record_decision(&self, limiter: &str, source: Source) {
         if !matches!(
             source,
-            Source::Lease | Source::RefusalCache | Source::Block | Source::None
+            Source::Lease | Source::RefusalCache | Source::Block | Source::HeldBack | Source::None
         ) {
             self.record_success(limiter);
         }

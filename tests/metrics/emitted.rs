@@ -95,6 +95,7 @@ async fn everything() {
     blocked().await;
     blocked_after_refusals().await;
     marked().await;
+    held_back().await;
     requests().await;
     policies().await;
     crowd().await;
@@ -175,6 +176,18 @@ async fn marked() {
     for _ in 0..2 {
         assert!(limiter.check(WHO).await.expect("a decision").is_allowed());
     }
+}
+
+/// An upstream tells to wait, and then something that makes no sense.
+async fn held_back() {
+    let limiter = limiter(MemoryStore::new()).name("upstream");
+    for seconds in ["60", "-1"] {
+        let response = http::Response::builder().status(429);
+        let response = response.header("retry-after", seconds).body(());
+        limiter.observe(WHO, &response.expect("a response"));
+    }
+    let decision = limiter.check(WHO).await.expect("a decision");
+    assert_eq!(decision.source(), Source::HeldBack);
 }
 
 /// The number of refusals at once.

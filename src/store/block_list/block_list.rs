@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use super::filter::Filter;
+use super::hold::Hold;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
@@ -27,7 +28,7 @@ const MAX_AUTOMATIC: usize = 9_000;
 const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
 
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
-/// [automatic](crate::BlockRule) blocks.
+/// [automatic](crate::BlockRule) blocks, and the keys that an [upstream](crate::RateLimiter::observe) holds back.
 ///
 /// Limiters read the list before they ask their store. So a blocked key causes no load on the store, and stays
 /// blocked while the store fails. For most other keys, a lookup costs one atomic load.
@@ -65,6 +66,8 @@ struct Inner {
     clock: Clock,
     /// Has the names of all blocked keys. Names of expired blocks stay until the list changes.
     filter: Filter,
+    /// Whether the list has no keys, so that most checks compute no name.
+    is_empty: AtomicBool,
     blocked: RwLock<Blocked>,
     refresher: Option<Refresher>,
 }
@@ -76,8 +79,17 @@ type Blocked = HashMap<Fingerprint, BlockedKey>;
 struct BlockedKey {
     limiter: Key,
     key: Key,
-    /// In microseconds of the list's clock.
+    /// In microseconds of the list's clock. 0 if the key is not in the shared list.
     expires_at: u64,
+    /// What only this process knows, of a key that an upstream holds back.
+    hold: Hold,
+}
+
+/// What a process has to tell the others of a key that it holds back.
+pub(crate) struct UnsharedHold {
+    pub(crate) left: Duration,
+    /// Whether the shared list has the key, with an earlier end.
+    pub(crate) is_listed: bool,
 }
 
 impl BlockList {
@@ -109,6 +121,7 @@ impl BlockList {
         let inner = Arc::new(Inner {
             clock,
             filter: Filter::default(),
+            is_empty: AtomicBool::new(true),
             blocked: RwLock::default(),
             refresher,
         });
@@ -120,24 +133,27 @@ impl BlockList {
         &self.inner.clock
     }
 
-    /// Returns how long a key stays blocked. Starts a refresh in the background if one is due.
+    /// Returns whether a key may be in the list, under the name of its limiter or under the name `held` of its holds.
+    /// Starts a refresh in the background if one is due.
     #[inline]
-    pub(crate) fn lookup(&self, counted_key: CountedKey<'_>) -> Option<Duration> {
+    pub(crate) fn may_contain(&self, counted_key: CountedKey<'_>, held: &Key) -> bool {
         if let Some(refresher) = &self.inner.refresher {
             refresher.refresh_if_due(self, self.inner.clock.now());
         }
-        self.remaining(counted_key.fingerprint())
+        if self.inner.is_empty.load(Ordering::Relaxed) {
+            return false;
+        }
+        let names = [counted_key.limiter, held].map(|limiter| name_of(limiter, counted_key.key));
+        names
+            .iter()
+            .any(|name| self.inner.filter.may_contain(*name))
     }
 
     /// Returns how long a key of a limiter stays blocked. `None` if it is not blocked.
     ///
     /// Starts no refresh.
     pub(crate) fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
-        self.remaining(key.fingerprint().within(limiter.fingerprint()))
-    }
-
-    #[inline]
-    fn remaining(&self, name: Fingerprint) -> Option<Duration> {
+        let name = name_of(limiter, key);
         let may_be_blocked = self.inner.filter.may_contain(name);
         may_be_blocked.then(|| self.find(name)).flatten()
     }
@@ -149,6 +165,80 @@ impl BlockList {
         let blocked = self.inner.blocked.read();
         let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         blocked.get(&name)?.remaining(now)
+    }
+
+    /// Holds a key back in this process, because an upstream has told it to wait. Never shortens a hold.
+    ///
+    /// Returns whether the key was not held back before.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are in the list.
+    pub(crate) fn hold(&self, held: &Key, key: &Key, duration: Duration) -> Result<bool, Error> {
+        let now = self.inner.clock.now();
+        let until = now.saturating_add(micros(duration));
+        self.change(|blocked| {
+            let name = name_of(held, key);
+            let known = blocked.get(&name);
+            let is_new = known.is_none_or(|known| known.remaining(now).is_none());
+            if is_new {
+                blocked.retain(|_, key| key.ends_at() > now);
+                if blocked.len() >= MAX_BLOCKED {
+                    return Err(full());
+                }
+            }
+            let entry = blocked.entry(name).or_insert_with(|| BlockedKey {
+                limiter: held.clone(),
+                key: key.clone(),
+                expires_at: 0,
+                hold: Hold::default(),
+            });
+            entry.hold.until = entry.hold.until.max(until);
+            Ok(is_new)
+        })
+    }
+
+    /// Returns what other processes have to be told of a key that this process holds back. Then it is due again
+    /// after the interval of the refreshes.
+    pub(crate) fn take_unshared(&self, held: &Key, key: &Key) -> Option<UnsharedHold> {
+        let refresher = self.inner.refresher.as_ref()?;
+        let now = self.inner.clock.now();
+        self.with(held, key, |entry| {
+            let unshared = entry.unshared(now)?;
+            let is_due = entry.hold.take_try(now, refresher.interval);
+            is_due.then_some(unshared)
+        })
+    }
+
+    /// Returns what other processes have to be told of a key, whenever they were told before.
+    pub(crate) fn unshared(&self, held: &Key, key: &Key) -> Option<UnsharedHold> {
+        let now = self.inner.clock.now();
+        self.with(held, key, |entry| entry.unshared(now))
+    }
+
+    /// Returns when a call that waits for a key is checked, after the key is no longer held back: each one `step`
+    /// later than the one before, and the first within one step, by `phase`.
+    pub(crate) fn take_turn(
+        &self,
+        held: &Key,
+        key: &Key,
+        step: Duration,
+        phase: Duration,
+    ) -> Duration {
+        let turn = self.with(held, key, |entry| Some(entry.hold.take_turn(step, phase)));
+        turn.unwrap_or_default()
+    }
+
+    /// Changes what this process knows of a key that is held back.
+    fn with<T>(
+        &self,
+        held: &Key,
+        key: &Key,
+        change: impl FnOnce(&mut BlockedKey) -> Option<T>,
+    ) -> Option<T> {
+        let blocked = self.inner.blocked.write();
+        let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        change(blocked.get_mut(&name_of(held, key))?)
     }
 
     /// Fetches the shared list for an operator.
@@ -168,14 +258,15 @@ impl BlockList {
     /// 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
     pub fn put(&self, block: Block<'_>) -> Result<bool, Error> {
         let now = self.inner.clock.now();
-        let name = (block.key.fingerprint()).within(block.limiter.fingerprint());
+        let name = name_of(block.limiter, block.key);
         self.change(|blocked| {
             if block.duration.is_zero() {
                 blocked.remove(&name);
                 return Ok(true);
             }
-            blocked.retain(|_, key| key.expires_at > now);
-            let is_known = blocked.contains_key(&name);
+            blocked.retain(|_, key| key.ends_at() > now);
+            let known = blocked.get(&name);
+            let is_known = known.is_some_and(|known| known.expires_at > now);
             let is_full = if block.is_automatic {
                 let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
                 blocked.len() >= MAX_AUTOMATIC || of_limiter.count() >= MAX_AUTOMATIC_PER_LIMITER
@@ -185,13 +276,14 @@ impl BlockList {
             if is_known && block.is_automatic {
                 return Ok(false);
             }
-            if is_full && !is_known {
+            if is_full && known.is_none() {
                 return Err(full());
             }
             let blocked_key = BlockedKey {
                 limiter: block.limiter.clone(),
                 key: block.key.clone(),
                 expires_at: now.saturating_add(micros(block.duration)),
+                hold: known.map(|known| known.hold).unwrap_or_default(),
             };
             blocked.insert(name, blocked_key);
             Ok(true)
@@ -199,21 +291,43 @@ impl BlockList {
     }
 
     /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.
+    ///
+    /// A key that this process was told to hold back is held back for as long. If the shared list had the key
+    /// before and has it no longer, an operator has unblocked it.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
+        self.replace_by(blocks, false);
+    }
+
+    /// Replaces the list by one that may have lost keys: then this process goes on to hold back its own.
+    pub(in crate::store) fn replace_by(
+        &self,
+        blocks: impl IntoIterator<Item = (Key, Key, Duration)>,
+        has_lost: bool,
+    ) {
         let now = self.inner.clock.now();
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
-            let name = key.fingerprint().within(limiter.fingerprint());
+            let name = name_of(&limiter, &key);
             let expires_at = now.saturating_add(micros(remaining));
             let blocked_key = BlockedKey {
                 limiter,
                 key,
                 expires_at,
+                hold: Hold::default(),
             };
             (name, blocked_key)
         });
-        let new: Blocked = blocks.collect();
+        let mut new: Blocked = blocks.collect();
         // The old list is freed without the lock, because up to 10 000 keys take a while.
-        drop(self.change(|blocked| std::mem::replace(blocked, new)));
+        drop(self.change(|blocked| {
+            for (name, old) in blocked.extract_if(|_, old| old.is_held(now)) {
+                if let Some(new) = new.get_mut(&name) {
+                    new.hold = old.hold;
+                } else if old.hold.until > now && (has_lost || old.expires_at <= now) {
+                    new.insert(name, old.not_listed());
+                }
+            }
+            std::mem::replace(blocked, new)
+        }));
     }
 
     /// Returns the blocked keys of a limiter, and how long each stays blocked.
@@ -232,15 +346,49 @@ impl BlockList {
         let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut blocked);
         self.inner.filter.replace(blocked.keys().copied());
+        self.inner
+            .is_empty
+            .store(blocked.is_empty(), Ordering::Relaxed);
         changed
     }
 }
 
 impl BlockedKey {
     fn remaining(&self, now: u64) -> Option<Duration> {
-        let micros = self.expires_at.checked_sub(now)?;
+        let micros = self.ends_at().checked_sub(now)?;
         (micros > 0).then(|| Duration::from_micros(micros))
     }
+
+    fn ends_at(&self) -> u64 {
+        self.expires_at.max(self.hold.until)
+    }
+
+    /// Returns whether this process knows something of the key that a new shared list does not say.
+    fn is_held(&self, now: u64) -> bool {
+        self.ends_at() > now && self.hold != Hold::default()
+    }
+
+    /// Returns what the shared list lacks of this key.
+    fn unshared(&self, now: u64) -> Option<UnsharedHold> {
+        let is_later = self.hold.is_later_than(self.expires_at);
+        let left = self.remaining(now).filter(|_| is_later)?;
+        let is_listed = self.expires_at > now;
+        Some(UnsharedHold { left, is_listed })
+    }
+
+    /// Returns the key as one that the shared list does not have.
+    fn not_listed(self) -> Self {
+        Self {
+            expires_at: 0,
+            ..self
+        }
+    }
+}
+
+/// Returns the name of a key of a limiter.
+#[inline]
+fn name_of(limiter: &Key, key: &Key) -> Fingerprint {
+    key.fingerprint().within(limiter.fingerprint())
 }
 
 /// Fetches the shared list, and replaces the content of this one.

@@ -2,6 +2,7 @@
 
 mod block_list;
 mod filter;
+mod hold;
 
 pub use block_list::BlockList;
 #[cfg(feature = "redis")]

@@ -28,6 +28,9 @@ const MIN_REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 /// exactly.
 const MAX_BLOCK_MICROS: u64 = 1 << 52;
 
+/// The version of no list.
+const NO_LIST: &str = "0";
+
 /// The block list in Redis, and the version that this process has seen.
 pub(super) struct SharedBlockList {
     client: Client,
@@ -135,7 +138,8 @@ impl SharedBlockList {
             // Locked until the list is replaced, so that no change by this process is overwritten.
             let mut known = self.known();
             if known.changes == before.changes {
-                blocks.replace(list);
+                // A list that ends with its last key outlives it, so none at all was lost with its server's data.
+                blocks.replace_by(list, version == NO_LIST);
                 known.version = version;
                 return Ok(());
             }

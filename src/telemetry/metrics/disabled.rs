@@ -20,6 +20,7 @@ impl CheckCounts {
     pub(crate) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
     pub(crate) fn count_blocks(&self, _blocks: u64) {}
     pub(crate) fn count_mark(&self, _mark: Mark, _checks: u64) {}
+    pub(crate) fn count_upstream_answer(&self, _makes_sense: bool) {}
 }
 
 #[derive(Clone, Debug)]

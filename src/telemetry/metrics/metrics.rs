@@ -29,6 +29,12 @@ const MARKS: Family = Family {
     unit: Unit::Count,
     description: "Admitted checks that a quota marked: a soft quota was exceeded, or a quota warned.",
 };
+
+const UPSTREAM_ANSWERS: Family = Family {
+    name: "tollgate_upstream_answers_total",
+    unit: Unit::Count,
+    description: "Answers of upstreams that said when to send again, by whether it made sense.",
+};
 const STORE_DURATION: Family = Family {
     name: "tollgate_store_duration_seconds",
     unit: Unit::Seconds,
@@ -63,6 +69,8 @@ pub(crate) struct CheckCounts {
     counts: Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>,
     blocks: CachedHandle<Counter>,
     marks: [CachedHandle<Counter>; Mark::ALL.len()],
+    /// Indexed by whether the answer made sense.
+    upstream_answers: [CachedHandle<Counter>; 2],
 }
 
 impl CheckCounts {
@@ -72,6 +80,7 @@ impl CheckCounts {
             counts: Box::default(),
             blocks: CachedHandle::default(),
             marks: Default::default(),
+            upstream_answers: Default::default(),
         }
     }
 
@@ -101,6 +110,22 @@ impl CheckCounts {
         if let Some(count) = self.marks.get(mark as usize) {
             let key = || Key::from_parts(MARKS.name, labels());
             count.record(&MARKS, key, |count| count.increment(checks));
+        }
+    }
+
+    /// Counts an answer of an upstream that said when to send again.
+    pub(crate) fn count_upstream_answer(&self, makes_sense: bool) {
+        for (index, answers) in self.upstream_answers.iter().enumerate() {
+            let is_counted = index == usize::from(makes_sense);
+            let outcome = if index == 1 { "held_back" } else { "ignored" };
+            let key = || {
+                let limiter = Label::new("limiter", self.limiter.to_string());
+                let outcome = Label::from_static_parts("outcome", outcome);
+                Key::from_parts(UPSTREAM_ANSWERS.name, vec![limiter, outcome])
+            };
+            answers.record(&UPSTREAM_ANSWERS, key, |answers| {
+                answers.increment(u64::from(is_counted));
+            });
         }
     }
 

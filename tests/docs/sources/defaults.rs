@@ -13,8 +13,8 @@ use tollgate::store::{
     TestClock, TestStore,
 };
 use tollgate::{
-    Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, Level, MemoryStore, Quota,
-    RateLimiter, RedisStore, Rejection, Source,
+    Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, Level, MemoryStore, OutboundLayer,
+    Quota, RateLimiter, RedisStore, Rejection, Source,
 };
 
 use super::block_on;
@@ -116,6 +116,16 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
         ),
         "RateLimiter::max_wait" => ("60 s", waits_for_a_minute()),
         "lease of a slot" => ("5 s to 10 min", slot_leases_are_bounded()),
+        "OutboundLayer::wait_up_to" => {
+            let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(9));
+            let layer = format!("{:?}", OutboundLayer::new(limiter));
+            ("30 s", layer.contains("max_wait: 30s,"))
+        }
+        "RateLimiter::max_hold" => ("1 h", held(7_200) == Some(3_600)),
+        "longest wait that an upstream can tell" => (
+            "31 days",
+            held(31 * 86_400).is_some() && held(31 * 86_400 + 1).is_none(),
+        ),
         "RateLimitLayer::on_failure" => ("`fall_back()`", falls_back()),
         "RedisStore::deadline" => {
             let [same, other] = [deadline, second].map(|time| set(&|store| store.deadline(time)));
@@ -190,6 +200,16 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
         "MemoryStore::name" => ("`memory`", name_in_metrics(MemoryStore::new()) == "memory"),
         _ => return None,
     })
+}
+
+/// Returns for how many seconds a `Retry-After` of so many holds a key back.
+fn held(seconds: u64) -> Option<u64> {
+    let store = MemoryStore::with_clock(TestClock::new());
+    let limiter = RateLimiter::new(store, Quota::per_minute(9));
+    let response = http::Response::builder().status(429);
+    let response = response.header(RETRY_AFTER, seconds).body(());
+    let held = limiter.observe("ada", &response.expect("a response"));
+    held.map(|held| held.as_secs())
 }
 
 /// Whether setting the default changes nothing, and setting another value does.

@@ -1,0 +1,164 @@
+//! Keys that are held back, because an upstream has told when to send again.
+//!
+//! The store keeps them beside the blocks, under a name that no limiter has. This process obeys at once and for as long
+//! as it was told. It tells the store in the background, and tries again with later checks of the key if that fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::holds::Holds;
+use super::limiter::RateLimiter;
+use super::pending_check::Limiters;
+use crate::decision::{DecisionView, Source};
+use crate::error::Error;
+use crate::key::{IntoKey, Key};
+use crate::store::{Block, CountedKey, ProtectedStore};
+
+/// How often the store is told at most, if the hold grows or another process lists the key meanwhile.
+const TRIES: usize = 3;
+
+impl RateLimiter {
+    /// Sets how long an answer of an upstream holds a key back at most. The default is one hour.
+    ///
+    /// A longer wait is cut to this. The upstream may then refuse again, and say so again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(9_500))
+    ///     .name("video-api")
+    ///     .max_hold(Duration::from_secs(86_400));
+    /// ```
+    #[must_use]
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.holds = Holds::new(&self.scope, max_hold);
+        self
+    }
+
+    /// Holds a key back in all processes: until then, its checks are refused, and calls that wait go on waiting.
+    ///
+    /// Use it if an upstream has told a wait in another form than the headers that [`observe`](Self::observe)
+    /// understands, for example in the error of a client library. Returns how long the key is held back now: at most
+    /// [`max_hold`](Self::max_hold), and at least as long as before.
+    ///
+    /// A refused check has [`Source::HeldBack`] and charges nothing. The hold ends on its own, and nothing but
+    /// [`Admin::unblock`](crate::Admin::unblock) ends it earlier. It has no effect on what a
+    /// [block](crate::Admin::block) has no effect on, such as a limiter without quotas.
+    ///
+    /// This process obeys at once, also while the store fails. Others obey within a second, if they check: the store is
+    /// told in the background, which needs a tokio runtime. If that fails, a later check of the key tries again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter, Source};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60)).name("mail");
+    /// limiter.hold_back("mail.example", Duration::from_secs(20));
+    ///
+    /// let refused = limiter.check("mail.example").await?;
+    /// assert_eq!(refused.source(), Source::HeldBack);
+    /// assert!(refused.retry_after() > Some(Duration::from_secs(19)));
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn hold_back(&self, key: impl IntoKey, wait: Duration) -> Duration {
+        let Self { store, holds, .. } = self;
+        let (key, wait) = (key.into_key(), wait.min(holds.max));
+        if !wait.is_zero() {
+            match store.block_list().hold(&holds.name, &key, wait) {
+                Ok(true) => self.telemetry.log_hold(&key, wait),
+                Ok(false) => {}
+                Err(error) => holds.warn(&self.name, &error),
+            }
+            self.share_hold(&key);
+        }
+        let left = store.block_list().blocked_for(&holds.name, &key);
+        left.unwrap_or_default()
+    }
+
+    /// Returns how long the checks of a key are refused without asking the store, and why: the later end of its block
+    /// and its hold.
+    #[inline(always)]
+    pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<(Duration, Source)> {
+        let list = self.store.block_list();
+        let may_be = list.may_contain(counted_key, &self.holds.name);
+        may_be.then(|| self.find_block(counted_key.key)).flatten()
+    }
+
+    #[cold]
+    fn find_block(&self, key: &Key) -> Option<(Duration, Source)> {
+        let list = self.store.block_list();
+        let block = list.blocked_for(&self.scope, key).map(|left| {
+            // The quotas that have caused an automatic block may refuse for longer.
+            let blocks = self.automatic_blocks.as_ref();
+            let wait = blocks.map(|blocks| blocks.wait_of(key));
+            (left.max(wait.unwrap_or_default()), Source::Block)
+        });
+        let hold = list.blocked_for(&self.holds.name, key);
+        if hold.is_some() {
+            self.share_hold(key);
+        }
+        let hold = hold.map(|left| (left, Source::HeldBack));
+        block.into_iter().chain(hold).max_by_key(|(left, _)| *left)
+    }
+
+    /// Tells the store in the background of a key that this process holds back, if it does not know.
+    fn share_hold(&self, key: &Key) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let (list, holds) = (self.store.block_list(), &self.holds);
+        if list.take_unshared(&holds.name, key).is_some() {
+            let (store, holds) = (self.store.clone(), Arc::clone(holds));
+            let (limiter, key) = (Arc::clone(&self.name), key.clone());
+            drop(runtime.spawn(async move {
+                if let Err(error) = share(&store, &holds.name, &key).await {
+                    holds.warn(&limiter, &error);
+                }
+            }));
+        }
+    }
+}
+
+/// Tells the store of a key that this process holds back.
+///
+/// Another process may have told a later end, which must not be shortened. So this one reads the shared list first, and
+/// if two do so at once, the one with the later end finds out with its next check.
+async fn share(store: &ProtectedStore, held: &Key, key: &Key) -> Result<(), Error> {
+    for _ in 0..TRIES {
+        store.block_list().refresh().await?;
+        let Some(unshared) = store.block_list().unshared(held, key) else {
+            break;
+        };
+        // As an automatic block, a new entry leaves room for those of operators. It replaces none.
+        let block = Block::new(held, key, unshared.left);
+        let block = if unshared.is_listed {
+            block
+        } else {
+            block.automatic()
+        };
+        store.block(block).await?;
+    }
+    Ok(())
+}
+
+/// Returns whether a key of an admitted check is held back since the store was asked.
+pub(crate) fn is_held_meanwhile(limiters: &impl Limiters, decision: &DecisionView) -> bool {
+    let mut levels = decision.levels().enumerate();
+    levels.any(|(index, level)| {
+        let limiter = limiters.limiter(index).filter(|_| level.quotas().len() > 0);
+        let held = limiter.zip(level.key()).and_then(|(limiter, key)| {
+            let list = limiter.store.block_list();
+            list.blocked_for(&limiter.holds.name, key)
+        });
+        held.is_some()
+    })
+}

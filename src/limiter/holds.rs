@@ -1,0 +1,45 @@
+//! The settings of the keys that a limiter holds back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::telemetry::LineInterval;
+
+/// The default of [`RateLimiter::max_hold`](crate::RateLimiter::max_hold): an upstream that errs keeps nobody away for a day.
+pub(super) const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(3_600);
+
+/// The settings of the keys that a limiter holds back.
+pub(super) struct Holds {
+    /// The name under which the store keeps them.
+    pub(super) name: Key,
+    max: Duration,
+    warnings: LineInterval,
+}
+
+impl Holds {
+    pub(super) fn new(limiter: &Key, max: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            name: limiter.holds_of_limiter(),
+            max,
+            warnings: LineInterval::new(Duration::from_secs(60)),
+        })
+    }
+
+    /// Returns the same settings for a limiter of another name.
+    pub(super) fn renamed(&self, limiter: &Key) -> Arc<Self> {
+        Self::new(limiter, self.max)
+    }
+
+    /// Warns at most once a minute that other processes do not know of a key.
+    pub(super) fn warn(&self, limiter: &str, error: &Error) {
+        if self.warnings.is_due() {
+            tracing::warn!(
+                target: "tollgate::diagnostics",
+                limiter,
+                "cannot tell other processes that a key is held back: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The layer around a client: it waits for a turn, sends, and obeys what the upstream says.
+
+use std::time::Duration;
+
+use http::header::HOST;
+use http::request::Parts;
+use tower_layer::Layer;
+
+use crate::key::{Key, KeyExtractor, from_fn};
+use crate::limiter::RateLimiter;
+use crate::middleware::headers::Headers;
+use crate::middleware::layer::RateLimitLayer;
+use crate::middleware::service::{CloneService, RateLimit};
+
+/// The default of [`OutboundLayer::wait_up_to`].
+const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// A tower layer around an HTTP client: all processes stay below the limit of an upstream, and obey when it refuses.
+///
+/// It is a [`RateLimitLayer`] with other defaults, which also [observes](RateLimiter::observe) the responses:
+///
+/// 1. A request waits until its key is not held back and every quota admits it, for at most
+///    [30 seconds](Self::wait_up_to). The key is the [host](Self::key) of the request.
+/// 2. The client sends it. The headers of the response stay as the upstream has written them.
+/// 3. If the response tells when to send again, such as a 429 with `Retry-After`, the key is held back until then:
+///    in this process at once, in the others within a second.
+///
+/// A request that would have to wait longer is not sent. It is answered at once with a 429, which has a
+/// [`Rejection`](crate::Rejection) in its extensions. Nothing is sent twice: retries are the task of another layer,
+/// around this one.
+///
+/// It wraps any service of [`http::Request`] that is `Clone` and answers with an [`http_body::Body`]: the client of
+/// hyper-util, a channel of tonic, or reqwest in a `service_fn`. The guide's page
+/// [Calling other services](crate::guide::upstreams) has examples.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{MemoryStore, OutboundLayer, Quota, RateLimiter, key};
+///
+/// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_second(10)).name("upstream");
+/// // The upstream counts by the token of the caller.
+/// let layer = OutboundLayer::new(limiter).key(key::header("authorization"));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a layer limits nothing until it is added to a service"]
+pub struct OutboundLayer(RateLimitLayer);
+
+impl OutboundLayer {
+    /// Creates a layer of a limiter. Give it a store that all processes share, and a little less than the limit of
+    /// the upstream.
+    ///
+    /// While the store fails, each process [counts alone](crate::FailurePolicy::fall_back), unless the limiter has
+    /// another policy. What this process was told to hold back stays held back.
+    pub fn new(limiter: RateLimiter) -> Self {
+        let layer = RateLimitLayer::from(limiter).key(from_fn(host));
+        Self::from(layer.wait_up_to(DEFAULT_WAIT))
+    }
+
+    /// Sets the key of a request. The default is its host, without a port. Requests without one, as those of a
+    /// channel of tonic, have one key together.
+    ///
+    /// Choose what the upstream counts by, such as the token of the caller. [`key::from_fn`](crate::key::from_fn) reads
+    /// it by a closure.
+    pub fn key(self, key: impl KeyExtractor) -> Self {
+        Self(self.0.key(key))
+    }
+
+    /// Sets how long a request waits at most. The default is 30 seconds, so that a caller with a timeout of its own
+    /// is answered first.
+    pub fn wait_up_to(self, max_wait: Duration) -> Self {
+        Self(self.0.wait_up_to(max_wait))
+    }
+}
+
+/// Observes the responses, with the settings of a layer: its key, wait, costs, levels and settlements. It adds no headers.
+///
+/// A response holds back the key of the layer's own limiter, not those of the levels that were
+/// [added](RateLimitLayer::and).
+impl From<RateLimitLayer> for OutboundLayer {
+    fn from(layer: RateLimitLayer) -> Self {
+        Self(layer.headers(Headers::none()).observing())
+    }
+}
+
+impl<S: CloneService> Layer<S> for OutboundLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        self.0.layer(inner)
+    }
+}
+
+/// Returns the host of a request as its key.
+fn host(parts: &Parts) -> Key {
+    let header = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let of_header = || header.map(|host| host.split_once(':').map_or(host, |(host, _)| host));
+    let host = parts.uri.host().or_else(of_header);
+    host.map_or_else(Key::global, |host| Key::from(host.to_ascii_lowercase()))
+}

@@ -1,0 +1,78 @@
+//! The answer of an upstream, which tells a limiter when to send again.
+
+use std::time::Duration;
+
+use http::{HeaderMap, Response, StatusCode};
+
+use super::told::{Told, read};
+use crate::key::IntoKey;
+use crate::limiter::RateLimiter;
+
+impl RateLimiter {
+    /// Holds a key back in all processes if the response of an upstream says so, as
+    /// [`hold_back`](Self::hold_back) does. Returns how long. `None` if the response says nothing of that kind.
+    ///
+    /// - A **refusal** holds the key back for its `Retry-After`, in seconds or as an HTTP date, or for its
+    ///   `retry-after-ms`. A refusal has the status 429, or 503 or 403 with one of these headers.
+    /// - A **429 without them** holds the key back until the reset of a limit that has no units left. If the headers name
+    ///   none, until the first reset.
+    /// - Any response with **no units left** holds the key back until the reset of that limit. Other numbers change
+    ///   nothing.
+    ///
+    /// [The guide](crate::guide::upstreams#headers-that-are-understood) has the table of all headers. Without any of
+    /// them, nothing is held back, not even by a 429.
+    ///
+    /// A wait is counted from the `Date` of the response, if it has one, so that the clocks of both sides may differ. What
+    /// makes no sense is ignored, and counted in the metric `tollgate_upstream_answers_total`: a date in the past, a
+    /// negative number, more than 31 days, or several values that differ.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::Response;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60)).name("mail");
+    /// let response = Response::builder().status(429).header("retry-after", "20").body(())?;
+    /// let held = limiter.observe("mail.example", &response);
+    /// assert!(held > Some(Duration::from_secs(19)));
+    ///
+    /// let response = Response::builder().status(429).body(())?;
+    /// assert_eq!(limiter.observe("other.example", &response), None);
+    /// # Ok::<(), http::Error>(())
+    /// ```
+    pub fn observe<B>(&self, key: impl IntoKey, response: &Response<B>) -> Option<Duration> {
+        self.observe_head(key, response.status(), response.headers())
+    }
+
+    /// Does the same as [`observe`](Self::observe) for a response of another type, such as reqwest's.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn get(limiter: tollgate::RateLimiter) -> Result<(), reqwest::Error> {
+    /// let response = reqwest::get("http://mail.example/").await?;
+    /// limiter.observe_head("mail.example", response.status(), response.headers());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn observe_head(
+        &self,
+        key: impl IntoKey,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> Option<Duration> {
+        match read(status, headers) {
+            Told::Nothing => None,
+            Told::Nonsense => {
+                self.telemetry.record_upstream_answer(false);
+                None
+            }
+            Told::Wait(wait) => {
+                self.telemetry.record_upstream_answer(true);
+                Some(self.hold_back(key, wait))
+            }
+        }
+    }
+}

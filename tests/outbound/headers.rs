@@ -1,0 +1,314 @@
+//! Which headers of an upstream hold a key back, and for how long.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use proptest::prelude::*;
+use tollgate::store::TestClock;
+use tollgate::{MemoryStore, Quota, RateLimiter, Source};
+
+/// The `Date` of all answers here, as a time since 1970: 1 795 564 800.
+const DATE: (&str, &str) = ("date", "Wed, 25 Nov 2026 00:00:00 GMT");
+
+fn limiter() -> RateLimiter {
+    let store = MemoryStore::with_clock(TestClock::new());
+    RateLimiter::new(store, Quota::per_minute(1_000))
+}
+
+fn head(status: u16, lines: &[(&str, &str)]) -> (StatusCode, HeaderMap) {
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines {
+        let name: HeaderName = name.to_ascii_lowercase().parse().expect("a name");
+        headers.append(name, value.parse().expect("a value"));
+    }
+    (StatusCode::from_u16(status).expect("a status"), headers)
+}
+
+/// For how many milliseconds an answer holds its key back, by the limiter's checks.
+fn held(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
+    let limiter = limiter();
+    let (status, headers) = head(status, lines);
+    let told = limiter.observe_head("ada", status, &headers);
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let decision = runtime.expect("a runtime").block_on(limiter.check("ada"));
+    let decision = decision.expect("a decision");
+    assert_eq!(decision.retry_after(), told);
+    assert_eq!(decision.is_allowed(), told.is_none());
+    if told.is_some() {
+        assert_eq!(decision.source(), Source::HeldBack);
+    }
+    told.map(|wait| wait.as_millis())
+}
+
+/// As the services publish them; the guide's page names the sources.
+#[test]
+fn the_published_headers_of_real_services_are_understood() {
+    let openai = [
+        ("x-ratelimit-limit-requests", "60"),
+        ("x-ratelimit-limit-tokens", "150000"),
+        ("x-ratelimit-remaining-requests", "59"),
+        ("x-ratelimit-remaining-tokens", "149984"),
+        ("x-ratelimit-reset-requests", "1s"),
+        ("x-ratelimit-reset-tokens", "6m0s"),
+    ];
+    assert_eq!(held(200, &openai), None);
+    let mut refused = openai;
+    refused[3].1 = "0";
+    assert_eq!(held(429, &refused), Some(360_000), "OpenAI, no tokens left");
+    assert_eq!(held(200, &refused), Some(360_000), "OpenAI, the last token");
+    let of_azure = [("retry-after-ms", "2750"), ("retry-after", "3"), refused[3]];
+    assert_eq!(held(429, &of_azure), Some(2_750), "Azure OpenAI");
+    let unknown = [
+        ("x-ratelimit-remaining-tokens", "-1"),
+        ("x-ratelimit-reset-tokens", "0"),
+    ];
+    assert_eq!(held(200, &unknown), None, "Azure OpenAI, unknown numbers");
+
+    let github = |status, remaining| {
+        let lines = [
+            DATE,
+            ("x-ratelimit-limit", "60"),
+            ("x-ratelimit-remaining", remaining),
+            ("x-ratelimit-used", "60"),
+            ("x-ratelimit-reset", "1795564920"),
+        ];
+        held(status, &lines)
+    };
+    assert_eq!(github(200, "12"), None);
+    assert_eq!(github(403, "0"), Some(120_000), "GitHub's primary limit");
+    assert_eq!(github(200, "0"), Some(120_000), "GitHub's last request");
+    let secondary = [DATE, ("retry-after", "60"), ("x-ratelimit-remaining", "12")];
+    assert_eq!(
+        held(403, &secondary),
+        Some(60_000),
+        "GitHub's secondary limit"
+    );
+
+    let cloudflare = |status, lines: &[(&str, &str)]| {
+        let policy = ("ratelimit-policy", r#""burst";q=100;w=60"#);
+        held(status, &[lines, &[policy]].concat())
+    };
+    let left = ("ratelimit", r#""default";r=50;t=30"#);
+    let none = ("ratelimit", r#""default";r=0;t=30"#);
+    assert_eq!(cloudflare(200, &[left]), None);
+    assert_eq!(cloudflare(200, &[none]), Some(30_000), "Cloudflare");
+    let refused = [none, ("retry-after", "31")];
+    assert_eq!(cloudflare(429, &refused), Some(31_000), "Cloudflare");
+
+    let gitlab = [
+        DATE,
+        ("ratelimit-limit", "60"),
+        ("ratelimit-observed", "67"),
+        ("ratelimit-remaining", "0"),
+        ("ratelimit-reset", "1795564830"),
+        ("ratelimit-resettime", "Wed, 25 Nov 2026 00:00:30 GMT"),
+    ];
+    assert_eq!(held(429, &gitlab), Some(30_000), "GitLab");
+    let gitlab = [&gitlab[..], &[("retry-after", "30")]].concat();
+    assert_eq!(held(429, &gitlab), Some(30_000), "GitLab");
+
+    let discord = [
+        DATE,
+        ("x-ratelimit-limit", "5"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "1795564801.250"),
+        ("x-ratelimit-reset-after", "1.25"),
+        ("x-ratelimit-bucket", "abcd1234"),
+    ];
+    assert_eq!(held(200, &discord), Some(1_250), "Discord");
+    let global = [("retry-after", "65"), ("x-ratelimit-global", "true")];
+    assert_eq!(held(429, &global), Some(65_000), "Discord");
+
+    let reddit = [
+        ("x-ratelimit-used", "600"),
+        ("x-ratelimit-remaining", "0.0"),
+        ("x-ratelimit-reset", "183"),
+    ];
+    assert_eq!(held(200, &reddit), Some(183_000), "Reddit");
+    assert_eq!(held(429, &[("retry-after", "30")]), Some(30_000), "Slack");
+    assert_eq!(held(429, &[("retry-after", "2.0")]), Some(2_000), "Shopify");
+    let anthropic = [
+        ("retry-after", "12"),
+        ("anthropic-ratelimit-requests-remaining", "0"),
+        ("anthropic-ratelimit-requests-reset", "2026-11-25T00:00:12Z"),
+    ];
+    assert_eq!(held(429, &anthropic), Some(12_000), "Anthropic");
+}
+
+#[test]
+fn the_drafts_of_the_ietf_are_understood() {
+    let until_06 = [
+        ("ratelimit-limit", "100, 100;w=60"),
+        ("ratelimit-remaining", "0"),
+        ("ratelimit-reset", "50"),
+    ];
+    assert_eq!(held(200, &until_06), Some(50_000));
+    let draft_07 = |remaining| {
+        let line = format!("limit=100, remaining={remaining}, reset=50");
+        held(200, &[("ratelimit", &line)])
+    };
+    assert_eq!(draft_07(0), Some(50_000));
+    assert_eq!(draft_07(1), None);
+    let since_08 = |line| held(200, &[("ratelimit", line)]);
+    assert_eq!(
+        since_08(r#""day";r=7;t=900, "minute";r=0;t=12"#),
+        Some(12_000)
+    );
+    assert_eq!(since_08(r#""a,b;r=0;t=9";r=7;t=900"#), None);
+    assert_eq!(since_08(r#""a\";r=0;t=9,";r=0;t=20"#), Some(20_000));
+    assert_eq!(since_08(r#""day";r=0"#), None);
+    let lines = [
+        ("ratelimit", r#""a";r=0;t=5"#),
+        ("ratelimit", r#""b";r=0;t=8"#),
+    ];
+    assert_eq!(held(200, &lines), Some(8_000));
+}
+
+#[test]
+fn a_date_counts_from_the_date_of_the_answer() {
+    let date = ("retry-after", "Wed, 25 Nov 2026 00:02:00 GMT");
+    assert_eq!(held(503, &[DATE, date]), Some(120_000));
+    // The clock of this machine says something else.
+    let other = ("date", "Wed, 25 Nov 2026 00:01:00 GMT");
+    assert_eq!(held(503, &[other, date]), Some(60_000));
+}
+
+#[test]
+fn a_refusal_without_retry_after_waits_for_an_exhausted_limit_or_else_for_the_first_reset() {
+    let reset = [
+        ("x-ratelimit-reset-requests", "90s"),
+        ("x-ratelimit-reset-tokens", "20s"),
+    ];
+    let exhausted = [&reset[..], &[("x-ratelimit-remaining-requests", "0")]].concat();
+    assert_eq!(held(429, &exhausted), Some(90_000));
+    // More tokens than are left were asked for.
+    let left = [&reset[..], &[("x-ratelimit-remaining-tokens", "200")]].concat();
+    assert_eq!(held(429, &left), Some(20_000));
+    for status in [200, 403, 500, 503] {
+        assert_eq!(held(status, &left), None, "{status}");
+    }
+}
+
+#[test]
+fn an_answer_without_headers_holds_nothing_back() {
+    for status in 200..600 {
+        assert_eq!(held(status, &[DATE]), None, "{status}");
+    }
+    // Headers that have another meaning there.
+    assert_eq!(held(301, &[("retry-after", "60")]), None);
+    assert_eq!(held(200, &[("retry-after", "60")]), None);
+    assert_eq!(held(429, &[("retry-after", "0")]), None);
+}
+
+#[test]
+fn nonsense_changes_nothing() {
+    for (status, lines) in [
+        (429, &[("retry-after", "-1")][..]),
+        (429, &[("retry-after", "31536000")]),
+        (429, &[("retry-after", "soon")]),
+        (429, &[("retry-after", "10"), ("retry-after", "20")]),
+        (
+            429,
+            &[DATE, ("retry-after", "Tue, 24 Nov 2026 23:00:00 GMT")],
+        ),
+        (429, &[("retry-after-ms", "-5"), ("retry-after", "20")]),
+        (429, &[DATE, ("x-ratelimit-reset", "1795564000")]),
+        (
+            200,
+            &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "32d")],
+        ),
+        (
+            200,
+            &[("x-ratelimit-remaining", "-0"), ("x-ratelimit-reset", "9")],
+        ),
+        (
+            200,
+            &[
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-remaining", "7"),
+                ("x-ratelimit-reset", "9"),
+            ],
+        ),
+    ] {
+        assert_eq!(held(status, lines), None, "{status} {lines:?}");
+    }
+    // Once more is not another value.
+    let twice = [("retry-after", "10"), ("retry-after", "10")];
+    assert_eq!(held(429, &twice), Some(10_000));
+}
+
+#[test]
+fn a_wait_is_cut_to_the_longest_hold() {
+    let (status, headers) = head(429, &[("retry-after", "7200")]);
+    let hour = Duration::from_secs(3_600);
+    assert_eq!(limiter().observe_head("ada", status, &headers), Some(hour));
+    let limiter = limiter().max_hold(2 * hour).name("patient");
+    assert_eq!(
+        limiter.observe_head("ada", status, &headers),
+        Some(2 * hour)
+    );
+}
+
+/// The names that are read, and the characters that their values are made of.
+const NAMES: [&str; 12] = [
+    "date",
+    "retry-after",
+    "retry-after-ms",
+    "ratelimit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+    "x-ratelimit-reset-",
+    "x-ratelimit-reset\u{2d}after",
+];
+
+fn line() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
+    let value = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..40),
+        "[-+0-9.,;=\"\\\\ hmsdrt]{0,40}".prop_map(String::into_bytes),
+        "[0-9]{1,25}(\\.[0-9]{0,60})?(ms|s|m|h|d)?".prop_map(String::into_bytes),
+        "(\"[a-z\",;\\\\]{0,6}\";r=[0-9]{1,20};t=[0-9]{1,20},? ?){0,4}"
+            .prop_map(String::into_bytes),
+    ];
+    (prop::sample::select(&NAMES[..]), value)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    /// Whatever a service sends: nothing panics, and no key is held back for longer than the bound.
+    #[test]
+    fn any_headers_are_read(
+        status in prop::sample::select(&[200_u16, 403, 429, 503][..]),
+        lines in prop::collection::vec(line(), 0..8),
+    ) {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            if let Ok(value) = HeaderValue::from_bytes(&value) {
+                headers.append(name, value);
+            }
+        }
+        let status = StatusCode::from_u16(status).expect("a status");
+        let held = limiter().observe_head("ada", status, &headers);
+        prop_assert!(held.is_none_or(|held| !held.is_zero() && held <= Duration::from_secs(3_600)));
+    }
+
+    /// Headers of other names change nothing.
+    #[test]
+    fn other_headers_hold_nothing_back(
+        names in prop::collection::vec("[a-z-]{1,20}", 0..8),
+        value in "[0-9]{1,4}",
+    ) {
+        let mut headers = HeaderMap::new();
+        let is_other = |name: &&String| !name.contains("ratelimit") && !name.starts_with("retry-after");
+        for name in names.iter().filter(is_other) {
+            let name: HeaderName = name.parse().expect("a name");
+            headers.append(name, value.parse().expect("a value"));
+        }
+        let held = limiter().observe_head("ada", StatusCode::TOO_MANY_REQUESTS, &headers);
+        prop_assert_eq!(held, None);
+    }
+}

@@ -1,0 +1,345 @@
+//! Keys that are held back, in memory and in Redis: by which process, for how long, and what is left while Redis is away.
+
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tollgate::store::{Block, BlockList, TestClock};
+use tollgate::{
+    BlockReason, BlockRule, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter,
+    RedisStore, Source,
+};
+
+use crate::support::log;
+use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::relay::Relay;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+async fn source(limiter: &RateLimiter) -> Source {
+    limiter.check("ada").await.expect("a decision").source()
+}
+
+async fn left(limiter: &RateLimiter) -> Option<Duration> {
+    limiter
+        .check("ada")
+        .await
+        .expect("a decision")
+        .retry_after()
+}
+
+/// Waits until a condition holds.
+async fn until(holds: impl AsyncFn() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !holds().await {
+        assert!(begin.elapsed() < 10 * SECOND, "it never holds");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    begin.elapsed()
+}
+
+/// A limiter of a process.
+fn process(url: &str) -> RateLimiter {
+    let store = RedisStore::open(url).expect("a URL");
+    RateLimiter::new(store.deadline(10 * SECOND), Quota::per_minute(1_000_000))
+}
+
+#[tokio::test]
+async fn a_hold_refuses_ends_on_its_own_and_never_shortens() {
+    let clock = TestClock::new();
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), Quota::per_minute(9));
+    assert_eq!(limiter.hold_back("ada", 20 * SECOND), 20 * SECOND);
+    assert_eq!(left(&limiter).await, Some(20 * SECOND));
+    clock.advance(5 * SECOND);
+    for shorter in [SECOND, Duration::ZERO] {
+        assert_eq!(limiter.hold_back("ada", shorter), 15 * SECOND);
+    }
+    assert_eq!(limiter.hold_back("ada", 30 * SECOND), 30 * SECOND);
+    clock.advance(30 * SECOND - Duration::from_micros(1));
+    assert_eq!(source(&limiter).await, Source::HeldBack);
+    // The refused checks have charged nothing.
+    clock.advance(Duration::from_micros(1));
+    let decision = limiter.check("ada").await.expect("a decision");
+    assert_eq!((decision.source(), decision.used()), (Source::Memory, 1));
+    // Neither another key nor another limiter was held back.
+    limiter.hold_back("bob", SECOND);
+    assert_eq!(source(&limiter).await, Source::Memory);
+    assert_eq!(source(&limiter.clone().name("other")).await, Source::Memory);
+}
+
+#[tokio::test]
+async fn a_level_that_is_held_back_refuses_the_whole_check() {
+    let store = MemoryStore::new();
+    let user = RateLimiter::new(store.clone(), Quota::per_minute(9)).name("user");
+    let upstream = RateLimiter::new(store, Quota::per_minute(9)).name("upstream");
+    upstream.hold_back("ada", HOUR);
+    let levels = [user.on("ada"), upstream.on("ada")];
+    let decision = RateLimiter::check_all(levels).await.expect("a decision");
+    assert_eq!(decision.source(), Source::HeldBack);
+    assert_eq!(user.peek("ada").await.expect("a decision").used(), 0);
+    // A cost of 0 only looks, and does not pass either.
+    let look = upstream.check_n("ada", 0).await.expect("a decision");
+    assert_eq!(look.source(), Source::HeldBack);
+}
+
+#[tokio::test]
+async fn an_operator_sees_and_lifts_a_hold_and_a_block_stays_beside_it() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let rule = BlockRule::refusals(3);
+    let limiter = RateLimiter::new(store, Quota::per_minute(9)).block_after(rule);
+    let admin = limiter.admin();
+    let status = async || {
+        let status = admin.peek("ada").await.expect("a status");
+        status.block_reason.zip(status.blocked_for)
+    };
+    limiter.hold_back("ada", 20 * SECOND);
+    for _ in 0..10 {
+        // These refusals are not the client's fault.
+        assert_eq!(source(&limiter).await, Source::HeldBack);
+    }
+    assert_eq!(status().await, Some((BlockReason::HeldBack, 20 * SECOND)));
+    admin.block("ada", 60 * SECOND).await.expect("a block");
+    assert_eq!(source(&limiter).await, Source::Block);
+    assert_eq!(status().await, Some((BlockReason::Operator, 60 * SECOND)));
+    limiter.hold_back("ada", 90 * SECOND);
+    limiter.hold_back("bob", 70 * SECOND);
+    let blocked = admin.blocked().await.expect("a list");
+    let (ada, bob) = (Key::from("ada"), Key::from("bob"));
+    assert_eq!(blocked, [(ada, 90 * SECOND), (bob, 70 * SECOND)]);
+    // Another block does not end the hold.
+    admin.block("ada", SECOND).await.expect("a block");
+    assert_eq!(status().await, Some((BlockReason::HeldBack, 90 * SECOND)));
+    admin.unblock("ada").await.expect("unblocked");
+    assert_eq!(status().await, None);
+    assert_eq!(source(&limiter).await, Source::Memory);
+    assert!(limiter.check("ada").await.expect("a decision").is_allowed());
+}
+
+#[test]
+fn without_a_runtime_this_process_obeys() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(9));
+    limiter.hold_back("ada", HOUR);
+    let decision = limiter.check("ada").now_or_never().expect("at once");
+    assert_eq!(decision.expect("a decision").source(), Source::HeldBack);
+}
+
+#[tokio::test]
+async fn all_processes_obey_within_a_second_and_for_as_long() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| process(&server.url()));
+    let mut slowest = Duration::ZERO;
+    for round in 0..5_u32 {
+        let key = format!("ada{round}");
+        let check = async |limiter: &RateLimiter| limiter.check(&*key).await.expect("a decision");
+        assert!(check(&here).await.is_allowed());
+        // Another process has just looked.
+        tokio::time::sleep(round * SECOND / 5).await;
+        assert!(check(&there).await.is_allowed());
+        let end = Instant::now() + here.hold_back(&*key, 30 * SECOND);
+        assert_eq!(check(&here).await.source(), Source::HeldBack);
+        let took = until(async || check(&there).await.source() == Source::HeldBack).await;
+        slowest = slowest.max(took);
+        let left = check(&there).await.retry_after().expect("a wait");
+        let difference = (Instant::now() + left).duration_since(end);
+        assert!(difference < SECOND / 2, "ends {difference:?} later there");
+    }
+    println!("another process obeys after {slowest:.3?} at most");
+    assert!(slowest < 3 * SECOND / 2, "{slowest:?}");
+    for (key, left) in times_to_live(&mut server.connect()) {
+        assert!((1..130_000).contains(&left), "{key}: {left}");
+    }
+}
+
+#[tokio::test]
+async fn the_longest_of_several_told_waits_counts_in_all_processes() {
+    let server = RedisServer::start();
+    for order in [[10, 30, 20], [30, 20, 10], [20, 10, 30]] {
+        let limiters = [(); 3].map(|()| process(&server.url()).name(format!("{order:?}")));
+        for (limiter, seconds) in limiters.iter().zip(order) {
+            // At the same time, so that each overwrites what it has not seen.
+            limiter.hold_back("ada", seconds * SECOND);
+        }
+        for limiter in &limiters {
+            let longest = async || left(limiter).await > Some(24 * SECOND);
+            until(longest).await;
+        }
+        // It stays so.
+        tokio::time::sleep(5 * SECOND / 2).await;
+        for limiter in &limiters {
+            let left = left(limiter).await;
+            assert!(
+                left > Some(20 * SECOND) && left < Some(30 * SECOND),
+                "{left:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_operator_lifts_a_hold_in_all_processes_also_in_the_one_that_was_told() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| process(&server.url()));
+    assert_eq!(source(&there).await, Source::Redis);
+    here.hold_back("ada", HOUR);
+    until(async || source(&there).await == Source::HeldBack).await;
+    let status = there.admin().peek("ada").await.expect("a status");
+    assert_eq!(status.block_reason, Some(BlockReason::HeldBack));
+    there.admin().unblock("ada").await.expect("unblocked");
+    assert_eq!(source(&there).await, Source::Redis);
+    let took = until(async || source(&here).await == Source::Redis).await;
+    assert!(took < 2 * SECOND, "{took:?}");
+    // It does not come back.
+    tokio::time::sleep(2 * SECOND).await;
+    for limiter in [&here, &there] {
+        assert_eq!(source(limiter).await, Source::Redis);
+    }
+}
+
+#[tokio::test]
+async fn the_process_that_was_told_goes_on_and_tells_a_server_that_has_lost_its_data() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| process(&server.url()));
+    assert_eq!(source(&there).await, Source::Redis);
+    here.hold_back("ada", HOUR);
+    until(async || source(&there).await == Source::HeldBack).await;
+    run(&mut server.connect(), &["FLUSHALL"]);
+    // The others forget for a moment, and are told again.
+    let begin = Instant::now();
+    let mut forgot = false;
+    while begin.elapsed() < 4 * SECOND {
+        assert_eq!(source(&here).await, Source::HeldBack);
+        forgot |= source(&there).await == Source::Redis;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(source(&there).await, Source::HeldBack);
+    assert!(left(&there).await > Some(HOUR - 30 * SECOND));
+    println!("the other process forgot for a moment: {forgot}");
+}
+
+#[tokio::test]
+async fn while_redis_is_away_the_process_that_was_told_obeys_whatever_its_policy_is() {
+    for (policy, expected) in [
+        (Some(FailurePolicy::fall_back()), Some(Source::Fallback)),
+        (Some(FailurePolicy::open()), Some(Source::None)),
+        (Some(FailurePolicy::closed()), None),
+        (None, None),
+    ] {
+        let server = RedisServer::start();
+        let relay = Relay::to(server.port()).await;
+        let store = RedisStore::open(&relay.url()).expect("a URL");
+        let here = RateLimiter::new(store, Quota::per_minute(1_000_000));
+        let here = match policy {
+            None => here,
+            Some(policy) => here.on_failure(policy),
+        };
+        let there = process(&server.url());
+        for limiter in [&here, &there] {
+            assert_eq!(source(limiter).await, Source::Redis);
+        }
+        relay.lead_to(1);
+        relay.block();
+        // The breaker opens.
+        until(async || {
+            let other = here.check("bob").await;
+            other.as_ref().ok().map(|decision| decision.source()) == expected
+        })
+        .await;
+        // Told while Redis is away.
+        here.hold_back("ada", HOUR);
+        let begin = Instant::now();
+        while begin.elapsed() < 3 * SECOND / 2 {
+            assert_eq!(source(&here).await, Source::HeldBack);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // The others do not know: that is what is lost.
+        assert_eq!(source(&there).await, Source::Redis);
+        relay.lead_to(server.port());
+        let told = until(async || {
+            assert_eq!(source(&here).await, Source::HeldBack);
+            // Another key, so that the breaker closes.
+            let _ = here.check("bob").await;
+            source(&there).await == Source::HeldBack
+        });
+        println!(
+            "{expected:?}: the other process obeys {:.3?} after the return",
+            told.await
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_full_list_keeps_a_hold_in_this_process_and_warns() {
+    log::keep();
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| process(&server.url()));
+    assert_eq!(source(&there).await, Source::Redis);
+    let mut fill = redis::cmd("ZADD");
+    fill.arg("tollgate:v3:{blocks}").arg("1").arg("#");
+    for number in 0..9_000 {
+        fill.arg("4000000000000000").arg(format!("other,{number}"));
+    }
+    fill.exec(&mut server.connect()).expect("ZADD answers");
+    here.hold_back("ada", HOUR);
+    let warned = async || {
+        assert_eq!(source(&here).await, Source::HeldBack);
+        let lines = log::all_kept();
+        lines
+            .iter()
+            .any(|line| line.contains("cannot tell other processes"))
+    };
+    until(warned).await;
+    assert_eq!(source(&there).await, Source::Redis);
+}
+
+/// A store outside of this crate shares its blocks as ever; the holds come with them.
+#[test]
+fn a_list_that_is_replaced_keeps_what_this_process_was_told() {
+    let list = BlockList::new();
+    let (limiter, key) = (Key::from("search"), Key::from("ada"));
+    list.put(Block::new(&limiter, &key, HOUR)).expect("room");
+    list.replace([]);
+    assert!(
+        list.put(Block::new(&limiter, &key, HOUR).automatic())
+            .expect("room")
+    );
+}
+
+/// A hold of one key costs the store a few calls, and each check of it none.
+#[tokio::test]
+async fn checks_of_a_key_that_is_held_back_do_not_ask_redis() {
+    let server = RedisServer::start();
+    let limiter = process(&server.url());
+    assert_eq!(source(&limiter).await, Source::Redis);
+    limiter.hold_back("ada", HOUR);
+    until(async || {
+        let blocked = limiter.admin().blocked().await.expect("a list");
+        blocked.len() == 1
+    })
+    .await;
+    let calls = || {
+        let calls = crate::support::costs::calls(&mut server.connect());
+        let scripts = ["eval", "evalsha"].map(|name| calls.get(name).copied().unwrap_or(0));
+        scripts.iter().sum::<u64>()
+    };
+    let before = calls();
+    for _ in 0..10_000 {
+        assert_eq!(source(&limiter).await, Source::HeldBack);
+    }
+    // The refreshes of the list.
+    let asked = calls() - before;
+    assert!(asked < 30, "{asked} calls");
+}
+
+#[tokio::test]
+async fn a_store_without_blocks_keeps_a_hold_in_this_process() {
+    let store = tollgate::store::TestStore::new();
+    let limiter = RateLimiter::new(store, Quota::per_minute(9));
+    limiter.hold_back("ada", HOUR);
+    assert_eq!(source(&limiter).await, Source::HeldBack);
+    let error = limiter
+        .check_n("ada", 10)
+        .await
+        .expect_err("above the limit");
+    assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
+}

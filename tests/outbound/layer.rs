@@ -1,0 +1,255 @@
+//! The layer around a client: which key it holds back, what it sends, and in which order those that wait are sent.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::Empty;
+use tokio::time::Instant;
+use tollgate::{
+    Headers, Key, MemoryStore, OutboundLayer, Quota, RateLimitLayer, RateLimiter, Rejection,
+    RejectionReason, Source, key,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Body = Empty<bytes::Bytes>;
+
+/// An upstream that keeps the paths and times of its requests. It answers `/refuse` with a 429, and a wait of 20 s.
+#[derive(Clone, Default)]
+struct Upstream(Arc<Mutex<Vec<(String, Instant)>>>);
+
+impl Upstream {
+    fn received(&self) -> Vec<(String, Instant)> {
+        self.0.lock().expect("a list").clone()
+    }
+
+    async fn send(&self, layer: &OutboundLayer, url: &str) -> Response<()> {
+        let received = Arc::clone(&self.0);
+        let upstream = service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            received
+                .lock()
+                .expect("a list")
+                .push((path.clone(), Instant::now()));
+            let response = Response::builder().header("x-ratelimit-limit", "7");
+            let response = match path.as_str() {
+                "/refuse" => response.status(429).header("retry-after", "20"),
+                _ => response,
+            };
+            let response = response.body(Body::new()).expect("a response");
+            async { Ok::<_, Infallible>(response) }
+        });
+        let request = Request::get(url).body(Body::new()).expect("a request");
+        let response = layer.layer(upstream).oneshot(request).await;
+        response.expect("an answer").map(drop)
+    }
+}
+
+fn limiter(quota: Quota) -> RateLimiter {
+    RateLimiter::new(MemoryStore::new(), quota).name("upstream")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_holds_its_host_back_and_no_other() {
+    let (upstream, layer) = (
+        Upstream::default(),
+        OutboundLayer::new(limiter(Quota::per_second(100))).wait_up_to(5 * SECOND),
+    );
+    let refused = upstream.send(&layer, "http://a.example/refuse").await;
+    assert_eq!(refused.status(), 429);
+    // As the upstream has written it.
+    assert_eq!(refused.headers()["x-ratelimit-limit"], "7");
+    assert_eq!(refused.headers().len(), 2);
+    assert!(refused.extensions().get::<Rejection>().is_none());
+    // It would have to wait for too long, so it is not sent.
+    let rejected = upstream.send(&layer, "http://A.example:8080/").await;
+    assert_eq!(rejected.status(), 429);
+    let rejection = rejected.extensions().get::<Rejection>();
+    let Some(RejectionReason::Refused(decision)) = rejection.map(Rejection::reason) else {
+        panic!("{rejection:?}");
+    };
+    assert_eq!(decision.source(), Source::HeldBack);
+    assert_eq!(
+        upstream.send(&layer, "http://b.example/").await.status(),
+        200
+    );
+    assert_eq!(upstream.received().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_without_a_host_have_one_key() {
+    let (upstream, layer) = (
+        Upstream::default(),
+        OutboundLayer::new(limiter(Quota::per_second(100))).wait_up_to(SECOND),
+    );
+    upstream.send(&layer, "/refuse").await;
+    assert_eq!(
+        upstream
+            .send(&layer, "/package.Service/Method")
+            .await
+            .status(),
+        429
+    );
+    assert_eq!(upstream.received().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_is_what_a_closure_reads() {
+    let key = key::from_fn(|parts| parts.uri.query().map(Key::from));
+    let layer = OutboundLayer::new(limiter(Quota::per_second(100)));
+    let (upstream, layer) = (Upstream::default(), layer.key(key).wait_up_to(SECOND));
+    upstream.send(&layer, "http://a.example/refuse?ada").await;
+    assert_eq!(
+        upstream
+            .send(&layer, "http://b.example/?ada")
+            .await
+            .status(),
+        429
+    );
+    assert_eq!(
+        upstream
+            .send(&layer, "http://a.example/?bob")
+            .await
+            .status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_waits_is_sent_when_the_hold_has_ended() {
+    let limiter = limiter(Quota::per_second(100));
+    let layer = OutboundLayer::new(limiter.clone());
+    let upstream = Upstream::default();
+    let begin = Instant::now();
+    limiter.hold_back("a.example", SECOND);
+    assert_eq!(
+        upstream.send(&layer, "http://a.example/").await.status(),
+        200
+    );
+    let waited = begin.elapsed();
+    // Plus a turn: one hundredth of a second at most.
+    assert!(waited >= SECOND, "{waited:?}");
+    assert!(waited < 2 * SECOND, "{waited:?}");
+}
+
+#[tokio::test]
+async fn those_that_wait_are_sent_in_order_and_at_the_rate_of_the_limit() {
+    let limiter = limiter(Quota::per_second(20));
+    let layer = OutboundLayer::new(limiter.clone());
+    let upstream = Upstream::default();
+    let held = limiter.hold_back("a.example", SECOND);
+    let until = Instant::now() + held;
+    let mut tasks = Vec::new();
+    for number in 0..16 {
+        let (upstream, layer) = (upstream.clone(), layer.clone());
+        tasks.push(tokio::spawn(async move {
+            let url = format!("http://a.example/{number}");
+            upstream.send(&layer, &url).await.status()
+        }));
+        tokio::task::yield_now().await;
+    }
+    for task in tasks {
+        assert_eq!(task.await.expect("an answer"), 200);
+    }
+    let received = upstream.received();
+    let paths: Vec<_> = received.iter().map(|(path, _)| path.clone()).collect();
+    let expected: Vec<_> = (0..16).map(|number| format!("/{number}")).collect();
+    assert_eq!(paths, expected);
+    for (number, (_, at)) in (0_u32..).zip(&received) {
+        // A twentieth of a second apart, give or take a timer's millisecond. None comes earlier, and the phase of this
+        // process is at most one step.
+        let earliest = until + number * SECOND / 20;
+        assert!(
+            *at + SECOND / 500 >= earliest,
+            "{number}: {:?}",
+            earliest - *at
+        );
+    }
+}
+
+#[tokio::test]
+async fn jobs_wait_for_the_end_of_a_hold_in_order() {
+    let limiter = limiter(Quota::per_second(20));
+    limiter.hold_back("ada", SECOND);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..8 {
+        let (limiter, order) = (limiter.clone(), Arc::clone(&order));
+        tasks.push(tokio::spawn(async move {
+            let decision = limiter.until_ready("ada", 1, 10 * SECOND).await;
+            assert!(decision.expect("a decision").is_allowed());
+            order.lock().expect("a list").push(number);
+        }));
+        tokio::task::yield_now().await;
+    }
+    for task in tasks {
+        task.await.expect("an end");
+    }
+    assert_eq!(*order.lock().expect("a list"), (0..8).collect::<Vec<_>>());
+    // A wait that is too long ends at once, with the whole wait.
+    limiter.hold_back("ada", 20 * SECOND);
+    let decision = limiter.until_ready("ada", 1, 10 * SECOND).await;
+    let decision = decision.expect("a decision");
+    assert_eq!(decision.source(), Source::HeldBack);
+    assert!(decision.retry_after() > Some(19 * SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejection_by_another_layer_of_the_client_is_not_the_upstreams_answer() {
+    let quota = Quota::new(1, 60 * SECOND);
+    let inner = RateLimitLayer::new(MemoryStore::new(), quota)
+        .key(key::global())
+        .headers(Headers::none());
+    let limiter = limiter(Quota::per_second(100));
+    let client = inner.layer(service_fn(|_: Request<Body>| async {
+        Ok::<_, Infallible>(Response::new(Body::new()))
+    }));
+    let client = OutboundLayer::new(limiter.clone()).layer(client);
+    for status in [200, 429, 429] {
+        let request = Request::get("http://a.example/").body(Body::new());
+        let response = client.clone().oneshot(request.expect("a request")).await;
+        assert_eq!(response.expect("an answer").status(), status);
+    }
+    assert!(
+        limiter
+            .check("a.example")
+            .await
+            .expect("a decision")
+            .is_allowed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_with_all_settings_observes_too() {
+    let limiter = limiter(Quota::per_minute(100));
+    let layer = RateLimitLayer::from(limiter.clone())
+        .key(key::global())
+        .headers(Headers::x_ratelimit())
+        .cost(|_| 10)
+        .settle(|_, _, _| 3)
+        .reserve();
+    let (upstream, layer) = (Upstream::default(), OutboundLayer::from(layer));
+    let refused = upstream.send(&layer, "http://a.example/refuse").await;
+    assert_eq!(refused.headers().len(), 2);
+    let peeked = limiter.peek(Key::global()).await.expect("a decision");
+    assert_eq!(peeked.used(), 3);
+    let source = limiter
+        .check(Key::global())
+        .await
+        .expect("a decision")
+        .source();
+    assert_eq!(source, Source::HeldBack);
+}
+
+/// The channel of tonic and reqwest are services that the layer wraps.
+#[tokio::test]
+async fn clients_of_other_crates_can_be_wrapped() {
+    let layer = OutboundLayer::new(limiter(Quota::per_second(100)));
+    let channel = tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+    let channel = layer.layer(channel);
+    let request = Request::get("/package.Service/Method").body(tonic::body::Body::empty());
+    assert!(channel.oneshot(request.expect("a request")).await.is_err());
+}

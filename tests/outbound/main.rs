@@ -1,0 +1,9 @@
+//! Clients of other services: what an upstream says is obeyed by all processes.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod headers;
+mod holds;
+mod layer;
+mod processes;
