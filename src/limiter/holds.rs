@@ -14,7 +14,7 @@ pub(super) const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(3_600);
 pub(super) struct Holds {
     /// The name under which the store keeps them.
     pub(super) name: Key,
-    max: Duration,
+    pub(super) max: Duration,
     warnings: LineInterval,
 }
 
