@@ -17,7 +17,8 @@ mod server_name;
 
 pub(super) use call_plan::BatchEntry;
 #[cfg(feature = "doctor")]
-pub(super) use counts::{Count, Value};
+pub(super) use counts::Count;
+pub(super) use counts::Value;
 pub(super) use decode::{EntryAnswers, decode_replies};
 pub(super) use encode::{Change, MAX_ENTRY_UNITS, encode_change, encode_checks};
 pub use key_names::HashTags;
