@@ -16,8 +16,9 @@ mod server_clock;
 mod server_name;
 
 pub(super) use call_plan::BatchEntry;
+pub(super) use counts::Value;
 #[cfg(feature = "doctor")]
-pub(super) use counts::{Count, Value, ValueName};
+pub(super) use counts::{Count, ValueName};
 pub(super) use decode::{EntryAnswers, decode_replies};
 pub(super) use encode::{Change, MAX_ENTRY_UNITS, encode_change, encode_checks};
 pub use key_names::HashTags;
