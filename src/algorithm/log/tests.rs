@@ -22,6 +22,7 @@ fn check_of((window, limit): Quota, bucket: u64, cost: u32, now: u64) -> QuotaCh
         cost,
         now,
         calendar: None,
+        shares: &crate::quota::Shares::NONE,
     }
 }
 
