@@ -14,6 +14,10 @@ use crate::quota::{Quota, Quotas};
 use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore};
 use crate::telemetry::PermitMeter;
 
+/// How long a process whose checks wait takes each slot again that it gives back, in microseconds. Then other processes may get
+/// one: until its next attempt. So it is without one of its slots for about 2.5 % of the time.
+const KEPT: u64 = 1_000_000;
+
 /// How long releases are gathered for one message, in microseconds.
 pub(super) const GATHERED: u64 = 2_000;
 
@@ -65,6 +69,8 @@ pub(super) struct HeldKey {
     pub(super) asks_at: Option<u64>,
     /// Whether they ask again when the message ends: some could not ask because another key was busy, or others got slots.
     pub(super) asks_again: bool,
+    /// Until when no check that waits asks, so that other processes may get a slot that was given back.
+    pub(super) yields_until: u64,
     /// When the key is stated even if no check asks.
     pub(super) states_at: Option<u64>,
     /// The last refusal, which is repeated for a short time.
@@ -107,6 +113,7 @@ impl HeldKey {
             waiting: BTreeSet::new(),
             asks_at: None,
             asks_again: false,
+            yields_until: 0,
             states_at: None,
             refusal: None,
             timer: None,
@@ -211,6 +218,11 @@ impl HeldKey {
         *of = of.saturating_sub(slots);
         self.is_changed = true;
         self.refusal = None;
+        // Otherwise one message would always give the slot back and take it again, and others would never see it free.
+        let is_contended = !self.store.is_in_process() && !self.waiting.is_empty();
+        if is_contended && now >= self.yields_until.saturating_add(KEPT) {
+            self.yields_until = now + jittered(POLL);
+        }
         self.flush(now);
     }
 
@@ -220,7 +232,7 @@ impl HeldKey {
         let is_urgent = is_wanted || !self.listeners.is_empty();
         self.state_at(if is_urgent { now } else { now + self.gathered });
         if is_wanted {
-            self.asks_at = Some(now);
+            self.asks_at = Some(now.max(self.yields_until));
         }
     }
 

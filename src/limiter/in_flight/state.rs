@@ -88,8 +88,13 @@ impl State {
             };
             let ids = check.wanted.iter().map(|wanted| wanted.id);
             let is_busy = |id: &Fingerprint| self.keys.get(id).is_some_and(|key| key.is_busy);
-            if check.asks_at(now) > now {
-                // A rate refuses it until then, so that others need not wait.
+            let yields = |id: &Fingerprint| {
+                let key = self.keys.get(id);
+                key.is_some_and(|key| key.yields_until > now)
+            };
+            let waits = check.waits_until().is_some_and(|until| now < until);
+            if check.asks_at(now) > now || waits && ids.clone().any(|id| yields(&id)) {
+                // A rate refuses it until then, so that others need not wait. Or other processes may get a slot.
             } else if ids.clone().any(|id| blocked.contains(&id) || is_busy(&id)) {
                 blocked.extend(ids);
             } else if self.is_hopeless(check, &wanted, now) {
@@ -158,7 +163,7 @@ impl State {
             return;
         };
         let next = match std::mem::take(&mut key.asks_again) {
-            true => now,
+            true => now.max(key.yields_until),
             false => now + jittered(POLL),
         };
         let checks = key
