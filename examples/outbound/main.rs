@@ -15,7 +15,7 @@ use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::{MemoryStore, OutboundLayer, Quota, RateLimitLayer, RateLimiter, key};
+use tollgate::{Headers, MemoryStore, OutboundLayer, Quota, RateLimitLayer, RateLimiter, key};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
 #[tokio::main]
@@ -105,7 +105,9 @@ where
 async fn upstream(limit: Quota) -> Result<String, Box<dyn Error>> {
     let limit = RateLimitLayer::new(MemoryStore::new(), limit)
         .name("api")
-        .key(key::global());
+        .key(key::global())
+        // Only `Retry-After`. Each answer with a reset in whole seconds would hold back for longer than its window.
+        .headers(Headers::none());
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }))
         .layer(limit);

@@ -7,11 +7,15 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::Empty;
 use tokio::time::Instant;
+use tollgate::RedisStore;
 use tollgate::{
     Headers, Key, MemoryStore, OutboundLayer, Quota, RateLimitLayer, RateLimiter, Rejection,
     RejectionReason, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::redis_server::RedisServer;
+use crate::support::relay::Relay;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -252,4 +256,50 @@ async fn clients_of_other_crates_can_be_wrapped() {
     let channel = layer.layer(channel);
     let request = Request::get("/package.Service/Method").body(tonic::body::Body::empty());
     assert!(channel.oneshot(request.expect("a request")).await.is_err());
+}
+
+/// A check that waits for Redis while another answer of the upstream arrives.
+#[tokio::test]
+async fn what_is_admitted_after_a_refusal_was_told_is_not_sent_and_not_charged() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let store = RedisStore::open(&relay.url())
+        .expect("a URL")
+        .deadline(10 * SECOND);
+    let limiter = RateLimiter::new(store, Quota::per_hour(100)).name("upstream");
+    for key in ["layer.example", "job"] {
+        let _ = limiter.peek(key).await.expect("a decision");
+    }
+    relay.set_round_trip(SECOND / 2);
+    let (layer, upstream) = (OutboundLayer::new(limiter.clone()), Upstream::default());
+    let begin = Instant::now();
+    let hold = async {
+        tokio::time::sleep(SECOND / 10).await;
+        for key in ["layer.example", "job"] {
+            limiter.hold_back(key, 2 * SECOND);
+        }
+    };
+    let job = async {
+        let decision = limiter.until_ready("job", 1, 30 * SECOND).await;
+        assert!(decision.expect("a decision").is_allowed());
+        Instant::now()
+    };
+    let send = upstream.send(&layer, "http://layer.example/");
+    let (response, job, ()) = tokio::join!(send, job, hold);
+    assert_eq!(response.status(), 200);
+    let received = upstream.received();
+    assert_eq!(received.len(), 1);
+    for at in [received[0].1, job] {
+        let waited = at - begin;
+        assert!(waited >= 21 * SECOND / 10, "{waited:?}");
+    }
+    // The refund runs in the background.
+    tokio::time::sleep(2 * SECOND).await;
+    for key in ["layer.example", "job"] {
+        assert_eq!(
+            limiter.peek(key).await.expect("a decision").used(),
+            1,
+            "{key}"
+        );
+    }
 }

@@ -49,6 +49,10 @@ const FORMS: [&str; 8] = [
     "RateLimit, draft 11",
 ];
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a time that several processes can compare"
+)]
 fn now() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since_1970.expect("after 1970").as_micros();

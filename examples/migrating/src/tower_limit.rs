@@ -27,23 +27,19 @@ pub mod before {
 
 pub mod after {
     // page: after
-    use std::time::Duration;
-
     use axum::body::Body;
     use http::{Request, Response};
-    use tollgate::{Headers, Quota, RateLimit, RateLimitLayer, Store, key};
+    use tollgate::{OutboundLayer, Quota, RateLimit, RateLimiter, Store};
     use tower::{Service, ServiceBuilder};
 
     pub fn limited<S>(client: S, store: impl Store) -> RateLimit<S>
     where
         S: Service<Request<Body>, Response = Response<Body>> + Clone,
     {
-        let limit = RateLimitLayer::new(store, Quota::per_second(10))
-            .name("upstream")
-            .key(key::global())
-            .headers(Headers::none())
-            .wait_up_to(Duration::from_secs(30));
-        ServiceBuilder::new().layer(limit).service(client)
+        let limiter = RateLimiter::new(store, Quota::per_second(10)).name("upstream");
+        ServiceBuilder::new()
+            .layer(OutboundLayer::new(limiter))
+            .service(client)
     }
     // page: end
 }
