@@ -778,13 +778,13 @@ async fn a_log_has_a_column_for_each_share_that_was_charged_and_callers_without_
         sizes.push(stored(&server).len());
     }
     for share in ["busy", "busy", "idle", "other"] {
-        check(share).await;
+        let _ = check(share).await;
         let value = stored(&server);
         assert_eq!(value[12], b's');
         sizes.push(value.len());
     }
     let left = check("idle").await.remaining();
-    plain.check(KEY).await.unwrap();
+    let _ = plain.check(KEY).await.unwrap();
     assert_eq!(check("idle").await.remaining(), left - 2);
     sizes.push(stored(&server).len());
     let bytes = |columns: usize, runs: usize| match columns {
@@ -806,13 +806,13 @@ fn columns_without_units_go_with_the_next_trim_so_that_the_log_is_a_plain_one_ag
         .enable_all()
         .build()
         .unwrap();
-    runtime
+    let _ = runtime
         .block_on(RateLimiter::check_all([shares.on(KEY).share("a")]))
         .unwrap();
     assert_eq!(stored(&server)[12], b's');
     for _ in 0..4 {
         time.advance(WINDOW / 2);
-        runtime.block_on(plain.check(KEY)).unwrap();
+        let _ = runtime.block_on(plain.check(KEY)).unwrap();
     }
     assert_eq!(stored(&server)[12], b'l');
 }

@@ -507,28 +507,26 @@ async fn who_waits_asks_every_25_ms_whatever_keys_and_callers_wait() {
     }
 }
 
-#[test]
-fn a_process_whose_checks_always_wait_leaves_a_slot_to_others_from_time_to_time() {
-    run(async {
-        let server = RedisServer::start();
-        let busy = process(&server.url(), Quota::in_flight(1));
-        let tasks: Vec<_> = (0..4)
-            .map(|_| {
-                let busy = busy.clone();
-                tokio::spawn(async move {
-                    loop {
-                        let _held = busy.acquire("ada").await.unwrap();
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                })
+#[tokio::test]
+async fn a_process_whose_checks_always_wait_leaves_a_slot_to_others_from_time_to_time() {
+    let server = RedisServer::start();
+    let busy = process(&server.url(), Quota::in_flight(1));
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let busy = busy.clone();
+            tokio::spawn(async move {
+                loop {
+                    let _held = busy.acquire("ada").await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
             })
-            .collect();
-        let other = process(&server.url(), Quota::in_flight(1)).max_wait(Duration::from_secs(20));
-        for _ in 0..2 {
-            let _held = other.acquire("ada").await.unwrap();
-        }
-        for task in tasks {
-            task.abort();
-        }
-    });
+        })
+        .collect();
+    let other = process(&server.url(), Quota::in_flight(1)).max_wait(Duration::from_secs(20));
+    for _ in 0..2 {
+        let _held = other.acquire("ada").await.unwrap();
+    }
+    for task in tasks {
+        task.abort();
+    }
 }
