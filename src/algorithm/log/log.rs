@@ -9,10 +9,14 @@
 //! row are one subtraction, and a check of one unit reads only the ends of the log. A refusal changes nothing. Charges
 //! drop the runs that no window needs once these are half of all, so a run is moved about once.
 
+use std::mem;
+
 use super::super::arithmetic::saturate;
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::super::share_room::share_room;
+#[cfg(feature = "serde")]
 use super::columns::Columns;
+use super::entries::{Entries, Run};
 use crate::decision::{CountScope, Receipt, Wait};
 use crate::quota::ShareId;
 
@@ -22,59 +26,51 @@ const MIN_CAPACITY: usize = 16;
 /// The charged units, oldest first.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(from = "StoredLog", into = "StoredLog"))]
 pub(crate) struct Log {
     /// The longest window that was asked, and the largest limit that was asked with it.
     longest: u64,
     largest: u32,
     /// How many runs had expired at the newest charge, from which a search begins.
-    #[cfg_attr(feature = "serde", serde(skip))]
     hint: u32,
-    /// The start, and then the runs. Nothing if there are no runs.
-    ///
     /// The time of the start is the generation of buckets: when the log began, or was credited or moved. Its position is
     /// that before the first run.
+    entries: Entries,
+}
+
+/// A log as it is serialized.
+#[cfg(feature = "serde")]
+#[derive(serde::Deserialize, serde::Serialize)]
+struct StoredLog {
+    longest: u64,
+    largest: u32,
     entries: Vec<Run>,
-    /// The positions of shares, if any is charged.
-    #[cfg_attr(feature = "serde", serde(default))]
-    columns: Option<Box<Columns>>,
+    #[serde(default)]
+    columns: Option<Columns>,
 }
 
-/// The units of one time.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(from = "(u64, u32)", into = "(u64, u32)"))]
-struct Run {
-    /// The upper and the lower half of the time, so that a run takes 12 bytes.
-    time: [u32; 2],
-    position: u32,
-}
-
-impl Run {
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
-    fn new(time: u64, position: u32) -> Self {
-        let time = [(time >> 32) as u32, time as u32];
-        Self { time, position }
-    }
-
-    #[inline]
-    fn time(self) -> u64 {
-        let [upper, lower] = self.time;
-        u64::from(upper) << 32 | u64::from(lower)
+#[cfg(feature = "serde")]
+impl From<Log> for StoredLog {
+    fn from(log: Log) -> Self {
+        let (entries, columns) = log.entries.into_parts();
+        Self {
+            longest: log.longest,
+            largest: log.largest,
+            entries,
+            columns,
+        }
     }
 }
 
 #[cfg(feature = "serde")]
-impl From<Run> for (u64, u32) {
-    fn from(run: Run) -> Self {
-        (run.time(), run.position)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl From<(u64, u32)> for Run {
-    fn from((time, position): (u64, u32)) -> Self {
-        Self::new(time, position)
+impl From<StoredLog> for Log {
+    fn from(log: StoredLog) -> Self {
+        Self {
+            longest: log.longest,
+            largest: log.largest,
+            hint: 0,
+            entries: Entries::from((log.entries, log.columns)),
+        }
     }
 }
 
@@ -194,7 +190,7 @@ impl Log {
     /// Returns the units that the share that asks may charge when so many of the oldest runs have expired.
     fn room(&self, check: &QuotaCheck<'_>, expired: usize) -> i64 {
         let used_by = |share| {
-            let columns = self.columns.as_deref();
+            let columns = self.entries.columns();
             let found = columns.and_then(|columns| Some((columns, columns.find(Some(share))?)));
             found.map_or(0, |(columns, column)| {
                 columns.units(column, expired, self.len()).into()
@@ -260,19 +256,20 @@ impl Log {
     /// Returns whether a share is charged that has no column.
     #[inline]
     fn is_new(&self, share: Option<ShareId>) -> bool {
-        let columns = self.columns.as_deref();
+        let columns = self.entries.columns();
         share.is_some() && columns.and_then(|columns| columns.find(share)).is_none()
     }
 
     /// Adds a column for a share that is charged, and drops those that have no units.
     #[inline]
     fn replace_columns(&mut self, share: Option<ShareId>) {
-        if share.is_none() && self.columns.is_none() {
+        if share.is_none() && self.entries.columns().is_none() {
             return;
         }
-        let mut columns = self.columns.take().unwrap_or_default();
-        columns.replace(self.entries.len(), share);
-        self.columns = (!columns.is_empty()).then_some(columns);
+        let (entries, columns) = mem::take(&mut self.entries).into_parts();
+        let mut columns = columns.unwrap_or_default();
+        columns.replace(entries.len(), share);
+        self.entries = Entries::from((entries, Some(columns)));
     }
 
     /// Returns how many of the oldest runs are not needed, if a longer window was asked before.
@@ -320,7 +317,7 @@ impl Log {
     /// Adds the row of an entry that was added.
     #[inline]
     fn repeat_row(&mut self) {
-        if let Some(columns) = &mut self.columns {
+        if let Some(columns) = self.entries.columns_mut() {
             columns.repeat_last();
         }
     }
@@ -328,7 +325,7 @@ impl Log {
     /// Charges the share that asks, in the newest run.
     #[inline]
     fn charge_share(&mut self, check: &QuotaCheck<'_>) {
-        if let Some(columns) = &mut self.columns
+        if let Some(columns) = self.entries.columns_mut()
             && let Some(column) = columns.find(check.shares.asked_by())
         {
             columns.charge(column, check.cost);
@@ -357,9 +354,10 @@ impl Log {
         let earlier = self.runs().partition_point(|run| run.time() < time);
         self.entries.truncate(earlier.max(expired) + 1);
         self.entries.push(Run::new(time, newest.position));
-        if let Some(columns) = &mut self.columns {
+        let rows = self.entries.len() - 1;
+        if let Some(columns) = self.entries.columns_mut() {
             let last = columns.last_row();
-            columns.truncate(self.entries.len() - 1);
+            columns.truncate(rows);
             columns.push_row(&last);
         }
         self.drop_first(expired);
@@ -402,7 +400,7 @@ impl Log {
         };
         let own = run.position.wrapping_sub(self.end_of(before));
         let mut of_share = own;
-        let columns = self.columns.as_deref_mut();
+        let columns = self.entries.columns_mut();
         if let Some(columns) = columns {
             let column = columns.find(share);
             let of_all = || u64::from(own).saturating_sub(columns.all_units(before, before + 1));
@@ -420,7 +418,7 @@ impl Log {
         }
         if taken == own {
             self.entries.remove(before + 1);
-            if let Some(columns) = &mut self.columns {
+            if let Some(columns) = self.entries.columns_mut() {
                 columns.remove(before + 1);
             }
         }
@@ -442,7 +440,7 @@ impl Log {
             .partition_point(|run| run.position.wrapping_sub(start) < left);
         self.entries.truncate(kept + 1);
         let of_last = end.wrapping_sub(self.end_of(kept.saturating_sub(1)));
-        if let Some(columns) = &mut self.columns {
+        if let Some(columns) = self.entries.columns_mut() {
             columns.truncate(kept + 1);
             columns.limit_last(kept + 1, of_last);
         }
@@ -461,7 +459,7 @@ impl Log {
             return;
         }
         self.entries.drain(1..=count);
-        if let Some(columns) = &mut self.columns {
+        if let Some(columns) = self.entries.columns_mut() {
             columns.drop_first(count);
         }
         if let Some(start) = self.entries.first_mut() {

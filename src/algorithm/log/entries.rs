@@ -1,0 +1,119 @@
+//! The runs of a log, with the columns of its shares.
+
+use std::ops::{Deref, DerefMut};
+
+use super::columns::Columns;
+
+/// The units of one time.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(from = "(u64, u32)", into = "(u64, u32)"))]
+pub(super) struct Run {
+    /// The upper and the lower half of the time, so that a run takes 12 bytes.
+    time: [u32; 2],
+    pub(super) position: u32,
+}
+
+/// The start of a log, and then its runs. Nothing if there are no runs.
+///
+/// A log without shares has no room for columns, as most have none.
+#[derive(Clone, Debug)]
+pub(super) enum Entries {
+    Plain(Vec<Run>),
+    WithColumns(Box<(Vec<Run>, Columns)>),
+}
+
+impl Run {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
+    pub(super) fn new(time: u64, position: u32) -> Self {
+        let time = [(time >> 32) as u32, time as u32];
+        Self { time, position }
+    }
+
+    #[inline]
+    pub(super) fn time(self) -> u64 {
+        let [upper, lower] = self.time;
+        u64::from(upper) << 32 | u64::from(lower)
+    }
+}
+
+impl Entries {
+    #[inline]
+    pub(super) fn columns(&self) -> Option<&Columns> {
+        match self {
+            Self::Plain(_) => None,
+            Self::WithColumns(entries) => Some(&entries.1),
+        }
+    }
+
+    #[inline]
+    pub(super) fn columns_mut(&mut self) -> Option<&mut Columns> {
+        match self {
+            Self::Plain(_) => None,
+            Self::WithColumns(entries) => Some(&mut entries.1),
+        }
+    }
+
+    /// Takes the parts out.
+    pub(super) fn into_parts(self) -> (Vec<Run>, Option<Columns>) {
+        match self {
+            Self::Plain(runs) => (runs, None),
+            Self::WithColumns(entries) => {
+                let (runs, columns) = *entries;
+                (runs, Some(columns))
+            }
+        }
+    }
+}
+
+impl From<(Vec<Run>, Option<Columns>)> for Entries {
+    fn from((runs, columns): (Vec<Run>, Option<Columns>)) -> Self {
+        match columns.filter(|columns| !columns.is_empty()) {
+            None => Self::Plain(runs),
+            Some(columns) => Self::WithColumns(Box::new((runs, columns))),
+        }
+    }
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Self::Plain(Vec::new())
+    }
+}
+
+impl Deref for Entries {
+    type Target = Vec<Run>;
+
+    #[inline]
+    fn deref(&self) -> &Vec<Run> {
+        match self {
+            Self::Plain(runs) => runs,
+            Self::WithColumns(entries) => &entries.0,
+        }
+    }
+}
+
+impl DerefMut for Entries {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Vec<Run> {
+        match self {
+            Self::Plain(runs) => runs,
+            Self::WithColumns(entries) => &mut entries.0,
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Run> for (u64, u32) {
+    fn from(run: Run) -> Self {
+        (run.time(), run.position)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<(u64, u32)> for Run {
+    fn from((time, position): (u64, u32)) -> Self {
+        Self::new(time, position)
+    }
+}
