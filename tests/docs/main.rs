@@ -400,8 +400,8 @@ fn each_fact_is_told_in_one_way() {
 /// What users can call and name. Take something away before you raise a bound.
 #[test]
 fn the_public_surface_does_not_grow_unnoticed() {
-    const METHODS: usize = 327;
-    const TYPES: usize = 88;
+    const METHODS: usize = 343;
+    const TYPES: usize = 89;
     let sources = ["src", "crates"].into_iter();
     let sources = sources.flat_map(|directory| files(directory, &["rs"]));
     let (mut methods, mut types) = (0, 0);
