@@ -145,7 +145,7 @@ impl Model {
         let mut costs = 1..=i64::from(numbers.0);
         costs
             .find(|cost| !self.admits(numbers, share, *cost, now))
-            .map_or(numbers.0.into(), |cost| cost - 1)
+            .map_or_else(|| numbers.0.into(), |cost| cost - 1)
     }
 }
 
@@ -307,7 +307,7 @@ impl Pair {
                 let _ = self.check(plan, SHARES[share], cost);
             }
             Step::CheckAndWait { plan, share, cost } => {
-                self.check_and_wait(plan, SHARES[share], cost)
+                self.check_and_wait(plan, SHARES[share], cost);
             }
             Step::Refund { decision, units } => self.refund(decision, units),
             Step::Credit { units } => {

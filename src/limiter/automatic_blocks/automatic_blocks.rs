@@ -208,8 +208,8 @@ impl AutomaticBlocks {
                 let blocks = Arc::clone(&self);
                 StoreFuture::boxed(async move { blocks.count_or_block(&refused).await })
             });
-            let sent = join_all(sent.collect()).await;
-            outcome = outcome.and(sent.into_iter().collect());
+            let sent: Result<(), Error> = join_all(sent.collect()).await.into_iter().collect();
+            outcome = outcome.and(sent);
             refused = rest;
         }
         self.record(&outcome);

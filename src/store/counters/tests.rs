@@ -273,7 +273,7 @@ proptest::proptest! {
             Quota::new(limit, std::time::Duration::from_secs(seconds)).with_algorithm(algorithm)
         };
         let all = [window(hard + 5, 10), window(soft, 10), window(equal, 10), window(long, 60)];
-        let model = all.clone().map(|quota| Quotas::from(quota));
+        let model = all.clone().map(Quotas::from);
         let [refusing, soft @ ..] = all;
         let list: Quotas = [refusing].into_iter().chain(soft.map(Quota::soft)).collect();
         let (mut subject, mut models) = (Subject::new(), [(); 4].map(|()| Subject::new()));
