@@ -28,18 +28,22 @@ local ENTRY, FORMAT, EXACT = 40, '>c16dI4I4d', 9007199254740992
 -- and the note about it.
 local others, longest, used, base, note
 
+-- Whether this call has written a value.
+local has_written = false
+
 -- Writes the entries of all holders, of which one has the longest lease, or removes the value.
 local function write(number, entries, lease)
   local key, ttl, value = KEYS[number], 2 * lease + 1000, 'i' .. entries
   if entries == '' then
     call('UNLINK', key)
     value = false
-  elseif values[number] then
-    -- A full server accepts PEXPIRE, and then the rest of the script: what is held can always be stated.
-    call('PEXPIRE', key, ttl)
-    call('SET', key, value, 'KEEPTTL')
   else
+    -- A full server accepts PEXPIRE, and then the rest of the script: what is held can always be stated.
+    if values[number] and not has_written then
+      call('PEXPIRE', key, ttl)
+    end
     call('SET', key, value, 'PX', ttl)
+    has_written = true
   end
   values[number] = value
 end
@@ -56,25 +60,32 @@ local function room(list, number)
     return nil, WRONG_TYPE
   end
   longest, used, base, note = 0, 0, list.held, list.held > 0 and 1 or 0
+  -- The entries of others that stay as they are, from here on, are copied together.
+  local from = 2
   for at = 2, stored and #stored or 0, ENTRY do
     local holder, sequence, slots, lease, ends = unpack(FORMAT, stored, at)
     -- Foreign bytes are hardly two whole numbers.
-    if not (min(sequence, ends) >= 0 and max(sequence, ends) < EXACT and sequence % 1 + ends % 1 == 0) then
+    if not (sequence >= 0 and sequence < EXACT and ends >= 0 and ends < EXACT and sequence % 1 + ends % 1 == 0) then
       return nil, WRONG_TYPE
     end
-    local last = min(ends, now + 1000 * lease)
+    local last, is_other = now + 1000 * lease, holder ~= list.holder
+    last = ends < last and ends or last
     is_changed = is_changed or last < ends or last <= now
-    if last > now then
+    if is_other and last > now then
+      longest, used = lease > longest and lease or longest, used + slots
+    end
+    if not is_other or last < ends or last <= now then
+      kept[#kept + 1], from = sub(stored, from, at - 1), at + ENTRY
       local entry = last < ends and pack(FORMAT, holder, sequence, slots, lease, last) or sub(stored, at, at + ENTRY - 1)
-      if holder ~= list.holder then
-        kept[#kept + 1], longest, used = entry, max(longest, lease), used + slots
-      else
+      if last > now and is_other then
+        kept[#kept + 1] = entry
+      elseif last > now then
         own, own_lease, note = entry, lease, list.sequence < sequence and 2 or 0
         base = list.sequence > sequence and base or slots
       end
     end
   end
-  others, used = table.concat(kept), used + base
+  others, used = table.concat(kept) .. sub(stored or '', from), used + base
   if is_changed then
     write(number, others .. own, max(longest, own_lease))
   end
