@@ -313,7 +313,7 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
 }
 
 /// Gives all units of an admitted check back. If the store fails, they stay charged.
-async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision) {
+pub(super) async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision) {
     for (index, level) in levels.iter().enumerate() {
         let _ = level.limiter.settle_at(decision, index, 0).await;
     }

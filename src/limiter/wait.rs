@@ -162,7 +162,7 @@ impl Wait {
         }
     }
 
-    fn time_left(&self) -> Duration {
+    pub(in crate::limiter) fn time_left(&self) -> Duration {
         self.max_wait.saturating_sub(self.started_at.elapsed())
     }
 }

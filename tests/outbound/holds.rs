@@ -343,3 +343,26 @@ async fn a_store_without_blocks_keeps_a_hold_in_this_process() {
         .expect_err("above the limit");
     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
 }
+
+#[tokio::test]
+async fn who_acquires_a_permit_waits_until_the_hold_ends() {
+    let hold = Duration::from_millis(300);
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
+    limiter.hold_back("ada", hold);
+    assert!(matches!(
+        limiter.try_acquire("ada").await.expect("a decision"),
+        tollgate::Acquired::Refused(_)
+    ));
+    let begin = Instant::now();
+    let permit = limiter.acquire("ada").await.expect("a permit");
+    assert!(begin.elapsed() >= hold - Duration::from_millis(50));
+    drop(permit);
+
+    limiter.hold_back("ada", HOUR);
+    let limiter = limiter.max_wait(SECOND);
+    let error = limiter
+        .acquire("ada")
+        .await
+        .expect_err("an hour is too long");
+    assert_eq!(error.kind(), ErrorKind::MaxWait);
+}

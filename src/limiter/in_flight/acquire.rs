@@ -8,13 +8,15 @@ use std::time::Duration;
 use super::permit::{Acquired, Permit, Ticket};
 use super::sending::{LevelSlots, SlotRequest};
 use super::table::PermitTable;
-use crate::decision::{Answers, DecisionView};
+use crate::decision::{Answers, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::limiter::check::{AskedLevels, record};
+use crate::limiter::check::{AskedLevels, give_back, record};
+use crate::limiter::hold_back::is_held_meanwhile;
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::pending_check::{Checked, PendingCheck};
+use crate::limiter::wait::Wait;
 use crate::quota::Quotas;
 use crate::store::{Check, PendingAnswers};
 use crate::telemetry::PermitMeter;
@@ -169,6 +171,8 @@ impl RateLimiter {
     /// order between processes: each asks about every 25 ms, and at once when one of its own permits is dropped. For more
     /// slots or another cost, see [`acquire_all`](Self::acquire_all).
     ///
+    /// While an upstream [holds the key back](Self::observe), it waits until that ends, and then asks for a slot.
+    ///
     /// Dropping the future gives up its place in the line. A permit that was granted meanwhile is given back.
     ///
     /// # Errors
@@ -250,13 +254,31 @@ impl RateLimiter {
             let max_waits = levels.iter().map(|level| level.limiter.max_wait);
             let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max();
-            match take(&levels, max_wait).await? {
-                Acquired::Permit(permit) => Ok(permit),
-                Acquired::Refused(decision) => {
-                    let reported = levels.get(decision.view().reported_index());
-                    let limiter = reported.map_or("", |level| &level.limiter.name);
-                    Err(not_acquired(limiter, decision.view(), max_wait))
+            let mut wait = Wait::new(max_wait.unwrap_or_default());
+            loop {
+                let (mut checked, check) = check_slots(&levels, Some(wait.time_left())).await;
+                // While an upstream holds a key back, the store is not asked, and nobody stands in line.
+                let checks_again = match &mut checked {
+                    Ok(held) if held.source() == Source::HeldBack => {
+                        wait.after_decision(&levels, held.view()).await
+                    }
+                    Ok(taken) if taken.is_allowed() && is_held_meanwhile(&levels, taken.view()) => {
+                        give_back(&levels, taken).await;
+                        true
+                    }
+                    _ => false,
+                };
+                if checks_again {
+                    continue;
                 }
+                return match acquired(&levels, checked, check)? {
+                    Acquired::Permit(permit) => Ok(permit),
+                    Acquired::Refused(decision) => {
+                        let reported = levels.get(decision.view().reported_index());
+                        let limiter = reported.map_or("", |level| &level.limiter.name);
+                        Err(not_acquired(limiter, decision.view(), max_wait))
+                    }
+                };
             }
         }
     }
@@ -270,12 +292,18 @@ impl RateLimiter {
         levels: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Acquired, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
-        async move { take(&levels, None).await }
+        async move {
+            let (checked, check) = check_slots(&levels, None).await;
+            acquired(&levels, checked, check)
+        }
     }
 }
 
-/// Takes a permit of these levels.
-async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Acquired, Error> {
+/// Checks these levels, and takes their slots if they are admitted.
+async fn check_slots(
+    levels: &AskedLevels<'_>,
+    max_wait: Option<Duration>,
+) -> (Checked, PendingCheck) {
     let line = levels.iter().filter_map(|level| level.limiter.line).min();
     let mut check = PendingCheck::new();
     check.stay_within_limits();
@@ -296,6 +324,15 @@ async fn take(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> Result<Ac
         Poll::Ready(checked) => checked,
         Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
     };
+    (checked, check)
+}
+
+/// Returns the result of a check, with the slots that it has taken.
+fn acquired(
+    levels: &AskedLevels<'_>,
+    checked: Checked,
+    mut check: PendingCheck,
+) -> Result<Acquired, Error> {
     record(levels, &checked);
     let decision = checked.map_err(|failure| failure.error)?;
     Ok(match decision.is_allowed() {
