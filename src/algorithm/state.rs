@@ -68,6 +68,7 @@ impl CountState {
     }
 
     /// Evaluates the check without charging it. Moves units in the future to now.
+    #[inline]
     pub(crate) fn evaluate(&mut self, check: QuotaCheck<'_>) -> Verdict {
         match self {
             Self::Log(log) => log.evaluate(&check),

@@ -57,6 +57,7 @@ impl HoldingNote {
         }
     }
 
+    #[cfg(feature = "test-util")]
     pub(crate) const fn from_number(number: u64) -> Self {
         match number {
             1 => Self::Missing,

@@ -230,13 +230,13 @@ impl<'a> LevelDecision<'a> {
         })
     }
 
-    /// Returns a quota, if the level was asked.
     /// Returns whether a quota of this level may mark the check.
     #[inline]
     pub(crate) fn may_be_marked(&self) -> bool {
         self.is_counted() && self.level.quotas.iter().any(Quota::may_mark)
     }
 
+    /// Returns a quota, if the level was asked.
     #[inline]
     pub(crate) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'a>> {
         Some(QuotaDecision {

@@ -206,7 +206,7 @@ impl Quotas {
     }
 
     /// Returns whether this list has the same quotas as a slice, in the same order.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn equals(&self, quotas: &[Quota]) -> bool {
         match (&*self.0.quotas, quotas) {
             ([own], [quota]) => own == quota,

@@ -62,12 +62,26 @@ impl Share {
     }
 }
 
-/// The shares of a quota, and the share that asks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Shares {
-    list: Option<Arc<[Share]>>,
+/// The shares of a quota, and the share that asks. One word, as most quotas have none.
+#[derive(Clone, Debug, Default, Eq, Hash)]
+pub(crate) struct Shares(Option<Arc<AskedShares>>);
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct AskedShares {
+    list: Arc<[Share]>,
     /// The id of the share that asks. Set in all quotas of a stored count, so that the charge is found in each of them.
     asked_by: Option<ShareId>,
+}
+
+impl PartialEq for Shares {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(own), Some(other)) => own == other,
+            _ => false,
+        }
+    }
 }
 
 /// The first four bytes of the hash of a share's name, as they are stored.
@@ -99,10 +113,7 @@ pub(crate) struct ShareBounds {
 }
 
 impl Shares {
-    pub(crate) const NONE: Self = Self {
-        list: None,
-        asked_by: None,
-    };
+    pub(crate) const NONE: Self = Self(None);
 
     /// Creates the shares of a quota with this limit.
     pub(super) fn new(shares: Vec<Share>, limit: u32) -> Result<Self, ConfigError> {
@@ -134,20 +145,22 @@ impl Shares {
         if let Some(share) = shares.get(MAX_SHARES) {
             return invalid(share.name(), "a quota has at most 16 shares");
         }
-        Ok(Self {
-            list: (!shares.is_empty()).then(|| shares.into()),
-            asked_by: None,
-        })
+        Ok(Self::with(shares.into(), None))
+    }
+
+    fn with(list: Arc<[Share]>, asked_by: Option<ShareId>) -> Self {
+        let is_none = list.is_empty() && asked_by.is_none();
+        Self((!is_none).then(|| Arc::new(AskedShares { list, asked_by })))
     }
 
     /// Returns whether there are no shares, and none asks.
     #[inline]
     pub(crate) const fn is_none(&self) -> bool {
-        self.list.is_none() && self.asked_by.is_none()
+        self.0.is_none()
     }
 
     pub(super) fn list(&self) -> &[Share] {
-        self.list.as_deref().unwrap_or_default()
+        self.0.as_ref().map_or(&[], |shares| &*shares.list)
     }
 
     /// Returns the numbers of each share.
@@ -162,26 +175,25 @@ impl Shares {
     /// Returns the share that asks.
     #[inline]
     pub(crate) fn asked_by(&self) -> Option<ShareId> {
-        self.asked_by
+        self.0.as_ref()?.asked_by
     }
 
     /// Returns the name of the share that asks, if the quota has it.
     pub(super) fn asking(&self) -> Option<&str> {
-        let asked_by = self.asked_by?;
+        let asked_by = self.asked_by()?;
         let mut names = self.list().iter().map(Share::name);
         names.find(|name| ShareId::of(name) == asked_by)
     }
 
     pub(super) fn asked(&self, asked_by: Option<ShareId>) -> Self {
-        let list = self.list.clone();
-        Self { list, asked_by }
+        Self::with(self.list().into(), asked_by)
     }
 
     /// Returns the most units that the share that asks can get of an unused limit: a higher cost never passes.
     pub(super) fn ceiling(&self, limit: u32) -> u32 {
         let (mut others, mut reserve, mut most) = (0, 0, limit);
         for share in self.iter() {
-            if Some(share.id) == self.asked_by {
+            if Some(share.id) == self.asked_by() {
                 (reserve, most) = (share.reserve, share.most);
             } else {
                 others += share.reserve;
@@ -208,13 +220,7 @@ impl Shares {
                 most => part(most),
             },
         };
-        Self {
-            list: self
-                .list
-                .as_ref()
-                .map(|list| list.iter().map(scale).collect()),
-            ..*self
-        }
+        Self::with(self.list().iter().map(scale).collect(), self.asked_by())
     }
 }
 

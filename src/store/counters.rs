@@ -477,6 +477,7 @@ impl Count {
         }
     }
 
+    #[inline]
     fn is_of(&self, id: CountId) -> bool {
         (self.algorithm, self.window, self.soft) == id
     }

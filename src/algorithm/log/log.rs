@@ -288,38 +288,37 @@ impl Log {
 
     #[inline]
     fn add(&mut self, time: u64, check: &QuotaCheck<'_>) {
-        if self.entries.is_empty() {
-            let generation = if check.bucket > 0 { check.now } else { 0 };
-            self.entries.reserve_exact(4);
-            self.entries.push(Run::new(generation, 0));
-            self.repeat_row();
-        } else if let Some(newest) = self.newest_mut()
-            && newest.time() == time
-        {
-            newest.position = newest.position.wrapping_add(check.cost);
-            return self.charge_share(check);
-        }
-        if self.entries.len() == self.entries.capacity() {
+        let runs = &mut *self.entries;
+        let (position, is_first) = match runs.as_mut_slice() {
+            [] => {
+                let generation = if check.bucket > 0 { check.now } else { 0 };
+                runs.reserve_exact(4);
+                runs.push(Run::new(generation, 0));
+                (0, true)
+            }
+            [_, .., newest] if newest.time() == time => {
+                newest.position = newest.position.wrapping_add(check.cost);
+                return self.charge_share(check);
+            }
+            [.., newest] => (newest.position, false),
+        };
+        if runs.len() == runs.capacity() {
             // By half, but a log rarely has more than twice as many runs as the limit.
-            let length = self.entries.len();
+            let length = runs.len();
             let most = (self.largest as usize)
                 .saturating_mul(2)
                 .saturating_sub(length - 1);
             let growth = (length / 2).max(4).min(most.max(length / 8)).max(1);
-            self.entries.reserve_exact(growth);
+            runs.reserve_exact(growth);
         }
-        let position = self.end_of(self.len()).wrapping_add(check.cost);
-        self.entries.push(Run::new(time, position));
-        self.repeat_row();
-        self.charge_share(check);
-    }
-
-    /// Adds the row of an entry that was added.
-    #[inline]
-    fn repeat_row(&mut self) {
+        runs.push(Run::new(time, position.wrapping_add(check.cost)));
         if let Some(columns) = self.entries.columns_mut() {
+            if is_first {
+                columns.repeat_last();
+            }
             columns.repeat_last();
         }
+        self.charge_share(check);
     }
 
     /// Charges the share that asks, in the newest run.
@@ -518,8 +517,9 @@ impl Log {
     /// Returns the number of units after the first `count` runs.
     #[inline]
     pub(in crate::algorithm) fn units_after(&self, count: usize) -> u32 {
-        let end = self.entries.last().map_or(0, |newest| newest.position);
-        end.wrapping_sub(self.end_of(count))
+        let runs = self.entries.as_slice();
+        let end = runs.last().map_or(0, |newest| newest.position);
+        end.wrapping_sub(runs.get(count).map_or(0, |run| run.position))
     }
 
     /// Returns the time until a unit returns, by its number from 1 after the expired runs.
@@ -584,11 +584,6 @@ impl Log {
     /// Returns the time of the newest run; 0 if there is none.
     pub(in crate::algorithm) fn newest_time(&self) -> u64 {
         self.newest().map_or(0, Run::time)
-    }
-
-    #[inline]
-    fn newest_mut(&mut self) -> Option<&mut Run> {
-        self.entries.get_mut(1..)?.last_mut()
     }
 
     /// Returns the longest window, the largest limit, the generation, and the time and the units of each run.
