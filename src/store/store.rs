@@ -98,7 +98,7 @@ pub trait Store: Send + Sync + 'static {
     /// keeps no holders fails such checks with [`ErrorKind::Unsupported`].
     ///
     /// A [soft](crate::Quota::soft) quota refuses no check. It has a count of its own, which is charged for an admitted check if it
-    /// has room, and its answer is [`refused`](crate::store::QuotaAnswer::refused) otherwise.
+    /// has room, and its answer is [`exceeded`](crate::store::QuotaAnswer::exceeded) otherwise.
     ///
     /// `answers` has an empty answer for each check, in their order. A store that answers without waiting
     /// overwrites them and returns `None`. A remote store returns the future of the answers, and an error is a

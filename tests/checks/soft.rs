@@ -6,6 +6,7 @@ use std::time::Duration;
 use tollgate::store::TestClock;
 use tollgate::{
     Acquired, Algorithm, ConfigErrorKind, Decision, ErrorKind, MemoryStore, Quota, RateLimiter,
+    Share,
 };
 
 use crate::support::calls::stores;
@@ -308,4 +309,40 @@ async fn a_blocked_key_is_refused_though_all_quotas_are_soft() {
     let decision = limiter.check("ada").await.unwrap();
     assert!(!decision.is_allowed() && !decision.is_exceeded());
     assert!(decision.retry_after().is_some());
+}
+
+#[tokio::test]
+async fn a_soft_quota_may_have_shares() {
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingBuckets(60)] {
+        for store in stores(&server) {
+            let soft = per_hour(10, algorithm)
+                .shares([Share::of("critical").reserve(4)])
+                .soft();
+            assert_eq!(soft.to_string().parse::<Quota>().unwrap(), soft);
+            let limiter = RateLimiter::new(store, [Quota::per_day(100), soft]);
+            let limiter = limiter.name(algorithm.to_string());
+            // Four units are kept for critical requests.
+            for (share, cost, used, exceeded) in [
+                (None, 6, 6, false),
+                (None, 1, 6, true),
+                (Some("critical"), 3, 9, false),
+                (Some("critical"), 2, 9, true),
+                (Some("critical"), 1, 10, false),
+            ] {
+                let level = limiter.on("ada").cost(cost);
+                let level = match share {
+                    Some(share) => level.share(share),
+                    None => level,
+                };
+                let decision = RateLimiter::check_all([level]).await.unwrap();
+                let context = format!("{algorithm}: {cost} of {share:?}: {decision:?}");
+                assert!(decision.is_allowed(), "{context}");
+                assert_eq!(decision.is_exceeded(), exceeded, "{context}");
+                if share.is_some() {
+                    assert_eq!(used_of_soft(&decision), [used], "{context}");
+                }
+            }
+        }
+    }
 }
