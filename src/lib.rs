@@ -77,7 +77,6 @@
 //! | read bodies | [Limits known only from the body](guide::bodies) are checked in the handler |
 //! | bill | Counts are forgotten after the window, and a lost answer may leave a charge. Bill from a database. |
 //! | stay exact across regions | Each Redis counts on its own: see [several regions](guide::deployment#several-regions) |
-//! | priorities and fair shares | Give each group a limiter with its own limit |
 //! | read rules from a file | [Your service reads it](guide::plans#plans-from-a-file-that-changes), and [`RateLimitLayer::quotas_for`] looks them up per key. For a standalone service, see Envoy's ratelimit or Limitador. |
 //!
 //! # Features
