@@ -63,7 +63,7 @@ impl Share {
 }
 
 /// The shares of a quota, and the share that asks. One word, as most quotas have none.
-#[derive(Clone, Debug, Default, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Shares(Option<Arc<AskedShares>>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -71,17 +71,6 @@ struct AskedShares {
     list: Arc<[Share]>,
     /// The id of the share that asks. Set in all quotas of a stored count, so that the charge is found in each of them.
     asked_by: Option<ShareId>,
-}
-
-impl PartialEq for Shares {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (None, None) => true,
-            (Some(own), Some(other)) => own == other,
-            _ => false,
-        }
-    }
 }
 
 /// The first four bytes of the hash of a share's name, as they are stored.
