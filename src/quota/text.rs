@@ -189,7 +189,7 @@ fn parse_share(text: &str) -> Option<Share> {
     })
 }
 
-/// Formats a share as [`parse_share`] reads it.
+/// Formats a share as `parse_share` reads it.
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
