@@ -10,7 +10,9 @@ server  Redis 6.0
   'i' 1
   holder 16, sequence 8, slots 4, lease 4, ends 8   of each holder
 
-  holder 16, sequence 8, held 4, lease 4, is_stated 1   the message
+  holder 16, sequence 8, held 4, lease 4, is_stated 1   the message, in front of the shares of a quota
+
+The last 4 bytes of a holder are the share of its slots, or zeros: a process is a holder for each share that it asks for.
 
 The cost is the slots that the holder wants. The slots that it has are those of its entry if the entry has the sequence of the
 message, so that several checks of one message add up. Otherwise they are `held`. An entry counts until its lease ends: `ends`
@@ -24,9 +26,9 @@ says that nobody knows when a slot is given back.
 
 local ENTRY, FORMAT, EXACT = 40, '>c16dI4I4d', 9007199254740992
 
--- The open value: the entries of the other holders and their longest lease, the slots of all, those of the asking holder,
--- and the note about it.
-local others, longest, used, base, note
+-- The open value: the entries of the other holders and their longest lease, the slots of the asking holder, and the note
+-- about it.
+local others, longest, base, note
 
 -- Whether this call has written a value.
 local has_written = false
@@ -55,11 +57,12 @@ local function state(list, number, slots)
 end
 
 local function room(list, number)
-  local stored, kept, own, own_lease, is_changed = values[number], {}, '', 0, false
+  local stored, kept, own, own_lease, is_changed, used = values[number], {}, '', 0, false, 0
+  local units = list.room_of and {}
   if stored and (#stored <= ENTRY or #stored % ENTRY ~= 1 or sub(stored, 1, 1) ~= 'i') then
     return nil, WRONG_TYPE
   end
-  longest, used, base, note = 0, 0, list.held, list.held > 0 and 1 or 0
+  longest, base, note = 0, list.held, list.held > 0 and 1 or 0
   -- The entries of others that stay as they are, from here on, are copied together.
   local from = 2
   for at = 2, stored and #stored or 0, ENTRY do
@@ -73,6 +76,10 @@ local function room(list, number)
     is_changed = is_changed or last < ends or last <= now
     if is_other and last > now then
       longest, used = lease > longest and lease or longest, used + slots
+      if units then
+        local share = sub(holder, 13)
+        units[share] = (units[share] or 0) + slots
+      end
     end
     if not is_other or last < ends or last <= now then
       kept[#kept + 1], from = sub(stored, from, at - 1), at + ENTRY
@@ -89,9 +96,13 @@ local function room(list, number)
   if is_changed then
     write(number, others .. own, max(longest, own_lease))
   end
+  if units and base > 0 then
+    units[list.share] = (units[list.share] or 0) + base
+  end
   local left, quota = note == 2 and -1 or 4294967296, list
   repeat
-    left, quota = min(left, quota.limit - used), quota.next
+    quota.used = quota.room_of and quota.limit - quota.room_of(used, units) or used
+    left, quota = min(left, quota.limit - quota.used), quota.next
   until not quota
   return left
 end
@@ -100,7 +111,7 @@ local function charge(list, number, units)
   state(list, number, base + units)
   local quota = list
   repeat
-    reply[size + 1], reply[size + 2] = used + units, note
+    reply[size + 1], reply[size + 2] = quota.used + units, note
     size, quota = size + 2, quota.next
   until not quota
 end
@@ -111,8 +122,8 @@ local function refuse(list, number, cost)
   end
   local quota = list
   repeat
-    local wait = (used + cost > quota.limit or note == 2) and 1 or 0
-    reply[size + 1], reply[size + 2], reply[size + 3] = used, cost > quota.limit and -1 or wait, note
+    local wait = (quota.used + cost > quota.limit or note == 2) and 1 or 0
+    reply[size + 1], reply[size + 2], reply[size + 3] = quota.used, cost > quota.most and -1 or wait, note
     size, quota = size + 3, quota.next
   until not quota
 end
@@ -122,5 +133,13 @@ kinds.in_flight = function(list)
   if list.header ~= '' then
     list.holder, list.sequence, list.held, list.lease, list.is_stated = unpack('>c16dI4I4B', list.header)
   end
+  local quota = list
+  repeat
+    quota.most = quota.limit
+    if #quota.header > 33 then
+      read_shares(quota, 34)
+    end
+    quota = quota.next
+  until not quota
   list.room, list.charge, list.refuse = room, charge, refuse
 end

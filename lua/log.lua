@@ -99,7 +99,7 @@ end
 -- Creates the columns: here, because Lua takes its time to create a function.
 local function create_columns()
   -- Not those of the prelude: a function takes longer to create for each variable of others that it uses.
-  local call, unpack, pack, sub, floor, max, min = redis.call, struct.unpack, struct.pack, string.sub, math.floor, math.max, math.min
+  local call, unpack, pack, sub, floor, max = redis.call, struct.unpack, struct.pack, string.sub, math.floor, math.max
   local own, head, width, two_runs, format = { ids = '' }, 29, 12, '', ''
 
   -- Sets the ids of the columns. Returns how many runs a value of this length has.
@@ -154,25 +154,13 @@ local function create_columns()
   end
   own.column_of = column_of
 
-  -- Returns the units that the share that asks may still charge when all runs before a run are gone. The rule of
-  -- src/algorithm/share_room.rs.
+  -- Returns the units that the share that asks may still charge when all runs before a run are gone.
   local function room_of(quota, index)
-    local from, to, limit = positions_at(index), positions_at(runs), quota.limit
-    local used, named, others, asking, reserve, most = (to[1] - from[1]) % 4294967296, 0, 0, nil, 0, limit
-    for _, share in ipairs(quota.shares) do
-      local column = column_of(share.id)
-      local units = column and (to[column] - from[column]) % 4294967296 or 0
-      named = named + units
-      if share.id == quota.share then
-        asking, reserve, most = units, share.reserve, share.most
-      else
-        others = others + max(units, share.reserve)
-      end
+    local from, to, units = positions_at(index), positions_at(runs), {}
+    for column = 2, #to do
+      units[sub(own.ids, 4 * column - 7, 4 * column - 4)] = (to[column] - from[column]) % 4294967296
     end
-    if asking then
-      others = others + used - named
-    end
-    return min(limit - used, min(most, max(reserve, limit - others)) - (asking or used - named))
+    return quota.room_of((to[1] - from[1]) % 4294967296, units)
   end
   own.room_of = room_of
 
@@ -305,7 +293,7 @@ local function room(list, number)
     local first, time, position = first_after(now - quota.window)
     local used = (last - position) % 4294967296
     quota.first, quota.before, quota.used, quota.time = first, position, used, time
-    if quota.shares then
+    if quota.room_of then
       used = quota.limit - (text and columns.room_of(quota, first) or quota.most)
       quota.used = used
     end
@@ -323,7 +311,7 @@ local function charge(list, number, units)
   local quota, is_new = list, not text
   while columns and quota do
     -- As of before the charge: it takes as many units from each later time.
-    quota.reset = quota.shares and (not is_new and columns.more_in(quota) or clock + quota.window - now)
+    quota.reset = quota.room_of and (not is_new and columns.more_in(quota) or clock + quota.window - now)
     quota = quota.next
   end
   -- The first run to keep, and the position before it.
@@ -399,7 +387,7 @@ local function refuse(list, _, cost)
   local quota = list
   repeat
     local used, limit, wait, reset = quota.used, quota.limit, 0, 0
-    if quota.shares then
+    if quota.room_of then
       wait, reset = used + cost > limit and (columns.has_room_in(quota, cost) or -1) or 0, columns.more_in(quota) or 0
     else
       if used > limit then
@@ -421,19 +409,7 @@ end
 kinds.log = function(list)
   local quota = #list.header > 9 and list
   while quota do
-    local share, shares, others, reserve, most = sub(quota.header, 10, 13), {}, 0, 0, quota.limit
-    for at = 14, #quota.header, 12 do
-      local id, kept, bound = unpack('>c4I4I4', quota.header, at)
-      shares[#shares + 1] = { id = id, reserve = kept, most = bound }
-      if id == share then
-        reserve, most = kept, bound
-      else
-        others = others + kept
-      end
-    end
-    list.share, quota.share, quota.shares = share ~= '\0\0\0\0' and share, share, shares
-    -- What it may charge if nothing is used.
-    quota.most = min(quota.limit, most, max(reserve, quota.limit - others))
+    read_shares(quota, 10)
     quota = quota.next
   end
   if list.bucket > 0 then

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::quota_check::{Changes, QuotaCheck, Verdict};
-use crate::decision::{Holding, HoldingNote, Receipt, Wait};
+use super::share_room::share_room;
+use crate::decision::{Holding, HoldingNote, Receipt, Wait, holder_for};
+use crate::quota::ShareId;
 
 /// The holders of the slots of a key.
 #[derive(Clone, Debug, Default)]
@@ -59,19 +61,27 @@ impl InFlight {
 
     /// Decides whether the slots that a check wants are there. Without a holding, it only looks.
     pub(crate) fn evaluate(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> Verdict {
-        let QuotaCheck { limit, now, .. } = *check;
+        let now = check.now;
         let live = self.holders.iter().filter(|holder| holder.end(now) > now);
         let is_own = |holder: &&Holder| holding.is_some_and(|holding| holding.holder == holder.id);
-        let of_others = live.clone().filter(|holder| !is_own(holder));
-        let others: u64 = of_others.map(|holder| u64::from(holder.slots)).sum();
-        let own = live.clone().find(is_own);
-        let (base, note) = base(own, holding);
-        let wanted = holding.map_or(0, |holding| holding.wanted);
-        let used = others.saturating_add(base);
-        let fits = used.saturating_add(wanted.into()) <= limit.into();
+        let others = live.clone().filter(|holder| !is_own(holder));
+        let slots = |holders: &mut dyn Iterator<Item = &Holder>| -> u64 {
+            holders.map(|holder| u64::from(holder.slots)).sum()
+        };
+        let (base, note) = base(live.clone().find(is_own), holding);
+        let used = slots(&mut others.clone()).saturating_add(base);
+        let used_by = |share: ShareId| {
+            let of_share = |id: &[u8; 16]| holder_for(*id, Some(share)) == *id;
+            let own = holding.filter(|holding| of_share(&holding.holder));
+            let others = slots(&mut others.clone().filter(|holder| of_share(&holder.id)));
+            others.saturating_add(own.map_or(0, |_| base))
+        };
+        let room = share_room(check, used, used_by);
+        let wanted = i64::from(holding.map_or(0, |holding| holding.wanted));
+        let fits = wanted <= room;
         Verdict {
-            used: u32::try_from(used).unwrap_or(u32::MAX),
-            wait: match (fits && note != HoldingNote::Superseded, wanted > limit) {
+            used: u32::try_from(i64::from(check.limit) - room).unwrap_or(u32::MAX),
+            wait: match (fits && note != HoldingNote::Superseded, wanted > share_room(check, 0, |_| 0)) {
                 (true, _) => Wait::Zero,
                 (false, true) => Wait::Never,
                 // Nobody knows when a slot is given back.

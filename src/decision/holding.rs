@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::quota::ShareId;
+
 /// The slots of a key that one process holds, and those that a [`Check`](crate::store::Check) wants for it.
 ///
 /// For quotas [in flight](crate::Quota::in_flight), a store keeps an entry for each holder: the sequence, the slots, the
@@ -22,7 +24,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holding {
-    /// The random identity of the holder: a process has a new one for each store.
+    /// The identity of the holder. A process has a new random one for each store; the last four bytes stand for the
+    /// [share](crate::Quota::shares) of the slots, and are 0 without one. So each share of a process is a holder of its own.
     pub holder: [u8; 16],
     /// Grows with each message of the holder, over all of its keys.
     pub sequence: u64,
@@ -104,4 +107,13 @@ impl Holding {
     pub(crate) fn lease_millis(&self) -> u32 {
         u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
     }
+}
+
+/// Returns the identity with which a process holds the slots of a share.
+pub(crate) fn holder_for(process: [u8; 16], share: Option<ShareId>) -> [u8; 16] {
+    let (mut holder, of_share) = (process, share.map_or([0; 4], ShareId::bytes));
+    for (byte, of_share) in holder.iter_mut().skip(12).zip(of_share) {
+        *byte = of_share;
+    }
+    holder
 }

@@ -16,6 +16,6 @@ pub use answers::Answers;
 pub(crate) use builder::DecisionBuilder;
 pub use decision::{Decision, DecisionView};
 pub use holding::Holding;
-pub(crate) use holding::HoldingNote;
+pub(crate) use holding::{HoldingNote, holder_for};
 pub(crate) use levels::{GrantUnits, LevelData, LevelName, LimiterId};
 pub use levels::{LevelDecision, QuotaDecision};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::automatic_blocks::BlockCounts;
 use super::limiter::RateLimiter;
-use crate::decision::{DecisionView, Holding};
+use crate::decision::{DecisionView, Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
@@ -151,10 +151,21 @@ impl Admin {
             return Ok((Vec::new(), None));
         }
         let check = Check::new(&limiter.scope, key, quotas, 0);
-        let mut holders = match limiter.store.holders(check).await {
+        let of_shares = match limiter.store.holders(check).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
             holders => holders?,
         };
+        let mut holders: Vec<Holding> = Vec::with_capacity(of_shares.len());
+        for holding in of_shares {
+            let holder = holder_for(holding.holder, None);
+            match holders.iter_mut().find(|known| known.holder == holder) {
+                Some(known) => {
+                    known.held = known.held.saturating_add(holding.held);
+                    known.lease = known.lease.max(holding.lease);
+                }
+                None => holders.push(Holding { holder, ..holding }),
+            }
+        }
         holders.sort_by_key(|holding| (Reverse(holding.held), holding.holder));
         Ok((holders, Some(limiter.holder())))
     }
@@ -384,7 +395,7 @@ pub struct KeyStatus {
     /// The reason why the key is blocked: the one that ends later. `None` if it is not blocked.
     pub block_reason: Option<BlockReason>,
     /// The processes that hold slots of quotas [in flight](crate::Quota::in_flight), the most slots first. `held` is the
-    /// number of slots, and `lease` is what is left of the lease: if the process is killed, the slots return after that. Empty
+    /// number of slots of all shares, and `lease` is what is left of the lease: if the process is killed, the slots return after that. Empty
     /// for a store that does not [list](crate::Store::holders) them.
     pub holders: Vec<Holding>,
     /// The `holder` that is this process. `None` without quotas in flight.

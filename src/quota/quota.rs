@@ -267,7 +267,7 @@ impl Quota {
         algorithm.assert_in_range();
         assert!(
             self.may_be_counted_by(algorithm),
-            "a calendar window is counted as a fixed window, slots in flight by no other algorithm, and shares by a log or buckets"
+            "a calendar window is counted as a fixed window, slots in flight by no other algorithm, and shares of a rate by a log or buckets"
         );
         self.algorithm = algorithm;
         self
@@ -503,9 +503,9 @@ impl Quota {
     /// When shares change, the history stays. After a raised reserve or a lowered limit, a share below its reserve may be
     /// refused for at most one window: as long as the units used by all leave no room below the limit.
     ///
-    /// Quotas with [`SlidingLog`](Algorithm::SlidingLog) and [`SlidingBuckets`](Algorithm::SlidingBuckets) may have shares,
-    /// and limiters without a [lease](crate::RateLimiter::lease). Each share that is charged adds 4 bytes to each stored
-    /// charge of its key.
+    /// Quotas with [`SlidingLog`](Algorithm::SlidingLog) and [`SlidingBuckets`](Algorithm::SlidingBuckets), and those
+    /// [in flight](Self::in_flight), may have shares, but not with a [lease](crate::RateLimiter::lease). Each share that is
+    /// charged adds 4 bytes to each stored charge of its key; in flight, each process has an entry of 40 bytes for each share.
     ///
     /// As text, this is `1000/minute critical>=200 batch<=400`.
     ///
@@ -550,13 +550,15 @@ impl Quota {
     /// - if the bound of a share is below its reserve;
     /// - if a name is empty, has a character that [`Share::of`] rules out, or is that of two shares;
     /// - if there are more than 16 shares;
-    /// - if the quota has another algorithm than the sliding log and sliding buckets.
+    /// - if the quota has another algorithm than the sliding log and sliding buckets, and is not in flight.
     pub fn try_shares(self, shares: impl IntoIterator<Item = Share>) -> Result<Self, ConfigError> {
         let shares = Shares::new(shares.into_iter().collect(), self.limit)?;
         match self.algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => Ok(Self { shares, ..self }),
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) | Algorithm::InFlight => {
+                Ok(Self { shares, ..self })
+            }
             algorithm => {
-                let rule = "shares are counted by a sliding-log or by sliding-buckets";
+                let rule = "shares are counted by a sliding-log, by sliding-buckets or in flight";
                 let text = algorithm.to_string();
                 Err(ConfigError::quota_part("algorithm", &text, rule))
             }

@@ -128,6 +128,12 @@ impl Quotas {
         self.iter().any(|quota| !quota.share_list().is_none())
     }
 
+    /// Returns the share that asks for slots, if a quota in flight has it.
+    pub(crate) fn share_of_slots(&self) -> Option<ShareId> {
+        let mut in_flight = self.iter().filter(|quota| quota.is_in_flight());
+        in_flight.find_map(|quota| quota.share_list().asked_by())
+    }
+
     /// Returns these quotas for requests of a share, if any of them has it. Created once, so that a request only clones
     /// them.
     pub(crate) fn asked_by(&self, share: ShareId) -> Option<Self> {

@@ -87,9 +87,9 @@ impl ShareId {
         Self(hash.max(1))
     }
 
-    #[cfg(feature = "redis")]
-    pub(crate) fn number(self) -> u32 {
-        self.0
+    /// Returns the id as it is stored.
+    pub(crate) fn bytes(self) -> [u8; 4] {
+        self.0.to_be_bytes()
     }
 }
 

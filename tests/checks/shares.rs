@@ -487,7 +487,7 @@ fn shares_that_cannot_be_kept_are_errors() {
     for quota in others.chain([Quota::in_flight(9)]) {
         let has_shares = matches!(
             quota.algorithm(),
-            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_)
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) | Algorithm::InFlight
         );
         let with_shares = quota.clone().try_shares([of("a", 1, FREE)]);
         assert_eq!(with_shares.is_ok(), has_shares, "{quota}");

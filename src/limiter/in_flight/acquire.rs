@@ -157,7 +157,8 @@ impl RateLimiter {
 
     /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. By default, any number may.
     ///
-    /// A further call does not wait: if no permit is free, it fails at once. In a layer made [from](crate::RateLimitLayer) this
+    /// A further call does not wait: if no permit is free, it fails at once. Each [share](crate::Quota::shares) has its own
+    /// line. In a layer made [from](crate::RateLimitLayer) this
     /// limiter, the same number of requests may wait.
     #[must_use]
     pub fn queue(mut self, calls: usize) -> Self {
@@ -168,7 +169,7 @@ impl RateLimiter {
     /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
     ///
     /// Calls of one process get the slots of a key in the order of their arrival, as with tokio's `Semaphore`. There is no
-    /// order between processes: each asks about every 25 ms, and at once when one of its own permits is dropped. For more
+    /// order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, and at once when one of its own permits is dropped. For more
     /// slots or another cost, see [`acquire_all`](Self::acquire_all).
     ///
     /// While an upstream [holds the key back](Self::observe), it waits until that ends, and then asks for a slot.

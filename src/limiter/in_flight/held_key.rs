@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::clock::certain_part;
-use crate::decision::{Answer, Holding};
+use crate::decision::{Answer, Holding, holder_for};
 use crate::error::Error;
-use crate::key::Key;
-use crate::quota::{Quota, Quotas};
+use crate::key::{Fingerprint, Key};
+use crate::quota::{Quota, Quotas, ShareId};
 use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore};
 use crate::telemetry::PermitMeter;
 
@@ -33,6 +33,9 @@ const MAX_RETRY: u64 = 50_000_000;
 
 /// The lease of slots in the memory of this process, which cannot be lost without its permits: a month.
 const LEASE_IN_PROCESS: u64 = 30 * 86_400 * 1_000_000;
+
+/// How soon other shares of a key ask after slots were given back, in microseconds: when the store knows.
+pub(super) const AFTER_RELEASE: u64 = 2 * GATHERED;
 
 /// Waits until the store knows what was given back.
 pub(super) type Listener = oneshot::Sender<Result<(), Error>>;
@@ -136,6 +139,16 @@ impl HeldKey {
         };
     }
 
+    /// Returns the keys of the other shares, which may get slots that this one gives back.
+    pub(super) fn of_other_shares(&self) -> Vec<Fingerprint> {
+        let own = self.quotas.share_of_slots();
+        let shares = self.quotas.iter().flat_map(|quota| quota.share_list().iter());
+        let shares = shares.map(|share| Some(share.id)).chain([None]);
+        let others = shares.filter(|share| *share != own);
+        let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);
+        others.map(|share| id_of(check, share)).collect()
+    }
+
     /// Returns the slots that a message states: those of lost permits, too.
     pub(super) fn stated(&self) -> u32 {
         self.held.saturating_add(self.lost)
@@ -154,6 +167,7 @@ impl HeldKey {
     pub(super) fn holding(&mut self, holder: [u8; 16], sequence: u64, now: u64) -> Holding {
         self.settle_end(now);
         let lease = Duration::from_micros(self.lease);
+        let holder = holder_for(holder, self.quotas.share_of_slots());
         Holding::new(holder, sequence, self.stated(), 0, lease)
     }
 
@@ -299,6 +313,15 @@ impl HeldKey {
             && self.refusal.is_none()
             && !self.is_changed
     }
+}
+
+/// Returns the id of a key in the table: each share of a process is a holder, with messages of its own.
+pub(super) fn id_of(check: Check<'_>, share: Option<ShareId>) -> Fingerprint {
+    let key = check.counted_key().fingerprint();
+    share.map_or(key, |share| {
+        let number = u32::from_be_bytes(share.bytes());
+        Fingerprint::of_number(number.into()).within(key)
+    })
 }
 
 /// Returns a random time between half of this and half more, so that processes do not ask together.

@@ -8,7 +8,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::held_key::HeldKey;
+use super::held_key::{HeldKey, id_of};
 use super::message::{AllWanted, Caller, CallerWait, Message, Reply, SlotCheck, Wanted};
 use super::permit::Ticket;
 use super::state::{State, Told};
@@ -47,7 +47,7 @@ impl SlotRequest<'_> {
         let in_flight = levels.filter(|(_, (check, _))| check.quotas.min_slots().is_some());
         let wanted = in_flight.map(|(level, (check, of_level))| Wanted {
             level,
-            id: check.counted_key().fingerprint(),
+            id: id_of(*check, check.quotas.share_of_slots()),
             slots: of_level.slots,
         });
         wanted.collect()

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
-use super::held_key::{GATHERED, HeldKey, POLL, Refusal, jittered};
+use super::held_key::{AFTER_RELEASE, GATHERED, HeldKey, POLL, Refusal, jittered};
 use super::message::{Caller, SlotCheck, Wanted, answer_to_caller};
 use crate::decision::{Answer, Answers, QuotaAnswer, Source, Wait};
 use crate::error::Error;
@@ -404,7 +404,7 @@ impl State {
         is_awaited: bool,
         now: u64,
     ) -> (SmallVec<[Fingerprint; 1]>, Vec<Told>) {
-        let (mut ids, mut told) = (SmallVec::new(), Vec::new());
+        let (mut ids, mut told, mut others) = (SmallVec::new(), Vec::new(), Vec::new());
         self.sent.remove(&ticket);
         self.decided_here.remove(&ticket);
         if let Some(check) = self.line.remove(&ticket) {
@@ -433,6 +433,7 @@ impl State {
                     told.push(receiver);
                 }
                 key.release(slots, epoch, now);
+                others.extend(key.of_other_shares());
                 let micros = now.saturating_sub(since);
                 key.meter
                     .record_release(slots, Duration::from_micros(micros));
@@ -444,7 +445,13 @@ impl State {
             }
             ids.push(id);
         }
-        for id in &ids {
+        for id in &others {
+            if let Some(key) = self.keys.get_mut(id) {
+                key.refusal = None;
+                key.ask_at(now + AFTER_RELEASE);
+            }
+        }
+        for id in ids.iter().chain(&others) {
             self.update_timer(*id, now);
         }
         (ids, told)

@@ -13,7 +13,7 @@ use super::message::{
 };
 use super::state::State;
 use crate::clock::{Clock, certain_part};
-use crate::decision::{Answers, HoldingNote, StoreId};
+use crate::decision::{Answers, HoldingNote, StoreId, holder_for};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::store::{Check, ProtectedStore};
@@ -52,7 +52,7 @@ impl PermitTable {
         let (first, second) = (random(), random());
         let mut bytes = first.into_iter().chain(second);
         Self {
-            holder: std::array::from_fn(|_| bytes.next().unwrap_or_default()),
+            holder: holder_for(std::array::from_fn(|_| bytes.next().unwrap_or_default()), None),
             clock,
             state: Mutex::default(),
             timers_changed: Notify::new(),

@@ -130,18 +130,19 @@ impl<'a> Count<'a> {
         counts
     }
 
-    /// Returns the header of a quota of this count: for slots, the message of the holder.
+    /// Returns the header of a quota of this count, for slots the message of the holder, and then the shares.
     pub(super) fn header(&self, quota: &Quota) -> Header {
-        match self.value {
-            Value::InFlight => self.holding.map(message).unwrap_or_default(),
-            _ => {
-                let mut header = header(quota);
-                if self.have_shares() {
-                    push_shares(quota.share_list(), &mut header);
-                }
-                header
+        let mut header = match (self.value, self.holding) {
+            (Value::InFlight, Some(holding)) => message(holding),
+            _ => header(quota),
+        };
+        if self.have_shares() {
+            if self.value == Value::InFlight {
+                header.resize(MESSAGE, 0);
             }
+            push_shares(quota.share_list(), &mut header);
         }
+        header
     }
 
     /// Returns whether a quota has shares: then the script reads the shares of each.
@@ -219,14 +220,17 @@ pub(super) fn header(quota: &Quota) -> Header {
 
 /// Appends the share that asks, and the shares of a quota.
 fn push_shares(shares: &Shares, header: &mut Header) {
-    let asked_by = shares.asked_by().map_or(0, ShareId::number);
-    header.extend_from_slice(&asked_by.to_be_bytes());
+    header.extend_from_slice(&shares.asked_by().map_or([0; 4], ShareId::bytes));
     for share in shares.iter() {
-        for number in [share.id.number(), share.reserve, share.most] {
+        header.extend_from_slice(&share.id.bytes());
+        for number in [share.reserve, share.most] {
             header.extend_from_slice(&number.to_be_bytes());
         }
     }
 }
+
+/// The length of a message. In front of shares, one of zeros stands for none.
+const MESSAGE: usize = 33;
 
 /// Returns the message of a holder, as `in_flight.lua` reads it. What the holder wants is the cost.
 fn message(holding: &Holding) -> Header {

@@ -29,7 +29,7 @@ macro_rules! files {
 }
 
 files!(
-    "clock" "call" "log_loop" "counters_loop" "prelude" "log" "counters"
+    "clock" "call" "log_loop" "counters_loop" "prelude" "shares" "log" "counters"
     "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide" "log_refund" "counters_refund"
     "gcra_refund" "sorted_set_refund" "refund" "block" "blocked" "holders"
 );
@@ -37,7 +37,7 @@ files!(
 const CLOCK: &str = joined!("clock");
 
 // The loop of an algorithm stands before all functions: if it leaves no entry, the script returns and none is created.
-const LOG: &str = joined!("call" "log_loop" "prelude" "log" "decide");
+const LOG: &str = joined!("call" "log_loop" "prelude" "shares" "log" "decide");
 const FIXED_WINDOW: &str =
     joined!("call" "counters_loop" "prelude" "counters" "fixed_window" "decide");
 const SLIDING_COUNTER: &str =
@@ -45,13 +45,13 @@ const SLIDING_COUNTER: &str =
 const GCRA: &str = joined!("call" "counters_loop" "prelude" "counters" "gcra" "decide");
 const SORTED_SET_LOG: &str = joined!("call" "prelude" "sorted_set_log" "decide");
 const MIXED: &str = joined!(
-    "call" "prelude" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide"
+    "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide"
 );
 const IN_FLIGHT: &str = joined!(
-    "call" "prelude" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide"
+    "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide"
 );
 const REFUND: &str = joined!(
-    "call" "prelude" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "counters_refund"
+    "call" "prelude" "shares" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "counters_refund"
     "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund"
 );
 const BLOCK: &str = joined!("block");
