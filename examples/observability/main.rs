@@ -108,8 +108,10 @@ impl Limits {
         Ok(Self {
             // The key is the client header, or the address if the header is missing. Health checks do not
             // count.
-            site: RateLimitLayer::new(store.clone(), "20/10s".parse::<Quota>()?)
+            // Reports use at most half of the limit.
+            site: RateLimitLayer::new(store.clone(), "20/10s reports<=10".parse::<Quota>()?)
                 .name("site")
+                .share(|parts| (parts.uri.path() == "/report").then_some("reports"))
                 .key(client().or(key::peer_ip()))
                 .skip(|parts| parts.uri.path() == "/healthz"),
             // Keeps the keys that it refuses most, and blocks those that hammer on. A request without the header is
@@ -134,6 +136,7 @@ impl Limits {
     fn before_routes(self) -> Router {
         let site = Router::new()
             .route("/", get(async || "ok\n"))
+            .route("/report", get(async || "reported\n"))
             .route("/healthz", get(async || "healthy\n"))
             .layer(self.site);
         Router::new()

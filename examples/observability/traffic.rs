@@ -9,9 +9,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tower::ServiceExt;
 
 /// The requests, sent in turn. One client is busy and exceeds its limit.
-const REQUESTS: [(&str, Client); 12] = [
+const REQUESTS: [(&str, Client); 14] = [
     ("/", Client::Any),
     ("/search", Client::Busy),
+    ("/report", Client::Busy),
     ("/healthz", Client::Any),
     ("/search", Client::Any),
     ("/export", Client::Busy),
@@ -21,6 +22,7 @@ const REQUESTS: [(&str, Client); 12] = [
     ("/", Client::Busy),
     ("/search", Client::Busy),
     ("/export", Client::Any),
+    ("/report", Client::Any),
     ("/search", Client::Anonymous),
 ];
 

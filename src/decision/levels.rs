@@ -236,6 +236,12 @@ impl<'a> LevelDecision<'a> {
         self.is_counted() && self.level.quotas.iter().any(Quota::may_mark)
     }
 
+    /// Returns the name of the share that the check of this level belongs to, if a quota has it.
+    #[inline]
+    pub(crate) fn share(&self) -> Option<&'a str> {
+        self.quota_list().iter().find_map(Quota::asking_share)
+    }
+
     /// Returns a quota, if the level was asked.
     #[inline]
     pub(crate) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'a>> {

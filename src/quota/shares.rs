@@ -28,6 +28,7 @@ const MAX_SHARES: usize = 16;
 #[must_use = "a share does nothing until a quota has it"]
 pub struct Share {
     name: Arc<str>,
+    id: ShareId,
     pub(super) reserve: u32,
     /// `u32::MAX` without a bound.
     pub(super) most: u32,
@@ -40,6 +41,7 @@ impl Share {
     pub fn of(name: impl AsRef<str>) -> Self {
         Self {
             name: name.as_ref().into(),
+            id: ShareId::of(name.as_ref()),
             reserve: 0,
             most: u32::MAX,
         }
@@ -113,7 +115,7 @@ impl Shares {
             if name.is_empty() || name.contains(is_reserved) {
                 return invalid(name, "a name has no spaces and none of < > = , ;");
             }
-            let is_same = |other: &Share| ShareId::of(other.name()) == ShareId::of(name);
+            let is_same = |other: &Share| other.id == share.id;
             if shares.iter().take(index).any(is_same) {
                 return invalid(
                     name,
@@ -155,7 +157,7 @@ impl Shares {
     /// Returns the numbers of each share.
     pub(crate) fn iter(&self) -> impl Iterator<Item = ShareBounds> {
         self.list().iter().map(|share| ShareBounds {
-            id: ShareId::of(share.name()),
+            id: share.id,
             reserve: share.reserve,
             most: share.most,
         })
@@ -170,8 +172,8 @@ impl Shares {
     /// Returns the name of the share that asks, if the quota has it.
     pub(super) fn asking(&self) -> Option<&str> {
         let asked_by = self.asked_by()?;
-        let mut names = self.list().iter().map(Share::name);
-        names.find(|name| ShareId::of(name) == asked_by)
+        let share = self.list().iter().find(|share| share.id == asked_by);
+        share.map(Share::name)
     }
 
     pub(super) fn asked(&self, asked_by: Option<ShareId>) -> Self {
@@ -203,6 +205,7 @@ impl Shares {
         };
         let scale = |share: &Share| Share {
             name: Arc::clone(&share.name),
+            id: share.id,
             reserve: part(share.reserve),
             most: match share.most {
                 u32::MAX => u32::MAX,

@@ -54,7 +54,8 @@ impl Telemetry {
             self.record_exempt();
             return;
         }
-        self.counts.count(OutcomeLabel::Admitted, level.source());
+        self.counts
+            .count(OutcomeLabel::Admitted, level.source(), level.share());
         self.events.log_admitted(&self.limiter, level);
         if level.may_be_marked() {
             self.record_marks(level);
@@ -79,7 +80,9 @@ impl Telemetry {
 
     /// Records a refusal at the reported level of a check.
     pub(crate) fn record_refusal(&self, outcome: OutcomeLabel, decision: &DecisionView) {
-        self.counts.count(outcome, decision.source());
+        let level = decision.reported_level();
+        let share = level.and_then(|level| level.share());
+        self.counts.count(outcome, decision.source(), share);
         self.events.log_refused(&self.limiter, outcome, decision);
         if let (Some(keys), Some(charged)) = (&self.most_refused, decision.charged_key()) {
             keys.record(&charged.key);
@@ -110,7 +113,7 @@ impl Telemetry {
     // Apart from the code of an admission.
     #[inline(never)]
     pub(crate) fn record_exempt(&self) {
-        self.counts.count(OutcomeLabel::Exempt, Source::None);
+        self.counts.count(OutcomeLabel::Exempt, Source::None, None);
         self.events.log_exempt(&self.limiter);
     }
 
@@ -122,7 +125,7 @@ impl Telemetry {
         error: &(dyn StdError + 'static),
         kind: &str,
     ) {
-        self.counts.count(outcome, Source::None);
+        self.counts.count(outcome, Source::None, None);
         self.events.log_failure(&self.limiter, outcome, error, kind);
     }
 }

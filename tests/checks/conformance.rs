@@ -65,6 +65,10 @@ enum Flaw {
     NoIdentity,
     /// Lets an automatic block replace that of an operator.
     Overwrites,
+    /// Lets everybody use what is reserved for a share.
+    KnowsNoShares,
+    /// Takes each request for one without a share.
+    ForgetsWhoAsks,
     /// Admits checks that want slots, and keeps no holders.
     KeepsNoHolders,
     /// Does not know refunds, holders of slots, nor checks that are decided together.
@@ -83,9 +87,9 @@ impl Flawed {
     fn decide(&self, check: Check<'_>) -> Answer {
         let name = (check.limiter.clone(), check.key.clone());
         let quotas: Quotas = match self.flaw {
-            Flaw::Generous => {
+            Flaw::Generous | Flaw::KnowsNoShares => {
                 let more = |quota: &Quota| {
-                    let limit = quota.limit() + 1;
+                    let limit = quota.limit() + u32::from(self.flaw == Flaw::Generous);
                     match quota.algorithm() {
                         Algorithm::InFlight => Quota::in_flight(limit),
                         algorithm => Quota::new(limit, quota.window()).with_algorithm(algorithm),
@@ -93,6 +97,8 @@ impl Flawed {
                 };
                 check.quotas.iter().map(more).collect()
             }
+            // The text of a quota has its shares, but not the one that asks.
+            Flaw::ForgetsWhoAsks => check.quotas.to_string().parse().unwrap(),
             _ => check.quotas.clone(),
         };
         let check = Check::new(check.limiter, check.key, &quotas, check.cost);
@@ -204,6 +210,18 @@ async fn the_kit_finds_the_flaws_of_a_store() {
         (
             Flaw::RefundsTwice,
             "a refund in parts returns no more than was charged",
+        ),
+        (
+            Flaw::RefundsTwice,
+            "a refund returns its units to their share",
+        ),
+        (
+            Flaw::KnowsNoShares,
+            "shares keep their reserves and their bounds, and together the limit",
+        ),
+        (
+            Flaw::ForgetsWhoAsks,
+            "shares keep their reserves and their bounds, and together the limit",
         ),
         (Flaw::OneByOne, "several checks are all charged or none"),
         (

@@ -11,8 +11,8 @@ use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Store, StoreFuture, StoreId};
 use tollgate::{
-    BlockRule, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source,
-    key,
+    BlockRule, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Share,
+    Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tracing::field::{Field, Visit};
@@ -95,6 +95,7 @@ async fn everything() {
     blocked().await;
     blocked_after_refusals().await;
     marked().await;
+    shared().await;
     held_back().await;
     requests().await;
     policies().await;
@@ -176,6 +177,14 @@ async fn marked() {
     for _ in 0..2 {
         assert!(limiter.check(WHO).await.expect("a decision").is_allowed());
     }
+}
+
+/// A check of a share.
+async fn shared() {
+    let quota = Quota::per_hour(9).shares([Share::of("batch").at_most(5)]);
+    let limiter = RateLimiter::new(MemoryStore::new(), quota).name("shared");
+    let decision = RateLimiter::check_all([limiter.on(WHO).share("batch")]).await;
+    assert!(decision.expect("a decision").is_allowed());
 }
 
 /// An upstream tells to wait, and then something that makes no sense.

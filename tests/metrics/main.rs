@@ -19,7 +19,7 @@ use tracing::Level;
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 
 /// Labels with names from the application as values.
-const NAMES: [&str; 2] = ["limiter", "store"];
+const NAMES: [&str; 3] = ["limiter", "store", "share"];
 
 /// The metric that a series belongs to: of a histogram, several do.
 fn family_of(series: &str) -> Option<(&'static str, &'static Family)> {

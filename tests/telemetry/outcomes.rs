@@ -11,7 +11,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
-    RateLimiter, RedisStore, Source, key,
+    RateLimiter, RedisStore, Share, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -221,6 +221,78 @@ async fn a_cost_that_never_passes_is_refused() {
     }
     let expected = [(checks("jobs", "refused", "none"), 1)];
     assert_eq!(counted(recorder), BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn checks_of_a_share_are_counted_by_its_name_and_others_have_no_such_label() {
+    let (recorder, _guard) = record();
+    let shares = [
+        Share::of("critical").reserve(2),
+        Share::of("batch").at_most(1),
+    ];
+    let quotas = [Quota::per_hour(9), Quota::per_day(4).shares(shares)];
+    let limiter = RateLimiter::new(MemoryStore::new(), quotas).name("shared");
+    for share in [
+        "batch", "batch", "unknown", "unknown", "critical", "critical",
+    ] {
+        let level = limiter.on(WHO).share(share);
+        let _ = RateLimiter::check_all([level]).await.unwrap();
+    }
+    let _ = limiter.check(WHO).await.unwrap();
+    let of_share = |outcome, share| {
+        let series = checks("shared", outcome, "memory");
+        series.replace('}', &format!(",share={share}}}"))
+    };
+    let mut expected = BTreeMap::from([
+        (of_share("admitted", "batch"), 1),
+        (of_share("refused", "batch"), 1),
+        (of_share("admitted", "critical"), 2),
+        (checks("shared", "admitted", "memory"), 1),
+        (checks("shared", "refused", "memory"), 2),
+    ]);
+    assert_eq!(counted(recorder), expected);
+
+    // A block, and a fallback.
+    limiter
+        .admin()
+        .block(WHO, Duration::from_secs(9))
+        .await
+        .unwrap();
+    let _ = RateLimiter::check_all([limiter.on(WHO).share("batch")])
+        .await
+        .unwrap();
+    expected = BTreeMap::from([(of_share("refused", "batch").replace("memory", "block"), 1)]);
+    assert_eq!(counted(recorder), expected);
+    let store = TestStore::new();
+    store.fail_all(ErrorKind::Unavailable);
+    let shares = [Share::of("batch").at_most(1)];
+    let layer = layer(store, Quota::per_hour(4).shares(shares)).share(|_| Some("batch"));
+    assert_eq!(
+        (ask(&layer, Some(WHO)).await, ask(&layer, Some(WHO)).await),
+        (200, 429)
+    );
+    let mut told = counted(recorder);
+    told.retain(|name, _| name.starts_with("tollgate_checks_total"));
+    let fallback = |outcome| {
+        let series = checks("search", outcome, "fallback");
+        (series.replace('}', ",share=batch}"), 1)
+    };
+    assert_eq!(told, BTreeMap::from(["admitted", "refused"].map(fallback)));
+}
+
+#[tokio::test]
+async fn plans_with_ever_new_shares_get_a_bounded_number_of_labels() {
+    let (recorder, _guard) = record();
+    let limiter = RateLimiter::new(MemoryStore::new(), []).name("plans");
+    for plan in 0..100 {
+        let name = format!("share-{plan}");
+        let quota = Quota::per_hour(9).shares([Share::of(&name)]);
+        let level = limiter.on(plan.to_string()).quotas(quota).share(&name);
+        assert!(RateLimiter::check_all([level]).await.unwrap().is_allowed());
+    }
+    let counted = counted(recorder);
+    let others = counted.get(&checks("plans", "admitted", "memory"));
+    assert_eq!((counted.len(), others), (65, Some(&36)));
 }
 
 #[tokio::test]

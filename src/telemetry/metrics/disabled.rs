@@ -17,7 +17,7 @@ impl CheckCounts {
     }
 
     #[inline]
-    pub(crate) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
+    pub(crate) fn count(&self, _outcome: OutcomeLabel, _source: Source, _share: Option<&str>) {}
     pub(crate) fn count_blocks(&self, _blocks: u64) {}
     pub(crate) fn count_mark(&self, _mark: Mark, _checks: u64) {}
     pub(crate) fn count_upstream_answer(&self, _makes_sense: bool) {}

@@ -3,7 +3,7 @@
 //! Labels are names that the application chose, and words of this crate, never values from clients. So the
 //! number of time series does not depend on the number of keys.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics::{Counter, Histogram, Key, Label, Unit};
@@ -61,12 +61,29 @@ const BATCH_CHECKS: Family = Family {
     description: "Checks per call of the store.",
 };
 
-/// The checks of one limiter, counted by outcome and source, and its automatic blocks.
+/// The most shares of a limiter that get a label. Further ones, which only the plans of many lookups have, are counted as
+/// checks without a share.
+const MAX_SHARES: usize = 64;
+
+/// Checks, indexed by outcome, then by source.
+type Counts = Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>;
+
+/// The checks of one share of a limiter, linked to those of the next share: most limiters have none, and a list that only
+/// grows is read without a lock.
+#[derive(Debug)]
+struct ShareCounts {
+    share: Box<str>,
+    counts: Counts,
+    next: OnceLock<Box<Self>>,
+}
+
+/// The checks of one limiter, counted by outcome, source and share, and its automatic blocks.
 #[derive(Debug)]
 pub(crate) struct CheckCounts {
     limiter: Arc<str>,
-    /// Indexed by outcome, then by source.
-    counts: Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>,
+    /// The checks without a share.
+    counts: Counts,
+    by_share: OnceLock<Box<ShareCounts>>,
     blocks: CachedHandle<Counter>,
     marks: [CachedHandle<Counter>; Mark::ALL.len()],
     /// Indexed by whether the answer made sense.
@@ -78,17 +95,41 @@ impl CheckCounts {
         Self {
             limiter: Arc::clone(limiter),
             counts: Box::default(),
+            by_share: OnceLock::new(),
             blocks: CachedHandle::default(),
             marks: Default::default(),
             upstream_answers: Default::default(),
         }
     }
 
+    /// Counts a check of a share, or of none.
     #[inline]
-    pub(crate) fn count(&self, outcome: OutcomeLabel, source: Source) {
-        if self.add(outcome, source, 1) {
-            self.initialize(source);
+    pub(crate) fn count(&self, outcome: OutcomeLabel, source: Source, share: Option<&str>) {
+        let share = share.and_then(|share| self.counts_of(share));
+        if self.add(outcome, source, share, 1) {
+            self.initialize(source, share);
         }
+    }
+
+    /// Returns the counts of a share.
+    // Apart from the code of checks without shares.
+    #[inline(never)]
+    fn counts_of(&self, share: &str) -> Option<&ShareCounts> {
+        let mut place = &self.by_share;
+        for _ in 0..MAX_SHARES {
+            let own = place.get_or_init(|| {
+                Box::new(ShareCounts {
+                    share: share.into(),
+                    counts: Box::default(),
+                    next: OnceLock::new(),
+                })
+            });
+            if &*own.share == share {
+                return Some(own);
+            }
+            place = &own.next;
+        }
+        None
     }
 
     /// Counts keys that were blocked automatically.
@@ -132,35 +173,44 @@ impl CheckCounts {
     /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter. It would miss
     /// all of an outage that is shorter than the time between two scrapes.
     #[cold]
-    fn initialize(&self, source: Source) {
+    fn initialize(&self, source: Source, share: Option<&ShareCounts>) {
         if source != Source::None {
-            self.add(OutcomeLabel::Admitted, source, 0);
-            self.add(OutcomeLabel::Refused, source, 0);
+            self.add(OutcomeLabel::Admitted, source, share, 0);
+            self.add(OutcomeLabel::Refused, source, share, 0);
         }
         // The outcomes of a check that its store did not decide, for every failure policy.
-        self.add(OutcomeLabel::Admitted, Source::Fallback, 0);
-        self.add(OutcomeLabel::Refused, Source::Fallback, 0);
-        self.add(OutcomeLabel::Admitted, Source::None, 0);
-        self.add(OutcomeLabel::Failed, Source::None, 0);
+        self.add(OutcomeLabel::Admitted, Source::Fallback, share, 0);
+        self.add(OutcomeLabel::Refused, Source::Fallback, share, 0);
+        self.add(OutcomeLabel::Admitted, Source::None, share, 0);
+        // A check without a decision is counted without a share.
+        self.add(OutcomeLabel::Failed, Source::None, None, 0);
     }
 
     /// Counts checks. Returns whether the recorder got its first value.
     #[inline]
-    fn add(&self, outcome: OutcomeLabel, source: Source, checks: u64) -> bool {
-        let by_outcome = self.counts.get(outcome as usize);
+    fn add(
+        &self,
+        outcome: OutcomeLabel,
+        source: Source,
+        share: Option<&ShareCounts>,
+        checks: u64,
+    ) -> bool {
+        let counts = share.map_or(&self.counts, |share| &share.counts);
+        let by_outcome = counts.get(outcome as usize);
         let count = by_outcome.and_then(|counts| counts.get(source as usize));
         count.is_some_and(|count| {
-            let key = || self.key(outcome, source);
+            let key = || self.key(outcome, source, share);
             count.record(&CHECKS, key, |count| count.increment(checks))
         })
     }
 
-    fn key(&self, outcome: OutcomeLabel, source: Source) -> Key {
-        let labels = vec![
+    fn key(&self, outcome: OutcomeLabel, source: Source, share: Option<&ShareCounts>) -> Key {
+        let mut labels = vec![
             Label::new("limiter", self.limiter.to_string()),
             Label::from_static_parts("outcome", outcome.text()),
             Label::from_static_parts("source", source.text()),
         ];
+        labels.extend(share.map(|share| Label::new("share", share.share.to_string())));
         Key::from_parts(CHECKS.name, labels)
     }
 }

@@ -18,8 +18,8 @@ use crate::store::store::Store;
 /// Tests an implementation of [`Store`] against the rules that limiters rely on.
 ///
 /// The rules cover the promise of each [`Algorithm`], checks that are charged to all quotas or to none, exact
-/// waits, refunds, credits, resets, blocks, several checks that are decided together, slots in flight with
-/// their holders, keys that are silent and fill again, and threads that compete for the same counts.
+/// waits, refunds, credits, resets, blocks, several checks that are decided together, shares of a limit, slots
+/// in flight with their holders, keys that are silent and fill again, and threads that compete for the same counts.
 ///
 /// Run it in a test of your store. The store needs room for a few thousand keys. Each run uses random names for
 /// limiters and keys, so one store can be tested several times.

@@ -5,6 +5,7 @@ mod holders;
 mod report;
 mod returned_units;
 mod rules;
+mod shares;
 mod silent_keys;
 mod threads;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::conformance::{Broken, Conformance};
-use super::{holders, returned_units, rules, silent_keys, threads};
+use super::{holders, returned_units, rules, shares, silent_keys, threads};
 use crate::quota::Algorithm;
 
 /// The outcome of one rule of the [`Conformance`] kit.
@@ -41,6 +41,7 @@ impl Conformance {
             rules::RULES,
             returned_units::RULES,
             holders::RULES,
+            shares::RULES,
             silent_keys::RULES,
         ];
         for (name, rule) in of_stores.into_iter().flatten() {
