@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::bytes::{Bytes, impl_bytes};
 use super::quota_check::{Changes, QuotaCheck, Verdict};
 use crate::decision::{Holding, HoldingNote, Receipt, Wait};
 
@@ -22,6 +23,15 @@ struct Holder {
     lease: u64,
     ends_at: u64,
 }
+
+impl_bytes!(InFlight { holders });
+impl_bytes!(Holder {
+    id,
+    sequence,
+    slots,
+    lease,
+    ends_at
+});
 
 impl Holder {
     /// Returns when the lease ends: at the latest one lease from now, also after a step back of the clock.

@@ -87,9 +87,13 @@ impl ShareId {
         Self(hash.max(1))
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn number(self) -> u32 {
         self.0
+    }
+
+    /// Returns the share of a stored number. `None` for 0, which no share has.
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        (number > 0).then_some(Self(number))
     }
 }
 
