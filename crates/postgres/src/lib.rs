@@ -1,7 +1,18 @@
-//! A store of [`tollgate`] in Postgres: exact rate limits in the database that you already have.
+#![doc = include_str!("../README.md")]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::print_stdout
+    )
+)]
 
 mod batch;
 mod blocks;
+mod doctor;
 mod error;
 mod names;
 mod postgres_store;

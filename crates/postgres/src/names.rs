@@ -127,6 +127,18 @@ impl Names {
         format!("SELECT {function}('{limiter}', '{key}', {micros}, {is_automatic})")
     }
 
+    /// Returns the statement that asks what [`doctor`](crate::PostgresStore::doctor) reports.
+    pub(crate) fn facts(&self) -> String {
+        format!(
+            "SELECT current_setting('server_version'), pg_is_in_recovery(), \
+             current_setting('default_transaction_isolation'), \
+             (SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass('{}')), current_setting('autovacuum'), \
+             (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::bigint FROM pg_stat_activity \
+             WHERE datname = current_database())",
+            self.name("counts").replace('\'', "''")
+        )
+    }
+
     /// Returns the statement that reads the blocked keys.
     pub(crate) fn blocked(&self) -> String {
         format!(

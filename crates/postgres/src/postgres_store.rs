@@ -13,6 +13,7 @@ use tollgate::store::{
 use tollgate::{Error, ErrorKind, Key, Quotas};
 
 use crate::blocks::Blocks;
+use crate::doctor::examine;
 use crate::error::{ended, failed};
 use crate::names::Names;
 use crate::queue::Queue;
@@ -66,8 +67,8 @@ impl PostgresStore {
     /// Creates a store on a pool of connections.
     ///
     /// While there are checks, the store keeps one connection of the pool, however many checks there are. It takes others
-    /// for a moment: once a second to remove expired rows and to read the blocked keys. The pool may lead to a pooler such
-    /// as `PgBouncer`, in transaction mode too.
+    /// for a moment: once a second to remove expired rows and to read the blocked keys. So the pool needs at least two. It
+    /// may lead to a pooler such as `PgBouncer`, in transaction mode too.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
         Self::build(pool, Names::default(), DEFAULT_DEADLINE)
@@ -89,6 +90,8 @@ impl PostgresStore {
                         letter or digit";
             Error::new(ErrorKind::Misconfigured, text)
         })?;
+        // PgBouncer refuses the setting that sqlx would send, and nothing here is a float.
+        let options = options.extra_float_digits(None);
         // Without an age, the pool needs no task, and so no runtime yet.
         let pool = PgPoolOptions::new()
             .max_connections(POOL)
@@ -186,6 +189,25 @@ impl PostgresStore {
         let sql = self.queue.names().read([]);
         let pinged = self.queue.pool().execute(raw_sql(&sql)).await;
         pinged.map(drop).map_err(failed)
+    }
+
+    /// Examines the server. Returns a line for each topic, which begins with `ok` or `warning`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Postgres cannot be reached, or if [`migrate`](Self::migrate) has not run.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: tollgate_postgres::PostgresStore) -> Result<(), tollgate::Error> {
+    /// // warning  transactions: one is open for 4711 s: until it ends, …
+    /// println!("{}", store.doctor().await?.join("\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn doctor(&self) -> Result<Vec<String>, Error> {
+        examine(self.queue.pool(), self.queue.names()).await
     }
 
     /// Sends a request that changes or reads the counters of its keys.

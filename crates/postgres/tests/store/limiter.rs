@@ -282,6 +282,90 @@ async fn processes_may_migrate_together_and_again() {
     assert_eq!(server.number(rows).await, 1);
 }
 
+/// The rights that the docs of `PostgresStore::sql` name.
+#[tokio::test]
+async fn a_service_needs_no_right_but_those_on_the_rows() {
+    let server = Server::shared();
+    server.store("rights").await;
+    let grants = "CREATE ROLE service LOGIN; GRANT USAGE ON SCHEMA rights TO service; GRANT SELECT, INSERT, UPDATE, \
+                  DELETE ON ALL TABLES IN SCHEMA rights TO service";
+    server
+        .connect()
+        .await
+        .execute(raw_sql(grants))
+        .await
+        .unwrap();
+    let url = server.url().replace("tollgate@", "service@");
+    let store = PostgresStore::open(&url)
+        .unwrap()
+        .schema("rights")
+        .deadline(Duration::from_secs(20));
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(1));
+    assert!(limiter.check("ada").await.unwrap().is_allowed());
+    assert!(!limiter.check("ada").await.unwrap().is_allowed());
+    limiter
+        .admin()
+        .block("eve", Duration::from_secs(9))
+        .await
+        .unwrap();
+    assert_eq!(limiter.admin().blocked().await.unwrap().len(), 1);
+    limiter.reset("ada").await.unwrap();
+    assert!(store.migrate().await.is_err());
+    let revoke = "REVOKE DELETE, UPDATE ON rights.tollgate_counts FROM service";
+    server
+        .connect()
+        .await
+        .execute(raw_sql(revoke))
+        .await
+        .unwrap();
+    let error = limiter.check("bob").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    assert!(error.to_string().contains("grant"), "{error}");
+}
+
+#[tokio::test]
+async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
+    let server = Server::shared();
+    let store = server.store("doctor").await;
+    let report = store.doctor().await.unwrap();
+    println!("{}", report.join("\n"));
+    // Other tests may have transactions open, but none is old.
+    assert!(
+        report.iter().all(|line| line.starts_with("ok ")),
+        "{report:#?}"
+    );
+    assert_eq!(report.len(), 7);
+    let logged = server
+        .store_with("doctor_logged", PostgresStore::logged)
+        .await;
+    let report = logged.doctor().await.unwrap();
+    assert!(
+        report.iter().any(|line| line.contains("table: logged")),
+        "{report:#?}"
+    );
+    let settings = "CREATE ROLE serial LOGIN SUPERUSER; ALTER ROLE serial SET default_transaction_isolation TO \
+                    'repeatable read'";
+    server
+        .connect()
+        .await
+        .execute(raw_sql(settings))
+        .await
+        .unwrap();
+    let url = server.url().replace("tollgate@", "serial@");
+    let report = PostgresStore::open(&url)
+        .unwrap()
+        .schema("doctor")
+        .doctor()
+        .await
+        .unwrap();
+    assert!(
+        report
+            .iter()
+            .any(|line| line.starts_with("warning  isolation")),
+        "{report:#?}"
+    );
+}
+
 #[tokio::test]
 async fn without_tables_the_error_says_how_to_create_them() {
     let server = Server::shared();
@@ -311,7 +395,7 @@ async fn a_server_that_hangs_costs_no_more_than_the_deadline() {
     let mut locked = server.connect().await;
     let mut transaction = locked.begin().await.unwrap();
     transaction
-        .execute("LOCK TABLE hangs.tollgate_counts")
+        .execute("SELECT 1 FROM hangs.tollgate_counts FOR UPDATE")
         .await
         .unwrap();
     let start = std::time::Instant::now();
@@ -322,16 +406,47 @@ async fn a_server_that_hangs_costs_no_more_than_the_deadline() {
         "{:?}",
         start.elapsed()
     );
+    // Longer than the store waits for a batch, too. Nothing is sent twice.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
     transaction.rollback().await.unwrap();
-    let mut answered = false;
+    let (mut sent, mut answered) = (2, false);
     for _ in 0..200 {
-        answered = limiter.check("ada").await.is_ok();
+        let outcome = limiter.check("ada").await;
+        answered = outcome.is_ok();
+        // While the circuit breaker is open, nothing is sent.
+        sent +=
+            u32::from(outcome.map_or_else(|error| error.kind() == ErrorKind::Timeout, |_| true));
         if answered {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(answered);
+    let used = limiter.peek("ada").await.unwrap().used();
+    assert!(used <= sent, "{used} charged, {sent} sent");
+}
+
+/// A machine that is cut off, with a process that has just locked a row.
+#[tokio::test]
+async fn a_process_that_stops_under_a_lock_holds_the_others_up_for_a_second() {
+    let server = Server::shared();
+    let store = server.store("stops").await;
+    let limiter = RateLimiter::new(store, Quota::per_hour(9)).name("search");
+    assert!(limiter.check("ada").await.unwrap().is_allowed());
+    let row = server.text("SELECT name FROM stops.tollgate_counts").await;
+    let mut stopped = server.connect().await;
+    let lock = format!("BEGIN; SELECT * FROM stops.tollgate_lock_v1('{row}')");
+    stopped.execute(raw_sql(&lock)).await.unwrap();
+    let start = std::time::Instant::now();
+    // The store gives up after a while, and asks again.
+    while limiter.check("ada").await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let waited = start.elapsed();
+    assert!(
+        waited > Duration::from_millis(300) && waited < Duration::from_secs(8),
+        "{waited:?}"
+    );
 }
 
 #[tokio::test]
@@ -363,4 +478,32 @@ async fn a_url_opens_postgres_and_every_other_store() {
             assert_eq!(url, "postgres:");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_runs_its_jobs_at_the_rate_of_the_limit() {
+    let server = Server::shared();
+    let url = server.url();
+    let tests = std::env::current_exe().unwrap();
+    let example = tests
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("examples/postgres_jobs");
+    let run = tokio::task::spawn_blocking(move || {
+        let start = std::time::Instant::now();
+        let output = std::process::Command::new(example)
+            .arg(url)
+            .output()
+            .unwrap();
+        (output, start.elapsed())
+    });
+    let (output, took) = run.await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && text.contains("job 12 runs"),
+        "{text}"
+    );
+    // Twelve jobs, five in any second.
+    assert!(took > Duration::from_secs(2), "{took:?}");
 }

@@ -1,4 +1,5 @@
-//! The store on a real server. `TOLLGATE_POSTGRES_BIN` is the directory of another version of Postgres.
+//! The store on a real server. `TOLLGATE_POSTGRES_BIN` is the directory of another version of
+//! Postgres, `TOLLGATE_PGBOUNCER` a program to put in front of it.
 
 mod conformance;
 mod contention;

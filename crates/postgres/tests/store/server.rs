@@ -1,15 +1,16 @@
 //! A Postgres server that belongs to the tests of this program, and ends with the last of them.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{Connection, Executor, raw_sql};
 use tollgate_postgres::PostgresStore;
 
@@ -22,6 +23,8 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     process: Mutex<Child>,
     settings: &'static [&'static str],
+    /// The pooler in front of the server, if there is one, and its port.
+    pooler: Option<(Child, u16)>,
 }
 
 impl Server {
@@ -63,11 +66,14 @@ impl Server {
             let port = free_port();
             let process = Mutex::new(spawn(&data, port, settings));
             if is_ready(port, &process) {
+                let pooler = std::env::var_os("TOLLGATE_PGBOUNCER");
+                let pooler = pooler.map(|program| pool(&program, directory.path(), port));
                 return Self {
                     directory,
                     port,
                     process,
                     settings,
+                    pooler,
                 };
             }
         }
@@ -102,18 +108,25 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("postgres://tollgate@127.0.0.1:{}/postgres", self.port)
+        let port = self.pooler.as_ref().map_or(self.port, |(_, port)| *port);
+        format!("postgres://tollgate@127.0.0.1:{port}/postgres")
+    }
+
+    fn options(&self) -> PgConnectOptions {
+        let options: PgConnectOptions = self.url().parse().expect("a URL");
+        // Which PgBouncer refuses.
+        options.extra_float_digits(None)
     }
 
     pub(crate) async fn connect(&self) -> PgConnection {
-        PgConnection::connect(&self.url())
+        PgConnection::connect_with(&self.options())
             .await
             .expect("the server is ready")
     }
 
     pub(crate) fn pool(&self, connections: u32) -> PgPool {
         let pool = PgPoolOptions::new().max_connections(connections);
-        pool.connect_lazy(&self.url()).expect("a URL")
+        pool.connect_lazy_with(self.options())
     }
 
     /// Returns a store with new tables in a schema of this name. Its deadline is long, since the machine may be busy.
@@ -137,6 +150,12 @@ impl Server {
 
     /// Returns the number in the only field of the only row.
     pub(crate) async fn number(&self, sql: &str) -> i64 {
+        let row = self.connect().await.fetch_one(raw_sql(sql)).await;
+        sqlx::Row::get(&row.expect(sql), 0)
+    }
+
+    /// Returns the text in the only field of the only row.
+    pub(crate) async fn text(&self, sql: &str) -> String {
         let row = self.connect().await.fetch_one(raw_sql(sql)).await;
         sqlx::Row::get(&row.expect(sql), 0)
     }
@@ -168,6 +187,10 @@ pub(crate) fn write_clock(path: &PathBuf, micros: u64) {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if let Some((pooler, _)) = &mut self.pooler {
+            let _ = pooler.kill();
+            let _ = pooler.wait();
+        }
         // Ends its connections and releases its shared memory, which a kill would not.
         let id = self.id().to_string();
         let _ = Command::new("kill").args(["-QUIT", &id]).status();
@@ -193,6 +216,26 @@ fn spawn(data: &PathBuf, port: u16, settings: &[&str]) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("postgres is installed")
+}
+
+/// Starts `PgBouncer` in transaction mode, with fewer connections than the tests have.
+fn pool(program: &OsStr, directory: &Path, server: u16) -> (Child, u16) {
+    let port = free_port();
+    let settings = format!(
+        "[databases]\n* = host=127.0.0.1 port={server} user=tollgate\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+         auth_type = any\npool_mode = transaction\ndefault_pool_size = 8\nmax_client_conn = 500\n\
+         unix_socket_dir =\n"
+    );
+    let path = directory.join("pgbouncer.ini");
+    fs::write(&path, settings).expect("a file");
+    let mut pgbouncer = as_nobody(Command::new(program));
+    let pgbouncer = pgbouncer
+        .arg("--quiet")
+        .arg(&path)
+        .stderr(Stdio::null())
+        .spawn();
+    std::thread::sleep(Duration::from_millis(300));
+    (pgbouncer.expect("PgBouncer is installed"), port)
 }
 
 fn is_ready(port: u16, process: &Mutex<Child>) -> bool {
@@ -239,7 +282,10 @@ fn program(name: &str) -> Command {
         .iter()
         .map(|place| place.join(name))
         .find(|path| path.is_file());
-    let mut command = Command::new(found.unwrap_or_else(|| name.into()));
+    as_nobody(Command::new(found.unwrap_or_else(|| name.into())))
+}
+
+fn as_nobody(mut command: Command) -> Command {
     if is_root() {
         command.uid(NOBODY).gid(NOBODY).current_dir("/");
     }
