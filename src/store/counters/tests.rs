@@ -382,7 +382,7 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
                 match step {
                     0 => subject.credit(&list, cost, now),
                     1 if !charged.is_empty() => {
-                        let (answer, list) = &charged[wait as usize % charged.len()];
+                        let (answer, list) = &charged[usize::try_from(wait).unwrap() % charged.len()];
                         subject.refund(list, answer, cost, now);
                     }
                     2 if cost == 3 => subject.reset(&list),
