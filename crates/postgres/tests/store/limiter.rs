@@ -295,7 +295,7 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
         .execute(raw_sql(grants))
         .await
         .unwrap();
-    let url = server.url().replace("tollgate@", "service@");
+    let url = server.url_of("service");
     let store = PostgresStore::open(&url)
         .unwrap()
         .schema("rights")
@@ -351,7 +351,7 @@ async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
         .execute(raw_sql(settings))
         .await
         .unwrap();
-    let url = server.url().replace("tollgate@", "serial@");
+    let url = server.url_of("serial");
     let report = PostgresStore::open(&url)
         .unwrap()
         .schema("doctor")

@@ -109,7 +109,12 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         let port = self.pooler.as_ref().map_or(self.port, |(_, port)| *port);
-        format!("postgres://tollgate@127.0.0.1:{port}/postgres")
+        url("tollgate", port)
+    }
+
+    /// Returns the URL for another user, past the pooler, which knows one only.
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        url(user, self.port)
     }
 
     fn options(&self) -> PgConnectOptions {
@@ -246,7 +251,7 @@ fn is_ready(port: u16, process: &Mutex<Child>) -> bool {
             return false;
         }
         drop(process);
-        let url = format!("postgres://tollgate@127.0.0.1:{port}/postgres");
+        let url = url("tollgate", port);
         let connected = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -290,6 +295,10 @@ fn as_nobody(mut command: Command) -> Command {
         command.uid(NOBODY).gid(NOBODY).current_dir("/");
     }
     command
+}
+
+fn url(user: &str, port: u16) -> String {
+    format!("postgres://{user}@127.0.0.1:{port}/postgres")
 }
 
 fn is_root() -> bool {
