@@ -4,6 +4,7 @@
 mod conformance;
 mod contention;
 mod limiter;
+mod parity;
 mod processes;
 mod server;
 #[path = "../../../../tests/support/spans.rs"]
