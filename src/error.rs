@@ -202,7 +202,6 @@ impl Error {
 
     /// Marks the error of one check that the store answered with nonsense, for example because of what is stored for its
     /// key. It is not a failure of the store, which other checks share.
-    #[cfg(feature = "redis")]
     pub(crate) fn of_one_check(self) -> Self {
         self.with_source(OneCheck)
     }

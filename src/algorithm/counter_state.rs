@@ -5,6 +5,7 @@
 //! refusal writes nothing.
 
 use super::arithmetic::saturate;
+use super::bytes::Bytes;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use crate::decision::{CountScope, Receipt, Wait};
 
@@ -75,6 +76,22 @@ pub(crate) struct CounterState<T> {
     /// The time at which this generation began: with the first charge to an empty counter, or when the clock
     /// stepped back. Refunds of earlier generations find no units.
     generation: u64,
+}
+
+impl<T: Bytes> Bytes for CounterState<T> {
+    fn write(&self, bytes: &mut Vec<u8>) {
+        self.counter.write(bytes);
+        self.generation.write(bytes);
+    }
+
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let counter = T::read(bytes)?;
+        let generation = u64::read(bytes)?;
+        Some(Self {
+            counter,
+            generation,
+        })
+    }
 }
 
 impl<T: CountingRule> CounterState<T> {

@@ -10,6 +10,7 @@
 //! With a calendar, it may also be the one after that, since other zones share the count: their dates may be two days
 //! ahead. A count that was moved back to an earlier window would have ended there, and be admitted again.
 
+use super::bytes::{Bytes, impl_bytes};
 use super::counter_state::CountingRule;
 #[cfg(feature = "redis")]
 use super::counter_state::FixedNumbers;
@@ -22,6 +23,8 @@ pub(crate) struct FixedWindow {
     window: u64,
     count: u64,
 }
+
+impl_bytes!(FixedWindow { window, count });
 
 impl CountingRule for FixedWindow {
     #[inline]

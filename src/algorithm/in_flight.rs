@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::bytes::{Bytes, impl_bytes};
 use super::quota_check::{Changes, QuotaCheck, Verdict};
 use super::share_room::share_room;
 use crate::decision::{Holding, HoldingNote, Receipt, Wait, holder_for};
@@ -24,6 +25,15 @@ struct Holder {
     lease: u64,
     ends_at: u64,
 }
+
+impl_bytes!(InFlight { holders });
+impl_bytes!(Holder {
+    id,
+    sequence,
+    slots,
+    lease,
+    ends_at
+});
 
 impl Holder {
     /// Returns when the lease ends: at the latest one lease from now, also after a step back of the clock.
@@ -81,7 +91,10 @@ impl InFlight {
         let fits = wanted <= room;
         Verdict {
             used: u32::try_from(i64::from(check.limit) - room).unwrap_or(u32::MAX),
-            wait: match (fits && note != HoldingNote::Superseded, wanted > share_room(check, 0, |_| 0)) {
+            wait: match (
+                fits && note != HoldingNote::Superseded,
+                wanted > share_room(check, 0, |_| 0),
+            ) {
                 (true, _) => Wait::Zero,
                 (false, true) => Wait::Never,
                 // Nobody knows when a slot is given back.

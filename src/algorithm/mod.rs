@@ -6,6 +6,7 @@
 //! Depends only on `decision`, `quota`, `key` and `clock`. Nothing here reads a clock or takes a lock.
 
 mod arithmetic;
+mod bytes;
 mod counter_state;
 mod fixed_window;
 mod gcra;
@@ -18,6 +19,7 @@ mod sorted_set_log;
 mod state;
 
 pub(crate) use arithmetic::time_to_live_millis;
+pub(crate) use bytes::Bytes;
 pub(crate) use in_flight::InFlight;
 pub(crate) use quota_check::{Changes, Charge, QuotaCheck, Verdict};
 pub(crate) use state::CountState;

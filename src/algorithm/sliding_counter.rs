@@ -6,6 +6,7 @@
 //! `lua/sliding_counter.lua`.
 
 use super::arithmetic::{aligned, tick, ticks, ticks_up};
+use super::bytes::{Bytes, impl_bytes};
 use super::counter_state::CountingRule;
 #[cfg(feature = "redis")]
 use super::counter_state::FixedNumbers;
@@ -19,6 +20,12 @@ pub(crate) struct SlidingCounter {
     previous: u64,
     current: u64,
 }
+
+impl_bytes!(SlidingCounter {
+    window,
+    previous,
+    current
+});
 
 impl SlidingCounter {
     fn tick(&self, check: &QuotaCheck<'_>) -> u64 {

@@ -7,6 +7,7 @@
 //! - A credit removes the oldest units, which would return first.
 //! - A refund and a credit renew the time to live, and a charge does if it drops units.
 
+use super::bytes::Bytes;
 use super::log::Log;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 
@@ -15,6 +16,16 @@ use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
 pub(crate) struct SortedSetLog(Log);
+
+impl Bytes for SortedSetLog {
+    fn write(&self, bytes: &mut Vec<u8>) {
+        self.0.write(bytes);
+    }
+
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        Log::read(bytes).map(Self)
+    }
+}
 
 impl SortedSetLog {
     /// Evaluates the check, and charges it if it fits.

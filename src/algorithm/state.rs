@@ -1,5 +1,6 @@
 //! The stored state of one count of a key, for any algorithm.
 
+use super::bytes::Bytes;
 use super::counter_state::CounterState;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
@@ -24,6 +25,30 @@ pub(crate) enum CountState {
 }
 
 impl CountState {
+    /// Appends the bytes of the state. They do not say of which algorithm it is.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Log(log) => log.write(bytes),
+            Self::SortedSetLog(log) => log.write(bytes),
+            Self::SlidingCounter(counter) => counter.write(bytes),
+            Self::FixedWindow(window) => window.write(bytes),
+            Self::Gcra(meter) => meter.write(bytes),
+            Self::InFlight(slots) => slots.write(bytes),
+        }
+    }
+
+    /// Takes the state of an algorithm from the front of the bytes. `None` if they are none.
+    pub(crate) fn read(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<Self> {
+        Some(match algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => Self::Log(Bytes::read(bytes)?),
+            Algorithm::SortedSetLog => Self::SortedSetLog(Bytes::read(bytes)?),
+            Algorithm::SlidingCounter => Self::SlidingCounter(Bytes::read(bytes)?),
+            Algorithm::FixedWindow => Self::FixedWindow(Bytes::read(bytes)?),
+            Algorithm::Gcra => Self::Gcra(Bytes::read(bytes)?),
+            Algorithm::InFlight => Self::InFlight(Bytes::read(bytes)?),
+        })
+    }
+
     pub(crate) fn empty(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => Self::Log(Log::default()),

@@ -93,6 +93,12 @@ impl ShareId {
     pub(crate) fn bytes(self) -> [u8; 4] {
         self.0.to_be_bytes()
     }
+
+    /// Returns the share of stored bytes. `None` for zeros, which no share has.
+    pub(crate) fn from_bytes(bytes: [u8; 4]) -> Option<Self> {
+        let number = u32::from_be_bytes(bytes);
+        (number > 0).then_some(Self(number))
+    }
 }
 
 /// The numbers of one share, for the rule.

@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{
-    Changes, Charge, CountState, InFlight, QuotaCheck, Verdict, time_to_live_millis,
+    Bytes, Changes, Charge, CountState, InFlight, QuotaCheck, Verdict, time_to_live_millis,
 };
 use crate::decision::{Answer, Holding, QuotaAnswer, Source, Wait};
+use crate::error::{Error, ErrorKind};
 use crate::quota::{Algorithm, Quota, Quotas, Shares, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
@@ -14,8 +15,8 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 /// A [`Store`](crate::Store) keeps one value for each limiter and key, for example as a row of a database. To
 /// decide a check, it reads the value, calls [`check`](Self::check), and writes the value back in the same
 /// transaction. The decisions are the same as in [`MemoryStore`](crate::MemoryStore) and
-/// [`RedisStore`](crate::RedisStore), to the microsecond. With the feature `serde`, the value can be serialized
-/// in any format.
+/// [`RedisStore`](crate::RedisStore), to the microsecond. The value is [bytes](Self::to_bytes), or with the feature
+/// `serde` anything that can be serialized.
 ///
 /// # Time
 ///
@@ -109,6 +110,9 @@ struct Count {
     /// count, it is the largest part.
     used_part: u16,
 }
+
+/// The first bytes of stored counters: a byte that begins no text, and the version of the format.
+const FORMAT: [u8; 2] = [0xc7, 1];
 
 /// A key that has used at most this part of its limits may be dropped, in 1/1024.
 pub(super) const DROPPABLE_PART: u16 = 512;
@@ -437,6 +441,68 @@ impl Counters {
         }
     }
 
+    /// Returns the counters as bytes, for a store to keep: about 4 bytes for each charge of a log, and 30 for a counter.
+    ///
+    /// [`from_bytes`](Self::from_bytes) reads them back, also with another version of this crate, in another process or
+    /// on another machine. Version 1 of the format, with numbers in LEB128 (7 bits a byte, the lowest first):
+    ///
+    /// - the byte 0xC7, and the version;
+    /// - the number of counts, and for each count: its algorithm, window, number of a soft quota, end of life, used part,
+    ///   and the fields of its state in the order of the source. The times of a log are differences;
+    /// - four bytes, the lowest first: the FNV-1a hash of all before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::store::Counters;
+    ///
+    /// let bytes = Counters::new().to_bytes();
+    /// assert!(Counters::from_bytes(&bytes)?.is_empty());
+    /// assert!(Counters::from_bytes(b"of another program").is_err());
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = FORMAT.to_vec();
+        (self.counts.len() as u64).write(&mut bytes);
+        self.counts.iter().for_each(|count| count.write(&mut bytes));
+        let hash = fnv_1a(&bytes).to_le_bytes();
+        bytes.extend_from_slice(&hash);
+        bytes
+    }
+
+    /// Reads counters from the bytes that [`to_bytes`](Self::to_bytes) has returned.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`InvalidReply`](ErrorKind::InvalidReply) if the bytes are damaged, of another program, or
+    /// of a newer version of the format. A store returns it for the checks of that key: it does not open the
+    /// [`CircuitBreaker`](crate::store::CircuitBreaker), because the other keys may be well.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let counters = Self::parse(bytes);
+        counters.ok_or_else(|| {
+            let text = match bytes {
+                [first, version, ..] if *first == FORMAT[0] && *version > FORMAT[1] => format!(
+                    "the stored counters have version {version} of their format: update tollgate, which knows version {}",
+                    FORMAT[1]
+                ),
+                _ => "the stored bytes are no counters: remove them, or use another table or prefix".to_owned(),
+            };
+            Error::new(ErrorKind::InvalidReply, text).of_one_check()
+        })
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (body, hash) = bytes.split_last_chunk()?;
+        let mut rest = body.strip_prefix(&FORMAT)?;
+        if fnv_1a(body).to_le_bytes() != *hash {
+            return None;
+        }
+        let counts = Vec::read(&mut rest)?;
+        let counts = SmallVec::from_vec(counts);
+        rest.is_empty().then_some(Self { counts })
+    }
+
     /// Returns whether there are no counters, so that a store can drop the key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -462,6 +528,29 @@ impl Counters {
     pub(super) fn used_part(&self, now: u64) -> u16 {
         let active = self.counts.iter().filter(|count| !count.is_idle(now));
         active.map(|count| count.used_part).max().unwrap_or(0)
+    }
+}
+
+impl Bytes for Count {
+    fn write(&self, bytes: &mut Vec<u8>) {
+        self.algorithm.write(bytes);
+        self.window.write(bytes);
+        self.soft.write(bytes);
+        self.dies_at.write(bytes);
+        self.used_part.write(bytes);
+        self.state.write(bytes);
+    }
+
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let algorithm = Algorithm::read(bytes)?;
+        Some(Self {
+            algorithm,
+            window: Bytes::read(bytes)?,
+            soft: Bytes::read(bytes)?,
+            dies_at: Bytes::read(bytes)?,
+            used_part: Bytes::read(bytes)?,
+            state: CountState::read(algorithm, bytes)?,
+        })
     }
 }
 
@@ -597,6 +686,12 @@ impl Row {
             self.dies_at
         }
     }
+}
+
+/// Returns a hash of bytes, which finds damaged ones.
+fn fnv_1a(bytes: &[u8]) -> u32 {
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    bytes.iter().fold(0x811c_9dc5, step)
 }
 
 /// Returns the end of a time to live in milliseconds as Redis stores it in a value, in whole seconds: here in

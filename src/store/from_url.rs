@@ -21,6 +21,9 @@ use crate::error::ConfigError;
 /// [`RedisStore`](crate::RedisStore#settings). The parameters of the connection are
 /// [there](crate::RedisStore#sentinel-cluster-tls), too. `valkey` may replace `redis`, and `valkeys` `rediss`.
 ///
+/// For `postgres://…`, the crate `tollgate-postgres` has a function of the same name, which passes all other URLs on to this
+/// one.
+///
 /// If several services share a Redis, give each its own [`prefix`](crate::RedisStore::prefix). Otherwise, limiters
 /// of the same name in two services share their counts.
 ///

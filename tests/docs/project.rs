@@ -71,6 +71,11 @@ impl Project {
             rust_version: text(&package["rust_version"]),
             targets: (packages.iter())
                 .flat_map(|package| package["targets"].as_array().expect("a list"))
+                // The example of a crate belongs to its README and its tests.
+                .filter(|target| {
+                    target["kind"][0] != "example"
+                        || !text(&target["src_path"]).contains("/crates/")
+                })
                 .map(|target| Target {
                     kind: text(&target["kind"][0]),
                     name: text(&target["name"]),

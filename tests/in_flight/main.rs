@@ -12,5 +12,6 @@ mod orders;
 mod parity;
 mod permits;
 mod redis;
+mod shares;
 mod stored;
 mod surface;

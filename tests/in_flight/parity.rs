@@ -9,7 +9,7 @@ use futures_util::future::{join, join_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::store::{Answer, Answers, Check, Holding};
-use tollgate::{Algorithm, Key, Quota, Quotas};
+use tollgate::{Algorithm, Key, Quota, Quotas, Share};
 
 const LEASES: [Duration; 3] = [
     Duration::from_secs(5),
@@ -42,10 +42,20 @@ fn plans() -> Vec<Quotas> {
         ]
         .into(),
         Quota::new(10, WINDOW).into(),
+        // Asked by no share, beside holders of two.
+        [
+            slots(6).shares([Share::of("a").reserve(3), Share::of("b").at_most(2)]),
+            slots(9),
+        ]
+        .into(),
     ]
 }
 
-const PLANS: usize = 8;
+const PLANS: usize = 9;
+
+/// The last bytes of each holder: no share, `a` (its name as 32-bit FNV-1a), and one that no quota has.
+const SHARES: [[u8; 4]; HOLDERS] = [[0; 4], [0xe4, 0x0c, 0x29, 0x2c], [2; 4]];
+
 const HOLDERS: usize = 3;
 
 /// A level of a check.
@@ -238,7 +248,8 @@ impl Pair {
         let latest = &mut self.sequences[message.holder];
         *latest += u64::from(message.behind < 0);
         let sequence = *latest - u64::try_from(message.behind.max(0)).unwrap();
-        let holder = [u8::try_from(message.holder).unwrap(); 16];
+        let mut holder = [u8::try_from(message.holder).unwrap(); 16];
+        holder[12..].copy_from_slice(&SHARES[message.holder]);
         let lease = LEASES[message.lease];
         let holding = Holding::new(holder, sequence, message.held, message.wanted, lease);
         if message.is_stated {

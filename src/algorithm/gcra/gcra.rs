@@ -15,6 +15,7 @@
 //! units of another.
 
 use super::super::arithmetic::{saturate, tick, ticks, ticks_up};
+use super::super::bytes::{Bytes, impl_bytes};
 use super::super::counter_state::CountingRule;
 #[cfg(feature = "redis")]
 use super::super::counter_state::FixedNumbers;
@@ -42,6 +43,16 @@ pub(crate) struct Gcra {
     /// Boxed, because most keys have no refunds.
     holes: Option<Box<Holes>>,
 }
+
+impl_bytes!(Gcra {
+    time,
+    units,
+    rate,
+    part,
+    inflow,
+    holes;
+    Self::default()
+});
 
 /// The scale in which levels are calculated: a unit has `whole` parts, and `rate` parts drain per tick.
 #[derive(Clone, Copy)]

@@ -1,6 +1,8 @@
 //! The refunded units of a [`Gcra`](super::gcra::Gcra), by their position in its inflow. `lua/holes.lua` does
 //! the same in Redis.
 
+use super::super::bytes::{Bytes, impl_bytes};
+
 /// The most holes of a key. One more hole merges the two neighbours with the fewest units. A refund of a
 /// charge between those two may then take fewer units, by the units of the holes, but never more.
 const MAX_HOLES: usize = 32;
@@ -22,6 +24,18 @@ struct Hole {
     end: u64,
     /// The refunded units of these charges.
     units: u64,
+}
+
+impl_bytes!(Hole { start, end, units });
+
+impl Bytes for Holes {
+    fn write(&self, bytes: &mut Vec<u8>) {
+        self.0.write(bytes);
+    }
+
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        Bytes::read(bytes).map(Self)
+    }
 }
 
 impl Holes {

@@ -1,5 +1,6 @@
 //! The columns of a log with shares: one position for each share, beside the total position of each run.
 
+use super::super::bytes::{Bytes, impl_bytes};
 use crate::quota::ShareId;
 
 /// The most columns of a log. A further share is counted as a request without one, until a column has no units.
@@ -13,6 +14,8 @@ pub(super) struct Columns {
     /// Row by row, each with a position for each share.
     positions: Vec<u32>,
 }
+
+impl_bytes!(Columns { shares, positions });
 
 impl Columns {
     pub(super) fn is_empty(&self) -> bool {

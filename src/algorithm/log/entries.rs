@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+use super::super::bytes::Bytes;
 use super::columns::Columns;
 
 /// The units of one time.
@@ -21,6 +22,42 @@ pub(super) struct Run {
 pub(super) enum Entries {
     Plain(Vec<Run>),
     WithColumns(Box<(Vec<Run>, Columns)>),
+}
+
+/// Each run as the difference to the one before, which is small for most.
+impl Bytes for Entries {
+    fn write(&self, bytes: &mut Vec<u8>) {
+        (self.len() as u64).write(bytes);
+        let mut last = Run::new(0, 0);
+        for run in self.iter() {
+            run.time().wrapping_sub(last.time()).write(bytes);
+            run.position.wrapping_sub(last.position).write(bytes);
+            last = *run;
+        }
+        match self {
+            Self::Plain(_) => 0_u8.write(bytes),
+            Self::WithColumns(entries) => {
+                1_u8.write(bytes);
+                entries.1.write(bytes);
+            }
+        }
+    }
+
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let length = usize::try_from(u64::read(bytes)?).ok()?;
+        // Each run takes two bytes or more, so that a length of foreign bytes reserves no memory.
+        if length > bytes.len() / 2 {
+            return None;
+        }
+        let mut last = Run::new(0, 0);
+        let mut runs = Vec::with_capacity(length);
+        for _ in 0..length {
+            let time = last.time().wrapping_add(u64::read(bytes)?);
+            last = Run::new(time, last.position.wrapping_add(u32::read(bytes)?));
+            runs.push(last);
+        }
+        Some(Self::from((runs, Option::read(bytes)?)))
+    }
 }
 
 impl Run {

@@ -12,6 +12,7 @@
 use std::mem;
 
 use super::super::arithmetic::saturate;
+use super::super::bytes::{Bytes, impl_bytes};
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::super::share_room::share_room;
 #[cfg(feature = "serde")]
@@ -37,6 +38,14 @@ pub(crate) struct Log {
     /// that before the first run.
     entries: Entries,
 }
+
+// A search without the hint takes longer, and finds the same.
+impl_bytes!(Log {
+    longest,
+    largest,
+    entries;
+    Self::default()
+});
 
 /// A log as it is serialized.
 #[cfg(feature = "serde")]

@@ -142,7 +142,10 @@ impl HeldKey {
     /// Returns the keys of the other shares, which may get slots that this one gives back.
     pub(super) fn of_other_shares(&self) -> Vec<Fingerprint> {
         let own = self.quotas.share_of_slots();
-        let shares = self.quotas.iter().flat_map(|quota| quota.share_list().iter());
+        let shares = self
+            .quotas
+            .iter()
+            .flat_map(|quota| quota.share_list().iter());
         let shares = shares.map(|share| Some(share.id)).chain([None]);
         let others = shares.filter(|share| *share != own);
         let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);

@@ -52,7 +52,10 @@ impl PermitTable {
         let (first, second) = (random(), random());
         let mut bytes = first.into_iter().chain(second);
         Self {
-            holder: holder_for(std::array::from_fn(|_| bytes.next().unwrap_or_default()), None),
+            holder: holder_for(
+                std::array::from_fn(|_| bytes.next().unwrap_or_default()),
+                None,
+            ),
             clock,
             state: Mutex::default(),
             timers_changed: Notify::new(),

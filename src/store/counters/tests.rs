@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::key::Key;
+use crate::quota::ShareId;
 
 const NOW: u64 = 1_700_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -337,4 +338,129 @@ fn refund_of(
     subject
         .counters
         .refund(Refund::new(check, answer, units), now);
+}
+
+/// A list of quotas of every algorithm, some with shares, soft quotas and slots.
+const LISTS: [&str; 9] = [
+    "9/second, 40/minute",
+    "9/second critical>=3 batch<=4, 40/minute",
+    "9/second sliding-buckets:7",
+    "9/second sorted-set-log",
+    "9/second sliding-counter, 30/minute gcra",
+    "9/second fixed-window, 5/second soft",
+    "9/second gcra, 7/second sliding-counter soft",
+    "4 in-flight, 20/second",
+    "9/second sliding-buckets:4 a>=2 b<=5, 9/second gcra",
+];
+
+/// Counters that are stored and read back before each step answer as those that stay in memory.
+#[test]
+fn counters_are_the_same_after_they_were_stored_as_bytes() {
+    use proptest::prelude::*;
+    let steps = proptest::collection::vec((0..6_u8, 0..3_u8, 0..4_u32, 0..700_000_u64), 1..60);
+    let seen = std::cell::Cell::new(0_u32);
+    proptest!(|(list in 0..LISTS.len(), steps in steps)| {
+        let list = quotas(LISTS[list]);
+        let (mut kept, mut stored) = (Subject::new(), Subject::new());
+        let (mut now, mut charged) = (NOW, Vec::new());
+        for (step, share, cost, wait) in steps {
+            let bytes = stored.counters.to_bytes();
+            prop_assert_eq!(&bytes, &kept.counters.to_bytes());
+            stored.counters = Counters::from_bytes(&bytes).unwrap();
+            prop_assert_eq!(&stored.counters.to_bytes(), &bytes);
+            seen.set(seen.get() + u32::from(!stored.counters.is_empty()));
+            // The clock steps back now and then.
+            now = if step == 5 { now - wait / 3 } else { now + wait };
+            let asking = match share {
+                0 => None,
+                1 => list.asked_by(ShareId::of("critical")),
+                _ => list.asked_by(ShareId::of("a")),
+            };
+            let list = asking.unwrap_or_else(|| list.clone());
+            let holding = Holding::new([share; 16], u64::from(cost) + now, cost, 1, std::time::Duration::from_secs(2));
+            for subject in [&mut kept, &mut stored] {
+                match step {
+                    0 => subject.credit(&list, cost, now),
+                    1 if !charged.is_empty() => {
+                        let (answer, list) = &charged[usize::try_from(wait).unwrap() % charged.len()];
+                        subject.refund(list, answer, cost, now);
+                    }
+                    2 if cost == 3 => subject.reset(&list),
+                    _ => {}
+                }
+            }
+            let answers = [&mut kept, &mut stored].map(|subject| {
+                let check = Check::new(&subject.limiter, &subject.key, &list, cost).with_holding(&holding);
+                subject.counters.check(check, Source::Other, now)
+            });
+            prop_assert_eq!(&answers[0], &answers[1]);
+            let [answer, _] = answers;
+            if answer.is_admitted() {
+                charged.push((answer, list));
+            }
+        }
+    });
+    assert!(seen.get() > 1_000, "{}", seen.get());
+}
+
+#[test]
+fn bytes_that_are_no_counters_are_refused() {
+    let mut subject = Subject::new();
+    let list = quotas("9/second, 9/minute gcra, 9/minute sliding-buckets:7");
+    assert!(subject.check(&list, 2, NOW).is_admitted());
+    let bytes = subject.counters.to_bytes();
+    assert!(Counters::from_bytes(&bytes).is_ok());
+    for end in 0..bytes.len() {
+        assert!(Counters::from_bytes(&bytes[..end]).is_err(), "{end}");
+    }
+    for (index, bit) in (0..bytes.len()).flat_map(|index| (0..8).map(move |bit| (index, bit))) {
+        let mut damaged = bytes.clone();
+        damaged[index] ^= 1 << bit;
+        assert!(Counters::from_bytes(&damaged).is_err(), "{index} {bit}");
+    }
+    assert!(Counters::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+    let mut newer = bytes;
+    newer[1] = 2;
+    let error = Counters::from_bytes(&newer).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidReply);
+    assert!(error.is_of_one_check());
+    assert!(error.to_string().contains("update tollgate"), "{error}");
+}
+
+/// Databases have such bytes: a change of the format needs another version.
+#[test]
+fn bytes_of_version_1_stay_readable() {
+    let lists = [
+        "9/second",
+        "9/minute gcra, 9/minute sliding-counter, 9/minute fixed-window",
+        "9/minute sliding-buckets:7, 9/minute sorted-set-log",
+        "9/second a>=2, 4 in-flight",
+    ];
+    let stored = lists.map(|list| {
+        let (mut subject, list) = (Subject::new(), quotas(list));
+        let list = list.asked_by(ShareId::of("a")).unwrap_or(list);
+        let lease = std::time::Duration::from_secs(9);
+        let holding = Holding::new([7; 16], 1, 0, 2, lease);
+        let check = Check::new(&subject.limiter, &subject.key, &list, 5).with_holding(&holding);
+        let charged = subject.counters.check(check, Source::Other, NOW);
+        assert!(subject.check(&list, 1, NOW + 300).is_admitted());
+        subject.refund(&list, &charged, 1, NOW + 300);
+        let hex = |byte: &u8| format!("{byte:02x}");
+        subject
+            .counters
+            .to_bytes()
+            .iter()
+            .map(hex)
+            .collect::<String>()
+    });
+    let version_1 = [
+        "c70101000000b8e795ffbc31ab05c0843d090300008080f9c0c1c4820304ac020100f12fb842",
+        "c7010305808ece1c00a8819dffbc31ab05ac82f9c0c1c482030409f4f8cd1c0601008080f9c0c1c4820303808ece1c00a8819dffbc31\
+         ab0595aac10d00058080f9c0c1c4820304808ece1c00a8819dffbc31ab0595aac10d058080f9c0c1c482034d873511",
+        "c701020201a5948b0400a8819dffbc31ab05808ece1c09028080f9c0c1c4820300bb96b102050001808ece1c00a8819dffbc31ab0580\
+         8ece1c090300008080f9c0c1c4820304ac02010066ca591b",
+        "c70102000000b8e795ffbc31ab05c0843d090300008080f9c0c1c4820304ac02010101acd2b0a00e03000405060000b8e496ffbc31ff\
+         ff0301070707070707070707070707070707070102c0a8a504c0a89ec5c1c48203e120e61e",
+    ];
+    assert_eq!(stored, version_1);
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::conformance::{Broken, Conformance, Rule, Subject, ensure};
-use crate::decision::{Answer, Holding, HoldingNote};
-use crate::quota::Quota;
+use crate::decision::{Answer, Holding, HoldingNote, holder_for};
+use crate::quota::{Quota, Share, ShareId};
 use crate::store::requests::{Check, Credit};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
@@ -32,6 +32,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("slots of several checks are all taken or none", |kit| {
         Box::pin(several_checks(kit))
     }),
+    (
+        "slots are kept for their share, and bounded for it",
+        |kit| Box::pin(shares(kit)),
+    ),
     ("holders of slots are listed with their leases", |kit| {
         Box::pin(listed(kit))
     }),
@@ -261,6 +265,57 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     let admitted = both(&message(1, 3, 0, 1), &message(1, 3, 2, 1)).await?;
     ensure!(!admitted, "a check without room is admitted");
     look(kit, &user, 2).await
+}
+
+async fn shares(kit: &Conformance) -> Result<(), Broken> {
+    let quota = Quota::in_flight(5).try_shares([
+        Share::of("critical").reserve(2),
+        Share::of("batch").at_most(2),
+    ]);
+    let none = kit.subject(quota.map_err(|error| Broken::Failed(error.to_string()))?);
+    let of = |name: Option<&str>| {
+        let share = name.map(ShareId::of);
+        let quotas = share.and_then(|share| none.quotas.asked_by(share));
+        let subject = none.with(quotas.unwrap_or_else(|| none.quotas.clone()));
+        (subject, move |message: Holding| Holding {
+            holder: holder_for(message.holder, share),
+            ..message
+        })
+    };
+    let (none, of_none) = of(None);
+    let (critical, of_critical) = of(Some("critical"));
+    let (batch, of_batch) = of(Some("batch"));
+    // Used is the limit less what the share that asks may still take.
+    let _ = send(kit, &none, &of_none(message(1, 1, 0, 2)), (true, 4, NONE)).await?;
+    let _ = send(kit, &batch, &of_batch(message(1, 2, 0, 1)), (true, 5, NONE)).await?;
+    let _ = send(
+        kit,
+        &batch,
+        &of_batch(message(2, 1, 0, 1)),
+        (false, 5, NONE),
+    )
+    .await?;
+    let _ = send(kit, &none, &of_none(message(2, 2, 0, 1)), (false, 5, NONE)).await?;
+    let critical_takes = of_critical(message(2, 3, 0, 2));
+    let _ = send(kit, &critical, &critical_takes, (true, 5, NONE)).await?;
+    let _ = send(kit, &none, &of_none(message(1, 3, 0, 0)), (true, 3, NONE)).await?;
+    // A bound holds though slots are free.
+    let _ = send(
+        kit,
+        &batch,
+        &of_batch(message(3, 1, 0, 2)),
+        (false, 4, NONE),
+    )
+    .await?;
+    let never = of_batch(message(3, 2, 0, 3));
+    let never = send(kit, &batch, &never, (false, 4, NONE)).await?;
+    let mut answers = never.quotas().iter();
+    ensure!(
+        answers.all(|quota| quota.retry_after().is_none()),
+        "more slots than the bound are never admitted, but the answer has a wait: {never:?}"
+    );
+    let _ = send(kit, &batch, &of_batch(message(3, 3, 0, 1)), (true, 5, NONE)).await?;
+    look(kit, &critical, 4).await
 }
 
 async fn listed(kit: &Conformance) -> Result<(), Broken> {

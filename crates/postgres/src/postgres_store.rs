@@ -1,0 +1,406 @@
+//! The store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Executor, PgPool, raw_sql};
+use tollgate::store::{
+    Answer, Answers, Block, Check, CircuitBreaker, Counters, Credit, Holding, Refund, RefusalCache,
+    Reset, Source, Store, StoreFuture, StoreId, StoreParts,
+};
+use tollgate::{Error, ErrorKind, Key, Quotas};
+
+use crate::blocks::Blocks;
+use crate::doctor::examine;
+use crate::error::{ended, failed};
+use crate::names::Names;
+use crate::queue::Queue;
+use crate::request::Call;
+
+/// How long a check waits by default: as for Redis, about a hundred times what Postgres takes.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+
+/// The most connections of the pool that [`PostgresStore::open`] creates. One asks for all checks; the others are for the
+/// block list and for removing rows.
+const POOL: u32 = 3;
+
+/// A store in Postgres, which all processes of a service share.
+///
+/// Limits are exact for any number of processes, on the clock of the server. All waiting checks of a process are decided
+/// together: one statement reads their rows, [`Counters`] decide, and one statement writes the rows that nobody else has
+/// written meanwhile. What another process was faster to write is decided once more, under a lock. Refused checks write
+/// nothing.
+///
+/// # Settings
+///
+/// Call the settings right after [`new`](Self::new) or [`open`](Self::open), before the store is cloned or given to a
+/// limiter: each returns another store.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Quota, RateLimiter};
+/// use tollgate_postgres::PostgresStore;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let store = PostgresStore::open("postgres://shop:secret@127.0.0.1/shop")?
+///     .schema("limits")
+///     .deadline(Duration::from_millis(50));
+/// // At deployment: store.migrate().await?;
+/// let limiter = RateLimiter::new(store, Quota::per_minute(100));
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    id: StoreId,
+    queue: Arc<Queue>,
+    blocks: Blocks,
+    parts: StoreParts,
+    deadline: Duration,
+}
+
+impl PostgresStore {
+    /// Creates a store on a pool of connections.
+    ///
+    /// While there are checks, the store keeps one connection of the pool, however many checks there are. It takes others
+    /// for a moment: once a second to remove expired rows and to read the blocked keys. So the pool needs at least two. It
+    /// may lead to a pooler such as `PgBouncer`, in transaction mode too.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        Self::build(pool, Names::default(), DEFAULT_DEADLINE)
+    }
+
+    /// Creates a store with a pool of its own for a URL such as `postgres://user:password@host:5432/database`. Connects at
+    /// the first check.
+    ///
+    /// For a URL with `sslmode=require`, enable a TLS feature of sqlx 0.8 in your own `Cargo.toml`, for example
+    /// `tls-rustls-ring-webpki`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`ErrorKind::Misconfigured`] if the URL is malformed. The text has no part of the URL.
+    pub fn open(url: &str) -> Result<Self, Error> {
+        let options: PgConnectOptions = url.parse().map_err(|_| {
+            // The error of sqlx may show a part of the password.
+            let text = "malformed URL: write postgres://user:password@host:5432/database, and percent-encode what is no \
+                        letter or digit";
+            Error::new(ErrorKind::Misconfigured, text)
+        })?;
+        // PgBouncer refuses the setting that sqlx would send, and nothing here is a float.
+        let options = options.extra_float_digits(None);
+        // Without an age, the pool needs no task, and so no runtime yet.
+        let pool = PgPoolOptions::new()
+            .max_connections(POOL)
+            .max_lifetime(None);
+        let pool = pool.idle_timeout(None);
+        Ok(Self::new(pool.connect_lazy_with(options)))
+    }
+
+    fn build(pool: PgPool, names: Names, deadline: Duration) -> Self {
+        let queue = Queue::new(pool, names, deadline);
+        let blocks = Blocks::new(Arc::clone(&queue));
+        let mut parts = StoreParts::default();
+        parts.block_list = blocks.list();
+        parts.circuit_breaker = CircuitBreaker::new().name("postgres").deadline(deadline);
+        parts.refusal_cache = Some(RefusalCache::new());
+        parts.supports_leases = true;
+        Self {
+            id: StoreId::unique(),
+            queue,
+            blocks,
+            parts,
+            deadline,
+        }
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Names)) -> Self {
+        let mut names = self.queue.names().clone();
+        change(&mut names);
+        Self::build(self.queue.pool().clone(), names, self.deadline)
+    }
+
+    /// Sets the schema of the tables and functions. The default is `public`. [`migrate`](Self::migrate) creates another one
+    /// if it is missing.
+    #[must_use]
+    pub fn schema(self, schema: &str) -> Self {
+        self.with(|names| schema.clone_into(&mut names.schema))
+    }
+
+    /// Sets the beginning of the names of tables and functions. The default is `tollgate`: the tables are
+    /// `tollgate_counts` and `tollgate_blocks`.
+    ///
+    /// Give each service that shares a schema its own prefix. Otherwise, limiters of the same name in two services share
+    /// their counts.
+    #[must_use]
+    pub fn prefix(self, prefix: &str) -> Self {
+        self.with(|names| prefix.clone_into(&mut names.prefix))
+    }
+
+    /// Makes [`migrate`](Self::migrate) create a table of counts that a crash of the server does not empty.
+    ///
+    /// The default is an `UNLOGGED` table: it costs no WAL and no wait for the disk, but after a crash of the server (not
+    /// after a restart) and after a failover, all limits begin anew. To change a table that exists, run
+    /// `ALTER TABLE tollgate_counts SET LOGGED`.
+    #[must_use]
+    pub fn logged(self) -> Self {
+        self.with(|names| names.is_logged = true)
+    }
+
+    /// Sets how long a check waits for the store. The default is 100 ms.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self::build(
+            self.queue.pool().clone(),
+            self.queue.names().clone(),
+            deadline,
+        )
+    }
+
+    /// Returns the SQL that [`migrate`](Self::migrate) runs, for your own tool of migrations.
+    ///
+    /// The user of the service needs the right to `SELECT`, `INSERT`, `UPDATE` and `DELETE` in both tables, and no other.
+    #[must_use]
+    pub fn sql(&self) -> String {
+        self.queue.names().sql()
+    }
+
+    /// Creates the tables and functions that are missing. Call it at deployment, or whenever the service starts.
+    ///
+    /// Processes that call it together wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Postgres cannot be reached, or if the user must not create tables.
+    pub async fn migrate(&self) -> Result<(), Error> {
+        let migrated = self.queue.pool().execute(raw_sql(&self.sql())).await;
+        migrated.map(drop).map_err(failed)
+    }
+
+    /// Verifies that the server answers, and that it has the tables and functions.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Postgres cannot be reached, or if [`migrate`](Self::migrate) has not run.
+    pub async fn ping(&self) -> Result<(), Error> {
+        let sql = self.queue.names().read([]);
+        let pinged = self.queue.pool().execute(raw_sql(&sql)).await;
+        pinged.map(drop).map_err(failed)
+    }
+
+    /// Examines the server. Returns a line for each topic, which begins with `ok` or `warning`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Postgres cannot be reached, or if [`migrate`](Self::migrate) has not run.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: tollgate_postgres::PostgresStore) -> Result<(), tollgate::Error> {
+    /// // warning  transactions: one is open for 4711 s: until it ends, …
+    /// println!("{}", store.doctor().await?.join("\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn doctor(&self) -> Result<Vec<String>, Error> {
+        examine(self.queue.pool(), self.queue.names()).await
+    }
+
+    /// Sends a request that changes or reads the counters of its keys.
+    fn ask<'a, T: Send + 'static>(
+        &self,
+        keys: impl IntoIterator<Item = (&'a Key, &'a Key)>,
+        run: impl FnMut(&mut [Counters], u64) -> (T, bool) + Send + 'static,
+    ) -> StoreFuture<T> {
+        let (call, answer) = Call::new(keys, run);
+        if let Err(error) = self.queue.push(Box::new(call)) {
+            return StoreFuture::ready(Err(error));
+        }
+        StoreFuture::boxed(async move { answer.await.unwrap_or_else(|_| Err(ended())) })
+    }
+
+    /// Sends a request that changes the counters of one key.
+    fn adjust(
+        &self,
+        (limiter, key): (&Key, &Key),
+        mut change: impl FnMut(&mut Counters, u64) + Send + 'static,
+    ) -> StoreFuture<()> {
+        self.ask([(limiter, key)], move |counters, now| {
+            counters
+                .iter_mut()
+                .for_each(|counters| change(counters, now));
+            ((), true)
+        })
+    }
+}
+
+/// A check that owns its parts.
+struct OwnedCheck {
+    limiter: Key,
+    key: Key,
+    quotas: Quotas,
+    cost: u32,
+    extra_units: u32,
+    holding: Option<Holding>,
+}
+
+impl From<&Check<'_>> for OwnedCheck {
+    fn from(check: &Check<'_>) -> Self {
+        Self {
+            limiter: check.limiter.clone(),
+            key: check.key.clone(),
+            quotas: check.quotas.clone(),
+            cost: check.cost,
+            extra_units: check.extra_units,
+            holding: check.holding.copied(),
+        }
+    }
+}
+
+impl OwnedCheck {
+    fn check(&self) -> Check<'_> {
+        let check = Check::new(&self.limiter, &self.key, &self.quotas, self.cost);
+        let check = check.with_extra_units(self.extra_units);
+        match &self.holding {
+            Some(holding) => check.with_holding(holding),
+            None => check,
+        }
+    }
+
+    /// Returns whether the counters have to be written, if the check was decided so.
+    fn writes(&self, is_admitted: bool) -> bool {
+        is_admitted && self.cost > 0 || self.holding.is_some()
+    }
+}
+
+/// Decides checks together: all of them are charged, or none. Returns whether the counters have to be written.
+fn decide(checks: &[OwnedCheck], counters: &mut [Counters], now: u64) -> (Answers, bool) {
+    let mut each = |decide: fn(&mut Counters, Check<'_>, u64) -> Answer| -> Answers {
+        let pairs = checks.iter().zip(counters.iter_mut());
+        pairs
+            .map(|(check, counters)| decide(counters, check.check(), now))
+            .collect()
+    };
+    let check =
+        |counters: &mut Counters, check: Check<'_>, now| counters.check(check, Source::Other, now);
+    let judge =
+        |counters: &mut Counters, check: Check<'_>, now| counters.judge(check, Source::Other, now);
+    let answers = if checks.len() == 1 {
+        each(check)
+    } else {
+        let judged = each(judge);
+        if judged.are_admitted() {
+            each(check)
+        } else {
+            for (check, counters) in checks.iter().zip(counters) {
+                counters.state(check.check(), now);
+            }
+            judged
+        }
+    };
+    let is_admitted = answers.are_admitted();
+    let is_changed = checks.iter().any(|check| check.writes(is_admitted));
+    (answers, is_changed)
+}
+
+impl Store for PostgresStore {
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    fn check(&self, checks: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
+        let owned: Vec<_> = checks.iter().map(OwnedCheck::from).collect();
+        let keys = checks.iter().map(|check| (check.limiter, check.key));
+        if let Err(error) = verify_distinct(checks) {
+            return Some(StoreFuture::ready(Err(error)));
+        }
+        Some(self.ask(keys, move |counters, now| decide(&owned, counters, now)))
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        let (limiter, key, quotas) = (
+            reset.limiter.clone(),
+            reset.key.clone(),
+            reset.quotas.clone(),
+        );
+        self.adjust((reset.limiter, reset.key), move |counters, _| {
+            counters.reset(Reset::new(&limiter, &key, &quotas));
+        })
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let (limiter, key, quotas) = (
+            refund.limiter.clone(),
+            refund.key.clone(),
+            refund.quotas.clone(),
+        );
+        let (answer, units, cost, held) = (
+            refund.answer.clone(),
+            refund.units,
+            refund.cost,
+            refund.held,
+        );
+        self.adjust((refund.limiter, refund.key), move |counters, now| {
+            let check = Check::new(&limiter, &key, &quotas, cost);
+            let mut refund = Refund::new(check, &answer, units).holding(held);
+            (refund.units, refund.cost) = (units, cost);
+            counters.refund(refund, now);
+        })
+    }
+
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        let (limiter, key, quotas) = (
+            credit.limiter.clone(),
+            credit.key.clone(),
+            credit.quotas.clone(),
+        );
+        let units = credit.units;
+        self.adjust((credit.limiter, credit.key), move |counters, now| {
+            counters.credit(Credit::new(&limiter, &key, &quotas, units), now);
+        })
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
+        self.blocks.block(block)
+    }
+
+    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
+        self.ask([(check.limiter, check.key)], |counters, now| {
+            let holders = counters
+                .iter_mut()
+                .flat_map(|counters| counters.holders(now));
+            (holders.collect(), false)
+        })
+    }
+
+    fn parts(&self) -> StoreParts {
+        self.parts.clone()
+    }
+}
+
+/// Fails if two checks have both limiter and key in common: each would be decided as if the other were not there.
+fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
+    let is_same =
+        |one: &Check<'_>, other: &Check<'_>| (one.limiter, one.key) == (other.limiter, other.key);
+    let mut rest = checks.iter();
+    while let Some(check) = rest.next() {
+        if rest.clone().any(|other| is_same(check, other)) {
+            let text = "cannot decide two checks of one limiter and key together: send one check with the sum of their costs";
+            return Err(Error::new(ErrorKind::Misconfigured, text));
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("names", self.queue.names())
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! Processes that share one limit, and are killed, and a server that is.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate::{Quota, RateLimiter};
+use tollgate_postgres::PostgresStore;
+
+use crate::server::Server;
+
+const LIMIT: u32 = 6_000;
+
+/// The checks of a process that are under way at the same time, and so the most that a kill makes it forget.
+const TASKS: u32 = 8;
+
+/// The URL of the server, for a process that this test starts.
+const URL: &str = "TOLLGATE_POSTGRES_WORKER";
+
+fn limiter(url: &str) -> RateLimiter {
+    let store = PostgresStore::open(url).unwrap().schema("processes");
+    RateLimiter::new(store, Quota::per_day(LIMIT)).name("shared")
+}
+
+/// Not a test of its own: a process of the tests below. Writes a line for each admitted check, until the limit is used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker() {
+    let Ok(url) = std::env::var(URL) else {
+        return;
+    };
+    let limiter = limiter(&url);
+    let tasks = (0..TASKS).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            loop {
+                match limiter.check("key").await {
+                    Ok(decision) if decision.is_allowed() => {
+                        let _ = std::io::stdout().lock().write_all(b"admitted\n");
+                    }
+                    Ok(_) => return,
+                    // Without a server.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+}
+
+/// A process that counts what its lines say, also after it was killed.
+struct Worker {
+    process: Child,
+    reader: Option<thread::JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(url: &str, admitted: &Arc<AtomicU32>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "processes::worker", "--nocapture"]);
+        command
+            .env(URL, url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let admitted = Arc::clone(admitted);
+        let reader = thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                admitted.fetch_add(u32::from(line == "admitted"), Ordering::SeqCst);
+            }
+        });
+        let reader = Some(reader);
+        Self { process, reader }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.process.wait();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+    }
+}
+
+/// Lets four processes use the limit, with a fault every 200 ms. Returns what they were admitted, and the faults.
+fn run(url: &str, mut fault: impl FnMut(&mut Vec<Worker>, u32) -> bool) -> (u32, u32) {
+    let admitted = Arc::default();
+    let mut workers: Vec<_> = (0..4).map(|_| Worker::start(url, &admitted)).collect();
+    let (mut faults, patience) = (0, Instant::now() + Duration::from_secs(60));
+    while !workers.iter_mut().all(Worker::has_ended) {
+        assert!(
+            Instant::now() < patience,
+            "the limit is not used: {admitted:?}"
+        );
+        thread::sleep(Duration::from_millis(200));
+        faults += u32::from(fault(&mut workers, faults));
+        while workers.len() < 4 {
+            workers.push(Worker::start(url, &admitted));
+        }
+    }
+    workers.iter_mut().for_each(Worker::end);
+    (admitted.load(Ordering::SeqCst), faults)
+}
+
+async fn used(url: &str) -> u32 {
+    limiter(url).peek("key").await.unwrap().used()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_exceed_no_limit_and_strand_only_what_was_under_way() {
+    let server = Server::start();
+    server.store("processes").await;
+    let url = server.url();
+    let asked = url.clone();
+    let killing = move || {
+        run(&asked, |workers, faults| {
+            let is_due = faults < 8;
+            if is_due {
+                workers.remove(0).kill();
+            }
+            is_due
+        })
+    };
+    let (admitted, kills) = tokio::task::spawn_blocking(killing).await.unwrap();
+    println!("{admitted} of {LIMIT} admitted, {kills} processes killed");
+    assert!(kills >= 3, "{kills}");
+    assert_eq!(used(&url).await, LIMIT);
+    assert!(
+        admitted <= LIMIT && admitted + kills * TASKS >= LIMIT,
+        "{admitted}"
+    );
+}
+
+/// A logged table keeps what was charged. An answer that the crash cut off may be charged and not told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_with_a_logged_table_forgets_no_charge() {
+    let server = Arc::new(Server::start());
+    server.store_with("processes", PostgresStore::logged).await;
+    let url = server.url();
+    let (asked, crashed) = (url.clone(), Arc::clone(&server));
+    let crashing = move || {
+        run(&asked, |_, faults| {
+            let is_due = faults < 3;
+            if is_due {
+                crashed.crash();
+            }
+            is_due
+        })
+    };
+    let (admitted, crashes) = tokio::task::spawn_blocking(crashing).await.unwrap();
+    println!("{admitted} of {LIMIT} admitted, the server killed {crashes} times");
+    assert!(crashes >= 2, "{crashes}");
+    assert_eq!(used(&url).await, LIMIT);
+    assert!(
+        admitted <= LIMIT && admitted + crashes * 4 * TASKS >= LIMIT,
+        "{admitted}"
+    );
+}
