@@ -96,8 +96,9 @@ local function room(list, number)
   if is_changed then
     write(number, others .. own, max(longest, own_lease))
   end
-  if units and base > 0 then
-    units[list.share] = (units[list.share] or 0) + base
+  if units then
+    local share = sub(list.holder, 13)
+    units[share] = (units[share] or 0) + base
   end
   local left, quota = note == 2 and -1 or 4294967296, list
   repeat

@@ -42,7 +42,6 @@ fn plans() -> Vec<Quotas> {
         ]
         .into(),
         Quota::new(10, WINDOW).into(),
-        // Asked by no share, beside holders of two.
         [
             slots(6).shares([Share::of("a").reserve(3), Share::of("b").at_most(2)]),
             slots(9),
@@ -52,6 +51,9 @@ fn plans() -> Vec<Quotas> {
 }
 
 const PLANS: usize = 9;
+
+/// The plan with shares, which the holder without a share asks. Others hold slots of shares by the other plans.
+const WITH_SHARES: usize = 8;
 
 /// The last bytes of each holder: no share, `a` (its name as 32-bit FNV-1a), and one that no quota has.
 const SHARES: [[u8; 4]; HOLDERS] = [[0; 4], [0xe4, 0x0c, 0x29, 0x2c], [2; 4]];
@@ -118,10 +120,15 @@ fn message() -> impl Strategy<Value = Message> {
 fn level() -> impl Strategy<Value = Level> {
     let message = prop_oneof![7 => message().prop_map(Some), 1 => Just(None)];
     let cost = prop_oneof![1 => Just(0), 5 => Just(1), 1 => 2..4_u32];
-    (0..PLANS, cost, message).prop_map(|(plan, cost, message)| Level {
-        plan,
-        cost,
-        message,
+    (0..PLANS, cost, message).prop_map(|(plan, cost, mut message)| {
+        if plan == WITH_SHARES {
+            message.iter_mut().for_each(|message| message.holder = 0);
+        }
+        Level {
+            plan,
+            cost,
+            message,
+        }
     })
 }
 
@@ -248,7 +255,7 @@ impl Pair {
         let latest = &mut self.sequences[message.holder];
         *latest += u64::from(message.behind < 0);
         let sequence = *latest - u64::try_from(message.behind.max(0)).unwrap();
-        let mut holder = [u8::try_from(message.holder).unwrap(); 16];
+        let mut holder = [u8::try_from(message.holder + 1).unwrap(); 16];
         holder[12..].copy_from_slice(&SHARES[message.holder]);
         let lease = LEASES[message.lease];
         let holding = Holding::new(holder, sequence, message.held, message.wanted, lease);
