@@ -98,16 +98,22 @@ end
 
 -- Creates the columns: here, because Lua takes its time to create a function.
 local function create_columns()
-  -- Not those of the prelude: a function takes longer to create for each variable of others that it uses.
+  -- Not those of the prelude, see shares.lua.
   local call, unpack, pack, sub, floor, max = redis.call, struct.unpack, struct.pack, string.sub, math.floor, math.max
-  local own, head, width, two_runs, format = { ids = '' }, 29, 12, '', ''
+  local own, head, width, two_runs, format, shares = { ids = '' }, 29, 12, '', '', {}
 
   -- Sets the ids of the columns. Returns how many runs a value of this length has.
   own.set = function(ids, length)
     local bytes = #ids
-    head, width = bytes > 0 and 30 + 2 * bytes or 29, 12 + bytes
-    two_runs, format = '>dI4' .. string.rep('x', bytes) .. 'dI4', '>' .. string.rep('I4', bytes / 4 + 1)
-    own.ids, own.head, own.width = ids, head, width
+    if ids ~= own.ids or two_runs == '' then
+      head, width, shares = bytes > 0 and 30 + 2 * bytes or 29, 12 + bytes, {}
+      two_runs, format = '>dI4' .. string.rep('x', bytes) .. 'dI4', '>' .. string.rep('I4', bytes / 4 + 1)
+      own.ids, own.head, own.width = ids, head, width
+      for at = 1, bytes, 4 do
+        shares[#shares + 1] = sub(ids, at, at + 3)
+      end
+    end
+    own.latest = nil
     return (length - head) / width
   end
 
@@ -146,8 +152,8 @@ local function create_columns()
 
   -- Returns the place of a share in positions.
   local function column_of(id)
-    for column = 1, id and #own.ids / 4 or 0 do
-      if sub(own.ids, 4 * column - 3, 4 * column) == id then
+    for column = 1, id and #shares or 0 do
+      if shares[column] == id then
         return column + 1
       end
     end
@@ -156,9 +162,10 @@ local function create_columns()
 
   -- Returns the units that the share that asks may still charge when all runs before a run are gone.
   local function room_of(quota, index)
-    local from, to, units = positions_at(index), positions_at(runs), {}
-    for column = 2, #to do
-      units[sub(own.ids, 4 * column - 7, 4 * column - 4)] = (to[column] - from[column]) % 4294967296
+    own.latest = own.latest or positions_at(runs)
+    local from, to, units = positions_at(index), own.latest, {}
+    for column = 1, #shares do
+      units[shares[column]] = (to[column + 1] - from[column + 1]) % 4294967296
     end
     return quota.room_of((to[1] - from[1]) % 4294967296, units)
   end
@@ -167,10 +174,12 @@ local function create_columns()
   -- Returns the microseconds until the share that asks may charge so many units, or nothing if it never may.
   own.has_room_in = function(quota, units)
     local from, to = quota.first + 1, runs
-    if from > to or room_of(quota, to) < units then
+    if from > to then
       return
     elseif room_of(quota, from) >= units then
       to = from
+    elseif room_of(quota, to) < units then
+      return
     end
     while from < to do
       local middle = floor((from + to) / 2)
@@ -192,8 +201,8 @@ local function create_columns()
   -- its runs begin then.
   own.replace = function(first, share)
     local from, to, kept, ids, parts = positions_at(first), positions_at(runs), {}, '', {}
-    for column = 1, #own.ids / 4 do
-      local id = sub(own.ids, 4 * column - 3, 4 * column)
+    for column = 1, #shares do
+      local id = shares[column]
       if id == share or to[column + 1] ~= from[column + 1] then
         kept[#kept + 1], ids = column + 1, ids .. id
       end
