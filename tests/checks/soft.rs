@@ -1,12 +1,13 @@
 //! Soft quotas and warnings: they tell, and refuse nothing.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::store::TestClock;
 use tollgate::{
     Acquired, Algorithm, ConfigErrorKind, Decision, ErrorKind, MemoryStore, Quota, RateLimiter,
-    Share,
+    RedisStore, Share,
 };
 
 use crate::support::calls::stores;
@@ -199,6 +200,44 @@ fn beside_a_soft_quota_threads_are_admitted_all_that_the_hard_one_allows() {
             );
         }
     }
+}
+
+/// The variable with the server's URL, which only child processes have.
+const SERVER: &str = "TOLLGATE_TEST_SOFT_SERVER";
+
+#[test]
+fn beside_a_soft_quota_four_processes_are_admitted_all_that_the_hard_one_allows() {
+    const REPORT: &str = "admitted and exceeded: ";
+    if let Ok(url) = std::env::var(SERVER) {
+        let store = RedisStore::open(&url).unwrap();
+        let store = store.deadline(Duration::from_secs(20));
+        let quotas = [Quota::per_hour(400), Quota::per_hour(100).soft()];
+        let (admitted, exceeded) = admitted_and_exceeded(&RateLimiter::new(store, quotas));
+        println!("\n{REPORT}{admitted} {exceeded}");
+        return;
+    }
+    let server = RedisServer::start();
+    let start = || {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let name =
+            "soft::beside_a_soft_quota_four_processes_are_admitted_all_that_the_hard_one_allows";
+        child
+            .args([name, "--exact", "--nocapture"])
+            .env(SERVER, server.url());
+        child.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..4).map(|_| start()).collect();
+    let mut sums = [0, 0];
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
+        let report = report.unwrap_or_else(|| panic!("no report: {text}"));
+        for (sum, number) in sums.iter_mut().zip(report.split(' ')) {
+            *sum += number.parse::<u32>().unwrap();
+        }
+    }
+    assert_eq!(sums, [400, 300]);
 }
 
 #[tokio::test]

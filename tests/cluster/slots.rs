@@ -174,7 +174,7 @@ mod of_six {
 
     use std::time::{Duration, Instant};
 
-    use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
+    use tollgate::{Acquired, Error, ErrorKind, Quota, RateLimiter, RedisStore, Share};
 
     use crate::support::cluster::Cluster;
     use crate::support::decided;
@@ -262,6 +262,46 @@ mod of_six {
                 let decision = decided(&limiter, &key).await;
                 let marks = (decision.is_allowed(), decision.is_exceeded());
                 assert_eq!(marks, (allowed, exceeded), "{master}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn shares_of_units_and_of_slots_are_kept_on_each_master() {
+        let cluster = Cluster::start();
+        let shares = [Share::of("critical").reserve(2)];
+        let quotas =
+            [Quota::per_hour(5), Quota::in_flight(4)].map(|quota| quota.shares(shares.clone()));
+        let store = RedisStore::open(&cluster.url()).unwrap();
+        let [rate, slots] = quotas.map(|quota| RateLimiter::new(store.clone(), quota));
+        for master in 0..3 {
+            let key = key_on(&cluster, master);
+            let checked = async |share: &str| {
+                let level = rate.on(key.as_str()).share(share);
+                RateLimiter::check_all([level]).await.unwrap().is_allowed()
+            };
+            let mut permits = Vec::new();
+            for (share, expected) in [("", 3), ("critical", 2)] {
+                let mut admitted = 0;
+                while checked(share).await {
+                    admitted += 1;
+                }
+                assert_eq!(admitted, expected, "{share:?} on master {master}");
+            }
+            for expected in [2, 4] {
+                let share = if expected == 2 { "" } else { "critical" };
+                while let Acquired::Permit(permit) =
+                    RateLimiter::try_acquire_all([slots.on(key.as_str()).share(share)])
+                        .await
+                        .unwrap()
+                {
+                    permits.push(permit);
+                }
+                assert_eq!(
+                    permits.len(),
+                    expected,
+                    "slots of {share:?} on master {master}"
+                );
             }
         }
     }

@@ -12,8 +12,8 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
 use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId};
 use tollgate::{
-    Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer,
-    RateLimiter, Source, Store,
+    Acquired, Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Permit, Quota,
+    RateLimitLayer, RateLimiter, Share, Source, Store,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -161,6 +161,54 @@ async fn replicas_share_the_limit_while_they_count_alone() {
             Ok(decision) => assert!(!decision.is_allowed(), "{limit}"),
             Err(error) => assert_eq!((error.kind(), limit), (ErrorKind::CostExceedsLimit, 0)),
         }
+    }
+}
+
+#[tokio::test]
+async fn replicas_divide_the_reserves_and_the_bounds_too() {
+    let shares = [
+        Share::of("critical").reserve(8),
+        Share::of("batch").at_most(12),
+    ];
+    for quota in [
+        Quota::per_hour(40).shares(shares.clone()),
+        Quota::in_flight(40).shares(shares),
+    ] {
+        let limiter = RateLimiter::new(Moody::unavailable(), quota)
+            .on_failure(FailurePolicy::fall_back().replicas(4));
+        let mut permits = Vec::new();
+        // Of 10 units of this process, 2 are kept, and a batch may use 3.
+        for (share, expected) in [
+            ("batch", 3),
+            ("", 5),
+            ("batch", 0),
+            ("critical", 2),
+            ("critical", 0),
+        ] {
+            let mut admitted = 0;
+            while let Some(permit) = admitted_as(&limiter, share).await {
+                permits.extend(permit);
+                admitted += 1;
+            }
+            assert_eq!(admitted, expected, "{share:?} of {limiter:?}");
+        }
+    }
+}
+
+/// Checks for a share, with a permit if there are slots. `None` if the check is refused.
+async fn admitted_as(limiter: &RateLimiter, share: &str) -> Option<Option<Permit>> {
+    let level = [limiter.on("ada").share(share)];
+    if limiter
+        .quotas()
+        .iter()
+        .all(|quota| quota.algorithm() != Algorithm::InFlight)
+    {
+        let decision = RateLimiter::check_all(level).await.unwrap();
+        return decision.is_allowed().then_some(None);
+    }
+    match RateLimiter::try_acquire_all(level).await.unwrap() {
+        Acquired::Permit(permit) => Some(Some(permit)),
+        Acquired::Refused(_) => None,
     }
 }
 
