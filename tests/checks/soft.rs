@@ -13,6 +13,7 @@ use tollgate::{
 use crate::support::calls::stores;
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
+use crate::support::test_time::TestTime;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -148,6 +149,29 @@ async fn only_what_was_charged_returns() {
             assert_eq!(
                 (left.used(), used_of_soft(&left)),
                 (0, vec![0]),
+                "{algorithm}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refund_of_what_was_exceeded_takes_no_units_of_another_check_at_the_same_microsecond() {
+    let server = RedisServer::start();
+    let time = TestTime::new(&server);
+    for algorithm in Algorithm::ALL {
+        let quotas = [per_hour(20, *algorithm), per_hour(5, *algorithm).soft()];
+        let memory = RateLimiter::new(time.memory.clone(), quotas.clone());
+        for limiter in [memory, RateLimiter::new(time.redis.clone(), quotas)] {
+            let limiter = limiter.name(algorithm.to_string());
+            let _charged = limiter.check_n("ada", 4).await.unwrap();
+            let mut exceeded = limiter.check_n("ada", 4).await.unwrap();
+            assert!(exceeded.is_exceeded());
+            limiter.refund(&mut exceeded, 4).await.unwrap();
+            let left = limiter.peek("ada").await.unwrap();
+            assert_eq!(
+                (left.used(), used_of_soft(&left)),
+                (4, vec![4]),
                 "{algorithm}"
             );
         }
