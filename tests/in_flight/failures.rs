@@ -13,6 +13,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::support::moody::{Mood, Moody};
 use crate::support::node::Node;
 
 /// A limiter on a store that fails, and the store.
@@ -32,6 +33,37 @@ async fn taken(limiter: &RateLimiter) -> Option<Permit> {
         Acquired::Permit(permit) => Some(permit),
         Acquired::Refused(_) => None,
     }
+}
+
+#[tokio::test]
+async fn keys_that_got_no_slot_in_an_outage_are_forgotten_after_a_lease() {
+    let store = Moody::unavailable();
+    let lease = Duration::from_secs(5);
+    let quota = Quota::in_flight(2).slot_lease(lease);
+    let limiter = RateLimiter::new(store.clone(), quota).on_failure(FailurePolicy::closed());
+    for key in 0..100 {
+        assert!(limiter.try_acquire(key.to_string()).await.is_err());
+    }
+    let during = FailurePolicy::fall_back();
+    let held = limiter
+        .clone()
+        .on_failure(during)
+        .acquire("held")
+        .await
+        .unwrap();
+    tokio::time::sleep(lease * 3 / 2).await;
+    store.becomes(Mood::Fine);
+    store.times_asked();
+    // The first reply states all keys of which the store may not know what is held.
+    while limiter.try_acquire("other").await.is_err() {
+        store.let_breaker_probe();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let asked = store.times_asked();
+    assert!((1..20).contains(&asked), "asked {asked} times");
+    assert_eq!(limiter.peek("held").await.unwrap().used(), 1);
+    drop(held);
 }
 
 /// Waits until the store, which has recovered, knows that so many slots are used.

@@ -325,7 +325,7 @@ impl State {
         if failure.is_none() {
             key.losses = Some(self.losses);
         }
-        if failure.is_some_and(Error::is_outage) {
+        if key.is_changed && failure.is_some_and(Error::is_outage) {
             let of_partition = self.failed.entry(key.partition()).or_default();
             of_partition.insert(id);
         } else if failure.is_none() && !self.failed.is_empty() {
@@ -367,6 +367,11 @@ impl State {
             }
         }
         if key.is_over() {
+            if !self.failed.is_empty()
+                && let Some(failed) = self.failed.get_mut(&key.partition())
+            {
+                failed.remove(&id);
+            }
             self.keys.remove(&id);
         }
     }

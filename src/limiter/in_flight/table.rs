@@ -94,7 +94,8 @@ impl PermitTable {
         let mut holdings = BTreeMap::new();
         for id in wanted.keys().chain(&stated) {
             if let Some(key) = state.keys.get_mut(id).filter(|key| !key.is_busy) {
-                holdings.insert(*id, key.begin_message(self.holder, state.sequence, now));
+                let (sequence, wants) = (state.sequence, wanted.contains_key(id));
+                holdings.insert(*id, key.begin_message(self.holder, sequence, wants, now));
                 let listeners = std::mem::take(&mut key.listeners);
                 message.keys.push((*id, listeners));
                 state.update_timer(*id, now);
