@@ -64,10 +64,8 @@ pub(super) struct HeldKey {
     pub(super) is_busy: bool,
     /// Whether the store may have another count: slots were given back since the last message, or it had no reply.
     pub(super) is_changed: bool,
-    /// Whether the message under way may make the store hold slots: it wants some, or states some.
-    may_hold: bool,
-    /// Until when the store may hold slots for this process, by its last message that may have made it.
-    held_until: u64,
+    /// Until when the store may hold slots of this process. `None` while a message that wants or states some is under way.
+    held_until: Option<u64>,
     /// How long releases are gathered for one message, in microseconds. Not at all if the limit is nearly reached.
     pub(super) gathered: u64,
     /// The checks that no message has.
@@ -116,8 +114,7 @@ impl HeldKey {
             losses: None,
             is_busy: false,
             is_changed: false,
-            may_hold: false,
-            held_until: 0,
+            held_until: Some(0),
             gathered: GATHERED,
             waiting: BTreeSet::new(),
             asks_at: None,
@@ -172,7 +169,9 @@ impl HeldKey {
         now: u64,
     ) -> Holding {
         let holding = self.holding(holder, sequence, now);
-        self.may_hold = wants || self.stated() > 0;
+        if wants || self.stated() > 0 {
+            self.held_until = None;
+        }
         self.is_busy = true;
         (self.asks_at, self.states_at) = (None, None);
         let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
@@ -278,12 +277,11 @@ impl HeldKey {
 
     /// Takes in the end of a message.
     pub(super) fn end_message(&mut self, sent_at: u64, has_failed: bool, now: u64) {
-        if self.may_hold {
-            self.held_until = now.saturating_add(self.lease);
-        }
+        let ends_at = now.saturating_add(self.lease);
+        let held_until = *self.held_until.get_or_insert(ends_at);
         if has_failed {
             // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay.
-            let may_be_held = self.stated() > 0 || now < self.held_until;
+            let may_be_held = self.stated() > 0 || now < held_until;
             self.is_changed = may_be_held || !self.listeners.is_empty();
             self.states_at = self.is_changed.then(|| now + self.retry_after());
             return;
