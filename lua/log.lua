@@ -100,12 +100,12 @@ end
 local function create_columns()
   -- Not those of the prelude, see shares.lua.
   local call, unpack, pack, sub, floor, max = redis.call, struct.unpack, struct.pack, string.sub, math.floor, math.max
-  local own, head, width, two_runs, format, shares = { ids = '' }, 29, 12, '', '', {}
+  local own, head, width, two_runs, format, shares, latest = {}, 29, 12, '', '', {}, nil
 
   -- Sets the ids of the columns. Returns how many runs a value of this length has.
   own.set = function(ids, length)
     local bytes = #ids
-    if ids ~= own.ids or two_runs == '' then
+    if ids ~= own.ids then
       head, width, shares = bytes > 0 and 30 + 2 * bytes or 29, 12 + bytes, {}
       two_runs, format = '>dI4' .. string.rep('x', bytes) .. 'dI4', '>' .. string.rep('I4', bytes / 4 + 1)
       own.ids, own.head, own.width = ids, head, width
@@ -113,7 +113,7 @@ local function create_columns()
         shares[#shares + 1] = sub(ids, at, at + 3)
       end
     end
-    own.latest = nil
+    latest = nil
     return (length - head) / width
   end
 
@@ -162,8 +162,8 @@ local function create_columns()
 
   -- Returns the units that the share that asks may still charge when all runs before a run are gone.
   local function room_of(quota, index)
-    own.latest = own.latest or positions_at(runs)
-    local from, to, units = positions_at(index), own.latest, {}
+    latest = latest or positions_at(runs)
+    local from, to, units = positions_at(index), latest, {}
     for column = 1, #shares do
       units[shares[column]] = (to[column + 1] - from[column + 1]) % 4294967296
     end

@@ -19,8 +19,10 @@ local function open_whole(list, number)
   elseif pages then
     text, pages = call('GET', KEYS[number]), nil
   end
-  columns = columns or create_columns()
-  columns.set(columns.ids, 0)
+  if not columns then
+    columns = create_columns()
+    columns.set('', 0)
+  end
   return (last - list.before) % 4294967296
 end
 

@@ -75,15 +75,12 @@ impl InFlight {
         let live = self.holders.iter().filter(|holder| holder.end(now) > now);
         let is_own = |holder: &&Holder| holding.is_some_and(|holding| holding.holder == holder.id);
         let others = live.clone().filter(|holder| !is_own(holder));
-        let slots = |holders: &mut dyn Iterator<Item = &Holder>| -> u64 {
-            holders.map(|holder| u64::from(holder.slots)).sum()
-        };
         let (base, note) = base(live.clone().find(is_own), holding);
-        let used = slots(&mut others.clone()).saturating_add(base);
+        let used = slots(others.clone()).saturating_add(base);
         let used_by = |share: ShareId| {
             let of_share = |id: &[u8; 16]| holder_for(*id, Some(share)) == *id;
             let own = holding.filter(|holding| of_share(&holding.holder));
-            let others = slots(&mut others.clone().filter(|holder| of_share(&holder.id)));
+            let others = slots(others.clone().filter(|holder| of_share(&holder.id)));
             others.saturating_add(own.map_or(0, |_| base))
         };
         let room = share_room(check, used, used_by);
@@ -160,6 +157,10 @@ impl InFlight {
         let leases = self.holders.iter().map(|holder| holder.lease);
         leases.max().unwrap_or(0)
     }
+}
+
+fn slots<'a>(holders: impl Iterator<Item = &'a Holder>) -> u64 {
+    holders.map(|holder| u64::from(holder.slots)).sum()
 }
 
 /// Returns the slots of a holder before its check is decided, and what the store notes about its entry.

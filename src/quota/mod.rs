@@ -27,6 +27,6 @@ pub(crate) use quota::MAX_WINDOW;
 pub use quota::Quota;
 pub use quotas::{IntoQuotas, Quotas};
 pub use shares::Share;
-pub(crate) use shares::{ShareId, Shares};
+pub(crate) use shares::{ShareId, Shares, fnv_1a};
 #[cfg(feature = "redis")]
 pub(crate) use text::parse_duration;

@@ -81,12 +81,9 @@ struct AskedShares {
 pub(crate) struct ShareId(u32);
 
 impl ShareId {
-    /// FNV-1a: stored, so it must be the same in every version of this crate and of the standard library.
     pub(crate) fn of(name: &str) -> Self {
-        let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-        let hash = name.bytes().fold(0x811c_9dc5, step);
         // 0 stands for a request without a share.
-        Self(hash.max(1))
+        Self(fnv_1a(name.as_bytes()).max(1))
     }
 
     /// Returns the id as it is stored.
@@ -99,6 +96,12 @@ impl ShareId {
         let number = u32::from_be_bytes(bytes);
         (number > 0).then_some(Self(number))
     }
+}
+
+/// Returns a hash of bytes. It is stored, so it must be the same in every version of this crate and of the standard library.
+pub(crate) fn fnv_1a(bytes: &[u8]) -> u32 {
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    bytes.iter().fold(0x811c_9dc5, step)
 }
 
 /// The numbers of one share, for the rule.

@@ -7,7 +7,7 @@ use crate::algorithm::{
 };
 use crate::decision::{Answer, Holding, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
-use crate::quota::{Algorithm, Quota, Quotas, Shares, longest_window};
+use crate::quota::{Algorithm, Quota, Quotas, Shares, fnv_1a, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
 /// The counts of one limiter and key, with the rules of every [`Algorithm`]. For stores outside this crate.
@@ -686,12 +686,6 @@ impl Row {
             self.dies_at
         }
     }
-}
-
-/// Returns a hash of bytes, which finds damaged ones.
-fn fnv_1a(bytes: &[u8]) -> u32 {
-    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    bytes.iter().fold(0x811c_9dc5, step)
 }
 
 /// Returns the end of a time to live in milliseconds as Redis stores it in a value, in whole seconds: here in

@@ -1,4 +1,4 @@
-//! What an operator should know of the server.
+//! Examines a server for its operator.
 
 use sqlx::{Executor, PgPool, Row, raw_sql};
 use tokio::time::Instant;

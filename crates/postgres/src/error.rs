@@ -1,4 +1,4 @@
-//! What an error of Postgres or of its connection means for a check.
+//! Turns errors of Postgres and of its connection into errors of checks.
 
 use tollgate::{Error, ErrorKind};
 
