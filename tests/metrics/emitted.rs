@@ -11,8 +11,8 @@ use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Store, StoreFuture, StoreId};
 use tollgate::{
-    BlockRule, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Share,
-    Source, key,
+    BlockRule, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
+    RedisStore, Share, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tracing::field::{Field, Visit};
@@ -23,6 +23,7 @@ use crate::support::calls::ok;
 use crate::support::moody::{Mood, Moody};
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::store_on;
+use crate::support::timeless::TimelessServer;
 
 /// Metrics of one name.
 #[derive(Debug)]
@@ -101,6 +102,7 @@ async fn everything() {
     policies().await;
     crowd().await;
     levels().await;
+    told_the_time().await;
 
     abandoned().await;
     fails(Moody::new(Mood::Hangs)).await;
@@ -240,6 +242,13 @@ async fn levels() {
     let levels = [user.on(WHO), tenant.on(WHO).cost(2)];
     let decision = RateLimiter::check_all(levels).await;
     assert!(decision.expect("the store answers").is_allowed());
+}
+
+/// A check on a server that refuses TIME in scripts.
+async fn told_the_time() {
+    let server = TimelessServer::start().await;
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    checks(store.deadline(Duration::from_secs(10)), 1).await;
 }
 
 /// Of a store that fails often enough for its breaker to open.

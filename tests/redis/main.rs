@@ -9,6 +9,7 @@ mod acl;
 mod admin;
 mod appended;
 mod batches;
+mod clock_argument;
 mod connections;
 mod costs;
 mod credits;

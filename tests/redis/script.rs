@@ -14,6 +14,7 @@ use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::store_on;
 use crate::support::stored::{HEADER, RUN, name_of, store_log};
+use crate::support::timeless::TimelessServer;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -415,9 +416,11 @@ fn each_file_of_a_script_stands_behind_a_line_with_its_path() {
             missing.remove(file);
             files.push(file);
         }
-        assert_eq!(files.first(), Some(&"clock.lua"));
+        let kind = name.strip_suffix("_clock_argument");
+        let clock = kind.map_or("clock.lua", |_| "clock_argument.lua");
+        assert_eq!(files.first(), Some(&clock));
         // Those that decide checks end alike.
-        let last = *files.last().unwrap();
+        let (last, name) = (*files.last().unwrap(), kind.unwrap_or(name));
         assert!(
             last == "decide.lua" || last == format!("{name}.lua"),
             "{name}: {last}"
@@ -429,7 +432,7 @@ fn each_file_of_a_script_stands_behind_a_line_with_its_path() {
 #[test]
 fn a_loop_precedes_all_functions() {
     let loops = RedisStore::scripts().filter_map(|(name, script)| {
-        let file = if name == "log" {
+        let file = if name.starts_with("log") {
             "-- lua/log_loop.lua\n"
         } else {
             "-- lua/counters_loop.lua\n"
@@ -437,6 +440,7 @@ fn a_loop_precedes_all_functions() {
         script.contains(file).then(|| {
             let (before, _) = script.split_once("-- lua/prelude.lua\n").unwrap();
             assert!(before.contains(file), "{name}");
+            let (_, before) = before.split_once("-- lua/call.lua\n").unwrap();
             let code = before.lines().filter(|line| !line.starts_with("--"));
             assert!(
                 code.into_iter().all(|line| !line.contains("function(")),
@@ -446,25 +450,27 @@ fn a_loop_precedes_all_functions() {
         })
     });
     let loops: Vec<_> = loops.collect();
-    assert_eq!(loops, ["log", "fixed_window", "sliding_counter", "gcra"]);
+    let expected = ["log", "fixed_window", "sliding_counter", "gcra"];
+    let expected = expected.map(str::to_owned).into_iter();
+    let told = expected.clone().map(|name| name + "_clock_argument");
+    assert_eq!(loops, expected.chain(told).collect::<Vec<_>>());
 }
 
-#[tokio::test]
-async fn the_scripts_that_can_be_read_are_those_that_are_run() {
-    let server = RedisServer::start();
+/// Runs each script of a store, and returns those of all that can be read that its server then knows.
+async fn scripts_run_by(store: impl Fn() -> RedisStore, server: &RedisServer) -> Vec<&'static str> {
     let quotas = algorithms().map(|(_, algorithm)| Quota::per_hour(9).with_algorithm(algorithm));
     let quotas: Vec<_> = quotas.collect();
     let plans = quotas.iter().map(|quota| vec![quota.clone()]);
     for plan in plans.chain([quotas.clone()]) {
-        let limiter = RateLimiter::new(store_on(&server), plan);
+        let limiter = RateLimiter::new(store(), plan);
         let _ = limiter.check("ada").await.unwrap();
     }
     let [name, key] = ["jobs", "ada"].map(Key::from);
     let slots = Quotas::from(Quota::in_flight(9));
     let look = Check::new(&name, &key, &slots, 0);
-    let _ = ask(&store_on(&server), &[look]).await.unwrap();
-    assert!(store_on(&server).holders(look).await.unwrap().is_empty());
-    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(9));
+    let _ = ask(&store(), &[look]).await.unwrap();
+    assert!(store().holders(look).await.unwrap().is_empty());
+    let limiter = RateLimiter::new(store(), Quota::per_hour(9));
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();
     admin.block("ada", HOUR).await.unwrap();
@@ -477,10 +483,27 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
         exists.arg(redis::Script::new(script).get_hash());
     }
     let known: Vec<bool> = exists.query(&mut server.connect()).unwrap();
-    let names = scripts.iter().map(|(name, _)| *name);
-    let known: Vec<_> = names.zip(known).collect();
-    assert!(
-        known.len() == 11 && known.iter().all(|(_, known)| *known),
-        "{known:?}"
-    );
+    let names = scripts.iter().map(|(name, _)| *name).zip(known);
+    names
+        .filter(|(_, known)| *known)
+        .map(|(name, _)| name)
+        .collect()
+}
+
+#[tokio::test]
+async fn the_scripts_that_can_be_read_are_those_that_are_run() {
+    let server = RedisServer::start();
+    let own = scripts_run_by(|| store_on(&server), &server).await;
+    let server = TimelessServer::start().await;
+    // One store learns that it has to tell the time, and its forks know it.
+    let store = RedisStore::open(&server.url()).unwrap();
+    let _ = RateLimiter::new(store.clone(), Quota::per_hour(9))
+        .check("ada")
+        .await;
+    let store = || store.fork().deadline(Duration::from_secs(10));
+    let mut told = scripts_run_by(store, server.server()).await;
+    told.retain(|name| name.ends_with("_clock_argument"));
+    assert_eq!([own.len(), told.len()], [11, 11], "{own:?} {told:?}");
+    let all: Vec<_> = RedisStore::scripts().map(|(name, _)| name).collect();
+    assert_eq!([own, told].concat(), all);
 }

@@ -25,6 +25,7 @@ pub(crate) mod served;
 pub(crate) mod stored;
 #[cfg(all(feature = "redis", feature = "test-util"))]
 pub(crate) mod test_time;
+pub(crate) mod timeless;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 pub(crate) mod watched;

@@ -58,9 +58,14 @@ impl RedisServer {
 
     /// A cluster of one server, which has all slots.
     pub(crate) fn start_cluster() -> Self {
+        Self::start_cluster_with(&[])
+    }
+
+    /// The same with these further arguments.
+    pub(crate) fn start_cluster_with(arguments: &[&str]) -> Self {
         for _ in 0..10 {
             let mut server = Self::spawn_as(free_port(), |command| {
-                command.args(["--cluster-enabled", "yes"]);
+                command.args(["--cluster-enabled", "yes"]).args(arguments);
             });
             if server.is_ready() {
                 server.take_all_slots();

@@ -1,8 +1,9 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: doctor,
-//! `redis_store`, `block_list`, `refusals`, `limiter_descriptions` and batch, client and url, connection and topology, protocol, script.
+//! `redis_store`, `block_list`, `refusals`, `limiter_descriptions` and batch, client and url, connection, topology and `argument_clock`, protocol, script.
 
+mod argument_clock;
 mod batch;
 mod block_list;
 mod client;

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::argument_clock::ArgumentClock;
 use super::batch::Batchers;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
@@ -291,6 +292,7 @@ impl RedisStore {
             scripts: Scripts::shared(),
             names: KeyNames::default(),
             clock: ServerClock::default(),
+            argument_clock: ArgumentClock::default(),
             deadline: DEFAULT_DEADLINE,
         };
         let settings = Settings {
@@ -418,7 +420,9 @@ impl RedisStore {
     ///
     /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` checks of several
     /// algorithms in one call. `in_flight` decides calls with slots [in flight](crate::Quota::in_flight). `refund` returns
-    /// units. `block` and `blocked` keep the list of blocked keys, and `holders` lists who holds slots of a key.
+    /// units. `block` and `blocked` keep the list of blocked keys, and `holders` lists who holds slots of a key. Each of them
+    /// follows once more as `log_clock_argument` and so on, for [servers that refuse TIME in
+    /// scripts](crate::guide::rented_servers#servers-that-refuse-time-in-scripts).
     ///
     /// # Examples
     ///
@@ -430,7 +434,7 @@ impl RedisStore {
     /// assert!(text.lines().nth(7 - 1).is_some());
     /// ```
     pub fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
-        Scripts::texts().into_iter()
+        Scripts::texts()
     }
 }
 

@@ -8,14 +8,14 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::{BatchEntry, EntryAnswers, KeyNames, ServerClock};
+use super::protocol::{BatchEntry, EntryAnswers, HashTags, KeyNames, ServerClock};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
-use crate::decision::{Answers, QuotaAnswer};
+use crate::decision::{Answers, Holding, QuotaAnswer};
 use crate::error::ErrorKind;
 use crate::key::Key;
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, Quota, Quotas, Share};
 use crate::store::Check;
 use crate::store::requests::OwnedCheck;
 
@@ -418,4 +418,110 @@ async fn stores_of_one_server_share_its_connection_whatever_their_deadlines() {
     let other = store.fork().deadline(Duration::from_secs(5));
     let [one, other] = [&store, &other].map(|store| &store.shared.client.connections);
     assert!(Arc::ptr_eq(one, other));
+}
+
+/// Checks one unit of a key at a time that the call tells. Returns the time of the answer.
+fn time_of_check(
+    connection: &mut Connection,
+    names: &KeyNames,
+    check: Check<'_>,
+    told: u64,
+) -> u64 {
+    let scripts = Scripts::shared();
+    let levels = [OwnedCheck::from(check)];
+    let batch = [BatchEntry::only(&levels)];
+    let clock = ServerClock::default();
+    let (script, call, plan) = super::protocol::encode_checks(&scripts, names, &clock, &batch);
+    let call = script.by_text(&script.at_time(&call, told));
+    let reply = connection.req_command(&call).unwrap().extract_error();
+    let server = &super::protocol::ServerName::UNKNOWN;
+    let replies = super::protocol::decode_replies(reply.unwrap(), server, &batch, &plan).unwrap();
+    let answers = replies.into_iter().next().unwrap().unwrap().remove(0);
+    answers.iter().next().unwrap().time()
+}
+
+#[test]
+fn a_call_is_never_earlier_than_the_newest_value_that_it_reads() {
+    const T: u64 = 1_800_000_004_321_987;
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let shares = [Share::of("one").reserve(2), Share::of("other")];
+    let holding = Holding::new([7; 16], 1, 0, 1, Duration::from_secs(15));
+    let of = |algorithm| Quota::per_minute(50).with_algorithm(algorithm);
+    let [log, buckets] = [Algorithm::SlidingLog, Algorithm::SlidingBuckets(600)].map(of);
+    let quotas = [
+        (log.clone(), T),
+        (Quota::per_minute(5_000), T),
+        (log.clone().shares(shares.clone()), T),
+        (log.clone().soft(), T),
+        (buckets.clone(), T - T % 100_000),
+        (buckets.shares(shares), T - T % 100_000),
+        (of(Algorithm::SortedSetLog), T),
+        (of(Algorithm::Gcra), T),
+        (of(Algorithm::Gcra).soft(), T),
+        // The window of the newest unit began then.
+        (
+            Quota::new(50, Duration::from_secs(2)).with_algorithm(Algorithm::SlidingCounter),
+            T - T % 2_000_000,
+        ),
+        (Quota::in_flight(5), T),
+    ];
+    let tags = HashTags::Shared(std::num::NonZeroU16::MIN);
+    for names in [
+        KeyNames::default(),
+        KeyNames::default().with_hash_tags(tags),
+    ] {
+        // Names of limiters that look like those of values.
+        for limiter in ["jobs", "log", "in_flight"].map(Key::from) {
+            run(&mut connection, &["FLUSHALL"]);
+            for (number, (quota, newest)) in quotas.iter().enumerate() {
+                let (key, quotas) = (Key::from(format!("{number}")), Quotas::from(quota.clone()));
+                let check = Check::new(&limiter, &key, &quotas, 1).with_holding(&holding);
+                let mut check_at = |told| time_of_check(&mut connection, &names, check, told);
+                assert_eq!(check_at(T), T, "{quota}");
+                // Later than the newest.
+                assert_eq!(check_at(T + 1), T + 1, "{quota}");
+                let newest = if *newest == T { T + 1 } else { *newest };
+                for behind in [1, 5_000_000, 999_999_999] {
+                    assert_eq!(
+                        check_at(newest - behind),
+                        newest,
+                        "{quota}, {behind} behind"
+                    );
+                }
+                // The clock of the server has stepped back.
+                let stepped = newest - 1_000_000_000;
+                assert_eq!(check_at(stepped), stepped, "{quota}");
+            }
+        }
+    }
+}
+
+#[test]
+fn foreign_values_do_not_change_the_time_that_a_call_tells() {
+    const T: u64 = 1_800_000_000_000_000;
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let [limiter, key] = ["l", "a"].map(Key::from);
+    for algorithm in Algorithm::ALL {
+        let quotas = Quotas::from(Quota::per_minute(50).with_algorithm(*algorithm));
+        let check = Check::new(&limiter, &key, &quotas, 1);
+        let names = KeyNames::default();
+        for bytes in ["", "x", "lllllllllllllllllllllllllllllllllllllllllllll"] {
+            for suffix in ["", ":log", ":buckets:1000000", ":set:60000000"] {
+                let name = format!("tollgate:v3:{{l,a}}{suffix}");
+                run(&mut connection, &["SET", &name, bytes]);
+            }
+            let scripts = Scripts::shared();
+            let levels = [OwnedCheck::from(check)];
+            let batch = [BatchEntry::only(&levels)];
+            let clock = ServerClock::default();
+            let (script, call, _) =
+                super::protocol::encode_checks(&scripts, &names, &clock, &batch);
+            let call = script.by_text(&script.at_time(&call, T));
+            // The entry fails, and the call does not.
+            let reply = connection.req_command(&call).unwrap().extract_error();
+            assert!(reply.is_ok(), "{algorithm}, {bytes:?}: {reply:?}");
+        }
+    }
 }

@@ -49,6 +49,8 @@ impl StoreMeter {
     pub(crate) fn record_refusals(&self, _count: impl FnOnce() -> usize) {}
     #[cfg(feature = "redis")]
     pub(crate) fn record_batch(&self, _checks: u32) {}
+    #[cfg(feature = "redis")]
+    pub(crate) fn record_clock_error(&self, _error: Duration) {}
 }
 
 #[derive(Debug)]

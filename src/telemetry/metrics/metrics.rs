@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, Key, Label, Unit};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Unit};
 
 use super::handles::{CachedHandle, Family, GaugeShare};
 use crate::decision::Source;
@@ -59,6 +59,11 @@ const BATCH_CHECKS: Family = Family {
     name: "tollgate_batch_checks",
     unit: Unit::Count,
     description: "Checks per call of the store.",
+};
+const CLOCK_ERROR: Family = Family {
+    name: "tollgate_clock_error_seconds",
+    unit: Unit::Seconds,
+    description: "The most that the time which calls tell a server is wrong by. Only of servers that refuse TIME in scripts.",
 };
 
 /// The most shares of a limiter that get a label. Further ones, which only the plans of many lookups have, are counted as
@@ -228,6 +233,7 @@ struct StoreHandles {
     keys_with_counts: GaugeShare,
     keys_with_refusals: GaugeShare,
     batch: CachedHandle<Histogram>,
+    clock_error: CachedHandle<Gauge>,
 }
 
 /// The durations of waits, by how they ended.
@@ -261,6 +267,7 @@ impl StoreMeter {
             keys_with_counts: GaugeShare::default(),
             keys_with_refusals: GaugeShare::default(),
             batch: CachedHandle::default(),
+            clock_error: CachedHandle::default(),
         }))
     }
 
@@ -367,6 +374,17 @@ impl StoreMeter {
         let key = || self.key(&BATCH_CHECKS, None);
         let batch = &self.0.batch;
         batch.record(&BATCH_CHECKS, key, |batch| batch.record(f64::from(checks)));
+    }
+
+    /// Records how far the time that a call tells the server may be wrong.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "only the Redis store tells the time")
+    )]
+    pub(crate) fn record_clock_error(&self, error: Duration) {
+        let key = || self.key(&CLOCK_ERROR, None);
+        let gauge = &self.0.clock_error;
+        gauge.record(&CLOCK_ERROR, key, |gauge| gauge.set(error.as_secs_f64()));
     }
 }
 

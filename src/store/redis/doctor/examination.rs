@@ -97,17 +97,16 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     report.extend(slots.map(|(finding, _)| finding));
     let (permissions, cleanup) = permissions::permissions(session).await;
     report.push(permissions);
-    let script_clock = script_clock::script_clock(session).await;
-    let has_clock = script_clock.severity < Severity::Problem;
-    report.push(script_clock);
     // The cause that fails every call is reported once.
-    let obstacle = if is_one_of_many {
-        Some("the URL names one node of a cluster")
-    } else if !has_clock {
-        Some("scripts may not call TIME")
-    } else {
-        None
+    let mut obstacle = is_one_of_many.then_some("the URL names one node of a cluster");
+    let script_clock = match obstacle {
+        Some(obstacle) => script_clock::not_tried(obstacle),
+        None => script_clock::script_clock(session).await,
     };
+    if script_clock.severity == Severity::Problem {
+        obstacle = Some("scripts may not call TIME");
+    }
+    report.push(script_clock);
     report.push(match (obstacle, cleanup) {
         (Some(obstacle), _) => script_trial::not_tried(obstacle),
         (None, Cleanup::Possible) => script_trial::script(session).await,

@@ -1,9 +1,12 @@
 //! The server's clock, as scripts read it.
 
+use std::time::Duration;
+
 use redis::FromRedisValue;
 
 use super::report::Finding;
 use super::session::Session;
+use super::timing::ClockReading;
 use crate::store::redis::protocol::problems::{self, MissingRight};
 
 const TOPIC: &str = "time";
@@ -11,12 +14,24 @@ const TOPIC: &str = "time";
 /// Returns an empty text, or the error with which the server refused TIME.
 const SCRIPT: &str = "local time = redis.pcall('TIME') return time.err or ''";
 
+/// The finding if no script could be run.
+pub(super) fn not_tried(reason: &str) -> Finding {
+    Finding::unknown(TOPIC, format!("not tried: {reason}"))
+}
+
 /// Examines whether scripts may call TIME. A server may refuse it in scripts and run it outside of them.
 pub(super) async fn script_clock(session: &Session) -> Finding {
     let mut eval = redis::cmd("EVAL");
-    eval.arg(SCRIPT).arg(0);
+    // Some servers run no script without a key.
+    eval.arg(SCRIPT)
+        .arg(1)
+        .arg(session.key_names().block_list());
     match session.query(&eval).await {
-        Ok(reply) => judge(&String::from_redis_value(reply).unwrap_or_default()),
+        Ok(reply) => {
+            let refusal = String::from_redis_value(reply).unwrap_or_default();
+            let reading = ClockReading::take(session).await;
+            judge(&refusal, reading.ok().map(|reading| reading.error()))
+        }
         Err(error) => {
             let text = format!("failed to try TIME in a script: {}", error.problem());
             Finding::unknown(TOPIC, text)
@@ -24,21 +39,30 @@ pub(super) async fn script_clock(session: &Session) -> Finding {
     }
 }
 
-fn judge(refusal: &str) -> Finding {
+/// Judges the refusal of TIME in scripts, and the error of a TIME outside of them, if that works.
+fn judge(refusal: &str, error: Option<Duration>) -> Finding {
     if refusal.is_empty() {
         return Finding::ok(TOPIC, "scripts may read the server's clock");
     }
-    let text = format!(
-        "the server refuses TIME in scripts: {}; each check reads the clock in its script, so the store \
-         cannot work here",
+    let refused = format!(
+        "the server refuses TIME in scripts: {}",
         refusal.trim_end_matches('.')
     );
+    if let Some(error) = error {
+        let text = format!(
+            "{refused}; so each check tells it the time, which this process knows to {error:?}: a limit holds in \
+             every span that is shorter than its window by twice that"
+        );
+        let remedy = "use a server that allows TIME in scripts if that is not enough";
+        return Finding::warning(TOPIC, text).with_remedy(remedy);
+    }
+    let text = format!("{refused}, and outside of them, so the store cannot work here");
     let remedy = match problems::missing_right(refusal) {
         Some(MissingRight::Command(_) | MissingRight::Keys) => "ACL SETUSER <user> +time",
         None if problems::is_unknown_command(refusal) => {
             "remove `rename-command` for time from redis.conf"
         }
-        None => "use a server that allows it: some managed ones, such as serverless ones, do not",
+        None => "use a server that allows it",
     };
     Finding::problem(TOPIC, text).with_remedy(remedy)
 }
@@ -49,9 +73,19 @@ mod tests {
     use crate::store::redis::doctor::report::Severity;
 
     #[test]
-    fn a_server_that_refuses_time_in_scripts_is_a_problem_with_its_remedy() {
+    fn a_server_that_refuses_time_only_in_scripts_is_told_it_within_an_error() {
+        let refusal = "ERR This Redis command is not allowed from script";
+        let finding = judge(refusal, Some(Duration::from_micros(450)));
+        assert_eq!(finding.severity, Severity::Warning);
+        for said in [refusal, "knows to 450µs"] {
+            assert!(finding.text.contains(said), "{}", finding.text);
+        }
+    }
+
+    #[test]
+    fn a_server_that_refuses_time_is_a_problem_with_its_remedy() {
         for (refusal, remedy) in [
-            // ElastiCache Serverless, which runs TIME outside of scripts; then ACLs of 7.0 and 7.2; renamed.
+            // As ElastiCache Serverless says; then ACLs of 7.0 and 7.2; renamed.
             (
                 "ERR This Redis command is not allowed from script",
                 "use a server that allows it",
@@ -69,13 +103,13 @@ mod tests {
                 "remove `rename-command` for time",
             ),
         ] {
-            let finding = judge(refusal);
+            let finding = judge(refusal, None);
             assert_eq!(finding.severity, Severity::Problem);
             for said in [refusal, "refuses TIME in scripts", "cannot work here"] {
                 assert!(finding.text.contains(said), "{}", finding.text);
             }
             assert!(finding.remedy.unwrap().starts_with(remedy), "{refusal}");
         }
-        assert_eq!(judge("").severity, Severity::Ok);
+        assert_eq!(judge("", None).severity, Severity::Ok);
     }
 }

@@ -91,6 +91,11 @@ pub(super) struct ClockReading {
 }
 
 impl ClockReading {
+    /// The most that the reading is wrong by.
+    pub(super) fn error(&self) -> Duration {
+        self.uncertainty / 2
+    }
+
     pub(super) async fn take(session: &Session) -> Result<Self, Error> {
         let sent = Instant::now();
         let local = since_epoch();

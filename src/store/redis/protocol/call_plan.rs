@@ -1,6 +1,7 @@
 //! Plans a call: which values its entries have, and in which order the script sees them.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -47,6 +48,12 @@ impl<'a> BatchEntry<'a> {
             }
             _ => 0,
         }
+    }
+
+    /// Returns the shortest lease of the slots that the entry asks for.
+    pub(crate) fn shortest_lease(&self) -> Option<Duration> {
+        let holdings = self.checks().filter_map(|check| check.holding);
+        holdings.map(|holding| holding.lease).min()
     }
 
     fn checks(&self) -> impl Iterator<Item = Check<'a>> + use<'a> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
-use super::problems::{self, TOO_MANY_CLIENTS};
+use super::problems::{self, MissingRight, TOO_MANY_CLIENTS};
 use super::server_name::ServerName;
 use crate::error::{Error, ErrorKind};
 
@@ -42,6 +42,18 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
 /// Whether the server replied that it does not know the command.
 pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
     error.code().is_some() && problems::is_unknown_command(error.detail().unwrap_or_default())
+}
+
+/// Whether a call may have failed because its script may not run TIME, its first command: then nothing was written.
+pub(crate) fn may_refuse_time(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or_default();
+    error.code().is_some()
+        && (text.contains(problems::NOT_IN_SCRIPTS)
+            || matches!(
+                problems::missing_right(text),
+                Some(MissingRight::Command(_))
+            )
+            || problems::is_unknown_command(text))
 }
 
 /// Whether the client could not read a reply.
@@ -364,6 +376,16 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
         return error.with_source(EntryFailure::Replica);
     }
     error
+}
+
+/// The error of slots whose lease is too short for a clock that is known no better.
+pub(crate) fn lease_too_short(
+    server: &ServerName,
+    lease: Duration,
+    clock_error: Duration,
+) -> Error {
+    let (text, remedy) = problems::describe_short_lease(server, lease, clock_error);
+    Error::with_remedy(ErrorKind::Misconfigured, text, remedy)
 }
 
 /// The error of a call that was not answered within the deadline.

@@ -8,6 +8,9 @@ use super::server_name::ServerName;
 /// The message to a client above `maxclients`.
 pub(super) const TOO_MANY_CLIENTS: &str = "max number of clients reached";
 
+/// What servers say that refuse a command in scripts only.
+pub(super) const NOT_IN_SCRIPTS: &str = "not allowed from script";
+
 /// The meaning of an error code.
 struct Problem {
     code: &'static str,
@@ -207,7 +210,7 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
                     "use a server that has the command under its standard name: this one lacks or \
                      renames it",
                 )
-            } else if message.contains("not allowed from script") {
+            } else if message.contains(NOT_IN_SCRIPTS) {
                 Some(
                     "use a server that allows TIME in scripts: `RedisStore::doctor` examines whether it does",
                 )
@@ -220,6 +223,20 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
             (text, remedy.map(Cow::from))
         }
     }
+}
+
+/// Describes slots whose lease is too short for the error of the clock that scripts are told.
+pub(super) fn describe_short_lease(
+    server: &ServerName,
+    lease: Duration,
+    clock_error: Duration,
+) -> (String, Remedy) {
+    let text = format!(
+        "cannot hold slots for a lease of {lease:?}: {server} refuses TIME in scripts, and this process knows its time \
+         to {clock_error:?}, of which a lease must be ten times as long"
+    );
+    let remedy = "raise the lease of `Quota::in_flight`, or use a server closer by";
+    (text, Some(remedy.into()))
 }
 
 /// Describes a command that a server renames, disables or does not have.

@@ -29,12 +29,13 @@ macro_rules! files {
 }
 
 files!(
-    "clock" "call" "log_loop" "counters_loop" "prelude" "shares" "log" "counters"
+    "clock" "clock_argument" "call" "log_loop" "counters_loop" "prelude" "shares" "log" "counters"
     "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide" "log_refund" "counters_refund"
     "gcra_refund" "sorted_set_refund" "refund" "block" "blocked" "holders"
 );
 
 const CLOCK: &str = joined!("clock");
+const CLOCK_ARGUMENT: &str = joined!("clock_argument");
 
 // The loop of an algorithm stands before all functions: if it leaves no entry, the script returns and none is created.
 const LOG: &str = joined!("call" "log_loop" "prelude" "shares" "log" "decide");
@@ -102,28 +103,30 @@ impl Scripts {
         }
     }
 
-    /// Returns the texts of the shared scripts by name, first those that decide.
-    pub(crate) fn texts() -> [(&'static str, &'static str); 11] {
+    /// Returns the texts of the shared scripts by name, first those that decide; then the same behind the clock of the
+    /// caller.
+    pub(crate) fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
         let scripts: &'static Self = &SHARED;
-        [
-            ("log", &scripts.log),
-            ("fixed_window", &scripts.fixed_window),
-            ("sliding_counter", &scripts.sliding_counter),
-            ("gcra", &scripts.gcra),
-            ("sorted_set_log", &scripts.sorted_set_log),
-            ("mixed", &scripts.mixed),
-            ("in_flight", &scripts.in_flight),
-            ("refund", &scripts.refund),
-            ("block", &scripts.block),
-            ("blocked", &scripts.blocked),
-            ("holders", &scripts.holders),
-        ]
-        .map(|(name, script)| (name, &*script.text))
+        let [own, by_argument] = [false, true].map(|by_argument| {
+            macro_rules! texts {
+                ($($name:ident)*) => {
+                    [$((
+                        if by_argument { concat!(stringify!($name), "_clock_argument") } else { stringify!($name) },
+                        if by_argument { &*scripts.$name.by_argument.text } else { &*scripts.$name.by_clock.text },
+                    )),*]
+                };
+            }
+            texts!(log fixed_window sliding_counter gcra sorted_set_log mixed in_flight refund block blocked holders)
+        });
+        own.into_iter().chain(by_argument)
     }
 
     /// Puts the same files behind another clock, for tests.
     pub(crate) fn with_clock(clock: &str) -> Self {
-        let behind = |text: &str| Script::new([clock, text].concat());
+        let behind = |text: &str| Script {
+            by_clock: Text::new([clock, text].concat()),
+            by_argument: Text::new([CLOCK_ARGUMENT, text].concat()),
+        };
         Self {
             log: behind(LOG),
             fixed_window: behind(FIXED_WINDOW),
@@ -140,41 +143,70 @@ impl Scripts {
     }
 }
 
-/// A script with its hash, which is computed once.
+/// A script, behind the clock of the server and behind that of the caller.
 #[derive(Debug)]
 pub(crate) struct Script {
+    by_clock: Text,
+    by_argument: Text,
+}
+
+/// A text with its hash, which is computed once.
+#[derive(Debug)]
+struct Text {
     text: String,
     hash: String,
 }
 
-impl Script {
+impl Text {
     fn new(text: String) -> Self {
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Self { text, hash }
     }
+}
 
+impl Script {
     /// Begins an EVALSHA, with room for so many keys of a length and so many arguments. The caller
     /// appends both.
     pub(crate) fn call(&self, keys: usize, args: usize, key_length: usize) -> Cmd {
         const NUMBER_LENGTH: usize = 12;
-        let bytes = self.hash.len() + keys * key_length + args * NUMBER_LENGTH;
+        let hash = &self.by_clock.hash;
+        let bytes = hash.len() + keys * key_length + args * NUMBER_LENGTH;
         let mut call = Cmd::with_capacity(3 + keys + args, bytes);
-        call.arg("EVALSHA").arg(&self.hash).arg(keys);
+        call.arg("EVALSHA").arg(hash).arg(keys);
+        call
+    }
+
+    /// Turns a call into one that tells the script the time, in microseconds since 1970.
+    pub(crate) fn at_time(&self, call: &Cmd, time: u64) -> Cmd {
+        let mut call = copied(call, "EVALSHA", &self.by_argument.hash);
+        call.arg(time);
         call
     }
 
     /// Turns a call into an EVAL with the text, which the server caches. EVAL rather than SCRIPT LOAD: it
     /// takes one round trip, needs no further permission, and is routed by its keys.
     pub(crate) fn by_text(&self, call: &Cmd) -> Cmd {
-        let mut by_text = redis::cmd("EVAL");
-        by_text.arg(&self.text);
-        for arg in call.args_iter().skip(2) {
-            if let Arg::Simple(bytes) = arg {
-                by_text.write_arg(bytes);
-            }
-        }
-        by_text
+        let hash = Some(Arg::Simple(self.by_argument.hash.as_bytes()));
+        let tells_time = call.args_iter().nth(1) == hash;
+        let text = if tells_time {
+            &self.by_argument.text
+        } else {
+            &self.by_clock.text
+        };
+        copied(call, "EVAL", text)
     }
+}
+
+/// Copies the keys and arguments of a call.
+fn copied(call: &Cmd, command: &str, script: &str) -> Cmd {
+    let mut copy = redis::cmd(command);
+    copy.arg(script);
+    for arg in call.args_iter().skip(2) {
+        if let Arg::Simple(bytes) = arg {
+            copy.write_arg(bytes);
+        }
+    }
+    copy
 }
 
 /// The text of a file in `lua/`.

@@ -1,0 +1,341 @@
+//! A server that refuses TIME in scripts: each call tells the time, as far as this process knows it.
+
+#[path = "../support/spans.rs"]
+mod spans;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use spans::{Admission, Admissions};
+#[cfg(feature = "doctor")]
+use tollgate::doctor::Severity;
+use tollgate::store::Conformance;
+use tollgate::{Acquired, Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
+
+use crate::support::algorithms::{algorithms, promised};
+use crate::support::costs::{calls, forget_calls};
+use crate::support::log;
+use crate::support::redis_server::run;
+use crate::support::timeless::{Detour, TimelessServer};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn store_at(url: &str) -> RedisStore {
+    let store = RedisStore::open(url).unwrap();
+    // Descriptions and block lists would be further calls.
+    store
+        .deadline(Duration::from_secs(10))
+        .block_list_refresh(Duration::ZERO)
+}
+
+/// Two ways to a server by which its clock seems to differ by 50 ms, each with an error of 25 ms.
+async fn apart(server: &TimelessServer) -> [RedisStore; 2] {
+    let [ahead, behind] = [(50 * MS, Duration::ZERO), (Duration::ZERO, 50 * MS)];
+    let mut stores = Vec::new();
+    for (of_request, of_reply) in [ahead, behind] {
+        let detour = Detour {
+            of_request,
+            of_reply,
+        };
+        stores.push(store_at(&server.url_with(detour).await));
+    }
+    stores.try_into().unwrap()
+}
+
+/// The error of each of them, with what their clocks may drift in a second or two.
+const ERROR: Duration = Duration::from_millis(28);
+
+#[tokio::test]
+async fn the_store_learns_it_once_says_so_and_keeps_the_limit() {
+    log::keep();
+    let server = TimelessServer::start().await;
+    let limiter = RateLimiter::new(store_at(&server.url()), Quota::per_hour(3)).name("jobs");
+    for used in 1..=3 {
+        assert_eq!(limiter.check("ada").await.unwrap().used(), used);
+    }
+    let refused = limiter.check("ada").await.unwrap();
+    assert!(!refused.is_allowed());
+    let lines = log::kept();
+    let told: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("refuses TIME in scripts"))
+        .collect();
+    assert_eq!(told.len(), 1, "{lines:?}");
+    let server_name = format!("Redis at 127.0.0.1:{}", server.port());
+    assert!(told[0].contains(&server_name), "{}", told[0]);
+    // From then on, a check is one call.
+    let mut connection = server.server().connect();
+    forget_calls(&mut connection);
+    let _ = limiter.check("bob").await.unwrap();
+    let calls = calls(&mut connection);
+    assert_eq!(calls.get("evalsha"), Some(&1));
+    assert_eq!(calls.get("eval"), None);
+}
+
+#[tokio::test]
+async fn a_server_that_allows_time_is_not_told_it() {
+    let server = crate::support::redis_server::RedisServer::start();
+    let limiter = RateLimiter::new(store_at(&server.url()), Quota::per_hour(3));
+    let _ = limiter.check("ada").await.unwrap();
+    let mut connection = server.connect();
+    forget_calls(&mut connection);
+    let _ = limiter.check("ada").await.unwrap();
+    // Called by the script.
+    assert_eq!(calls(&mut connection).get("time"), Some(&1));
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_time_is_told_so_and_nothing_is_switched() {
+    log::keep();
+    let server = crate::support::redis_server::RedisServer::start();
+    let rule = ["ACL", "SETUSER", "app", "on", ">x", "~*", "+@all", "-time"];
+    run(&mut server.connect(), &rule);
+    let url = format!("redis://app:x@127.0.0.1:{}", server.port());
+    let limiter = RateLimiter::new(store_at(&url), Quota::per_hour(3));
+    let error = limiter.check("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert!(!log::kept().iter().any(|line| line.contains("refuses TIME")));
+}
+
+#[cfg(feature = "doctor")]
+#[tokio::test]
+async fn the_doctor_tells_the_error_of_the_time_and_tries_the_script() {
+    let server = TimelessServer::start().await;
+    let report = store_at(&server.url()).doctor().await;
+    let finding = |topic| {
+        let findings = report.findings();
+        findings
+            .iter()
+            .find(|finding| finding.topic == topic)
+            .unwrap()
+    };
+    let time = finding("time");
+    assert_eq!(time.severity, Severity::Warning, "{report}");
+    for said in [
+        "refuses TIME in scripts",
+        "tells it the time, which this process knows to",
+    ] {
+        assert!(time.text.contains(said), "{}", time.text);
+    }
+    for topic in ["script", "round trip"] {
+        assert_eq!(finding(topic).severity, Severity::Ok, "{report}");
+    }
+}
+
+async fn conforms(url: &str) {
+    let report = Conformance::new(store_at(url)).run().await;
+    println!("{report}");
+    report.assert_complete();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kit_passes_on_one_server() {
+    conforms(&TimelessServer::start().await.url()).await;
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kit_passes_on_a_cluster_behind_one_address() {
+    let server = TimelessServer::start_cluster().await;
+    conforms(&server.url().replace("redis://", "redis+cluster://")).await;
+    // The store learns that the server is in a cluster.
+    conforms(&server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kit_passes_while_the_server_forgets_its_scripts() {
+    let server = TimelessServer::start().await;
+    let mut connection = server.server().connect();
+    let flushing = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(3 * MS).await;
+            run(&mut connection, &["SCRIPT", "FLUSH"]);
+        }
+    });
+    conforms(&server.url()).await;
+    flushing.abort();
+}
+
+/// Tasks that check as fast as they can, half of them by each store.
+async fn flood(limiters: [RateLimiter; 2], lasts: Duration) -> Admissions {
+    let begin = Instant::now();
+    let tasks = (0..8).map(|task| {
+        let limiter = limiters[task % 2].clone();
+        tokio::spawn(async move {
+            let mut admitted = Vec::new();
+            while begin.elapsed() < lasts {
+                let start = begin.elapsed();
+                if limiter.check("ada").await.unwrap().is_allowed() {
+                    let end = begin.elapsed();
+                    let units = 1;
+                    admitted.push(Admission { start, end, units });
+                }
+                tokio::time::sleep(MS / 2).await;
+            }
+            admitted
+        })
+    });
+    let mut admissions = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        admissions.extend(task.await.unwrap());
+    }
+    Admissions::new(admissions)
+}
+
+/// No span as long as the window less twice the error has more than the algorithm promises.
+async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
+    const LIMIT: u32 = 20;
+    const WINDOW: Duration = Duration::from_millis(300);
+    let server = TimelessServer::start().await;
+    let limiters = apart(&server).await.map(|store| {
+        let store = store.refusal_cache(Duration::ZERO);
+        let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
+        let limiter = RateLimiter::new(store, quota).name("flood");
+        lease.map_or(limiter.clone(), |lease| limiter.lease(lease))
+    });
+    let admissions = flood(limiters, Duration::from_millis(2_500)).await;
+    let promised = promised(algorithm, LIMIT);
+    let [whole, shorter] = [WINDOW, WINDOW - 2 * ERROR].map(|span| admissions.most_within(span));
+    println!(
+        "{algorithm}, lease {lease:?}: at most {shorter} in the window less 2 e, {whole} in a window ({promised} \
+         promised), {} admitted",
+        admissions.total()
+    );
+    assert!(shorter <= promised, "{algorithm}: {shorter} of {promised}");
+    // About the limit in each window: nothing stands still.
+    let windows =
+        admissions.lasted().as_secs_f64() / (WINDOW + lease.unwrap_or_default()).as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a small number")]
+    let total = admissions.total() as f64;
+    let (least, most) = match algorithm {
+        // One unit of a window or a bucket may return late.
+        _ if lease.is_some() => (0.3, f64::INFINITY),
+        _ => (0.6, 1.25 * (windows + 1.0) / windows),
+    };
+    let of_limit = total / (windows * f64::from(LIMIT));
+    assert!(
+        (least..most).contains(&of_limit),
+        "{algorithm}: {of_limit} of the limit"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn callers_whose_clocks_differ_keep_every_promise() {
+    for algorithm in algorithms(10) {
+        keeps_its_promise(algorithm, None).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn leases_of_callers_whose_clocks_differ_keep_the_promise() {
+    keeps_its_promise(Algorithm::SlidingLog, Some(50 * MS)).await;
+    keeps_its_promise(Algorithm::Gcra, Some(50 * MS)).await;
+}
+
+#[tokio::test]
+async fn refunds_find_their_charges_whichever_caller_was_last() {
+    let server = TimelessServer::start().await;
+    let [ahead, behind] = apart(&server).await;
+    for algorithm in algorithms(10) {
+        let limiters = [&ahead, &behind].map(|store| {
+            let quota = Quota::per_minute(1_000).with_algorithm(algorithm);
+            RateLimiter::new(store.clone(), quota).name(format!("refunds {algorithm}"))
+        });
+        let mut decisions = Vec::new();
+        for number in 0..40 {
+            let limiter = &limiters[number % 2];
+            decisions.push((limiter, limiter.check_n("ada", 3).await.unwrap()));
+        }
+        // In another order than they were charged.
+        decisions.rotate_left(7);
+        for (limiter, decision) in decisions {
+            limiter.settle(decision, 1).await.unwrap();
+        }
+        let used = limiters[0].peek("ada").await.unwrap().used();
+        // Only a counter whose window ended meanwhile, or a level that drains, has fewer.
+        let fewest = if algorithm == Algorithm::Gcra { 30 } else { 40 };
+        assert!((fewest..=40).contains(&used), "{algorithm}: {used}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn slots_of_callers_whose_clocks_differ_are_never_more_than_the_limit() {
+    const LIMIT: u32 = 4;
+    let server = TimelessServer::start().await;
+    let limiters = apart(&server).await.map(|store| {
+        let quota = Quota::in_flight(LIMIT).slot_lease(Duration::from_secs(5));
+        RateLimiter::new(store, quota).name("slots")
+    });
+    let (held, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tasks = (0..12).map(|task| {
+        let limiter = limiters[task % 2].clone();
+        let (held, most) = (Arc::clone(&held), Arc::clone(&most));
+        tokio::spawn(async move {
+            for _ in 0..30 {
+                let permit = limiter.acquire("ada").await.unwrap();
+                let now = held.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(now, Ordering::SeqCst);
+                tokio::time::sleep(MS).await;
+                held.fetch_sub(1, Ordering::SeqCst);
+                drop(permit);
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert_eq!(most.load(Ordering::SeqCst), LIMIT);
+}
+
+#[tokio::test]
+async fn a_lease_that_the_clock_is_too_coarse_for_is_an_error() {
+    let server = TimelessServer::start().await;
+    let detour = Detour {
+        of_request: Duration::from_millis(1_100),
+        of_reply: Duration::ZERO,
+    };
+    let store = store_at(&server.url_with(detour).await);
+    let quota = Quota::in_flight(3).slot_lease(Duration::from_secs(5));
+    let limiter = RateLimiter::new(store, quota).name("slots");
+    // The first call learns that it has to tell the time, and is refused then.
+    let error = loop {
+        match limiter.try_acquire("ada").await {
+            Ok(Acquired::Permit(_) | Acquired::Refused(_)) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    let text = error.to_string();
+    for said in ["lease of 5s", "refuses TIME in scripts"] {
+        assert!(text.contains(said), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn blocks_end_by_the_time_that_is_told() {
+    let server = TimelessServer::start().await;
+    let [ahead, behind] = apart(&server).await;
+    let [one, other] = [ahead, behind].map(|store| {
+        let store = store.fork().block_list_refresh(50 * MS);
+        RateLimiter::new(store, Quota::per_minute(1_000)).name("blocked")
+    });
+    one.admin()
+        .block("eve", Duration::from_millis(600))
+        .await
+        .unwrap();
+    let begin = Instant::now();
+    let mut blocked_for = None;
+    while begin.elapsed() < Duration::from_secs(5) {
+        let is_blocked = !other.check("eve").await.unwrap().is_allowed();
+        match (is_blocked, blocked_for) {
+            (true, _) => blocked_for = Some(begin.elapsed()),
+            (false, Some(_)) => break,
+            (false, None) => {}
+        }
+        tokio::time::sleep(5 * MS).await;
+    }
+    let blocked_for = blocked_for.expect("the other process saw the block");
+    assert!(blocked_for > Duration::from_millis(450), "{blocked_for:?}");
+    assert!(blocked_for < Duration::from_millis(900), "{blocked_for:?}");
+}
