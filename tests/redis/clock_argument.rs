@@ -211,7 +211,7 @@ async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
     let (least, most) = match algorithm {
         // One unit of a window or a bucket may return late.
         _ if lease.is_some() => (0.3, f64::INFINITY),
-        _ => (0.6, 1.25 * (windows + 1.0) / windows),
+        _ => (0.3, 1.25 * (windows + 1.0) / windows),
     };
     let of_limit = total / (windows * f64::from(LIMIT));
     assert!(
