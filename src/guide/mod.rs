@@ -17,6 +17,7 @@
 //! | | [Calling other services](upstreams) | How do I stay below the limit of a service that I call, and obey it? |
 //! | **Run** | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, regions, Kubernetes |
 //! | | [Cluster and hash tags](cluster) | What changes on Redis Cluster? |
+//! | | [Rented servers](rented_servers) | Does the Redis that I rent work, and with which settings? |
 //! | | [Postgres](postgres) | When is Postgres enough, and when do I need Redis? |
 //! | | [Capacity](capacity) | How much memory and CPU does Redis need, and how fast is a check? |
 //! | | [Metrics and alerts](monitoring) | How do I watch limits? |
@@ -70,6 +71,9 @@ pub mod deployment {}
 
 #[doc = include_str!("cluster.md")]
 pub mod cluster {}
+
+#[doc = include_str!("rented_servers.md")]
+pub mod rented_servers {}
 
 #[doc = include_str!("postgres.md")]
 pub mod postgres {}

@@ -24,6 +24,9 @@ use crate::store::{PendingAnswers, Refund, StoreFuture, join_all};
 /// A check whose groups are asked in turn.
 pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = CheckedGroups> + Send>>;
 
+/// The indices of the levels of each group.
+type Groups = SmallVec<[Indices; 1]>;
+
 /// The result, and the permits of an admitted check.
 pub(super) type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
 
@@ -75,21 +78,27 @@ impl PendingCheck {
         are_several(limiters, &self.levels, self.decision.levels())
     }
 
+    /// Returns whether the store has failed because it has found out that the levels to ask are in several groups. It
+    /// has decided nothing then.
+    #[cold]
+    pub(super) fn is_divided(&self, limiters: &impl Limiters, error: &Error) -> bool {
+        error.kind() == ErrorKind::Unsupported && self.are_in_groups(limiters)
+    }
+
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
     async fn ask_groups(&mut self, limiters: &impl Limiters) -> Checked {
         if self.repeat_refusals(limiters) {
             return self.decide(limiters);
         }
-        let groups = groups(limiters, &self.levels, self.decision.levels());
-        let max_age = if groups.len() > 1 {
-            MAX_AGE_IN_SEVERAL_GROUPS
-        } else {
-            Duration::MAX
+        // The next group is the last.
+        let mut groups = self.later_groups(limiters);
+        let mut max_age = match groups.len() {
+            0 | 1 => Duration::MAX,
+            _ => MAX_AGE_IN_SEVERAL_GROUPS,
         };
-        self.set_state(groups.iter().flatten(), || LevelState::InLaterGroup);
         let mut charged = Indices::new();
-        for group in groups {
+        while let Some(group) = groups.pop() {
             self.set_state(&group, || LevelState::ToAsk);
             let accepted = match self.ask_store(limiters) {
                 None => Ok(()),
@@ -107,6 +116,10 @@ impl PendingCheck {
                     self.refund_all(limiters, &charged).await;
                     return self.decide(limiters);
                 }
+                Err(error) if self.is_divided(limiters, &error) => {
+                    groups.extend(self.later_groups(limiters));
+                    max_age = MAX_AGE_IN_SEVERAL_GROUPS;
+                }
                 Err(error) => {
                     self.fail(&error);
                     if let Err(failure) = self.apply_policies(limiters) {
@@ -122,6 +135,14 @@ impl PendingCheck {
         }
         fell_back?;
         self.decide(limiters)
+    }
+
+    /// Divides the levels to ask into groups, the first one last. They wait for their turn.
+    fn later_groups(&mut self, limiters: &impl Limiters) -> Groups {
+        let mut groups = groups(limiters, &self.levels, self.decision.levels());
+        self.set_state(groups.iter().flatten(), || LevelState::InLaterGroup);
+        groups.reverse();
+        groups
     }
 
     /// Fails if there is not one answer for each quota of a group. If it is refused, some may be missing.
@@ -211,11 +232,7 @@ pub(super) fn are_several(
 }
 
 /// Returns the levels to ask, by groups, in the order in which the groups first occur.
-fn groups(
-    limiters: &impl Limiters,
-    levels: &PendingLevels,
-    data: &[LevelData],
-) -> SmallVec<[Indices; 1]> {
+fn groups(limiters: &impl Limiters, levels: &PendingLevels, data: &[LevelData]) -> Groups {
     let mut groups: SmallVec<[(u64, Indices); 1]> = SmallVec::new();
     for (index, id) in group_of_each(limiters, levels, data) {
         match groups.iter_mut().find(|(other, _)| *other == id) {

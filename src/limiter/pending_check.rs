@@ -297,7 +297,10 @@ impl PendingCheck {
             return Poll::Ready(self.conclude(limiters));
         };
         match future.try_ready() {
-            Ok(answers) => Poll::Ready(self.finish(limiters, &sent, answers)),
+            Ok(answers) => {
+                let mut cx = Context::from_waker(Waker::noop());
+                self.finish_or_divide(limiters, &sent, answers, &mut cx)
+            }
             Err(future) => {
                 self.step = Step::AwaitAnswers(PendingAnswers { future, sent });
                 Poll::Pending
@@ -320,14 +323,24 @@ impl PendingCheck {
             _ => polled_after_completion("check"),
         };
         self.step = Step::default();
-        // The store may have found out that its keys are divided into groups. It has decided nothing.
+        self.finish_or_divide(limiters, &sent, answers, cx)
+    }
+
+    /// Decides by the answers of the store, or asks it by groups if it has found out that it divides the keys.
+    #[inline(always)]
+    fn finish_or_divide(
+        &mut self,
+        limiters: &impl Limiters,
+        sent: &[SendMark],
+        answers: Result<Answers, Error>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Checked> {
         if let Err(error) = &answers
-            && error.kind() == ErrorKind::Unsupported
-            && self.are_in_groups(limiters)
+            && self.is_divided(limiters, error)
         {
             return self.ask_in_turn(limiters, cx);
         }
-        Poll::Ready(self.finish(limiters, &sent, answers))
+        Poll::Ready(self.finish(limiters, sent, answers))
     }
 
     /// Takes the units that this process holds. The store is asked for the others. Returns whether there are any.

@@ -40,6 +40,43 @@ async fn checks_of_keys_in_several_slots_are_sent_slot_by_slot() {
     assert!((99..=100).contains(&calls), "{calls} calls");
 }
 
+/// The calls that a server has refused because their keys are in several slots.
+fn refused_calls(server: &RedisServer) -> u64 {
+    let info = redis::cmd("INFO").arg("errorstats").to_owned();
+    let info: String = info.query(&mut server.connect()).unwrap();
+    let mut lines = info.lines();
+    let line = lines.find_map(|line| line.strip_prefix("errorstat_CROSSSLOT:count="));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_store_learns_of_slots_from_few_refused_calls_or_is_told_and_needs_none() {
+    for is_told in [false, true] {
+        let server = RedisServer::start_cluster();
+        let store = match is_told {
+            false => store_on(&server),
+            true => store_on(&server).by_slot(),
+        };
+        // A fork begins anew.
+        for (store, used) in [(store.fork(), 1), (store, 2)] {
+            let limiter = RateLimiter::new(store, Quota::per_hour(9));
+            assert_eq!(check_all(&limiter).await, [used; 100]);
+            let levels = [limiter.on("key:0"), limiter.on("key:1")];
+            assert!(RateLimiter::check_all(levels).await.unwrap().is_allowed());
+            for key in ["key:0", "key:1"] {
+                limiter.reset(key).await.unwrap();
+                let _ = limiter.check_n(key, used).await.unwrap();
+            }
+        }
+        let refused = refused_calls(&server);
+        let expected = if is_told { 0..=0 } else { 2..=4 };
+        assert!(
+            expected.contains(&refused),
+            "told: {is_told}, {refused} refused calls"
+        );
+    }
+}
+
 #[tokio::test]
 async fn keys_that_share_hash_tags_share_calls() {
     let tags = NonZeroU16::new(4).unwrap();

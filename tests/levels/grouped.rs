@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ pub(crate) struct Grouped {
     lost: Arc<Mutex<BTreeSet<u64>>>,
     /// The groups whose replies are held back.
     held: Arc<watch::Sender<BTreeSet<u64>>>,
+    /// Whether the store does not know of its groups yet: it learns of them from a check that it cannot decide.
+    is_unaware: Arc<AtomicBool>,
+    /// Whether it fails such a check at once.
+    fails_at_once: bool,
 }
 
 fn group(check: Check<'_>) -> u64 {
@@ -44,6 +49,17 @@ impl Grouped {
             log: Arc::default(),
             lost: Arc::default(),
             held: Arc::new(watch::Sender::default()),
+            is_unaware: Arc::default(),
+            fails_at_once: false,
+        }
+    }
+
+    /// A store that does not know of its groups. It fails the check from which it learns of them at once, or later.
+    pub(crate) fn unaware(fails_at_once: bool) -> Self {
+        Self {
+            is_unaware: Arc::new(AtomicBool::new(true)),
+            fails_at_once,
+            ..Self::new()
         }
     }
 
@@ -108,11 +124,14 @@ impl Store for Grouped {
             self.log(format!("check {}", names.collect::<Vec<_>>().join("+")));
         }
         let group = group(checks[0]);
-        assert!(
-            checks
-                .iter()
-                .all(|check| self.atomic_group(*check) == group)
-        );
+        if !checks.iter().all(|check| self::group(*check) == group) {
+            assert!(self.is_unaware.swap(false, Ordering::SeqCst));
+            let error = Err(Error::new(ErrorKind::Unsupported, "several groups"));
+            return Some(match self.fails_at_once {
+                true => StoreFuture::ready(error),
+                false => self.reply(group, error),
+            });
+        }
         if self.is_lost(group) {
             return Some(self.reply(group, Err(lost(group))));
         }
@@ -121,7 +140,10 @@ impl Store for Grouped {
     }
 
     fn atomic_group(&self, check: Check<'_>) -> u64 {
-        group(check)
+        match self.is_unaware.load(Ordering::SeqCst) {
+            true => 0,
+            false => group(check),
+        }
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {

@@ -18,7 +18,10 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn new() -> Self {
-        let store = Grouped::new();
+        Self::on(Grouped::new())
+    }
+
+    fn on(store: Grouped) -> Self {
         let limiter =
             |name: &'static str| RateLimiter::new(store.clone(), Quota::per_hour(10)).name(name);
         Self {
@@ -57,6 +60,34 @@ async fn groups_are_asked_in_the_order_of_their_first_level_with_one_call_each()
     let calls = ["check user1+plan1", "check tenant2", "check service3"];
     assert_eq!(tree.store.take_log(), calls);
     assert_eq!(tree.used().await, [2, 2, 2]);
+}
+
+#[tokio::test]
+async fn a_store_that_learns_of_its_groups_from_a_check_is_asked_again_by_groups() {
+    for fails_at_once in [false, true] {
+        let tree = Tree::on(Grouped::unaware(fails_at_once));
+        for (used, calls) in [
+            (
+                2,
+                &[
+                    "check user1+tenant2+service3",
+                    "check user1",
+                    "check tenant2",
+                    "check service3",
+                ][..],
+            ),
+            (4, &["check user1", "check tenant2", "check service3"]),
+        ] {
+            let decision = RateLimiter::check_all(tree.levels(2)).await.unwrap();
+            assert!(decision.is_allowed());
+            assert_eq!(
+                decision.levels().filter(|level| level.is_asked()).count(),
+                3
+            );
+            assert_eq!(tree.store.take_log(), calls);
+            assert_eq!(tree.used().await, [used; 3]);
+        }
+    }
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ use crate::support::calls::told;
 use crate::support::calls::{ok, request, stores};
 use crate::support::log;
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -463,6 +464,24 @@ async fn a_failed_lookup_is_for_the_policy_of_its_level() {
             let [user, _, service] = tree.used().await;
             assert_eq!([user, service], [counted; 2], "{policy:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_failed_lookup_leaves_the_other_levels_to_a_store_that_learns_of_its_slots() {
+    let server = RedisServer::start_cluster();
+    // Not opened as a cluster: the levels of the first check are in several slots.
+    let store: Arc<dyn Store> = Arc::new(store_on(&server));
+    let tree = Tree::new(&store, [9; 3]);
+    let layer = tree
+        .user_layer()
+        .and_level(without_plan(&tree, FailurePolicy::fall_back()))
+        .and(tree.service.clone(), key::global());
+    for counted in 1..=2 {
+        let response = send(&layer, by_ada()).await;
+        assert_eq!(response.status(), 200);
+        let [user, _, service] = tree.used().await;
+        assert_eq!([user, service], [counted; 2]);
     }
 }
 

@@ -50,6 +50,15 @@ async fn checks_follow_the_master_when_it_dies() {
 }
 
 #[tokio::test]
+async fn a_server_that_does_not_tell_its_role_is_used_if_the_sentinels_name_it() {
+    let mut sentinels = Sentinels::start_with(&["--rename-command", "ROLE", ""], "");
+    let limiter = limiter(&sentinels.url());
+    assert_eq!(decided(&limiter, "ada").await.used(), 1);
+    sentinels.servers[0].kill();
+    let _ = until_enforced(&limiter, &sentinels).await;
+}
+
+#[tokio::test]
 async fn checks_follow_the_master_when_it_hangs_and_stay_when_it_wakes() {
     let sentinels = Sentinels::start();
     let limiter = limiter(&sentinels.url());

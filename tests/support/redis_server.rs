@@ -56,6 +56,28 @@ impl RedisServer {
         panic!("no Redis server could be started; is redis-server installed?");
     }
 
+    /// A server without these commands, of which INFO may be one.
+    pub(crate) fn start_without(commands: &[&str]) -> Self {
+        let renamed = commands
+            .iter()
+            .map(|command| ["--rename-command", command, ""]);
+        let arguments: Vec<_> = renamed.flatten().collect();
+        for _ in 0..10 {
+            let mut server = Self::spawn_as(free_port(), |command| {
+                command.args(&arguments);
+            });
+            let patience = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < patience && matches!(server.process.process.try_wait(), Ok(None))
+            {
+                if server.try_connect().is_ok() {
+                    return server;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        panic!("no Redis server could be started without {commands:?}");
+    }
+
     /// A cluster of one server, which has all slots.
     pub(crate) fn start_cluster() -> Self {
         Self::start_cluster_with(&[])

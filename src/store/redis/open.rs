@@ -53,7 +53,7 @@ const TEXT: &str = "must not be empty";
 const DURATION: &str = "is a number with a unit, like 50ms or 1s";
 const TAGS: &str = "is a number from 1 to 65535, or `first-part:` and such a number";
 
-const SETTINGS: [Setting; 8] = [
+const SETTINGS: [Setting; 9] = [
     Setting {
         name: "prefix",
         rule: TEXT,
@@ -84,6 +84,11 @@ const SETTINGS: [Setting; 8] = [
         name: "hash_tags",
         rule: TAGS,
         apply: |store, value| Some(store.hash_tags(tags(value)?)),
+    },
+    Setting {
+        name: "slots",
+        rule: "is `on`, or left out: the store then learns whether the server divides its keys",
+        apply: |store, value| (value == "on").then(|| store.by_slot()),
     },
     Setting {
         name: "refusal_cache",
@@ -213,7 +218,7 @@ mod tests {
         for url in DEPLOYMENTS {
             let by_url = RedisStore::open(&format!(
                 "{url}?prefix=sh%26op&name=counts&deadline=50ms&connections=4&hash_tags=48\
-                 &refusal_cache=0s&block_list_refresh=5s&fallback_keys=7&protocol=resp2"
+                 &slots=on&refusal_cache=0s&block_list_refresh=5s&fallback_keys=7&protocol=resp2"
             ));
             let by_methods = RedisStore::open(&format!("{url}?protocol=resp2")).unwrap();
             let by_methods = by_methods
@@ -222,6 +227,7 @@ mod tests {
                 .deadline(std::time::Duration::from_millis(50))
                 .connections(NonZeroUsize::new(4).unwrap())
                 .hash_tags(HashTags::Shared(NonZeroU16::new(48).unwrap()))
+                .by_slot()
                 .refusal_cache(std::time::Duration::ZERO)
                 .block_list_refresh(std::time::Duration::from_secs(5))
                 .fallback_keys(7);
@@ -239,6 +245,7 @@ mod tests {
                 "50ms",
                 "max_age: 0ns",
                 "5s",
+                "by_slot: true",
                 "keys: 7",
             ] {
                 assert!(by_url.contains(part), "{by_url}");
@@ -276,6 +283,7 @@ mod tests {
             ),
             ("hash_tags=65536", "`hash_tags` is a number from 1 to 65535"),
             ("hash_tags=first-part:many", "or `first-part:` and such"),
+            ("slots=off", "`slots=off`: `slots` is `on`, or left out"),
             (
                 "refusal_cache=soon",
                 "`refusal_cache` is a number with a unit",

@@ -86,6 +86,7 @@ pub(crate) trait FeatureRedis1 {
 /// | `deadline` | a number with a unit: `us`, `ms`, `s`, `m` | [`deadline`](Self::deadline) |
 /// | `connections` | a number from 1 to 1000 | [`connections`](Self::connections) |
 /// | `hash_tags` | a number from 1 to 65535: [`HashTags::Shared`](crate::store::HashTags::Shared); `first-part:` and such a number: [`ByFirstPart`](crate::store::HashTags::ByFirstPart) | [`hash_tags`](Self::hash_tags) |
+/// | `slots` | `on` | [`by_slot`](Self::by_slot) |
 /// | `refusal_cache` | a number with a unit | [`refusal_cache`](Self::refusal_cache) |
 /// | `block_list_refresh` | a number with a unit | [`block_list_refresh`](Self::block_list_refresh) |
 /// | `fallback_keys` | a number | [`fallback_keys`](Self::fallback_keys) |
@@ -145,6 +146,9 @@ pub(crate) trait FeatureRedis1 {
 /// | `rediss://…?ca=/ca.pem&cert=/client.pem&key=/client.key` | `tls` |
 /// | `redis+sentinel://[user][:password@]host[:port],…/master[/database]` | `sentinel` |
 /// | `redis+cluster://[user][:password@]host[:port],…` | `cluster` |
+///
+/// A rented server often hides a cluster behind one address. Open it with `redis://` or `rediss://`, and see
+/// [`by_slot`](Self::by_slot).
 ///
 /// In a user or a password, percent-encode all characters but letters and digits. `?protocol=resp2` or
 /// `?protocol=resp3` sets the protocol. `rediss+sentinel` and `rediss+cluster` use TLS. `valkey` may replace
@@ -239,6 +243,8 @@ pub(super) struct Settings {
     pub(super) refusal_max_age: Duration,
     pub(super) block_list_refresh: Duration,
     pub(super) batches: bool,
+    /// Whether the server divides its keys into the slots of a cluster, even if it is opened as a single one.
+    pub(super) by_slot: bool,
     pub(super) fallback_keys: usize,
     /// The clock of this process.
     pub(super) clock: Clock,
@@ -299,6 +305,7 @@ impl RedisStore {
             refusal_max_age: DEFAULT_MAX_AGE,
             block_list_refresh: DEFAULT_REFRESH_INTERVAL,
             batches: true,
+            by_slot: false,
             fallback_keys: DEFAULT_MAX_KEYS,
             clock: Clock::monotonic(),
         };
@@ -312,7 +319,7 @@ impl RedisStore {
             .meter(client.meter.clone())
             .clock(clock.clone())
             .max_age(settings.refusal_max_age);
-        let topology = Topology::new(client.connections.is_cluster());
+        let topology = Topology::new(settings.by_slot || client.connections.is_cluster());
         let circuit_breaker = circuit_breaker(&client, &settings);
         let shared_block_list = SharedBlockList::new(client.clone(), circuit_breaker.clone());
         let block_list = shared_block_list.block_list(clock.clone(), settings.block_list_refresh);

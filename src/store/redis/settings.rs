@@ -120,6 +120,33 @@ impl RedisStore {
         })
     }
 
+    /// Sends the checks of each cluster slot in calls of their own, from the first check on.
+    ///
+    /// Use it with `redis://` or `rediss://` for a server that hides a cluster behind one address, as Azure Managed
+    /// Redis and Redis Cloud do. The guide lists [more](crate::guide::rented_servers). In a URL it is `?slots=on`.
+    ///
+    /// Without it, the store learns from the first call that such a server refuses. That call has charged nothing and
+    /// is sent again slot by slot, so the setting saves one round trip after the start. It has no effect on a store
+    /// that was opened with `redis+cluster://`, which always does so. On a single server it costs calls: checks of
+    /// different keys no longer share them.
+    ///
+    /// [`hash_tags`](Self::hash_tags) put more keys into one slot.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::RedisStore;
+    ///
+    /// let store = RedisStore::open("redis://shop.region.redis.azure.net:10000")?.by_slot();
+    /// // The same by the URL.
+    /// let store = RedisStore::open("redis://shop.region.redis.azure.net:10000?slots=on")?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn by_slot(self) -> Self {
+        self.with("by_slot", |_, settings| settings.by_slot = true)
+    }
+
     /// Sets the deadline of a check. The default is 100 ms.
     ///
     /// It includes connecting and waiting for the next call. A check that takes longer fails with an

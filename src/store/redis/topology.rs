@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::protocol::errors as error;
 use crate::error::Error;
 
-/// Whether the server belongs to a cluster: known from the URL, or learned from an error reply.
+/// Whether the server belongs to a cluster: known from the URL or a setting, or learned from an error reply.
 /// Clones share what they learn.
 #[derive(Clone, Debug)]
 pub(super) struct Topology(Arc<AtomicBool>);

@@ -47,9 +47,10 @@ impl ScriptSupport {
     }
 }
 
-/// An EVALSHA of no script, which has no effect. Its arguments are text.
+/// An EVALSHA of no script, which has no effect. Its arguments are text. Proxies that choose a server by the keys of a
+/// call refuse one without keys.
 pub(super) fn probe() -> Cmd {
     let mut probe = redis::cmd("EVALSHA");
-    probe.arg("0".repeat(40)).arg(0);
+    probe.arg("0".repeat(40)).arg(1).arg("tollgate");
     probe
 }

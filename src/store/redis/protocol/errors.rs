@@ -151,7 +151,10 @@ pub(crate) fn is_moving(error: &Error) -> bool {
 /// Whether a cluster has not run a call because its keys are in several slots.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
     let cross_slot = RedisKind::Server(ServerErrorKind::CrossSlot);
-    redis_error(error).is_some_and(|source| source.kind() == cross_slot)
+    redis_error(error).is_some_and(|source| {
+        let is_said = || problems::says_several_slots(source.detail().unwrap_or_default());
+        source.kind() == cross_slot || is_said()
+    })
 }
 
 /// The error of a check of several levels whose keys are in several slots of a cluster.
@@ -551,6 +554,27 @@ mod tests {
             &format!("@user_script: 9: -READONLY {text}"),
             &server()
         )));
+    }
+
+    #[test]
+    fn keys_of_several_slots_are_recognized_by_the_code_or_by_the_words_of_a_proxy() {
+        for (reply, expected) in [
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot",
+                true,
+            ),
+            // Redis Enterprise, then Alibaba Cloud, as published.
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot (context='within MULTI', command='set')",
+                true,
+            ),
+            ("ERR eval/evalsha command keys must be in same slot", true),
+            ("ERR unknown command", false),
+        ] {
+            let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
+            let error = from_redis(reply.extract_error().unwrap_err(), &server());
+            assert_eq!(is_cross_slot(&error), expected, "{error}");
+        }
     }
 
     #[test]

@@ -99,6 +99,38 @@ const PROBLEMS: [Problem; 15] = [
     ),
 ];
 
+/// What rented servers and servers that resemble Redis say in their own words, without a code: a part of the text as
+/// published, and the remedy.
+const OF_VENDORS: [(&str, &str); 4] = [
+    // Alibaba Cloud: "Usage of Lua scripts".
+    (
+        "should be passed using the KEYS array",
+        "set script_check_enable to 0 in the console: the proxy of Alibaba Cloud accepts only literal KEYS[n] otherwise",
+    ),
+    (
+        "not support for normal user",
+        "update the minor version of the instance in the console of Alibaba Cloud",
+    ),
+    // Garnet: RESP_ERR_LUA_DISABLED in CmdStrings.cs.
+    (
+        "scripting support disabled",
+        "start Garnet with --lua and --lua-transaction-mode: without the second, scripts are not atomic",
+    ),
+    // Dragonfly: "Scripting with Lua".
+    (
+        "accessing undeclared key",
+        "start Dragonfly with --default_lua_flags=allow-undeclared-keys",
+    ),
+];
+
+/// What the proxy of Alibaba Cloud says in place of CROSSSLOT.
+const SAME_SLOT: &str = "keys must be in same slot";
+
+/// Whether a server says that the keys of a call are in several slots, in words of its own.
+pub(super) fn says_several_slots(message: &str) -> bool {
+    message.contains(SAME_SLOT)
+}
+
 /// The texts for a user or a password that the server does not accept.
 const WRONG_PASSWORD: Problem = problem(
     "WRONGPASS",
@@ -217,7 +249,8 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
             } else if message.contains(TOO_MANY_CLIENTS) {
                 Some("raise maxclients, or lower `RedisStore::connections`")
             } else {
-                None
+                let known = OF_VENDORS.iter().find(|(text, _)| message.contains(text));
+                known.map(|(_, remedy)| *remedy)
             };
             let text = format!("failed to run a command on {server}: {message}");
             (text, remedy.map(Cow::from))
@@ -450,6 +483,37 @@ mod tests {
             );
             assert_eq!(text, begin);
             assert_eq!(remedy.as_deref(), Some(problem.remedy));
+        }
+    }
+
+    #[test]
+    fn what_vendors_say_has_the_setting_that_helps() {
+        let server = ServerName::new("Redis", "10.0.0.7:6379");
+        for (message, said) in [
+            (
+                "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the \
+                 KEYS array",
+                "script_check_enable",
+            ),
+            (
+                "ERR command eval not support for normal user",
+                "minor version",
+            ),
+            (
+                "ERR This instance has Lua scripting support disabled",
+                "--lua-transaction-mode",
+            ),
+            (
+                "ERR Error running script (call to 1f): @user_script:24: script tried accessing undeclared key",
+                "allow-undeclared-keys",
+            ),
+        ] {
+            let (text, remedy) = describe_reply(&server, message);
+            assert_eq!(
+                text,
+                format!("failed to run a command on Redis at 10.0.0.7:6379: {message}")
+            );
+            assert!(remedy.unwrap().contains(said), "{message}");
         }
     }
 

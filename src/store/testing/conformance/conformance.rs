@@ -22,7 +22,8 @@ use crate::store::store::Store;
 /// in flight with their holders, keys that are silent and fill again, and threads that compete for the same counts.
 ///
 /// Run it in a test of your store. The store needs room for a few thousand keys. Each run uses random names for
-/// limiters and keys, so one store can be tested several times.
+/// limiters and keys, so one store can be tested several times. Checks that are decided together are of keys in one
+/// [group](Store::atomic_group).
 ///
 /// # Time
 ///
@@ -79,6 +80,9 @@ impl From<Error> for Broken {
         }
     }
 }
+
+/// The most keys that are tried to find some in one group: a cluster has 16 384.
+const MAX_TRIES: u32 = 1_000_000;
 
 /// Fails a rule with a text unless a condition holds.
 macro_rules! ensure {
@@ -187,6 +191,35 @@ impl Conformance {
             key: Key::from(format!("key {number}")),
             quotas: quotas.into(),
         }
+    }
+
+    /// Returns a limiter and a key for each list of quotas, which nothing else uses and the store can decide together.
+    pub(super) async fn subjects_together<const N: usize>(
+        &self,
+        quotas: [Quotas; N],
+    ) -> [Subject; N] {
+        let subjects = self.in_one_group(&quotas);
+        let looks = subjects.each_ref().map(|subject| subject.check(0));
+        match self.check_all(&looks).await {
+            // A store may learn from such a check that it divides its keys into groups.
+            Err(Broken::Unsupported(_)) => self.in_one_group(&quotas),
+            _ => subjects,
+        }
+    }
+
+    /// Returns a limiter and a key for each list of quotas, all in one [group](Store::atomic_group) as far as the store
+    /// knows.
+    fn in_one_group<const N: usize>(&self, quotas: &[Quotas; N]) -> [Subject; N] {
+        let (mut group, mut tries) = (None, 0..MAX_TRIES);
+        quotas.each_ref().map(|quotas| {
+            let mut subject = self.subject(quotas.clone());
+            let of = |subject: &Subject| self.store.atomic_group(subject.check(1));
+            let group = *group.get_or_insert_with(|| of(&subject));
+            while of(&subject) != group && tries.next().is_some() {
+                subject = self.subject(subject.quotas);
+            }
+            subject
+        })
     }
 
     /// Returns a quota with the kit's window.

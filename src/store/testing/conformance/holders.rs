@@ -240,10 +240,8 @@ async fn with_rate(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
-    let (user, tenant) = (
-        kit.subject(Quota::in_flight(9)),
-        kit.subject(Quota::in_flight(2)),
-    );
+    let quotas = [9, 2].map(|slots| Quota::in_flight(slots).into());
+    let [user, tenant] = kit.subjects_together(quotas).await;
     let both = async |of_user: &Holding, of_tenant: &Holding| -> Result<bool, Broken> {
         let checks: [Check<'_>; 2] = [
             user.check(1).with_holding(of_user),

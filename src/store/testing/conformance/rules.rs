@@ -92,8 +92,13 @@ async fn no_checks(kit: &Conformance) -> Result<(), Broken> {
 
 async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     let quota = |limit| Quota::new(limit, kit.window());
-    let (user, tenant) = (kit.subject(quota(5)), kit.subject([quota(9), quota(7)]));
-    let service = kit.subject(quota(6).with_algorithm(Algorithm::SlidingCounter));
+    let of_service = quota(6).with_algorithm(Algorithm::SlidingCounter);
+    let quotas: [Quotas; 3] = [
+        quota(5).into(),
+        [quota(9), quota(7)].into(),
+        of_service.into(),
+    ];
+    let [user, tenant, service] = kit.subjects_together(quotas).await;
     let check_all = async |costs: [u32; 3]| -> Result<Answers, Broken> {
         let subjects = [&user, &tenant, &service];
         let checks: Vec<Check<'_>> = subjects

@@ -52,10 +52,17 @@ fn run_threads(
     })
 }
 
-/// Returns the units used. Reads them on another thread with its own runtime.
+/// Returns the units used.
 fn used(kit: &Conformance, subject: &Subject) -> Result<u32, Broken> {
+    on_another_thread(kit.used(subject))
+}
+
+/// Waits for a future on another thread, with its own runtime.
+fn on_another_thread<T: Send>(
+    future: impl Future<Output = Result<T, Broken>> + Send,
+) -> Result<T, Broken> {
     thread::scope(|scope| {
-        let thread = scope.spawn(|| on_own_runtime(kit.used(subject)));
+        let thread = scope.spawn(|| on_own_runtime(future));
         joined(thread.join())
     })
 }
@@ -167,8 +174,9 @@ fn promise_under_threads(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
 
 fn all_or_nothing(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     const LIMIT: u32 = 40;
-    let subject = |limit| kit.subject(Quota::per_day(limit).with_algorithm(algorithm));
-    let subjects: [Subject; 3] = [subject(LIMIT), subject(LIMIT + 5), subject(LIMIT * 2)];
+    let quotas = [LIMIT, LIMIT + 5, LIMIT * 2]
+        .map(|limit| Quota::per_day(limit).with_algorithm(algorithm).into());
+    let subjects = on_another_thread(async { Ok(kit.subjects_together(quotas).await) })?;
     let [one, two, three] = &subjects;
     let admitted = AtomicU64::new(0);
     run_threads(async |thread, mut random| {

@@ -1,0 +1,14 @@
+//! Servers as vendors rent them out, emulated by the server that is here: the promises hold on each.
+
+#[path = "../support/spans.rs"]
+mod spans;
+#[path = "../support/mod.rs"]
+mod support;
+
+#[path = "../checks/contention/adversary.rs"]
+mod adversary;
+mod kits;
+mod offer;
+mod permissions;
+
+use crate::support::algorithms::promised;
