@@ -246,7 +246,7 @@ async fn levels() {
 
 /// A check on a server that refuses TIME in scripts.
 async fn told_the_time() {
-    let server = TimelessServer::start().await;
+    let server = TimelessServer::start();
     let store = RedisStore::open(&server.url()).expect("a URL");
     checks(store.deadline(Duration::from_secs(10)), 1).await;
 }

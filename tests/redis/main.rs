@@ -9,7 +9,6 @@ mod acl;
 mod admin;
 mod appended;
 mod batches;
-mod clock_argument;
 mod connections;
 mod costs;
 mod credits;

@@ -494,7 +494,7 @@ async fn scripts_run_by(store: impl Fn() -> RedisStore, server: &RedisServer) ->
 async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let server = RedisServer::start();
     let own = scripts_run_by(|| store_on(&server), &server).await;
-    let server = TimelessServer::start().await;
+    let server = TimelessServer::start();
     // One store learns that it has to tell the time, and its forks know it.
     let store = RedisStore::open(&server.url()).unwrap();
     let _ = RateLimiter::new(store.clone(), Quota::per_hour(9))

@@ -409,4 +409,4 @@ macro_rules! on_each_offer {
     };
 }
 
-on_each_offer! { one_endpoint one_endpoint_by_slot memorystore }
+on_each_offer! { one_endpoint one_endpoint_by_slot memorystore serverless }

@@ -10,6 +10,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::RedisStore;
 
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::timeless::TimelessServer;
 
 /// The commands that Memorystore for Redis blocks, by <https://cloud.google.com/memorystore/docs/redis/product-constraints>,
 /// "Blocked Redis commands" (there, each subcommand of ACL is a line). To be stricter, MEMORY, MODULE, ROLE and the old name
@@ -36,27 +37,58 @@ const BLOCKED_BY_MEMORYSTORE: [&str; 19] = [
     "-slaveof",
 ];
 
+/// What ElastiCache Serverless refuses of the commands that a store or the doctor asks.
+const REFUSED_BY_SERVERLESS: [&str; 7] = [
+    "-acl", "-client", "-config", "-info", "-memory", "-object", "-role",
+];
+
 /// A server as a vendor rents it out.
 pub(crate) struct Offer {
-    server: RedisServer,
+    server: Server,
     url: String,
     _flushing: Flushing,
 }
 
+enum Server {
+    Plain(RedisServer),
+    Timeless(TimelessServer),
+}
+
+impl Server {
+    fn itself(&self) -> &RedisServer {
+        match self {
+            Self::Plain(server) => server,
+            Self::Timeless(server) => server.server(),
+        }
+    }
+}
+
 impl Offer {
+    /// A cluster behind one address that refuses TIME in scripts, as ElastiCache Serverless is.
+    pub(crate) fn serverless() -> Self {
+        let server = TimelessServer::start_cluster();
+        let user = [
+            "ACL", "SETUSER", "renter", "on", ">secret", "~*", "&*", "+@all",
+        ];
+        let rules = [&user[..], &REFUSED_BY_SERVERLESS].concat();
+        run(&mut server.server().connect(), &rules);
+        let url = format!("redis+cluster://renter:secret@127.0.0.1:{}", server.port());
+        Self::new(Server::Timeless(server), url)
+    }
+
     /// A sharded server behind one address, as Azure Managed Redis and Redis Cloud are: it refuses a call with keys of
     /// several slots, and redirects nobody. Stores are not told and learn it.
     pub(crate) fn one_endpoint() -> Self {
         let server = RedisServer::start_cluster();
         let url = server.url();
-        Self::new(server, url)
+        Self::new(Server::Plain(server), url)
     }
 
     /// The same, and stores are told.
     pub(crate) fn one_endpoint_by_slot() -> Self {
         let server = RedisServer::start_cluster();
         let url = format!("{}?slots=on", server.url());
-        Self::new(server, url)
+        Self::new(Server::Plain(server), url)
     }
 
     /// A server whose user may run what Memorystore for Redis does not block.
@@ -68,19 +100,22 @@ impl Offer {
         let rules = [&user[..], &BLOCKED_BY_MEMORYSTORE].concat();
         run(&mut server.connect(), &rules);
         let url = format!("redis://renter:secret@127.0.0.1:{}", server.port());
-        Self::new(server, url)
+        Self::new(Server::Plain(server), url)
     }
 
-    fn new(server: RedisServer, url: String) -> Self {
+    fn new(server: Server, url: String) -> Self {
         Self {
-            _flushing: Flushing::of(&server),
+            _flushing: Flushing::of(server.itself()),
             server,
             url,
         }
     }
 
     pub(crate) fn server(&mut self) -> &mut RedisServer {
-        &mut self.server
+        match &mut self.server {
+            Server::Plain(server) => server,
+            Server::Timeless(server) => server.server_mut(),
+        }
     }
 
     pub(crate) fn url(&self) -> &str {

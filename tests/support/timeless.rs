@@ -1,19 +1,21 @@
 //! A server that answers TIME, and refuses it in scripts, as some rented servers do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
 
 use super::redis_server::{RedisServer, run};
 
-/// A server whose TIME has another name, which only a proxy before it knows.
+/// A server whose TIME has another name, which only the proxies before it know.
 pub(crate) struct TimelessServer {
     server: RedisServer,
     port: u16,
+    /// Where the proxies run, whatever the runtime of a test does.
+    runtime: Option<Runtime>,
 }
 
 /// Which way of a TIME takes longer than the other, so that its reader takes its time for another one than it is.
@@ -30,27 +32,40 @@ const TIME: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
 const REALTIME: &[u8] = b"*1\r\n$8\r\nREALTIME\r\n";
 
 impl TimelessServer {
-    pub(crate) async fn start() -> Self {
-        Self::before(RedisServer::start_with(&RENAMED)).await
+    pub(crate) fn start() -> Self {
+        Self::before(RedisServer::start_with(&RENAMED))
     }
 
     /// One node with all slots, as ElastiCache Serverless shows itself.
-    pub(crate) async fn start_cluster() -> Self {
-        let timeless = Self::before(RedisServer::start_cluster_with(&RENAMED)).await;
+    pub(crate) fn start_cluster() -> Self {
+        let timeless = Self::before(RedisServer::start_cluster_with(&RENAMED));
         let port = timeless.port.to_string();
         let announce = ["CONFIG", "SET", "cluster-announce-port", &port];
         run(&mut timeless.server.connect(), &announce);
         timeless
     }
 
-    async fn before(server: RedisServer) -> Self {
-        let port = proxy(server.port(), Detour::default()).await;
-        Self { server, port }
+    fn before(server: RedisServer) -> Self {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let port = proxy(&runtime, server.port(), Detour::default());
+        let runtime = Some(runtime);
+        Self {
+            server,
+            port,
+            runtime,
+        }
     }
 
     /// The server itself, whose TIME has another name.
     pub(crate) fn server(&self) -> &RedisServer {
         &self.server
+    }
+
+    /// The same, to end it.
+    pub(crate) fn server_mut(&mut self) -> &mut RedisServer {
+        &mut self.server
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -62,17 +77,28 @@ impl TimelessServer {
     }
 
     /// The URL of another way to the server.
-    pub(crate) async fn url_with(&self, detour: Detour) -> String {
-        let port = proxy(self.server.port(), detour).await;
+    pub(crate) fn url_with(&self, detour: Detour) -> String {
+        let runtime = self.runtime.as_ref().expect("it runs until it is dropped");
+        let port = proxy(runtime, self.server.port(), detour);
         format!("redis://127.0.0.1:{port}")
     }
 }
 
-/// Returns the port of a proxy before another one, which lives as long as the runtime.
-async fn proxy(target: u16, detour: Detour) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+impl Drop for TimelessServer {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Returns the port of a proxy before another one.
+fn proxy(runtime: &Runtime, target: u16, detour: Detour) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("an address").port();
-    tokio::spawn(async move {
+    runtime.spawn(async move {
+        let listener = TcpListener::from_std(listener).expect("a socket");
         while let Ok((client, _)) = listener.accept().await {
             tokio::spawn(carry(client, target, detour));
         }
@@ -87,7 +113,7 @@ async fn carry(client: TcpStream, target: u16, detour: Detour) {
     let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
     let ((client_in, client_out), (server_in, server_out)) =
         (client.into_split(), server.into_split());
-    let is_asked = Arc::new(AtomicBool::new(false));
+    let is_asked = AtomicBool::new(false);
     tokio::select! {
         () = requests(client_in, server_out, detour, &is_asked) => {}
         () = replies(server_in, client_out, detour, &is_asked) => {}

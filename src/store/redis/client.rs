@@ -6,11 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::argument_clock::{ArgumentClock, Estimate};
+use super::argument_clock::ArgumentClock;
 use super::connection::{
     AcquiredConnection, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked,
 };
@@ -134,10 +134,11 @@ impl Client {
         connection: &AcquiredConnection,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
-        self.verify_leases(connection, entries)?;
         let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
-        let reply = self.eval(connection, script, &call, entries.len() == 1);
-        let reply = reply.await?;
+        let is_last = entries.len() == 1;
+        let reply = self
+            .eval(connection, script, &call, is_last, entries)
+            .await?;
         decode_replies(reply, &connection.server(), entries, &plan)
     }
 
@@ -275,127 +276,7 @@ impl Client {
         call: Cmd,
     ) -> Result<Value, Error> {
         let connection = self.acquire(index).await?;
-        self.eval(&connection, script, &call, true).await
-    }
-
-    /// Runs a script by its hash.
-    ///
-    /// `is_last` tells whether to wait for a cluster that has only some of the keys, because there is no other way.
-    async fn eval(
-        &self,
-        connection: &AcquiredConnection,
-        script: &Script,
-        call: &Cmd,
-        is_last: bool,
-    ) -> Result<Value, Error> {
-        let mut reply = if self.argument_clock.is_used() {
-            Box::pin(self.eval_at_time(connection, script, call, is_last)).await
-        } else {
-            eval(connection, script, call, is_last).await
-        };
-        if let Err(failure) = &reply
-            && !self.argument_clock.is_used()
-            && error::may_refuse_time(failure)
-            && Box::pin(self.scripts_lack_time(connection)).await
-        {
-            reply = Box::pin(self.eval_at_time(connection, script, call, is_last)).await;
-        }
-        match reply {
-            Ok(reply) => Ok(reply),
-            Err(failure) => {
-                let refusal = Box::pin(connection.scripts_refusal()).await;
-                let failure = refusal.unwrap_or(failure);
-                Err(error::from_redis(failure, &connection.server()))
-            }
-        }
-    }
-
-    /// Runs a script that may not read the server's clock.
-    async fn eval_at_time(
-        &self,
-        connection: &AcquiredConnection,
-        script: &Script,
-        call: &Cmd,
-        is_last: bool,
-    ) -> RedisResult<Value> {
-        let clock = &self.argument_clock;
-        let estimate = loop {
-            match clock.estimate(Instant::now().into_std()) {
-                Some(estimate) => break estimate,
-                None => self.read_time(connection).await?,
-            }
-        };
-        self.meter.record_clock_error(estimate.error);
-        if clock.is_due(Instant::now().into_std()) {
-            let client = self.clone();
-            tokio::spawn(async move {
-                let reading = async {
-                    let connection = client.acquire(KEYLESS).await?;
-                    let read = client.read_time(&connection).await;
-                    read.map_err(|failure| error::from_redis(failure, &connection.server()))
-                };
-                // A call that finds no recent reading reports the error.
-                let _ = client.within_deadline(reading).await;
-            });
-        }
-        let call = script.at_time(call, estimate.time);
-        eval(connection, script, &call, is_last).await
-    }
-
-    /// Reads the server's clock.
-    async fn read_time(&self, connection: &AcquiredConnection) -> RedisResult<()> {
-        let sent = Instant::now().into_std();
-        let reply = connection.send(&redis::cmd("TIME"), true).await?;
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)?;
-        let time = seconds.saturating_mul(1_000_000).saturating_add(micros);
-        let replied = Instant::now().into_std();
-        self.argument_clock.learn(time, sent, replied);
-        Ok(())
-    }
-
-    /// Returns whether scripts may not run TIME, though this process may. Then calls tell the time from now on.
-    async fn scripts_lack_time(&self, connection: &AcquiredConnection) -> bool {
-        const TRIAL: &str = "return redis.pcall('TIME').err or ''";
-        let mut trial = redis::cmd("EVAL");
-        trial.arg(TRIAL).arg(1).arg(self.names.block_list());
-        let refusal = connection.send(&trial, true).await.ok();
-        let refusal: Option<String> = refusal.and_then(|reply| redis::from_redis_value(reply).ok());
-        let Some(refusal) = refusal.filter(|refusal| !refusal.is_empty()) else {
-            return false;
-        };
-        if self.read_time(connection).await.is_err() {
-            return false;
-        }
-        if self.argument_clock.start() {
-            tracing::warn!(
-                target: "tollgate::diagnostics",
-                "{} refuses TIME in scripts ({refusal}): this process tells each script the time, see the page \
-                 \"Rented servers\" of the guide",
-                connection.server()
-            );
-        }
-        true
-    }
-
-    /// Fails if slots would be lost to the error of the clock: a lease must be ten times as long. Two processes may differ
-    /// by twice the error, and a permit ends a fifth of the lease before its slot.
-    fn verify_leases(
-        &self,
-        connection: &AcquiredConnection,
-        entries: &[BatchEntry<'_>],
-    ) -> Result<(), Error> {
-        if !self.argument_clock.is_used() {
-            return Ok(());
-        }
-        let estimate = self.argument_clock.estimate(Instant::now().into_std());
-        let Some(Estimate { error, .. }) = estimate else {
-            return Ok(());
-        };
-        let holdings = entries.iter().filter_map(BatchEntry::shortest_lease);
-        match holdings.min().filter(|lease| *lease < 10 * error) {
-            None => Ok(()),
-            Some(lease) => Err(error::lease_too_short(&connection.server(), lease, error)),
-        }
+        self.eval(&connection, script, &call, true, &[]).await
     }
 
     /// Sends a command over the connection of an index.
@@ -482,22 +363,6 @@ impl Progress {
     pub(super) fn sent_at(since: Instant, sent_at: Instant) -> Self {
         let sent_at = Some(sent_at);
         Self { since, sent_at }
-    }
-}
-
-/// Sends a call of a script by its hash. A server that does not know the script, which may happen at any time,
-/// has not run it, and gets its text.
-async fn eval(
-    connection: &AcquiredConnection,
-    script: &Script,
-    call: &Cmd,
-    is_last: bool,
-) -> RedisResult<Value> {
-    match connection.send(call, is_last).await {
-        Err(failure) if error::is_unknown_script(&failure) => {
-            connection.send(&script.by_text(call), is_last).await
-        }
-        reply => reply,
     }
 }
 

@@ -1,18 +1,14 @@
 //! A server that refuses TIME in scripts: each call tells the time, as far as this process knows it.
 
-#[path = "../support/spans.rs"]
-mod spans;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use spans::{Admission, Admissions};
-#[cfg(feature = "doctor")]
 use tollgate::doctor::Severity;
 use tollgate::store::Conformance;
 use tollgate::{Acquired, Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
+use crate::spans::{Admission, Admissions};
 use crate::support::algorithms::{algorithms, promised};
 use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
@@ -30,7 +26,7 @@ fn store_at(url: &str) -> RedisStore {
 }
 
 /// Two ways to a server by which its clock seems to differ by 50 ms, each with an error of 25 ms.
-async fn apart(server: &TimelessServer) -> [RedisStore; 2] {
+fn apart(server: &TimelessServer) -> [RedisStore; 2] {
     let [ahead, behind] = [(50 * MS, Duration::ZERO), (Duration::ZERO, 50 * MS)];
     let mut stores = Vec::new();
     for (of_request, of_reply) in [ahead, behind] {
@@ -38,7 +34,7 @@ async fn apart(server: &TimelessServer) -> [RedisStore; 2] {
             of_request,
             of_reply,
         };
-        stores.push(store_at(&server.url_with(detour).await));
+        stores.push(store_at(&server.url_with(detour)));
     }
     stores.try_into().unwrap()
 }
@@ -49,7 +45,7 @@ const ERROR: Duration = Duration::from_millis(28);
 #[tokio::test]
 async fn the_store_learns_it_once_says_so_and_keeps_the_limit() {
     log::keep();
-    let server = TimelessServer::start().await;
+    let server = TimelessServer::start();
     let limiter = RateLimiter::new(store_at(&server.url()), Quota::per_hour(3)).name("jobs");
     for used in 1..=3 {
         assert_eq!(limiter.check("ada").await.unwrap().used(), used);
@@ -98,10 +94,9 @@ async fn a_user_without_the_right_to_time_is_told_so_and_nothing_is_switched() {
     assert!(!log::kept().iter().any(|line| line.contains("refuses TIME")));
 }
 
-#[cfg(feature = "doctor")]
 #[tokio::test]
 async fn the_doctor_tells_the_error_of_the_time_and_tries_the_script() {
-    let server = TimelessServer::start().await;
+    let server = TimelessServer::start();
     let report = store_at(&server.url()).doctor().await;
     let finding = |topic| {
         let findings = report.findings();
@@ -121,40 +116,6 @@ async fn the_doctor_tells_the_error_of_the_time_and_tries_the_script() {
     for topic in ["script", "round trip"] {
         assert_eq!(finding(topic).severity, Severity::Ok, "{report}");
     }
-}
-
-async fn conforms(url: &str) {
-    let report = Conformance::new(store_at(url)).run().await;
-    println!("{report}");
-    report.assert_complete();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_kit_passes_on_one_server() {
-    conforms(&TimelessServer::start().await.url()).await;
-}
-
-#[cfg(feature = "cluster")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_kit_passes_on_a_cluster_behind_one_address() {
-    let server = TimelessServer::start_cluster().await;
-    conforms(&server.url().replace("redis://", "redis+cluster://")).await;
-    // The store learns that the server is in a cluster.
-    conforms(&server.url()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_kit_passes_while_the_server_forgets_its_scripts() {
-    let server = TimelessServer::start().await;
-    let mut connection = server.server().connect();
-    let flushing = tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(3 * MS).await;
-            run(&mut connection, &["SCRIPT", "FLUSH"]);
-        }
-    });
-    conforms(&server.url()).await;
-    flushing.abort();
 }
 
 /// Tasks that check as fast as they can, half of them by each store.
@@ -187,8 +148,8 @@ async fn flood(limiters: [RateLimiter; 2], lasts: Duration) -> Admissions {
 async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
     const LIMIT: u32 = 20;
     const WINDOW: Duration = Duration::from_millis(300);
-    let server = TimelessServer::start().await;
-    let limiters = apart(&server).await.map(|store| {
+    let server = TimelessServer::start();
+    let limiters = apart(&server).map(|store| {
         let store = store.refusal_cache(Duration::ZERO);
         let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store, quota).name("flood");
@@ -235,8 +196,8 @@ async fn leases_of_callers_whose_clocks_differ_keep_the_promise() {
 
 #[tokio::test]
 async fn refunds_find_their_charges_whichever_caller_was_last() {
-    let server = TimelessServer::start().await;
-    let [ahead, behind] = apart(&server).await;
+    let server = TimelessServer::start();
+    let [ahead, behind] = apart(&server);
     for algorithm in algorithms(10) {
         let limiters = [&ahead, &behind].map(|store| {
             let quota = Quota::per_minute(1_000).with_algorithm(algorithm);
@@ -262,8 +223,8 @@ async fn refunds_find_their_charges_whichever_caller_was_last() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn slots_of_callers_whose_clocks_differ_are_never_more_than_the_limit() {
     const LIMIT: u32 = 4;
-    let server = TimelessServer::start().await;
-    let limiters = apart(&server).await.map(|store| {
+    let server = TimelessServer::start();
+    let limiters = apart(&server).map(|store| {
         let quota = Quota::in_flight(LIMIT).slot_lease(Duration::from_secs(5));
         RateLimiter::new(store, quota).name("slots")
     });
@@ -290,12 +251,12 @@ async fn slots_of_callers_whose_clocks_differ_are_never_more_than_the_limit() {
 
 #[tokio::test]
 async fn a_lease_that_the_clock_is_too_coarse_for_is_an_error() {
-    let server = TimelessServer::start().await;
+    let server = TimelessServer::start();
     let detour = Detour {
         of_request: Duration::from_millis(1_100),
         of_reply: Duration::ZERO,
     };
-    let store = store_at(&server.url_with(detour).await);
+    let store = store_at(&server.url_with(detour));
     let quota = Quota::in_flight(3).slot_lease(Duration::from_secs(5));
     let limiter = RateLimiter::new(store, quota).name("slots");
     // The first call learns that it has to tell the time, and is refused then.
@@ -314,8 +275,8 @@ async fn a_lease_that_the_clock_is_too_coarse_for_is_an_error() {
 
 #[tokio::test]
 async fn blocks_end_by_the_time_that_is_told() {
-    let server = TimelessServer::start().await;
-    let [ahead, behind] = apart(&server).await;
+    let server = TimelessServer::start();
+    let [ahead, behind] = apart(&server);
     let [one, other] = [ahead, behind].map(|store| {
         let store = store.fork().block_list_refresh(50 * MS);
         RateLimiter::new(store, Quota::per_minute(1_000)).name("blocked")
