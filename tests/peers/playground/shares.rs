@@ -81,3 +81,30 @@ async fn shares_are_drawn_and_critical_requests_pass_while_batch_is_refused() {
     }
     page.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_at_its_bound_waits_although_others_have_room() {
+    let page = Playground::start("quotas=40/hour&shares=on").await;
+    page.browser.click("#send-burst").await;
+    page.assert_counts(30).await;
+    // Batch has sent 18, and may use 20. It sends three of the next four.
+    for asked in 31..=34 {
+        page.browser.click("#send").await;
+        page.assert_counts(asked).await;
+    }
+    page.browser
+        .until("#status", |text| text == "Refused.")
+        .await;
+    page.browser.until("#remaining", |text| text == "2").await;
+    // The wait is that of batch, whatever the page reads for others.
+    let looks = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('/peek')).length";
+    let before = page.browser.run(looks).await.as_u64();
+    let patience = Instant::now() + Duration::from_secs(20);
+    while page.browser.run(looks).await.as_u64() < before.map(|looks| looks + 3) {
+        assert!(Instant::now() < patience);
+        sleep(Duration::from_millis(50)).await;
+    }
+    let wait = page.browser.text("#retry").await;
+    assert!(wait.ends_with(" h") || wait.ends_with(" s"), "{wait}");
+    page.end().await;
+}
