@@ -68,8 +68,8 @@ const COUNTED_APART = { quotas: "limit", shares: "shares", key: "key", lease: "l
 const changed = (fields, before, now) => Object.keys(fields).filter((field) => before[field] !== now[field]);
 
 /**
- * Applies the form. A new limit, key or lease, and other shares start a new session; a new algorithm or cost does not. A running stream
- * goes on with the new settings.
+ * Applies the form. A new limit, key or lease, and other shares start a new session; a new algorithm or cost does not.
+ * A running stream goes on with the new settings.
  */
 async function apply() {
   const current = settings.read();
@@ -187,7 +187,8 @@ async function send(count) {
     : `${count} requests: ${admitted} admitted, ${count - admitted} refused.`;
   const { wait } = to;
   // With shares, this is the wait of the share that was refused. The next request may be of another one.
-  const then = wait > 0 && wait < Infinity && !current.shares ? ` The next request is admitted in ${seconds(wait)}.` : "";
+  const isKnown = wait > 0 && wait < Infinity && !current.shares;
+  const then = isKnown ? ` The next request is admitted in ${seconds(wait)}.` : "";
   say(outcome + then);
 }
 
@@ -359,7 +360,8 @@ function draw(time) {
   const { edges, change, since, settings: { shares } } = session;
   views.forEach((view, i) => {
     view.chart.draw(history, history.lanes[i], {
-      now: history.until, top, hasShares: shares && ALGORITHMS[i].hasShares, isLarge: view.isLarge, edges: ALGORITHMS[i].isAligned ? edges : [],
+      now: history.until, top, isLarge: view.isLarge, edges: ALGORITHMS[i].isAligned ? edges : [],
+      hasShares: shares && ALGORITHMS[i].hasShares,
       change: change && { text: change, time: since },
     }, colors);
   });

@@ -8,5 +8,6 @@ return Object.fromEntries([...document.querySelectorAll(".lane")].map((lane) => 
   const { data } = canvas.getContext("2d").getImageData(canvas.width - 14, 0, 1, canvas.height);
   const column = Array.from({ length: canvas.height }, (_, y) => hex(data.slice(4 * y, 4 * y + 3)));
   const height = (color) => column.filter((pixel) => pixel === style.getPropertyValue(color).trim()).length;
-  return [lane.dataset.algorithm, Object.fromEntries(Object.entries(NAMES).map(([name, color]) => [name, height(color)]))];
+  const heights = Object.entries(NAMES).map(([name, color]) => [name, height(color)]);
+  return [lane.dataset.algorithm, Object.fromEntries(heights)];
 }));
