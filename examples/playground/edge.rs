@@ -84,7 +84,7 @@ pub(crate) async fn run(
                 counts.add(fired.seen);
                 batch.add(fired);
             }
-            let report = batch.report(settings, traffic.now());
+            let report = batch.report(traffic, settings).await;
             if send_line(&mut page, &report).await.is_err() {
                 return;
             }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tollgate::{Quotas, Store};
 
 use crate::report::micros;
+use crate::settings::Settings;
 
 /// The names and durations of the leases, in the order of the page. The first is off.
 pub(crate) const LEASES: [(&str, Duration); 8] = [
@@ -31,10 +32,13 @@ pub(crate) fn leases() -> Value {
 }
 
 /// Returns why a lease has no effect, or `None` if it has one.
-pub(crate) fn why_off(quotas: &Quotas, store: &dyn Store) -> Option<&'static str> {
+pub(crate) fn why_off(settings: &Settings, store: &dyn Store) -> Option<&'static str> {
     let (_, shortest) = LEASES[1];
+    let quotas = &settings.quotas;
     if !store.parts().supports_leases {
         Some("Off: the counts are in memory already. A lease needs Redis.")
+    } else if settings.shares {
+        Some("Off: a limit with shares is counted without a lease.")
     } else if quotas.iter().any(|quota| quota.limit() < MIN_LIMIT) {
         Some("Off: limits of 20 and less take no units in advance.")
     } else if longest(quotas) < shortest {

@@ -1,5 +1,5 @@
-//! The router with the limit, as in any service. Only the quotas, the key and the cost come from the page with each
-//! request. Each lease has a router of its own.
+//! The router with the limit, as in any service. Only the quotas, the key, the cost and the share come from the page
+//! with each request. Each lease has a router of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,13 @@ use crate::counted::{CountedStore, Counts};
 /// The name of the limiter: all playgrounds on one Redis share its counts.
 const NAME: &str = "playground";
 
-/// The key, quotas and cost of one request.
+/// The key, quotas, cost and share of one request.
 #[derive(Clone)]
 pub(crate) struct RequestSettings {
     pub(crate) key: Key,
     pub(crate) quotas: Quotas,
     pub(crate) cost: u32,
+    pub(crate) share: Option<&'static str>,
 }
 
 impl RequestSettings {
@@ -66,6 +67,7 @@ fn layer(store: CountedStore, name: String) -> RateLimitLayer {
         .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
         .key(key::from_fn(|parts| Some(settings(parts)?.key.clone())))
         .cost(|parts: &Parts| settings(parts).map_or(1, |settings| settings.cost))
+        .share(|parts: &Parts| settings(parts)?.share)
         .quotas_for(|_, parts| {
             let quotas = settings(parts).map(|settings| settings.quotas.clone());
             async move { quotas }

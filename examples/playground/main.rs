@@ -3,6 +3,7 @@
 //! By default it counts in memory. With a Redis, several processes share the limits:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example playground`
 //! The page then offers leases too, and draws the units that the process holds on top of those that it has used.
+//! Shares keep a part of the limit for critical requests, and bound that of batch: see `shares.rs`.
 //!
 //! Each request of the page passes a [`RateLimitLayer`](tollgate::RateLimitLayer) once per algorithm, see
 //! `limited.rs`. The page shows the response of the selected algorithm, and a chart of each.
@@ -15,6 +16,7 @@ mod local;
 mod page;
 mod report;
 mod settings;
+mod shares;
 #[path = "../support/store.rs"]
 mod store;
 mod stream;
@@ -41,7 +43,7 @@ use tokio::sync::oneshot::Receiver;
 use tollgate::ErrorKind;
 
 use settings::{Invalid, Query, Settings};
-use stream::{Pace, Streams};
+use stream::{Batch, Pace, Streams};
 use traffic::Traffic;
 
 /// Longer than the default of 100 ms. The fallback would decide a check that a busy machine delays, and no other tab
@@ -118,9 +120,9 @@ async fn request(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
 async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     let fired = shared.traffic.fire(&settings).await;
-    let now = shared.traffic.now();
-    let report = report::of(&[fired.seen], &fired.answers, &settings, now);
-    Ok(Json(report))
+    let mut batch = Batch::default();
+    batch.add(fired);
+    Ok(Json(batch.report(&shared.traffic, &settings).await))
 }
 
 /// Returns the current counts without sending a request. Invalid settings are reported with status 200 too,
@@ -131,7 +133,8 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
         Err(invalid) => return Json(json!({ "invalid": invalid.to_json() })),
     };
     let answers = shared.traffic.peek(&settings).await;
-    let mut report = report::of(&[], &answers, &settings, shared.traffic.now());
+    let now = shared.traffic.now();
+    let mut report = report::of(&[], &answers, &[], &settings, now);
     report["quotas"] = report::quotas(&settings.quotas);
     report["lease"] = shared.traffic.lease(&settings);
     report["edge_off"] = edge::why_off(&settings.quotas, settings.cost).into();

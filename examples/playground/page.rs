@@ -5,8 +5,9 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::routing::get;
+use serde_json::json;
 
-use crate::{lease, settings};
+use crate::{lease, settings, shares::SHARES};
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -39,11 +40,13 @@ pub(crate) fn router() -> Router {
     let files = FILES.map(|(path, kind, text)| (path, kind, text.to_owned()));
     let algorithms = format!("export const ALGORITHMS = {};\n", settings::algorithms());
     let leases = format!("export const LEASES = {};\n", lease::leases());
+    let shares = format!("export const SHARES = {};\n", json!(SHARES));
     files
         .into_iter()
         .chain([
             ("/algorithms.js", SCRIPT, algorithms),
             ("/leases.js", SCRIPT, leases),
+            ("/shares.js", SCRIPT, shares),
         ])
         .fold(Router::new(), |router, (path, kind, text)| {
             let headers = [

@@ -8,10 +8,16 @@ use tollgate::{DecisionView, Quotas, Rejection, RejectionReason, Source};
 
 use crate::counted::Count;
 use crate::settings::Settings;
-use crate::traffic::{Now, Seen};
+use crate::traffic::{Kept, Now, Seen};
 
-/// Reports requests, and each algorithm's counts and its decision on the last of them.
-pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: Now) -> Value {
+/// Reports requests, each algorithm's counts, and its response to the last of the requests.
+pub(crate) fn of(
+    seen: &[Seen],
+    lanes: &[Response],
+    answers: &[Response],
+    settings: &Settings,
+    now: Now,
+) -> Value {
     let requests = seen.iter().map(|seen| {
         let took = seen.ended - seen.began;
         json!([
@@ -19,19 +25,18 @@ pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: 
             took,
             seen.admitted,
             seen.from_memory,
-            seen.alone
+            seen.alone,
+            seen.share
         ])
     });
-    let lanes = answers.iter().map(lane);
-    // A check of cost 0 is no request.
-    let shown = if seen.is_empty() { &[] } else { answers };
+    let lanes = lanes.iter().map(lane);
     json!({
         "now": now.time,
         "started_at": now.started_at,
         "cost": settings.cost,
         "requests": requests.collect::<Vec<_>>(),
         "lanes": lanes.collect::<Vec<_>>(),
-        "answers": shown.iter().map(answer).collect::<Vec<_>>(),
+        "answers": answers.iter().map(answer).collect::<Vec<_>>(),
     })
 }
 
@@ -48,6 +53,7 @@ fn answer(answer: &Response) -> Value {
     json!({
         "status": answer.status().as_u16(),
         "headers": headers.collect::<Vec<_>>(),
+        "retry_after": decision_of(answer).and_then(|decision| decision.retry_after().map(micros)),
     })
 }
 
@@ -73,10 +79,13 @@ pub(crate) fn decision_of(answer: &Response) -> Option<&DecisionView> {
 
 /// The decision and the counts of one algorithm, or null if the store failed.
 ///
-/// The store counts held units as used. A decision from memory does not. Here, they are separate in both.
+/// The store counts held units as used. A decision from memory does not. Here, they are separate in both. So are the
+/// units that are kept for a share, as `held`: a limit with shares has no lease.
 fn lane(answer: &Response) -> Value {
     let count = answer.extensions().get().copied();
     let count: Count = count.unwrap_or_default();
+    let kept = answer.extensions().get().copied();
+    let Kept(kept) = kept.unwrap_or_default();
     decision_of(answer).map_or(Value::Null, |decision| {
         let held = count.held();
         let in_store = match decision.source() {
@@ -85,14 +94,13 @@ fn lane(answer: &Response) -> Value {
         };
         let used = decision
             .quotas()
-            .map(|quota| u64::from(quota.used()).saturating_sub(in_store));
+            .map(|quota| u64::from(quota.used()).saturating_sub(in_store + u64::from(kept)));
         json!({
             "used": used.collect::<Vec<_>>(),
-            "held": held,
+            "held": held + u64::from(kept),
             "sent": count.sent,
             "used_here": count.used,
             "remaining": u64::from(decision.remaining()) + in_store,
-            "retry_after": decision.retry_after().map(micros),
             "reset_after": micros(decision.reset_after()),
             "source": format!("{:?}", decision.source()),
         })

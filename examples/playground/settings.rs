@@ -7,9 +7,10 @@ use axum::Json;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tollgate::{Algorithm, ConfigError, Key, Quotas};
+use tollgate::{Algorithm, ConfigError, Key, Quota, Quotas};
 
 use crate::lease::LEASES;
+use crate::shares;
 
 /// The algorithms, in the order of the page.
 pub(crate) const ALGORITHMS: [Algorithm; 6] = [
@@ -52,11 +53,14 @@ const FACTS: [(&str, &str, bool); ALGORITHMS.len()] = [
 pub(crate) fn algorithms() -> Value {
     let facts = ALGORITHMS.iter().zip(FACTS);
     let facts = facts.map(|(algorithm, (name, promise, is_aligned))| {
+        let quota = Quota::per_second(10).with_algorithm(*algorithm);
+        let has_shares = shares::divide(quota.clone()) != quota;
         json!({
             "id": algorithm.to_string(),
             "name": name,
             "promise": promise,
             "isAligned": is_aligned,
+            "hasShares": has_shares,
         })
     });
     facts.collect()
@@ -78,6 +82,8 @@ pub(crate) struct Settings {
     pub(crate) cost: u32,
     /// The selected lease: an index into [`LEASES`].
     pub(crate) lease: usize,
+    /// Whether the limit has shares.
+    pub(crate) shares: bool,
 }
 
 impl Settings {
@@ -95,6 +101,7 @@ impl Settings {
         }
         Ok(Self {
             key: Key::from(key),
+            shares: has_shares(query.text("shares"), &quotas)?,
             quotas,
             chosen: chosen
                 .ok_or_else(|| Invalid::new("algorithm", "not an algorithm of this page"))?,
@@ -108,6 +115,10 @@ impl Settings {
         let quotas = self.quotas.iter().cloned();
         quotas
             .map(|quota| quota.with_algorithm(algorithm))
+            .map(|quota| match self.shares {
+                true => shares::divide(quota),
+                false => quota,
+            })
             .collect()
     }
 }
@@ -120,11 +131,13 @@ fn quotas(text: &str) -> Result<Quotas, Invalid> {
         let rule = format!("enter at most {MAX_QUOTAS} quotas");
         return Err(Invalid::new("quotas", rule));
     }
+    // Not every algorithm can count a quota with more, such as shares.
     if quotas
         .iter()
-        .any(|quota| quota.algorithm() != Algorithm::default())
+        .any(|quota| *quota != Quota::new(quota.limit(), quota.window()))
     {
-        let rule = "select the algorithm above, and enter only LIMIT/WINDOW here";
+        let rule =
+            "select the algorithm above and the shares beside it, and enter only LIMIT/WINDOW here";
         return Err(Invalid::new("quotas", rule));
     }
     if quotas.iter().any(|quota| quota.limit() > MAX_LIMIT) {
@@ -141,6 +154,19 @@ fn lease(text: &str) -> Result<usize, Invalid> {
         None if text.is_empty() => Ok(0),
         None => Err(Invalid::new("lease", "not a lease of this page")),
         Some(lease) => Ok(lease),
+    }
+}
+
+/// Returns whether the limit has shares. Their reserves and bounds are drawn for one quota.
+fn has_shares(text: &str, quotas: &Quotas) -> Result<bool, Invalid> {
+    match text {
+        "" | "off" => Ok(false),
+        "on" if quotas.len() == 1 => Ok(true),
+        "on" => Err(Invalid::new(
+            "quotas",
+            "enter one quota to divide into shares",
+        )),
+        _ => Err(Invalid::new("shares", "select on or off")),
     }
 }
 

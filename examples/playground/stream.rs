@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::report;
 use crate::settings::{ALGORITHMS, Invalid, Query, Settings};
-use crate::traffic::{Fired, Now, Seen, Traffic};
+use crate::traffic::{Fired, Seen, Traffic};
 
 /// How often requests are sent: at 2 000 per second, ten at once.
 const TICK: Duration = Duration::from_millis(5);
@@ -107,14 +107,14 @@ pub(crate) async fn run(
         }
         if reported_at.elapsed() >= REPORT && !batch.seen.is_empty() {
             reported_at = Instant::now();
-            let report = mem::take(&mut batch).report(settings, traffic.now());
+            let report = mem::take(&mut batch).report(traffic, settings).await;
             if send_line(&mut page, &report).await.is_err() {
                 return;
             }
         }
     }
     if !batch.seen.is_empty() {
-        let report = batch.report(settings, traffic.now());
+        let report = batch.report(traffic, settings).await;
         // Fails if the page disconnected.
         let _ = send_line(&mut page, &report).await;
     }
@@ -135,8 +135,14 @@ impl Batch {
         self.answers = fired.answers;
     }
 
-    pub(crate) fn report(&self, settings: &Settings, now: Now) -> Value {
-        report::of(&self.seen, &self.answers, settings, now)
+    pub(crate) async fn report(self, traffic: &Traffic, settings: &Settings) -> Value {
+        // A decision has the numbers of the share that asked.
+        let counts = match settings.shares {
+            true => Some(traffic.peek(settings).await),
+            false => None,
+        };
+        let lanes = counts.as_ref().unwrap_or(&self.answers);
+        report::of(&self.seen, lanes, &self.answers, settings, traffic.now())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::lease::{self, LEASES};
 use crate::limited::{Limited, RequestSettings};
 use crate::report::{decision_of, micros};
 use crate::settings::{ALGORITHMS, Settings};
+use crate::shares::{SHARES, share_of};
 
 /// Sends requests and counts their outcomes.
 pub(crate) struct Traffic {
@@ -52,7 +53,13 @@ pub(crate) struct Seen {
     pub(crate) from_memory: u8,
     /// The algorithms that the store did not answer for. They counted in this process alone, or not at all.
     pub(crate) alone: u8,
+    /// An index into [`SHARES`], if the limit has shares.
+    pub(crate) share: Option<usize>,
 }
+
+/// The units that are kept for a share, and that it has not used.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Kept(pub(crate) u32);
 
 impl Fired {
     /// Returns the response of one algorithm.
@@ -87,9 +94,10 @@ impl Traffic {
     /// Sends a request and counts it.
     pub(crate) async fn fire(&self, settings: &Settings) -> Fired {
         let began = self.time();
-        let answers = self.ask(settings, settings.cost).await;
+        let sent = self.asked.fetch_add(1, Ordering::Relaxed);
+        let share = settings.shares.then(|| share_of(sent));
+        let answers = self.ask(settings, settings.cost, share).await;
         let ended = self.time();
-        self.asked.fetch_add(1, Ordering::Relaxed);
         let (mut admitted, mut from_memory, mut alone) = (0, 0, 0);
         for (algorithm, answer) in answers.iter().enumerate() {
             if answer.status().is_success() {
@@ -110,13 +118,28 @@ impl Traffic {
             admitted,
             from_memory,
             alone,
+            share,
         };
         Fired { seen, answers }
     }
 
     /// Sends a request of cost 0, which reads the counts and charges nothing.
+    ///
+    /// With shares, the decision is about a request without a share, which may not use what is kept for critical ones.
+    /// A second request, of that share, reads how many units that are.
     pub(crate) async fn peek(&self, settings: &Settings) -> Vec<Response> {
-        self.ask(settings, 0).await
+        let mut answers = self.ask(settings, 0, None).await;
+        if settings.shares {
+            let critical = self.ask(settings, 0, Some(0)).await;
+            for (answer, critical) in answers.iter_mut().zip(critical) {
+                let own = decision_of(answer).map_or(0, |decision| decision.remaining());
+                let critical = decision_of(&critical).and_then(|decision| decision.quotas().next());
+                let critical = critical.filter(|quota| quota.share().is_some());
+                let kept = critical.map_or(0, |quota| quota.remaining().saturating_sub(own));
+                answer.extensions_mut().insert(Kept(kept));
+            }
+        }
+        answers
     }
 
     /// Returns the time until the next edge of aligned windows, or `None` if the store does not answer. A fixed window
@@ -126,6 +149,7 @@ impl Traffic {
             key: Key::from("edge").and(&settings.key),
             quotas: settings.counted_by(Algorithm::FixedWindow),
             cost: 1,
+            share: None,
         };
         let router = self.limited[0].router.clone();
         let Ok(answer) = router.oneshot(request.into_request()).await;
@@ -134,7 +158,7 @@ impl Traffic {
         is_known.then(|| decision.reset_after())
     }
 
-    async fn ask(&self, settings: &Settings, cost: u32) -> Vec<Response> {
+    async fn ask(&self, settings: &Settings, cost: u32, share: Option<usize>) -> Vec<Response> {
         let limited = self.limited(settings);
         let answers = ALGORITHMS.map(async |algorithm| {
             let (key, quotas) = (settings.key.clone(), settings.counted_by(algorithm));
@@ -142,6 +166,7 @@ impl Traffic {
                 key: key.clone(),
                 quotas: quotas.clone(),
                 cost,
+                share: share.map(|share| SHARES[share]),
             };
             let answer = limited.router.clone().oneshot(request.into_request());
             let Ok(mut answer) = answer.await;
@@ -158,7 +183,7 @@ impl Traffic {
 
     /// Returns the router with the selected lease, or that without a lease if the lease has no effect.
     fn limited(&self, settings: &Settings) -> &Limited {
-        match lease::why_off(&settings.quotas, &*self.store) {
+        match lease::why_off(settings, &*self.store) {
             None => &self.limited[settings.lease],
             Some(_) => &self.limited[0],
         }
@@ -167,7 +192,7 @@ impl Traffic {
     /// Returns which leases have an effect, for the page.
     pub(crate) fn lease(&self, settings: &Settings) -> Value {
         json!({
-            "off": lease::why_off(&settings.quotas, &*self.store),
+            "off": lease::why_off(settings, &*self.store),
             "longest": micros(lease::longest(&settings.quotas)),
         })
     }

@@ -443,6 +443,56 @@ async fn the_playground_says_why_a_lease_has_no_effect() {
 }
 
 #[tokio::test]
+async fn the_playground_keeps_units_for_critical_requests_where_a_limit_has_shares() {
+    let server = RedisServer::start();
+    for store in ["memory:".to_owned(), server.url()] {
+        let mut example = Example::start("playground", &store);
+        let url = format!("http://{}", example.address());
+        let client = Client::new();
+        let settings = "quotas=20/hour&algorithm=gcra&key=ada&cost=1&shares=on";
+        // The requests of each share that the log, buckets and the fixed window admit.
+        let (mut sent, mut admitted) = ([0; 3], [[0; 3]; 3]);
+        for _ in 0..30 {
+            let report = told(client.post(format!("{url}/send?{settings}"))).await;
+            let request = &report["requests"][0];
+            let share = usize::try_from(request[5].as_u64().expect("a share")).expect("an index");
+            sent[share] += 1;
+            for (algorithm, admitted) in [0, 2, 5].into_iter().zip(&mut admitted) {
+                admitted[share] += request[2].as_u64().expect("bits") >> algorithm & 1;
+                // What is kept is reported apart from what is used, whoever asked.
+                let kept = if algorithm == 5 { 0 } else { 4 - admitted[0] };
+                let lane = &report["lanes"][algorithm];
+                assert_eq!(lane["used"][0], admitted.iter().sum::<u64>(), "{report}");
+                assert_eq!(lane["held"], kept, "{report}");
+            }
+        }
+        assert_eq!(sent, [3, 18, 9]);
+        assert_eq!(admitted, [[3, 10, 6], [3, 10, 6], [2, 12, 6]]);
+
+        let look = async |settings: &str| {
+            told(client.get(format!(
+                "{url}/peek?algorithm=gcra&key=ada&cost=1&{settings}"
+            )))
+            .await
+        };
+        let off = look("quotas=5000/hour&shares=on").await["lease"]["off"].take();
+        let why = if store == "memory:" {
+            "needs Redis"
+        } else {
+            "with shares"
+        };
+        assert!(off.as_str().is_some_and(|off| off.contains(why)), "{off}");
+        for (wrong, field) in [
+            ("quotas=20/hour, 5/minute&shares=on", "quotas"),
+            ("quotas=20/hour critical>=4", "quotas"),
+            ("quotas=20/hour&shares=3", "shares"),
+        ] {
+            assert_eq!(look(wrong).await["invalid"]["field"], field, "{wrong}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_playground_is_for_its_own_page_on_this_machine_and_bounded() {
     let mut example = Example::start("playground", "memory:");
     let url = format!("http://{}", example.address());

@@ -6,6 +6,7 @@ mod frames;
 mod insight;
 mod reading;
 mod screenshot;
+mod shares;
 
 use std::time::Duration;
 

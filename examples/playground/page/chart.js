@@ -10,7 +10,8 @@ export const PAD = 10;
 const FULL_LENGTH = 500;
 
 const NAMES = [
-  "ink", "soft", "grid", "band", "edge", "admitted", "within", "refused", "beyond", "used", "held", "alone", "card",
+  "ink", "soft", "grid", "band", "edge", "admitted", "within", "refused", "beyond", "used", "held", "alone",
+  "card", "batch",
 ];
 
 /** The height of the strip above a large chart, which names the window. */
@@ -145,14 +146,14 @@ function eachBin({ history, view, x }, point) {
 
 /** Where the trailing window has units that this process counted alone, only the outline is drawn: it is not exact. */
 function drawCurves(plot) {
-  const { context, lane, colors, floor, y } = plot;
+  const { context, lane, view, colors, floor, y } = plot;
   const exact = (slot) => (lane.mixed[slot] ? 0 : lane.trailing[slot]);
-  const area = (color, base, most) => {
+  const area = (color, base, ratioOf) => {
     context.fillStyle = color;
     context.beginPath();
     context.moveTo(0, base);
     eachBin(plot, (left, right, slot) => {
-      const at = y(Math.min(exact(slot), most));
+      const at = y(ratioOf(slot));
       context.lineTo(left, at);
       context.lineTo(right, at);
     });
@@ -181,23 +182,30 @@ function drawCurves(plot) {
     context.beginPath();
     context.rect(0, 0, plot.width, y(1));
     context.clip();
-    area(colors.beyond, y(1), Infinity);
+    area(colors.beyond, y(1), exact);
     context.restore();
   }
-  area(colors.within, floor, 1);
+  const within = (slot) => Math.min(exact(slot), 1);
+  area(view.hasShares ? colors.held : colors.within, floor, within);
+  if (view.hasShares) {
+    // Critical stays on top, below what is kept for it. The bin's highest value of each share may be of another time.
+    const [, batch, other] = lane.shares.map(({ trailing }) => trailing);
+    area(colors.batch, floor, (slot) => Math.min(batch[slot] + other[slot], within(slot)));
+    area(colors.within, floor, (slot) => Math.min(other[slot], within(slot)));
+  }
   // The area alone has too little contrast.
   line(colors.admitted, 1.5, [], (slot) => (lane.mixed[slot] ? null : Math.min(lane.trailing[slot], 1)));
   line(colors.alone, 1.5, [2, 3], (slot) => (lane.mixed[slot] ? lane.trailing[slot] : null));
   line(colors.used, 1.5, [4, 2], (slot) => (lane.alone[slot] ? null : lane.used[slot]));
 }
 
-/** Hatches the units that the store has charged in advance, on top of those that are used. */
+/** Hatches the units that are held or kept, on top of those that are used. */
 function drawHeld(plot) {
   const { context, lane, colors, floor, y } = plot;
   const band = new Path2D();
   const edge = new Path2D();
   eachBin(plot, (left, right, slot) => {
-    if (lane.held[slot] === 0) return;
+    if (lane.held[slot] === 0 || lane.alone[slot]) return;
     const top = y(lane.used[slot] + lane.held[slot]);
     band.rect(left, top, right - left, y(lane.used[slot]) - top);
     edge.moveTo(left, top);

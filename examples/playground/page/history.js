@@ -13,7 +13,10 @@ const slot = (bin) => ((bin % RING) + RING) % RING;
 
 /** One algorithm. */
 class Lane {
-  constructor(quotas) {
+  /** `shares`: how many shares are counted apart. */
+  constructor(quotas, shares) {
+    /** The requests of each share. */
+    this.shares = Array.from({ length: shares }, () => new Lane(quotas, 0));
     this.trailings = quotas.map((quota) => new Trailing(quota));
     /** The units in the trailing window of each quota when a bin began. */
     this.starts = quotas.map(() => new Float64Array(RING));
@@ -23,7 +26,7 @@ class Lane {
     /** The most units in the trailing window, and the units used by the store's count, as fractions of the limit. */
     this.trailing = new Float32Array(RING);
     this.used = new Float32Array(RING);
-    /** The units that the process holds beyond those, as a fraction of the limit. */
+    /** The units that the process holds, or that are kept for a share, beyond those: as a fraction of the limit. */
     this.held = new Float32Array(RING);
     /** Whether the store did not answer in a bin, so that this process counted alone. */
     this.alone = new Uint8Array(RING);
@@ -55,7 +58,7 @@ class Lane {
   }
 
   advance(now) {
-    for (const trailing of this.trailings) trailing.advance(now);
+    for (const part of [...this.trailings, ...this.shares]) part.advance(now);
   }
 
   /** Opens the bin that begins at `time`. */
@@ -72,6 +75,15 @@ class Lane {
       this.starts[i][at] = units;
       this.#raise(bin, i, units);
     });
+    for (const share of this.shares) share.open(bin, time);
+  }
+
+  /** Counts a request that was decided in `bin`. */
+  count(bin, began, isAdmitted, cost, history) {
+    const outcome = isAdmitted ? "admitted" : "refused";
+    this[outcome][slot(bin)] += 1;
+    this.totals[outcome] += 1;
+    if (isAdmitted) this.#charge(bin, began, cost, history);
   }
 
   /** Notes that a request in `bin` was decided without the store. */
@@ -88,7 +100,7 @@ class Lane {
    * Adds a request that was admitted in `bin`. Reports are late, so later bins may be drawn already. The request
    * counts in those too, until its window ends.
    */
-  charge(bin, began, cost, { last, until, bin: width }) {
+  #charge(bin, began, cost, { last, until, bin: width }) {
     this.trailings.forEach((trailing, i) => {
       const starts = this.starts[i];
       for (let next = bin + 1; next <= last && next * width < began + trailing.window; next++) {
@@ -145,11 +157,11 @@ class Lane {
 }
 
 export class History {
-  constructor(quotas, span, lanes) {
+  constructor(quotas, span, lanes, shares = 0) {
     this.quotas = quotas;
     this.span = span;
     this.bin = span / BINS;
-    this.lanes = Array.from({ length: lanes }, () => new Lane(quotas));
+    this.lanes = Array.from({ length: lanes }, () => new Lane(quotas, shares));
     this.asked = 0;
     /** The bins are complete up to this time. */
     this.until = 0;
@@ -198,17 +210,16 @@ export class History {
     });
   }
 
-  #request(began, ended, [admitted, fromMemory, alone], cost) {
+  #request(began, ended, [admitted, fromMemory, alone, share], cost) {
     this.advance(ended);
     const bin = this.#binOf(ended);
     this.asked += 1;
     this.lanes.forEach((lane, i) => {
-      const passed = (admitted >> i) & 1;
-      lane[passed ? "admitted" : "refused"][slot(bin)] += 1;
-      lane.totals[passed ? "admitted" : "refused"] += 1;
+      const passed = ((admitted >> i) & 1) === 1;
       lane.fromMemory += (fromMemory >> i) & 1;
-      if ((alone >> i) & 1) lane.standAlone(bin, began, passed === 1, this);
-      if (passed) lane.charge(bin, began, cost, this);
+      if ((alone >> i) & 1) lane.standAlone(bin, began, passed, this);
+      lane.count(bin, began, passed, cost, this);
+      lane.shares[share]?.count(bin, began, passed, cost, this);
     });
   }
 

@@ -27,5 +27,4 @@ export function showLease({ off, longest }) {
   const isCut = LEASES[select.selectedIndex].micros > longest;
   const cut = `Cut to ${longest / 1000} ms, a tenth of the shortest window`;
   write(byId("lease-hint"), off ?? (isCut ? cut : HINT));
-  byId("legend-held").hidden = !isLeased();
 }

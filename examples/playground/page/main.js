@@ -4,14 +4,14 @@ import { ALGORITHMS } from "./algorithms.js";
 import { PAD, palette, ticks } from "./chart.js";
 import { Verdict, showEdge } from "./edge.js";
 import { LaneView } from "./lane.js";
-import { showLease } from "./lease.js";
+import { isLeased, showLease } from "./lease.js";
 import {
   Gauges, say, showAnswer, showErrors, showNumbers, showSources, showState, showStore,
 } from "./readout.js";
 import * as server from "./server.js";
 import { Session, serverNow } from "./session.js";
 import * as settings from "./settings.js";
-import { multiple, number, seconds } from "./text.js";
+import { multiple, number, seconds, write } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -27,7 +27,7 @@ const TYPING_PAUSE = 250;
 /** Milliseconds between two updates of the text. Charts update with each frame. */
 const TEXT_EVERY = 100;
 
-/** The limit, key and lease that the page shows, with their history. */
+/** The limit, shares, key and lease that the page shows, with their history. */
 let session = null;
 let gauges = null;
 /** Whether the form is valid. */
@@ -62,14 +62,14 @@ function showLast() {
 // Settings.
 
 /** The settings whose counts and charts are their own, and their names. */
-const COUNTED_APART = { quotas: "limit", key: "key", lease: "lease" };
+const COUNTED_APART = { quotas: "limit", shares: "shares", key: "key", lease: "lease" };
 
 /** Returns the names of the fields with other values. */
 const changed = (fields, before, now) => Object.keys(fields).filter((field) => before[field] !== now[field]);
 
 /**
- * Applies the form. A new limit, key or lease starts a new session; a new algorithm or cost does not. A running stream
- * goes on with the new settings.
+ * Applies the form. A new limit, key or lease, and other shares start a new session; a new algorithm or cost does not.
+ * A running stream goes on with the new settings.
  */
 async function apply() {
   const current = settings.read();
@@ -86,6 +86,7 @@ async function apply() {
     }
     session.settings = current;
     showLease(report.lease);
+    showLegend();
     edgeOff = report.edge_off;
     valid = true;
     take(report, session);
@@ -100,6 +101,15 @@ async function apply() {
   } catch (error) {
     fail(error);
   }
+}
+
+/** Shows what the hatching of the charts means. */
+function showLegend() {
+  const { shares } = session.settings;
+  byId("shares-hint").hidden = !shares;
+  byId("legend-held").hidden = !shares && !isLeased();
+  const text = shares ? "kept for critical, not used yet" : "units held: taken in advance, not used yet";
+  write(byId("legend-held").lastElementChild, text);
 }
 
 function fail(error) {
@@ -176,7 +186,9 @@ async function send(count) {
     ? (admitted === 1 ? "Admitted." : "Refused.")
     : `${count} requests: ${admitted} admitted, ${count - admitted} refused.`;
   const { wait } = to;
-  const then = wait > 0 && wait < Infinity ? ` The next request is admitted in ${seconds(wait)}.` : "";
+  // With shares, this is the wait of the share that was refused. The next request may be of another one.
+  const isKnown = wait > 0 && wait < Infinity && !current.shares;
+  const then = isKnown ? ` The next request is admitted in ${seconds(wait)}.` : "";
   say(outcome + then);
 }
 
@@ -345,10 +357,11 @@ function draw(time) {
   if (quiet && wasQuiet && time - drawn < 1_000) return;
   drawn = time;
   const top = history.peak > 1.15 ? Math.max(2.15, history.peak * 1.05) : 1.2;
-  const { edges, change, since } = session;
+  const { edges, change, since, settings: { shares } } = session;
   views.forEach((view, i) => {
     view.chart.draw(history, history.lanes[i], {
       now: history.until, top, isLarge: view.isLarge, edges: ALGORITHMS[i].isAligned ? edges : [],
+      hasShares: shares && ALGORITHMS[i].hasShares,
       change: change && { text: change, time: since },
     }, colors);
   });
@@ -356,9 +369,9 @@ function draw(time) {
 
 function showText() {
   if (!session) return;
-  const { history, quotas, chosen, compared } = session;
+  const { history, quotas, chosen, compared, settings: { shares } } = session;
   const { decision, fromMemory, sent } = history.lanes[chosen];
-  if (decision) gauges.show(ALGORITHMS[chosen].name, decision);
+  if (decision) gauges.show(ALGORITHMS[chosen].name, decision, shares);
   showNumbers(decision, session.wait, history.asked);
   showSources(decision, fromMemory, sent);
   views.forEach((view, i) => view.showCounts(history.lanes[i]));
@@ -393,7 +406,7 @@ function onSubmit(form, action) {
 
 settings.fill();
 let typing;
-for (const field of ["algorithm", "lease"]) byId(field).addEventListener("change", apply);
+for (const field of ["algorithm", "shares", "lease"]) byId(field).addEventListener("change", apply);
 for (const field of ["quotas", "key", "cost"]) {
   byId(field).addEventListener("input", () => {
     clearTimeout(typing);

@@ -103,12 +103,12 @@ export class Gauges {
     return new Gauges(quotas);
   }
 
-  /** Shows the counts of one algorithm. */
-  show(algorithm, { used, held, source }) {
+  /** Shows the counts of one algorithm. `isKept`: whether units are held because they are kept for a share. */
+  show(algorithm, { used, held, source }, isKept) {
     this.bars.forEach(({ text, name, limit, count, fill, rest }, i) => {
       write(name, `${text}, ${algorithm}`);
       const alone = source === "Fallback" ? " in this process" : "";
-      const granted = held > 0 ? `, ${number(held)} held` : alone;
+      const granted = held > 0 ? `, ${number(held)} ${isKept ? "kept" : "held"}` : alone;
       write(count, `${number(used[i])} of ${number(limit)} used${granted}`);
       const part = (units) => (limit > 0 ? Math.min(1, units / limit) : 1);
       fill.style.transform = `scaleX(${part(used[i])})`;

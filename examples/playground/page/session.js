@@ -1,7 +1,8 @@
-// One limit, key and lease on the page: its history, and the next times at which units return.
+// One limit, with or without shares, key and lease on the page: its history, and the next times at which units return.
 
 import { ALGORITHMS } from "./algorithms.js";
 import { History } from "./history.js";
+import { SHARES } from "./shares.js";
 
 /** The fixed window, whose units all return at the edge of an aligned window. */
 const FIXED = ALGORITHMS.findIndex(({ id }) => id === "fixed-window");
@@ -48,7 +49,7 @@ export class Session {
     /** Whether a burst across an edge was sent. */
     this.isCrossed = false;
     this.quotas = quotas;
-    this.history = new History(quotas, spanOf(quotas), ALGORITHMS.length);
+    this.history = new History(quotas, spanOf(quotas), ALGORITHMS.length, settings.shares ? SHARES.length : 0);
     /** When to retry the last refused request, by algorithm. */
     this.retryAt = ALGORITHMS.map(() => null);
     /** The end of an aligned window, if known. */
@@ -69,9 +70,9 @@ export class Session {
     const last = report.requests.at(-1);
     report.lanes.forEach((decision, i) => {
       if (!decision) return;
-      if (last) this.retryAt[i] = (last[2] >> i) & 1 ? null : after(report.now, decision.retry_after);
-      // Units may have been returned elsewhere.
-      else if (decision.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
+      if (last) this.retryAt[i] = (last[2] >> i) & 1 ? null : after(report.now, report.answers[i].retry_after);
+      // Units may have been returned elsewhere. With shares, another share may get them.
+      else if (!this.settings.shares && decision.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
     });
     const fixed = report.lanes[FIXED];
     // The windows of the process itself have other edges.

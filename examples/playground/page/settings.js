@@ -4,14 +4,15 @@ import { ALGORITHMS } from "./algorithms.js";
 import { fillLeases, isLease } from "./lease.js";
 import { query } from "./server.js";
 
-const FIELDS = ["algorithm", "quotas", "key", "cost", "lease"];
+/** Fields that are left out if they are off. */
+const OPTIONS = ["lease", "shares"];
+const FIELDS = ["algorithm", "quotas", "key", "cost", ...OPTIONS];
 const byId = (id) => document.getElementById(id);
 
-/** Returns the settings. Without a lease, there is none among them. */
+/** Returns the settings that are not off. */
 export function read() {
-  const all = Object.fromEntries(FIELDS.map((field) => [field, byId(field).value]));
-  const { lease, ...others } = all;
-  return lease === "off" ? others : all;
+  const all = FIELDS.map((field) => [field, byId(field).value]);
+  return Object.fromEntries(all.filter(([field, value]) => value !== "off" || !OPTIONS.includes(field)));
 }
 
 /** Fills the form from the URL. */
@@ -19,7 +20,9 @@ export function fill() {
   const options = ALGORITHMS.map(({ id, name }) => new Option(name, id));
   byId("algorithm").replaceChildren(...options);
   fillLeases();
-  const isKnown = { algorithm: (value) => ALGORITHMS.some(({ id }) => id === value), lease: isLease };
+  const isKnown = {
+    algorithm: (value) => ALGORITHMS.some(({ id }) => id === value), lease: isLease, shares: (value) => value === "on",
+  };
   const query = new URLSearchParams(location.search);
   for (const field of FIELDS) {
     const value = query.get(field);

@@ -34,7 +34,7 @@ for (const element of document.querySelectorAll("body *")) {
 const style = getComputedStyle(document.documentElement);
 const color = (name) => style.getPropertyValue(name).trim();
 const onGround = (name) => Math.min(contrast(name, color("--card")), contrast(name, color("--band")));
-for (const name of ["--admitted", "--refused", "--beyond", "--used", "--held"]) found[name] = onGround(color(name));
+for (const name of ["--admitted", "--refused", "--beyond", "--used", "--held", "--batch"]) found[name] = onGround(color(name));
 // What is drawn over the area of the trailing window, and around it.
 for (const name of ["--admitted", "--used"]) found[`${name} within`] = contrast(color(name), color("--within"));
 

@@ -12,7 +12,7 @@ async fn all_of_it_can_be_done_by_keyboard() {
     let tab = String::from(char::from(Key::Tab));
     let mut order = Vec::new();
     page.browser.run("document.activeElement.blur()").await;
-    for _ in 0..15 {
+    for _ in 0..16 {
         let focused = page
             .browser
             .client
@@ -46,6 +46,7 @@ async fn all_of_it_can_be_done_by_keyboard() {
         "Fixed window",
         "reset",
         "algorithm",
+        "shares",
         "quotas",
         "key",
         "cost",
@@ -111,7 +112,7 @@ async fn violations(page: &Playground) -> serde_json::Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn axe_finds_nothing_in_any_colors_and_at_any_width() {
     let redis = RedisServer::start();
-    let page = Playground::start_on(&redis.url(), "quotas=5/minute").await;
+    let page = Playground::start_on(&redis.url(), "quotas=5/minute&shares=on").await;
     page.browser.click("#send-burst").await;
     page.browser
         .until("#status", |text| text.contains("30 requests"))
@@ -174,6 +175,7 @@ async fn each_control_has_a_name_that_tells_what_it_is_for() {
         ("link", "Open another tab"),
         ("combobox", "Algorithm"),
         ("combobox", "Lease"),
+        ("combobox", "Shares"),
         ("textbox", "Quotas"),
         ("textbox", "Key"),
         ("spinbutton", "Cost per request"),
