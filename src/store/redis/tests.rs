@@ -453,7 +453,7 @@ fn a_call_is_never_earlier_than_the_newest_value_that_it_reads() {
         (log.clone(), T),
         (Quota::per_minute(5_000), T),
         (log.clone().shares(shares.clone()), T),
-        (log.clone().soft(), T),
+        (log.soft(), T),
         (buckets.clone(), T - T % 100_000),
         (buckets.shares(shares), T - T % 100_000),
         (of(Algorithm::SortedSetLog), T),
