@@ -7,6 +7,7 @@ mod support;
 
 #[path = "../checks/contention/adversary.rs"]
 mod adversary;
+mod keys;
 mod kits;
 mod offer;
 mod permissions;
