@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn the_probe_has_a_key_as_proxies_ask_for() {
-        let arguments: Vec<_> = probe().args_iter().collect();
+        let probe = probe();
+        let arguments: Vec<_> = probe.args_iter().collect();
         let [_, _, Arg::Simple(keys), Arg::Simple(_)] = arguments.as_slice() else {
             panic!("{arguments:?}");
         };
