@@ -8,6 +8,7 @@ mod support;
 #[path = "../checks/contention/adversary.rs"]
 mod adversary;
 mod clock_argument;
+mod keys;
 mod kits;
 mod offer;
 mod permissions;

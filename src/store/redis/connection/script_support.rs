@@ -54,3 +54,18 @@ pub(super) fn probe() -> Cmd {
     probe.arg("0".repeat(40)).arg(1).arg("tollgate");
     probe
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_has_a_key_as_proxies_ask_for() {
+        let probe = probe();
+        let arguments: Vec<_> = probe.args_iter().collect();
+        let [_, _, Arg::Simple(keys), Arg::Simple(_)] = arguments.as_slice() else {
+            panic!("{arguments:?}");
+        };
+        assert_eq!(*keys, b"1");
+    }
+}
