@@ -8,11 +8,8 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use super::client::Client;
 use super::connection::{AcquiredConnection, KEYLESS};
 use super::protocol::{BatchEntry, errors as error};
-use super::script::Script;
+use super::script::{Script, time_trial};
 use crate::error::Error;
-
-/// Tries TIME in a script: returns the refusal, or an empty text.
-const TRIAL: &str = "return redis.pcall('TIME').err or ''";
 
 /// A lease of slots is at least as many times as long as the error of the time that calls tell. The clocks of two callers
 /// differ by at most twice the error, and a permit is lost a fifth of the lease before its slot is free.
@@ -107,8 +104,7 @@ impl Client {
 
     /// Returns whether scripts may not run TIME, though this process may. Then calls tell the time from now on.
     async fn scripts_lack_time(&self, connection: &AcquiredConnection) -> bool {
-        let mut trial = redis::cmd("EVAL");
-        trial.arg(TRIAL).arg(1).arg(self.names.block_list());
+        let trial = time_trial(&self.names.block_list());
         let refusal = connection.send(&trial, true).await.ok();
         let refusal: Option<String> = refusal.and_then(|reply| redis::from_redis_value(reply).ok());
         let Some(refusal) = refusal.filter(|refusal| !refusal.is_empty()) else {

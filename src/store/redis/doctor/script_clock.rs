@@ -8,11 +8,9 @@ use super::report::Finding;
 use super::session::Session;
 use super::timing::ClockReading;
 use crate::store::redis::protocol::problems::{self, MissingRight};
+use crate::store::redis::script::time_trial;
 
 const TOPIC: &str = "time";
-
-/// Returns an empty text, or the error with which the server refused TIME.
-const SCRIPT: &str = "local time = redis.pcall('TIME') return time.err or ''";
 
 /// The finding if no script could be run.
 pub(super) fn not_tried(reason: &str) -> Finding {
@@ -21,12 +19,8 @@ pub(super) fn not_tried(reason: &str) -> Finding {
 
 /// Examines whether scripts may call TIME. A server may refuse it in scripts and run it outside of them.
 pub(super) async fn script_clock(session: &Session) -> Finding {
-    let mut eval = redis::cmd("EVAL");
-    // Some servers run no script without a key.
-    eval.arg(SCRIPT)
-        .arg(1)
-        .arg(session.key_names().block_list());
-    match session.query(&eval).await {
+    let trial = time_trial(&session.key_names().block_list());
+    match session.query(&trial).await {
         Ok(reply) => {
             let refusal = String::from_redis_value(reply).unwrap_or_default();
             let reading = ClockReading::take(session).await;

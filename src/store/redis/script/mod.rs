@@ -8,4 +8,4 @@ mod scripts;
 pub(super) use header::header;
 #[cfg(test)]
 pub(super) use scripts::source;
-pub(super) use scripts::{Script, Scripts};
+pub(super) use scripts::{Script, Scripts, time_trial};

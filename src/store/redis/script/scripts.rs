@@ -197,6 +197,14 @@ impl Script {
     }
 }
 
+/// Tries TIME in a script: the reply is the refusal, or an empty text. Some servers run no script without a key.
+pub(crate) fn time_trial(key: &str) -> Cmd {
+    let mut trial = redis::cmd("EVAL");
+    trial.arg("return redis.pcall('TIME').err or ''");
+    trial.arg(1).arg(key);
+    trial
+}
+
 /// Copies the keys and arguments of a call.
 fn copied(call: &Cmd, command: &str, script: &str) -> Cmd {
     let mut copy = redis::cmd(command);
