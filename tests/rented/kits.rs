@@ -31,7 +31,9 @@ async fn used(limiter: &RateLimiter, key: impl Into<Key>) -> u32 {
 
 /// The kit for stores. A store that divides its keys is asked about keys of one slot together.
 async fn conforms(offer: &Offer) {
-    let report = Conformance::new(offer.process()).run().await;
+    let mut time = offer.time();
+    let kit = Conformance::new(time.redis.clone()).clock(move |step| time.advance(step));
+    let report = kit.run().await;
     println!("{report}");
     report.assert_complete();
 }

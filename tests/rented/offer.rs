@@ -10,6 +10,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::RedisStore;
 
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::test_time::TestTime;
 
 /// The commands that Memorystore for Redis blocks, by <https://cloud.google.com/memorystore/docs/redis/product-constraints>,
 /// "Blocked Redis commands" (there, each subcommand of ACL is a line). To be stricter, MEMORY, MODULE, ROLE and the old name
@@ -79,8 +80,13 @@ impl Offer {
         }
     }
 
-    pub(crate) fn server(&mut self) -> &mut RedisServer {
-        &mut self.server
+    pub(crate) fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    /// A clock that only the test moves, and a store that lives by it.
+    pub(crate) fn time(&self) -> TestTime {
+        TestTime::at(&self.server, &self.url)
     }
 
     pub(crate) fn url(&self) -> &str {

@@ -82,7 +82,7 @@ async fn one_endpoint_has_one_circuit_breaker() {
     let store = offer.process().deadline(Duration::from_millis(200));
     let limiter = RateLimiter::new(store, Quota::per_hour(9));
     let _ = limiter.check("first").await.unwrap();
-    offer.server().kill();
+    offer.kill();
     let mut asked = 0;
     for key in 0..100 {
         let error = limiter.check(format!("key:{key}")).await.unwrap_err();
