@@ -93,10 +93,23 @@ impl Offer {
         &self.url
     }
 
-    /// The store of a process that has sent nothing yet. It is patient with a slow machine.
-    pub(crate) fn process(&self) -> RedisStore {
+    /// A store that has sent nothing yet. It is patient with a slow machine.
+    pub(crate) fn store(&self) -> RedisStore {
         let store = RedisStore::open(&self.url).expect("a URL");
         store.deadline(Duration::from_secs(10))
+    }
+
+    /// The store of a process, which is connected and has sent no check yet: on a busy machine, the first attempts to
+    /// connect may take too long.
+    pub(crate) async fn process(&self) -> RedisStore {
+        let store = self.store();
+        for _ in 0..20 {
+            match store.ping().await {
+                Ok(()) => return store,
+                Err(error) => println!("connects again: {error}"),
+            }
+        }
+        panic!("no connection");
     }
 }
 
