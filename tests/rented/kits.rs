@@ -31,7 +31,13 @@ async fn used(limiter: &RateLimiter, key: impl Into<Key>) -> u32 {
 
 /// The kit for stores. A store that divides its keys is asked about keys of one slot together.
 async fn conforms(offer: &Offer) {
-    let report = Conformance::new(offer.process()).run().await;
+    let kit = match offer.time() {
+        Some(mut time) => {
+            Conformance::new(time.redis.clone()).clock(move |step| time.advance(step))
+        }
+        None => Conformance::new(offer.process().await),
+    };
+    let report = kit.run().await;
     println!("{report}");
     report.assert_complete();
 }
@@ -43,7 +49,7 @@ async fn counts_each_key_exactly(offer: &Offer) {
     const LIMIT: u32 = 30;
     let mut tasks = Vec::new();
     for process in 0..2 {
-        let limiter = RateLimiter::new(offer.process(), Quota::per_hour(LIMIT));
+        let limiter = RateLimiter::new(offer.process().await, Quota::per_hour(LIMIT));
         for task in 0..32 {
             let limiter = limiter.clone();
             tasks.push(tokio::spawn(async move {
@@ -70,7 +76,7 @@ async fn counts_each_key_exactly(offer: &Offer) {
             *sum += of_task;
         }
     }
-    let limiter = RateLimiter::new(offer.process(), Quota::per_hour(LIMIT));
+    let limiter = RateLimiter::new(offer.process().await, Quota::per_hour(LIMIT));
     for (key, kept) in kept.iter().enumerate() {
         let used = used(&limiter, format!("key:{key}")).await;
         assert_eq!((i64::from(used), used), (*kept, LIMIT), "key {key}");
@@ -129,8 +135,8 @@ async fn decides_the_first_checks(offer: &Offer) {
     for round in 0..ROUNDS {
         // A process does not know yet how the server divides its keys. Every third sends each check alone.
         let store = match round % 3 {
-            0 => offer.process().without_batches(),
-            _ => offer.process(),
+            0 => offer.process().await.without_batches(),
+            _ => offer.process().await,
         };
         let tree = Arc::new(Tree::new(&store, [100_000; 3]));
         let single = RateLimiter::new(store, Quota::per_hour(100_000)).name("single");
@@ -158,9 +164,11 @@ async fn decides_the_first_checks(offer: &Offer) {
 /// Several processes check levels until none passes: no limit is exceeded, and what was refused is charged nowhere.
 async fn keeps_every_level(offer: &Offer) {
     let mut tasks = Vec::new();
-    let trees: Vec<_> = (0..3)
-        .map(|_| Arc::new(Tree::new(&offer.process(), [20, 60, 100])))
-        .collect();
+    let mut trees = Vec::new();
+    for _ in 0..3 {
+        let store = offer.process().await;
+        trees.push(Arc::new(Tree::new(&store, [20, 60, 100])));
+    }
     for tree in &trees {
         for task in 0..8 {
             let tree = Arc::clone(tree);
@@ -190,12 +198,11 @@ async fn keeps_every_level(offer: &Offer) {
 /// Three processes lease units of some keys: no key exceeds its limit, and what is left returns.
 async fn leases_what_it_has(offer: &Offer) {
     const LIMIT: u32 = 600;
-    let limiters: Vec<_> = (0..3)
-        .map(|_| {
-            RateLimiter::new(offer.process(), Quota::per_hour(LIMIT))
-                .lease(Duration::from_millis(500))
-        })
-        .collect();
+    let mut limiters = Vec::new();
+    for _ in 0..3 {
+        let limiter = RateLimiter::new(offer.process().await, Quota::per_hour(LIMIT));
+        limiters.push(limiter.lease(Duration::from_millis(500)));
+    }
     let mut tasks = Vec::new();
     for limiter in &limiters {
         for key in ["ada", "bob", "cem"] {
@@ -235,12 +242,10 @@ async fn leases_what_it_has(offer: &Offer) {
 /// A block of an operator and an automatic one are seen by another process, and lifted there.
 async fn blocks_in_all_processes(offer: &Offer) {
     let rule = BlockRule::refusals(20).block_for(HOUR);
-    let [here, there] = [(); 2].map(|()| {
-        let store = offer
-            .process()
-            .block_list_refresh(Duration::from_millis(50));
-        RateLimiter::new(store, Quota::per_day(1)).block_after(rule)
-    });
+    let limiter = |store: RedisStore| RateLimiter::new(store, Quota::per_day(1)).block_after(rule);
+    let refresh = Duration::from_millis(50);
+    let here = limiter(offer.process().await.fork().block_list_refresh(refresh));
+    let there = limiter(offer.process().await.fork().block_list_refresh(refresh));
     let is_blocked = async |limiter: &RateLimiter, key: &str| {
         let decision = limiter.check(key).await.unwrap();
         decision.source() == Source::Block
@@ -268,12 +273,13 @@ async fn blocks_in_all_processes(offer: &Offer) {
 async fn holds_no_more_slots_than_the_limit(offer: &Offer) {
     const LIMIT: u32 = 4;
     let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let processes = [(); 3].map(|()| {
-        let store = offer.process();
+    let mut processes = Vec::new();
+    for _ in 0..3 {
+        let store = offer.process().await;
         let tenant = RateLimiter::new(store.clone(), Quota::in_flight(LIMIT)).name("tenant");
         let user = [Quota::in_flight(3), Quota::per_hour(100_000)];
-        [RateLimiter::new(store, user).name("user"), tenant]
-    });
+        processes.push([RateLimiter::new(store, user).name("user"), tenant]);
+    }
     let mut tasks = Vec::new();
     for process in &processes {
         for task in 0..6_u64 {
@@ -348,7 +354,7 @@ fn keeps_its_promise_under_threads(offer: &Offer) {
     let broken: Vec<_> = Algorithm::ALL
         .iter()
         .filter_map(|algorithm| {
-            let store = offer.process().prefix(format!("{algorithm:?}"));
+            let store = offer.store().prefix(format!("{algorithm:?}"));
             let outcome = traffic.run(*algorithm, &store, |_| {
                 let mut runtime = tokio::runtime::Builder::new_current_thread();
                 Runtime(runtime.enable_all().build().unwrap())

@@ -10,6 +10,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::RedisStore;
 
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::test_time::TestTime;
 use crate::support::timeless::TimelessServer;
 
 /// The commands that Memorystore for Redis blocks, by <https://cloud.google.com/memorystore/docs/redis/product-constraints>,
@@ -111,10 +112,19 @@ impl Offer {
         }
     }
 
-    pub(crate) fn server(&mut self) -> &mut RedisServer {
+    pub(crate) fn kill(&mut self) {
         match &mut self.server {
-            Server::Plain(server) => server,
-            Server::Timeless(server) => server.server_mut(),
+            Server::Plain(server) => server.kill(),
+            Server::Timeless(server) => server.kill(),
+        }
+    }
+
+    /// A clock that only the test moves, and a store that lives by it. None if the store tells the time: then it lives by
+    /// the clock of the server.
+    pub(crate) fn time(&self) -> Option<TestTime> {
+        match &self.server {
+            Server::Plain(server) => Some(TestTime::at(server, &self.url)),
+            Server::Timeless(_) => None,
         }
     }
 
@@ -122,10 +132,23 @@ impl Offer {
         &self.url
     }
 
-    /// The store of a process that has sent nothing yet. It is patient with a slow machine.
-    pub(crate) fn process(&self) -> RedisStore {
+    /// A store that has sent nothing yet. It is patient with a slow machine.
+    pub(crate) fn store(&self) -> RedisStore {
         let store = RedisStore::open(&self.url).expect("a URL");
         store.deadline(Duration::from_secs(10))
+    }
+
+    /// The store of a process, which is connected and has sent no check yet: on a busy machine, the first attempts to
+    /// connect may take too long.
+    pub(crate) async fn process(&self) -> RedisStore {
+        let store = self.store();
+        for _ in 0..20 {
+            match store.ping().await {
+                Ok(()) => return store,
+                Err(error) => println!("connects again: {error}"),
+            }
+        }
+        panic!("no connection");
     }
 }
 

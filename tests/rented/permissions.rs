@@ -79,10 +79,14 @@ async fn the_doctor_finds_no_fault_with_any_offer() {
 #[tokio::test]
 async fn one_endpoint_has_one_circuit_breaker() {
     let mut offer = Offer::one_endpoint_by_slot();
-    let store = offer.process().deadline(Duration::from_millis(200));
+    let store = offer
+        .process()
+        .await
+        .fork()
+        .deadline(Duration::from_millis(200));
     let limiter = RateLimiter::new(store, Quota::per_hour(9));
     let _ = limiter.check("first").await.unwrap();
-    offer.server().kill();
+    offer.kill();
     let mut asked = 0;
     for key in 0..100 {
         let error = limiter.check(format!("key:{key}")).await.unwrap_err();

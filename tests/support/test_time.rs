@@ -50,8 +50,13 @@ pub(crate) struct TestTime {
 impl TestTime {
     /// The time of a server, on which this leaves nothing else.
     pub(crate) fn new(server: &RedisServer) -> Self {
+        Self::at(server, &server.url())
+    }
+
+    /// The same, with the URL of its store.
+    pub(crate) fn at(server: &RedisServer, url: &str) -> Self {
         let (clock, local) = (TestClock::new(), TestClock::new());
-        let redis = RedisStore::open(&server.url()).expect("a URL");
+        let redis = RedisStore::open(url).expect("a URL");
         let mut time = Self {
             memory: MemoryStore::with_clock(clock.clone()),
             redis: redis

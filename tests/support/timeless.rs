@@ -63,9 +63,8 @@ impl TimelessServer {
         &self.server
     }
 
-    /// The same, to end it.
-    pub(crate) fn server_mut(&mut self) -> &mut RedisServer {
-        &mut self.server
+    pub(crate) fn kill(&mut self) {
+        self.server.kill();
     }
 
     pub(crate) fn port(&self) -> u16 {

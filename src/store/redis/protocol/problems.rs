@@ -181,7 +181,9 @@ pub(crate) fn is_unknown_command(message: &str) -> bool {
     let texts = [
         "unknown command",
         "unknown subcommand",
+        // In scripts, a fork names itself.
         "unknown redis command",
+        "unknown redict command",
     ];
     texts.iter().any(|text| message.contains(text))
 }
@@ -498,6 +500,10 @@ mod tests {
             (
                 "ERR command eval not support for normal user",
                 "minor version",
+            ),
+            (
+                "ERR Unknown Redict command called from script",
+                "lacks or renames it",
             ),
             (
                 "ERR This instance has Lua scripting support disabled",
