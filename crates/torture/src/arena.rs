@@ -8,10 +8,10 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::case::{Case, KEY, LIMIT};
-use crate::contestant::{Contestant, Failure, Offer, Setup, Verdict};
+use crate::contestant::{Contestant, Failure, Offer, Reply, Setup, Verdict};
 use crate::entry::Entry;
-use crate::history::{Action, Outcome, Recorder, micros};
-use crate::protocol::Program;
+use crate::external::Program;
+use crate::history::{Action, Event, Outcome, Recorder, micros};
 use crate::random::Random;
 use crate::server::{Clock, Server};
 
@@ -82,7 +82,7 @@ impl Arena<'_> {
 
     pub(crate) fn caller<'b>(&'b self, id: u64, contestant: &'b dyn Contestant) -> Caller<'b> {
         Caller {
-            arena_runtime: &self.runtime,
+            runtime: &self.runtime,
             recorder: &self.recorder,
             contestant,
             id,
@@ -147,7 +147,7 @@ pub(crate) fn url(server: &Option<Server>) -> String {
 
 /// One caller. It makes one call at a time, and records it.
 pub(crate) struct Caller<'a> {
-    arena_runtime: &'a Handle,
+    runtime: &'a Handle,
     recorder: &'a Recorder,
     contestant: &'a dyn Contestant,
     pub(crate) id: u64,
@@ -190,25 +190,18 @@ impl Caller<'_> {
         cost: u32,
         time: Duration,
     ) -> Result<Checked, Failure> {
-        let mut event = self.recorder.event(self.id, key, Action::Check(cost));
-        let call = self.contestant.check(key, cost);
-        let reply = self
-            .arena_runtime
-            .block_on(async { timeout(time, call).await });
-        let (outcome, result) = match reply {
-            Ok(Ok(verdict)) if verdict.admitted => (Outcome::Admitted, Ok(verdict)),
-            Ok(Ok(verdict)) => (
-                Outcome::Refused(verdict.retry_after.map(micros)),
-                Ok(verdict),
-            ),
-            Ok(Err(error)) => (Outcome::Failed(error.to_string()), Err(error)),
-            Err(_) if time < PATIENCE => (Outcome::Cancelled, Err(Failure::new("cancelled"))),
-            Err(_) => (
-                Outcome::Failed("no answer".to_owned()),
-                Err(Failure::new("no answer")),
-            ),
-        };
-        self.recorder.end(&mut event, outcome);
+        let call = || self.contestant.check(key, cost);
+        let (event, result) =
+            self.call(
+                key,
+                Action::Check(cost),
+                time,
+                call,
+                |verdict| match verdict.admitted {
+                    true => Outcome::Admitted,
+                    false => Outcome::Refused(verdict.retry_after.map(micros)),
+                },
+            );
         let checked = result.map(|verdict| Checked {
             event: event.id,
             verdict,
@@ -229,57 +222,57 @@ impl Caller<'_> {
         checked
     }
 
+    /// Gives units of an admitted check back.
     pub(crate) fn refund(&mut self, key: &str, checked: &Checked, units: u32) {
-        let action = Action::Refund {
-            of: checked.event,
-            units,
-        };
-        let mut event = self.recorder.event(self.id, key, action);
-        let call = self.contestant.refund(key, checked.receipt, units);
-        let outcome = match self
-            .arena_runtime
-            .block_on(async { timeout(PATIENCE, call).await })
-        {
-            Ok(Ok(())) => Outcome::Done,
-            Ok(Err(error)) => Outcome::Failed(error.to_string()),
-            Err(_) => Outcome::Failed("no answer".to_owned()),
-        };
-        self.recorder.end(&mut event, outcome);
+        let of = checked.event;
+        let call = || self.contestant.refund(key, checked.receipt, units);
+        let done = |()| Outcome::Done;
+        let (event, _) = self.call(key, Action::Refund { of, units }, PATIENCE, call, done);
         self.recorder.keep(event);
     }
 
     /// Tries to take a slot. Returns the number of the event, and the slot.
     pub(crate) fn acquire(&mut self, key: &str, time: Option<Duration>) -> Option<(u64, u64)> {
-        let mut event = self.recorder.event(self.id, key, Action::Acquire);
-        let call = self.contestant.acquire(key);
         let time = time.unwrap_or(PATIENCE);
-        let reply = self
-            .arena_runtime
-            .block_on(async { timeout(time, call).await });
-        let (outcome, slot) = match reply {
-            Ok(Ok(Some(slot))) => (Outcome::Admitted, Some((event.id, slot))),
-            Ok(Ok(None)) => (Outcome::Refused(None), None),
-            Ok(Err(error)) => (Outcome::Failed(error.to_string()), None),
-            Err(_) => (Outcome::Cancelled, None),
-        };
-        self.recorder.end(&mut event, outcome);
+        let call = || self.contestant.acquire(key);
+        let (event, slot) = self.call(key, Action::Acquire, time, call, |slot| match slot {
+            Some(_) => Outcome::Admitted,
+            None => Outcome::Refused(None),
+        });
+        let number = event.id;
         self.recorder.keep(event);
-        slot
+        Some((number, slot.ok()??))
     }
 
     pub(crate) fn release(&mut self, key: &str, (of, slot): (u64, u64)) {
-        let mut event = self.recorder.event(self.id, key, Action::Release { of });
-        let call = self.contestant.release(key, slot);
-        let outcome = match self
-            .arena_runtime
-            .block_on(async { timeout(PATIENCE, call).await })
-        {
-            Ok(Ok(())) => Outcome::Done,
+        let call = || self.contestant.release(key, slot);
+        let done = |()| Outcome::Done;
+        let (event, _) = self.call(key, Action::Release { of }, PATIENCE, call, done);
+        self.recorder.keep(event);
+    }
+
+    /// Makes a call, within this time, and returns its event. The event begins before `call`: a limiter in memory may
+    /// decide there.
+    fn call<'c, T: Copy>(
+        &self,
+        key: &str,
+        action: Action,
+        time: Duration,
+        call: impl FnOnce() -> Reply<'c, T>,
+        outcome: impl FnOnce(T) -> Outcome,
+    ) -> (Event, Result<T, Failure>) {
+        let mut event = self.recorder.event(self.id, key, action);
+        let call = call();
+        let reply = self.runtime.block_on(async { timeout(time, call).await });
+        let outcome = match &reply {
+            Ok(Ok(answer)) => outcome(*answer),
             Ok(Err(error)) => Outcome::Failed(error.to_string()),
+            Err(_) if time < PATIENCE => Outcome::Cancelled,
             Err(_) => Outcome::Failed("no answer".to_owned()),
         };
+        let result = reply.unwrap_or_else(|_| Err(Failure::new("no answer")));
         self.recorder.end(&mut event, outcome);
-        self.recorder.keep(event);
+        (event, result)
     }
 
     /// Waits until a moment of the record, exactly.

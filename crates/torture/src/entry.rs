@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::contestant::{Contestant, Description, Failure, Reply, Setup};
-use crate::protocol::Program;
+use crate::external::Program;
 
 type Make = dyn Fn(Setup) -> Reply<'static, Arc<dyn Contestant>> + Send + Sync;
 
@@ -16,6 +16,8 @@ pub struct Entry {
     make: Arc<Make>,
     /// Starts the same contestant in a process of its own.
     pub(crate) command: Vec<String>,
+    /// Whether the command is that of another program.
+    pub(crate) is_program: bool,
     /// More arguments for its Redis.
     pub(crate) server_arguments: Vec<String>,
 }
@@ -40,6 +42,7 @@ impl Entry {
             description,
             make: Arc::new(make),
             command,
+            is_program: false,
             server_arguments: Vec::new(),
         }
     }
@@ -73,6 +76,7 @@ impl Entry {
             description,
             make: Arc::new(make),
             command,
+            is_program: true,
             server_arguments: Vec::new(),
         })
     }

@@ -14,13 +14,14 @@ mod attacks;
 mod case;
 mod contestant;
 mod entry;
+mod external;
 mod history;
 mod oracle;
 mod program;
-mod protocol;
 mod proxy;
 mod random;
 mod results;
+mod serve;
 mod server;
 mod tollgate;
 

@@ -16,8 +16,8 @@ use crate::contestant::{Description, Failure};
 use crate::entry::Entry;
 use crate::history::{Event, Recorder};
 use crate::oracle::Finding;
-use crate::protocol;
 use crate::results::{self, Grade, Row};
+use crate::serve::serve;
 
 const USAGE: &str = "\
 usage: run [--short] [--contestant NAME]… [--attack NAME]… [--seed N] [--program COMMAND]… [--results FILE]
@@ -103,7 +103,7 @@ impl Arguments {
 
     fn execute(self, mut entries: Vec<Entry>, runtime: &Handle) -> Result<ExitCode, Failure> {
         if self.command == "serve" {
-            protocol::serve(find(&entries, &self.operand)?, runtime)?;
+            serve(find(&entries, &self.operand)?, runtime)?;
             return Ok(ExitCode::SUCCESS);
         }
         for program in &self.programs {
@@ -246,16 +246,9 @@ impl Run<'_> {
     fn command(&self) -> String {
         let short = if self.is_short { " --short" } else { "" };
         let (name, attack, seed) = (&self.entry.description.name, self.attack.name, self.seed);
-        let is_own = self
-            .entry
-            .command
-            .iter()
-            .rev()
-            .nth(1)
-            .is_some_and(|word| word == "serve");
-        let program = match is_own {
-            true => String::new(),
-            false => format!(" --program \"{}\"", self.entry.command.join(" ")),
+        let program = match self.entry.is_program {
+            true => format!(" --program \"{}\"", self.entry.command.join(" ")),
+            false => String::new(),
         };
         format!("run{short}{program} --contestant {name} --attack {attack} --seed {seed}")
     }

@@ -1,9 +1,5 @@
-//! What all attacks have in common, and their list.
+//! What all attacks have in common.
 
-use super::{
-    cancelled, clock, costs, cut, edges, emptied, full, killed, paused, processes, skew, slots,
-    threads, waits,
-};
 use crate::arena::Arena;
 use crate::case::Case;
 use crate::contestant::{Failure, Offer};
@@ -21,21 +17,3 @@ pub(crate) struct Attack {
     /// Finds in the record what is broken. Fails if the record shows nothing.
     pub(crate) judge: fn(&Case, &[Event]) -> Result<Finding, Failure>,
 }
-
-/// All attacks, in the order of the tables.
-pub(crate) const ALL: [Attack; 14] = [
-    threads::ATTACK,
-    processes::ATTACK,
-    edges::ATTACK,
-    costs::ATTACK,
-    cancelled::ATTACK,
-    cut::ATTACK,
-    paused::ATTACK,
-    killed::ATTACK,
-    emptied::ATTACK,
-    full::ATTACK,
-    clock::ATTACK,
-    skew::ATTACK,
-    slots::ATTACK,
-    waits::ATTACK,
-];

@@ -40,7 +40,8 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
         let lead = 8_000 + caller.random.below(8_000);
         caller.wait_until(edge.saturating_sub(lead));
         use_up(&mut caller);
-        caller.wait_until(edge + 500 + caller.random.clone().below(1_500));
+        let late = 500 + caller.random.below(1_500);
+        caller.wait_until(edge + late);
         use_up(&mut caller);
         // Until everything has expired: the next round begins with an empty key.
         let rest = window * 2 + caller.random.below(window);

@@ -1,5 +1,7 @@
 //! The attacks, one per file.
 
+mod all;
+mod attack;
 mod cancelled;
 mod clock;
 mod costs;
@@ -16,6 +18,5 @@ mod slots;
 mod threads;
 mod waits;
 
-mod attack;
-
-pub(crate) use attack::{ALL, Attack};
+pub(crate) use all::ALL;
+pub(crate) use attack::Attack;
