@@ -1,6 +1,6 @@
 //! The results: a line for each attack, and the tables of RESULTS.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
 use crate::attacks::ALL;
@@ -131,8 +131,10 @@ fn short_table(rows: &[Row], versions: &[(String, String)]) -> String {
         for (_, attacks) in COLUMNS {
             let own = rows.iter().filter(|row| &row.contestant == contestant);
             let own = own.filter(|row| attacks.contains(&row.attack));
-            let worst = own.map(Row::grade).max().unwrap_or(Grade::NotOffered);
-            let _ = write!(table, " {worst} |");
+            let grades: BTreeSet<_> = own.map(Row::grade).collect();
+            let grades: Vec<_> = grades.iter().map(Grade::to_string).collect();
+            // Of the attacks of a column, one may be held and another one not promised.
+            let _ = write!(table, " {} |", grades.join("; "));
         }
         table.push('\n');
     }

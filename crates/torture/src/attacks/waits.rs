@@ -43,9 +43,10 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
             cost = u32::try_from(caller.random.below(most) + 1).unwrap_or(1);
             continue;
         };
-        // Half of the time, a call comes a millisecond too early.
+        // Half of the time, a call comes about a millisecond too early.
         if is_exact && wait > 3_000 && caller.random.one_in(2) {
-            caller.wait_until(start + wait - 1_500);
+            let early = 300 + caller.random.below(1_500);
+            caller.wait_until(start + wait - early);
         } else {
             caller.wait_until(checked.end + wait + drift(wait) + 10);
         }
