@@ -308,6 +308,8 @@ mod tests {
         events.extend([admitted(3, 40, 50), admitted(4, 40, 50)]);
         assert_eq!(bound(&events, &PROMISE).broken_by, 2);
         events.push(loss);
+        // What was under way meanwhile was charged before, or after.
+        events.push(admitted(5, 15, 35));
         assert_eq!(bound(&events, &PROMISE).broken_by, 0);
     }
 
@@ -331,6 +333,40 @@ mod tests {
         assert_eq!(waits(&early, false).broken_by, 0);
         let exact = [refused(0, 50_000), admitted(2, 50_100, 50_110)];
         assert_eq!(waits(&exact, true).broken_by, 0);
+    }
+
+    #[test]
+    fn a_slot_too_many_is_found_while_it_is_held() {
+        let acquired = |id, start, end| Event {
+            action: Action::Acquire,
+            ..admitted(id, start, end)
+        };
+        let mut events = vec![acquired(1, 0, 10), acquired(2, 20, 30), acquired(3, 20, 40)];
+        assert_eq!(slots(&events, 2).broken_by, 1);
+        // Whoever gives back before the third has its answer may have made room for it.
+        let mut release = admitted(4, 35, 50);
+        release.action = Action::Release { of: 1 };
+        events.push(release);
+        assert_eq!(slots(&events, 2).broken_by, 0);
+    }
+
+    #[test]
+    fn a_charge_without_an_admission_or_a_lost_reply_is_found() {
+        let lost = check(3, 20, 30, 1, Outcome::Failed("reset".to_owned()));
+        let events = [admitted(1, 0, 10), admitted(2, 0, 10), lost];
+        assert_eq!(once(&events, "ada", 3).broken_by, 0);
+        assert_eq!(once(&events, "ada", 4).broken_by, 1);
+    }
+
+    #[test]
+    fn a_key_that_is_refused_at_first_or_at_last_is_found() {
+        let refused = check(1, 0, 10, 1, Outcome::Refused(None));
+        let events = [refused.clone(), admitted(2, 20, 30)];
+        assert_eq!(fresh_keys(&events).broken_by, 1);
+        assert_eq!(recovery(&events, "ada").broken_by, 0);
+        let events = [admitted(2, 0, 10), refused];
+        assert_eq!(fresh_keys(&events).broken_by, 0);
+        assert_eq!(recovery(&events, "ada").broken_by, 1);
     }
 
     #[test]
