@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use lexopt::{Arg, Parser, ValueExt};
@@ -162,11 +163,36 @@ impl Arguments {
             let former = fs::read_to_string(path).unwrap_or_default();
             let form = if self.is_short { "short" } else { "full" };
             let seed = self.seed;
-            let about = format!("Written by a {form} run with seed {seed}, in {seconds} s.");
+            let machine = machine();
+            let about =
+                format!("Written by a {form} run with seed {seed} in {seconds} s, {machine}.");
             fs::write(path, results::page(&rows, &about, &versions, &former))?;
         }
         Ok(ExitCode::from(u8::from(bad > 0)))
     }
+}
+
+/// Returns on which machine and date the program runs, in words.
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, NonZeroUsize::get);
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut models = processors
+        .lines()
+        .filter(|line| line.starts_with("model name"));
+    let model = models.next().and_then(|line| line.split_once(": "));
+    let model = model.map_or("an unknown processor", |(_, model)| model);
+    let server = output("redis-server", &["--version"]);
+    let mut words = server.split_whitespace();
+    let version = words.find_map(|word| word.strip_prefix("v="));
+    let (version, date) = (version.unwrap_or_default(), output("date", &["-u", "+%F"]));
+    format!("on {cores} cores of {model}, Redis {version}, on {date}")
+}
+
+/// Returns what a command prints, or nothing.
+fn output(command: &str, arguments: &[&str]) -> String {
+    let output = Command::new(command).args(arguments).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    text.unwrap_or_default().trim().to_owned()
 }
 
 fn find<'a>(entries: &'a [Entry], name: &str) -> Result<&'a Entry, Failure> {
