@@ -46,7 +46,7 @@ pub(crate) fn is_run(command: &str) -> Result<(), String> {
         ["cargo", "run", ..] if words.contains(&"--package") => {
             let name = value_of("--package", &words);
             let _ = project.target("bin", name)?;
-            a_test_runs(name)
+            a_test_runs(name).or_else(|_| is_in_ci(&words.join(" ")))
         }
         ["cargo", "bench", ..] => {
             let name = value_of("--bench", &words);

@@ -13,6 +13,7 @@ mod moving;
 mod plans;
 mod programs;
 mod requests;
+mod torture;
 
 use std::future::Future;
 
@@ -56,6 +57,7 @@ const SOURCES: &[(&str, Source)] = &[
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
     ("plans", Source::Check(plans::plans)),
+    ("torture", Source::Text(|_| torture::table())),
     // `tests/peers` runs the command behind an nginx with these settings.
     ("nginx", Source::Check(|_| Ok(()))),
     // `tests/metrics` compares these with what is emitted.

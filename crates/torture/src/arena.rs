@@ -1,0 +1,291 @@
+//! Where a contestant meets an attack: servers, callers and the record of what happens.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use crate::case::{Case, KEY, LIMIT};
+use crate::contestant::{Contestant, Failure, Offer, Reply, Setup, Verdict};
+use crate::entry::Entry;
+use crate::external::Program;
+use crate::history::{Action, Event, Outcome, Recorder, micros};
+use crate::random::Random;
+use crate::server::{Clock, Server};
+
+/// No limiter needs that long for an answer, unless it never answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One attack on one contestant.
+pub(crate) struct Arena<'a> {
+    pub(crate) entry: &'a Entry,
+    pub(crate) case: Case,
+    pub(crate) seed: u64,
+    pub(crate) runtime: Handle,
+    pub(crate) recorder: Recorder,
+}
+
+impl Arena<'_> {
+    pub(crate) fn window(&self) -> Duration {
+        self.case.window()
+    }
+
+    /// How long callers attack.
+    pub(crate) fn duration(&self) -> Duration {
+        let (windows, least) = if self.case.is_short {
+            (2, 700)
+        } else {
+            (4, 3_000)
+        };
+        (self.window() * windows).max(Duration::from_millis(least))
+    }
+
+    /// Starts a server if the contestant needs one.
+    pub(crate) fn server(&self) -> Result<Option<Server>, Failure> {
+        let needs_one = self.case.description.has(Offer::Redis);
+        let start = || Server::start(&self.entry.server_arguments);
+        needs_one.then(start).transpose()
+    }
+
+    /// Makes the contestant with the usual limit.
+    pub(crate) fn contestant(
+        &self,
+        server: &Option<Server>,
+    ) -> Result<Arc<dyn Contestant>, Failure> {
+        self.contestant_with(LIMIT, self.window(), url(server))
+    }
+
+    pub(crate) fn contestant_with(
+        &self,
+        limit: u32,
+        window: Duration,
+        redis: String,
+    ) -> Result<Arc<dyn Contestant>, Failure> {
+        let setup = Setup::new(limit, window, redis);
+        self.runtime.block_on(self.entry.make(setup))
+    }
+
+    /// Makes the contestant in a process of its own, with another clock if there is one.
+    pub(crate) fn process(
+        &self,
+        limit: u32,
+        server: &Option<Server>,
+        clock: Option<&Clock>,
+    ) -> Result<Arc<Program>, Failure> {
+        let program = Program::start(&self.entry.command, clock)?;
+        let setup = Setup::new(limit, self.window(), url(server));
+        self.runtime.block_on(program.set_up(&setup))?;
+        Ok(Arc::new(program))
+    }
+
+    pub(crate) fn caller<'b>(&'b self, id: u64, contestant: &'b dyn Contestant) -> Caller<'b> {
+        Caller {
+            runtime: &self.runtime,
+            recorder: &self.recorder,
+            contestant,
+            id,
+            random: Random::new(self.seed, id),
+            refused: String::new(),
+        }
+    }
+
+    /// Lets this many callers act on a thread each until the time is over. They take the contestants in turn.
+    pub(crate) fn crowd(
+        &self,
+        contestants: &[Arc<dyn Contestant>],
+        callers: u64,
+        duration: Duration,
+        act: impl Fn(&mut Caller<'_>) + Sync,
+    ) {
+        let end = Instant::now() + duration;
+        thread::scope(|scope| {
+            for (id, contestant) in (1..=callers).zip(contestants.iter().cycle()) {
+                let mut caller = self.caller(id, &**contestant);
+                let act = &act;
+                scope.spawn(move || {
+                    while Instant::now() < end {
+                        act(&mut caller);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Checks the key until it admits again, after a quiet time in which its units come back.
+    pub(crate) fn recover(&self, contestant: &dyn Contestant, windows: u32) {
+        thread::sleep(self.window() * windows);
+        let mut caller = self.caller(99, contestant);
+        let patience = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < patience {
+            if matches!(caller.check(KEY, 1), Ok(verdict) if verdict.admitted) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Records what was done to a server.
+    pub(crate) fn fault(
+        &self,
+        action: Action,
+        fault: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut event = self.recorder.event(0, "server", action);
+        fault()?;
+        self.recorder.end(&mut event, Outcome::Done);
+        self.recorder.keep(event);
+        Ok(())
+    }
+}
+
+/// Returns the URL of a server, or nothing.
+pub(crate) fn url(server: &Option<Server>) -> String {
+    server.as_ref().map(Server::url).unwrap_or_default()
+}
+
+/// One caller. It makes one call at a time, and records it.
+pub(crate) struct Caller<'a> {
+    runtime: &'a Handle,
+    recorder: &'a Recorder,
+    contestant: &'a dyn Contestant,
+    pub(crate) id: u64,
+    pub(crate) random: Random,
+    /// The key of the last check if it was refused: the same refusal is not recorded again and again.
+    refused: String,
+}
+
+/// An admitted or refused check, with the number of its event.
+pub(crate) struct Checked {
+    pub(crate) event: u64,
+    pub(crate) verdict: Verdict,
+    pub(crate) end: u64,
+}
+
+impl std::ops::Deref for Checked {
+    type Target = Verdict;
+
+    fn deref(&self) -> &Verdict {
+        &self.verdict
+    }
+}
+
+impl Caller<'_> {
+    /// Checks, and records the call unless it repeats a refusal.
+    pub(crate) fn check(&mut self, key: &str, cost: u32) -> Result<Checked, Failure> {
+        self.check_within(key, cost, PATIENCE)
+    }
+
+    /// Checks and records the call, also if it repeats a refusal.
+    pub(crate) fn check_and_keep(&mut self, key: &str, cost: u32) -> Result<Checked, Failure> {
+        self.refused.clear();
+        self.check(key, cost)
+    }
+
+    /// Checks, and gives up after this time.
+    pub(crate) fn check_within(
+        &mut self,
+        key: &str,
+        cost: u32,
+        time: Duration,
+    ) -> Result<Checked, Failure> {
+        let call = || self.contestant.check(key, cost);
+        let (event, result) =
+            self.call(
+                key,
+                Action::Check(cost),
+                time,
+                call,
+                |verdict| match verdict.admitted {
+                    true => Outcome::Admitted,
+                    false => Outcome::Refused(verdict.retry_after.map(micros)),
+                },
+            );
+        let checked = result.map(|verdict| Checked {
+            event: event.id,
+            verdict,
+            end: event.end,
+        });
+        let is_failed = matches!(event.outcome, Outcome::Failed(_));
+        if !event.is_refused() {
+            self.refused.clear();
+            self.recorder.keep(event);
+        } else if self.refused != key {
+            key.clone_into(&mut self.refused);
+            self.recorder.keep(event);
+        }
+        if is_failed {
+            // A dead server fails at once, a thousand times a millisecond.
+            thread::sleep(Duration::from_millis(1));
+        }
+        checked
+    }
+
+    /// Gives units of an admitted check back.
+    pub(crate) fn refund(&mut self, key: &str, checked: &Checked, units: u32) {
+        let of = checked.event;
+        let call = || self.contestant.refund(key, checked.receipt, units);
+        let done = |()| Outcome::Done;
+        let (event, _) = self.call(key, Action::Refund { of, units }, PATIENCE, call, done);
+        self.recorder.keep(event);
+    }
+
+    /// Tries to take a slot. Returns the number of the event, and the slot.
+    pub(crate) fn acquire(&mut self, key: &str, time: Option<Duration>) -> Option<(u64, u64)> {
+        let time = time.unwrap_or(PATIENCE);
+        let call = || self.contestant.acquire(key);
+        let (event, slot) = self.call(key, Action::Acquire, time, call, |slot| match slot {
+            Some(_) => Outcome::Admitted,
+            None => Outcome::Refused(None),
+        });
+        let number = event.id;
+        self.recorder.keep(event);
+        Some((number, slot.ok()??))
+    }
+
+    pub(crate) fn release(&mut self, key: &str, (of, slot): (u64, u64)) {
+        let call = || self.contestant.release(key, slot);
+        let done = |()| Outcome::Done;
+        let (event, _) = self.call(key, Action::Release { of }, PATIENCE, call, done);
+        self.recorder.keep(event);
+    }
+
+    /// Makes a call, within this time, and returns its event. The event begins before `call`: a limiter in memory may
+    /// decide there.
+    fn call<'c, T: Copy>(
+        &self,
+        key: &str,
+        action: Action,
+        time: Duration,
+        call: impl FnOnce() -> Reply<'c, T>,
+        outcome: impl FnOnce(T) -> Outcome,
+    ) -> (Event, Result<T, Failure>) {
+        let mut event = self.recorder.event(self.id, key, action);
+        let call = call();
+        let reply = self.runtime.block_on(async { timeout(time, call).await });
+        let outcome = match &reply {
+            Ok(Ok(answer)) => outcome(*answer),
+            Ok(Err(error)) => Outcome::Failed(error.to_string()),
+            Err(_) if time < PATIENCE => Outcome::Cancelled,
+            Err(_) => Outcome::Failed("no answer".to_owned()),
+        };
+        let result = reply.unwrap_or_else(|_| Err(Failure::new("no answer")));
+        self.recorder.end(&mut event, outcome);
+        (event, result)
+    }
+
+    /// Waits until a moment of the record, exactly.
+    pub(crate) fn wait_until(&self, moment: u64) {
+        // A thread that sleeps wakes up late.
+        let early = moment.saturating_sub(self.recorder.now() + 1_000);
+        thread::sleep(Duration::from_micros(early));
+        while self.recorder.now() < moment {
+            std::hint::spin_loop();
+        }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.recorder.now()
+    }
+}

@@ -1,0 +1,115 @@
+//! A proxy between a contestant and its server, which cuts connections.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use crate::contestant::Failure;
+use crate::random::Random;
+
+/// A proxy on a free port of this machine. It ends where it is dropped.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// One in so many requests, and one in so many replies, is lost with its connection. 0 for none.
+    one_in: AtomicU64,
+    is_over: AtomicBool,
+    random: Mutex<Random>,
+    streams: Mutex<Vec<TcpStream>>,
+}
+
+impl Shared {
+    fn cuts(&self) -> bool {
+        let one_in = self.one_in.load(Ordering::Relaxed);
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        one_in > 0 && random.one_in(one_in)
+    }
+}
+
+impl Proxy {
+    /// Starts a proxy to a port of this machine.
+    pub(crate) fn start(port: u16, seed: u64) -> Result<Self, Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let shared = Arc::new(Shared {
+            one_in: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            random: Mutex::new(Random::new(seed, 77)),
+            streams: Mutex::default(),
+        });
+        let address = listener.local_addr()?;
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if accepting.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                // The server may be down: then the client is closed.
+                if let Ok(server) = TcpStream::connect(("127.0.0.1", port)) {
+                    let _ = join(&accepting, &client, &server);
+                }
+            }
+        });
+        Ok(Self { address, shared })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Loses one in so many requests and replies from now on, each with its connection. 0 for none.
+    pub(crate) fn cut_one_in(&self, one_in: u64) {
+        self.shared.one_in.store(one_in, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        // Ends the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+        let streams = &self.shared.streams;
+        for stream in streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn join(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) -> Result<(), Failure> {
+    for (from, to) in [(client, server), (server, client)] {
+        from.set_nodelay(true)?;
+        let (from, to) = (from.try_clone()?, to.try_clone()?);
+        let mut streams = shared
+            .streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        streams.push(from.try_clone()?);
+        drop(streams);
+        let shared = Arc::clone(shared);
+        thread::spawn(move || {
+            let _ = copy(&shared, &from, &to);
+            let _ = from.shutdown(Shutdown::Both);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    }
+    Ok(())
+}
+
+fn copy(shared: &Shared, mut from: &TcpStream, mut to: &TcpStream) -> std::io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = from.read(&mut buffer)?;
+        if length == 0 || shared.cuts() {
+            return Ok(());
+        }
+        to.write_all(buffer.get(..length).unwrap_or_default())?;
+    }
+}

@@ -1,0 +1,184 @@
+//! The results: a line for each attack, and the tables of RESULTS.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write};
+
+use crate::attacks::ALL;
+use crate::contestant::Failure;
+use crate::oracle::Finding;
+
+/// What one attack showed of one contestant.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) contestant: String,
+    pub(crate) attack: &'static str,
+    pub(crate) is_promised: bool,
+    /// `None` if the contestant does not offer what is attacked. An error if the attack could not be made.
+    pub(crate) finding: Option<Result<Finding, Failure>>,
+}
+
+/// How a promise fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Grade {
+    NotOffered,
+    NotPromised,
+    Held,
+    /// The attack could not be made.
+    NotRun,
+    BrokenBy(u64),
+}
+
+impl Row {
+    pub(crate) fn grade(&self) -> Grade {
+        match &self.finding {
+            None => Grade::NotOffered,
+            Some(_) if !self.is_promised => Grade::NotPromised,
+            Some(Err(_)) => Grade::NotRun,
+            Some(Ok(finding)) if finding.broken_by > 0 => Grade::BrokenBy(finding.broken_by),
+            Some(Ok(_)) => Grade::Held,
+        }
+    }
+
+    pub(crate) fn seen(&self) -> String {
+        match &self.finding {
+            None => "–".to_owned(),
+            Some(Err(error)) => error.to_string(),
+            Some(Ok(finding)) if !self.is_promised && finding.broken_by > 0 => {
+                format!("{} (broken by {})", finding.seen, finding.broken_by)
+            }
+            Some(Ok(finding)) => finding.seen.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotOffered => f.write_str("–"),
+            Self::NotPromised => f.write_str("not promised"),
+            Self::Held => f.write_str("held"),
+            Self::NotRun => f.write_str("not run"),
+            Self::BrokenBy(by) => write!(f, "**broken by {by}**"),
+        }
+    }
+}
+
+/// The columns of the short table, each for one attack or several.
+const COLUMNS: [(&str, &[&str]); 9] = [
+    ("threads", &["threads"]),
+    ("processes", &["processes"]),
+    ("edges, costs", &["edges", "costs"]),
+    ("cancelled", &["cancelled"]),
+    ("cut", &["cut"]),
+    ("outages", &["paused", "killed", "emptied", "full"]),
+    ("clocks", &["clock", "skew"]),
+    ("slots", &["slots"]),
+    ("waits", &["waits"]),
+];
+
+/// Returns the text of RESULTS.md. `about` tells how it was made, `versions` has those of all contestants, and `former`
+/// is the text before this run.
+pub(crate) fn page(
+    rows: &[Row],
+    about: &str,
+    versions: &[(String, String)],
+    former: &str,
+) -> String {
+    let mut page = String::from("# Results\n\n");
+    let _ = writeln!(page, "{about}\n\n{}\n", comparison(rows, former));
+    let _ = writeln!(page, "## In short\n\n{}", short_table(rows, versions));
+    page.push_str("## Attacks\n\n| attack | what is done |\n|---|---|\n");
+    for attack in &ALL {
+        let _ = writeln!(page, "| {} | {} |", attack.name, attack.about);
+    }
+    page.push_str(
+        "\n## All results\n\n| contestant | attack | result | seen |\n|---|---|---|---|\n",
+    );
+    for row in rows.iter().filter(|row| row.grade() != Grade::NotOffered) {
+        page.push_str(&line(row));
+    }
+    page.push_str(&commands(rows));
+    page
+}
+
+/// The command that shows each broken promise.
+fn commands(rows: &[Row]) -> String {
+    let broken = rows.iter().filter(|row| row.grade() >= Grade::NotRun);
+    let commands = broken.map(|row| {
+        let (contestant, attack) = (&row.contestant, row.attack);
+        format!("- {contestant}, {attack}: `tests/run torture --contestant {contestant} --attack {attack}`\n")
+    });
+    let commands: String = commands.collect();
+    let commands = if commands.is_empty() {
+        "None.\n"
+    } else {
+        &commands
+    };
+    format!("\n## Broken promises\n\n{commands}")
+}
+
+fn line(row: &Row) -> String {
+    let (contestant, attack, grade) = (&row.contestant, row.attack, row.grade());
+    let seen = row.seen().replace('|', "/");
+    format!("| {contestant} | {attack} | {grade} | {seen} |\n")
+}
+
+fn short_table(rows: &[Row], versions: &[(String, String)]) -> String {
+    let names = COLUMNS.map(|(name, _)| name).join(" | ");
+    let mut table = format!("| | {names} |\n|---|{}\n", "---|".repeat(COLUMNS.len()));
+    for (contestant, version) in versions {
+        let _ = write!(table, "| {contestant} {version} |");
+        for (_, attacks) in COLUMNS {
+            let own = rows.iter().filter(|row| &row.contestant == contestant);
+            let own = own.filter(|row| attacks.contains(&row.attack));
+            let grades: BTreeSet<_> = own.map(Row::grade).collect();
+            let grades: Vec<_> = grades.iter().map(Grade::to_string).collect();
+            // Of the attacks of a column, one may be held and another one not promised.
+            let _ = write!(table, " {} |", grades.join("; "));
+        }
+        table.push('\n');
+    }
+    table
+}
+
+/// Compares which promises were held and broken with the page of another run.
+fn comparison(rows: &[Row], former: &str) -> String {
+    let cells = former.lines().filter_map(|line| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let (contestant, attack, grade) = (cells.next()?, cells.next()?, cells.next()?);
+        Some(((contestant, attack), kind(grade)))
+    });
+    let former: BTreeMap<_, _> = cells.collect();
+    let (mut same, mut changed) = (0, Vec::new());
+    for row in rows {
+        let now = row.grade().to_string();
+        match former.get(&(row.contestant.as_str(), row.attack)) {
+            Some(before) if *before == kind(&now) => same += 1,
+            Some(before) => {
+                let (contestant, attack, now) = (&row.contestant, row.attack, kind(&now));
+                changed.push(format!(
+                    "{contestant}, {attack}: {before} before, {now} now"
+                ));
+            }
+            None => {}
+        }
+    }
+    let compared = same + changed.len();
+    match changed.is_empty() {
+        true if compared == 0 => "No other run to compare with.".to_owned(),
+        true => format!("This run and the run before it agree on all {compared} results."),
+        false => format!(
+            "This run and the run before it agree on {same} of {compared} results; {}.",
+            changed.join("; ")
+        ),
+    }
+}
+
+/// Whatever it was broken by.
+fn kind(grade: &str) -> &str {
+    if grade.starts_with("**broken") {
+        "broken"
+    } else {
+        grade
+    }
+}
