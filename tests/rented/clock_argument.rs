@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::doctor::Severity;
-use tollgate::store::Conformance;
 use tollgate::{Acquired, Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::spans::{Admission, Admissions};
@@ -39,8 +38,8 @@ fn apart(server: &TimelessServer) -> [RedisStore; 2] {
     stores.try_into().unwrap()
 }
 
-/// The error of each of them, with what their clocks may drift in a second or two.
-const ERROR: Duration = Duration::from_millis(28);
+/// The error of each of them, with what a busy machine adds to a round trip, and what clocks drift in a second or two.
+const ERROR: Duration = Duration::from_millis(40);
 
 #[tokio::test]
 async fn the_store_learns_it_once_says_so_and_keeps_the_limit() {
@@ -153,7 +152,10 @@ async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
         let store = store.refusal_cache(Duration::ZERO);
         let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store, quota).name("flood");
-        lease.map_or(limiter.clone(), |lease| limiter.lease(lease))
+        match lease {
+            Some(lease) => limiter.lease(lease),
+            None => limiter,
+        }
     });
     let admissions = flood(limiters, Duration::from_millis(2_500)).await;
     let promised = promised(algorithm, LIMIT);
@@ -164,20 +166,17 @@ async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
         admissions.total()
     );
     assert!(shorter <= promised, "{algorithm}: {shorter} of {promised}");
-    // About the limit in each window: nothing stands still.
-    let windows =
-        admissions.lasted().as_secs_f64() / (WINDOW + lease.unwrap_or_default()).as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "a small number")]
-    let total = admissions.total() as f64;
-    let (least, most) = match algorithm {
-        // One unit of a window or a bucket may return late.
-        _ if lease.is_some() => (0.3, f64::INFINITY),
-        _ => (0.3, 1.25 * (windows + 1.0) / windows),
-    };
-    let of_limit = total / (windows * f64::from(LIMIT));
+    // About the limit in each window: nothing stands still, and no clock runs away.
+    let window = WINDOW + lease.unwrap_or_default();
+    let windows = u64::try_from(admissions.lasted().as_millis() / window.as_millis()).unwrap();
+    let (total, limit) = (admissions.total(), u64::from(LIMIT));
     assert!(
-        (least..most).contains(&of_limit),
-        "{algorithm}: {of_limit} of the limit"
+        10 * total >= 3 * windows * limit,
+        "{algorithm}: {total} in {windows} windows"
+    );
+    assert!(
+        total <= (windows + 2) * limit,
+        "{algorithm}: {total} in {windows} windows"
     );
 }
 
