@@ -4,8 +4,10 @@ const NAMES = { critical: "--held", batch: "--batch", other: "--within" };
 const hex = (bytes) => `#${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 return Object.fromEntries([...document.querySelectorAll(".lane")].map((lane) => {
   const canvas = lane.querySelector("canvas");
-  // Left of the free space at the edge.
-  const { data } = canvas.getContext("2d").getImageData(canvas.width - 14, 0, 1, canvas.height);
+  // A copy of the column left of the free space at the edge: Chromium warns of a canvas that is read again and again.
+  const copy = new OffscreenCanvas(1, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 14 - canvas.width, 0);
+  const { data } = copy.getImageData(0, 0, 1, canvas.height);
   const column = Array.from({ length: canvas.height }, (_, y) => hex(data.slice(4 * y, 4 * y + 3)));
   const height = (color) => column.filter((pixel) => pixel === style.getPropertyValue(color).trim()).length;
   const heights = Object.entries(NAMES).map(([name, color]) => [name, height(color)]);
