@@ -1,4 +1,4 @@
-//! What every store promises, on each offer: by the kit for stores, and by processes that begin at the same time.
+//! The promises of every store, on each offer: by the kit for stores, and by processes that begin at the same time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

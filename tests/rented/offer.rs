@@ -38,7 +38,7 @@ const BLOCKED_BY_MEMORYSTORE: [&str; 19] = [
     "-slaveof",
 ];
 
-/// What ElastiCache Serverless refuses of the commands that a store or the doctor asks.
+/// The commands that ElastiCache Serverless refuses, of those that a store or the doctor asks.
 const REFUSED_BY_SERVERLESS: [&str; 7] = [
     "-acl", "-client", "-config", "-info", "-memory", "-object", "-role",
 ];

@@ -1,4 +1,4 @@
-//! What an attack and its oracle know of a contestant.
+//! The view that an attack and its oracle have of a contestant.
 
 use std::time::Duration;
 

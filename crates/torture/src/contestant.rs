@@ -1,4 +1,4 @@
-//! What a limiter has to offer so that it can be attacked.
+//! The interface of a limiter under attack.
 
 use std::error::Error;
 use std::fmt;
@@ -133,7 +133,7 @@ impl Setup {
     }
 }
 
-/// What a limiter promises about the units that it admits.
+/// The promise of a limiter about the units that it admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "each kind has its own arithmetic")]
 pub enum Bound {
@@ -157,7 +157,7 @@ impl Bound {
     }
 }
 
-/// What an attack may need of a limiter.
+/// A feature of a limiter that an attack may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "one for each kind of attack")]
 pub enum Offer {
@@ -177,7 +177,7 @@ pub enum Offer {
     ExactWaits,
 }
 
-/// What a limiter is, offers and promises.
+/// The name, the offers and the promises of a limiter.
 ///
 /// Its text is one line, with which a [program](crate::Entry::program) begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ pub struct Description {
     pub shortest_window: Duration,
     /// The resolution of its clock: how much longer than the window a span has to be.
     pub resolution: Duration,
-    /// What it offers.
+    /// The features that it offers.
     pub offers: Vec<Offer>,
     /// The attacks in which it promises to keep its bound, by name.
     pub promises: Vec<String>,

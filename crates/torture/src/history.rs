@@ -1,4 +1,4 @@
-//! What happened in an attack: all that an oracle sees, and what a history file keeps.
+//! The record of an attack: all that an oracle sees, and all that a history file keeps.
 
 use std::fmt;
 use std::str::FromStr;

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::contestant::Bound;
 use crate::history::{Action, Event, Outcome};
 
-/// What an oracle found.
+/// The finding of an oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// By how much the promise is broken: units, slots, calls or milliseconds. 0 if it is held.
     pub(crate) broken_by: u64,
-    /// What was seen, in words.
+    /// The observation in words.
     pub(crate) seen: String,
 }
 

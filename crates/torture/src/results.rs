@@ -7,7 +7,7 @@ use crate::attacks::ALL;
 use crate::contestant::Failure;
 use crate::oracle::Finding;
 
-/// What one attack showed of one contestant.
+/// The result of one attack on one contestant.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) contestant: String,

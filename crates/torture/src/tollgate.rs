@@ -94,7 +94,7 @@ struct Tollgate {
     rate: RateLimiter,
     slots: RateLimiter,
     last_number: AtomicU64,
-    /// What may be refunded: the latest admissions.
+    /// The latest admissions, which may be refunded.
     decisions: Mutex<HashMap<u64, Decision>>,
     permits: Mutex<HashMap<u64, Permit>>,
 }

@@ -84,8 +84,8 @@ impl ArgumentClock {
         is_recent.then(|| best.at(now))
     }
 
-    /// Returns whether the caller has to read the server's clock now: once a second.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    /// Claims the next reading of the server's clock. Returns whether the caller has to take it: once a second.
+    pub(super) fn claim_reading(&self, now: Instant) -> bool {
         let mut readings = self.readings();
         let asked_at = readings.asked_at;
         let is_due = asked_at.is_none_or(|at| now.saturating_duration_since(at) >= READ_EVERY);
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn the_servers_clock_is_read_once_a_second() {
         let (clock, start) = (ArgumentClock::default(), Instant::now());
-        assert!(clock.is_due(start));
-        assert!(!clock.is_due(start + 999 * MS));
-        assert!(clock.is_due(start + 1_000 * MS));
-        assert!(!clock.is_due(start + 1_001 * MS));
+        assert!(clock.claim_reading(start));
+        assert!(!clock.claim_reading(start + 999 * MS));
+        assert!(clock.claim_reading(start + 1_000 * MS));
+        assert!(!clock.claim_reading(start + 1_001 * MS));
     }
 }

@@ -70,7 +70,7 @@ impl Client {
             let server = connection.server();
             return Err(error::lease_too_short(&server, lease, estimate.error));
         }
-        if clock.is_due(Instant::now()) {
+        if clock.claim_reading(Instant::now()) {
             let client = self.clone();
             tokio::spawn(async move {
                 let reading = async {

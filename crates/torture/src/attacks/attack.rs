@@ -1,4 +1,4 @@
-//! What all attacks have in common.
+//! The parts of every attack.
 
 use crate::arena::Arena;
 use crate::case::Case;
@@ -8,9 +8,9 @@ use crate::oracle::Finding;
 
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
-    /// What is done, in a sentence.
+    /// The attack in a sentence.
     pub(crate) about: &'static str,
-    /// What a contestant has to offer.
+    /// The offers that it needs of a contestant.
     pub(crate) needs: &'static [Offer],
     /// Makes the calls, and records them.
     pub(crate) run: fn(&Arena<'_>) -> Result<(), Failure>,

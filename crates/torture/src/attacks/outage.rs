@@ -10,7 +10,7 @@ use crate::history::{Action, Event};
 use crate::oracle::{self, Finding};
 use crate::server::Server;
 
-/// What happens to a server, first and after a third of the attack. [`Action::Loss`] if it loses all counts.
+/// The changes of a server: the first after a third of the attack, the second after two. [`Action::Loss`] if it loses all counts.
 pub(super) struct Outage {
     pub(super) begin: (Action, Change),
     pub(super) end: (Action, Change),
