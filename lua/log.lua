@@ -9,7 +9,7 @@ server  Redis 6.0
 
   expires 4     the second at which the value expires
   generation 8  of buckets, when the log began or was reset, credited or moved; else 0
-  'l' 1, longest 8, largest 4   the longest window that was asked, and the largest limit that was asked with it
+  'l' 1, longest 8, largest 4   the longest window that charged, and the largest limit that charged with it
   before 4      the position before the first run
   time 8, position 4   of each run, oldest first
 
@@ -19,8 +19,8 @@ server  Redis 6.0
   time 8, position 4, position 4 of each column
 
 A run is the units of one time. Its position is the number of units charged up to and with it, modulo 2^32, so the units of
-any runs in a row are one subtraction. Each quota is a window over the runs: a unit counts for as long as the window. A unit
-of a bucket is charged at the last moment of the bucket.
+any runs in a row are one subtraction. Each quota is a window over the runs: a unit counts for as long as the window, but not
+longer than the longest that charged. A unit of a bucket is charged at the last moment of the bucket.
 
 A log with shares has a column for each share that was charged: a position behind the total one. Without columns it is an
 'l'. A list that knows shares has the id of the one that asks, or zeros, behind the header of its quotas, and then, of each share
@@ -189,7 +189,7 @@ local function create_columns()
         from = middle + 1
       end
     end
-    return select(3, run_at(from - 1)) + quota.window - now
+    return select(3, run_at(from - 1)) + quota.reach - now
   end
 
   -- Returns the microseconds until more is left to the share that asks.
@@ -299,7 +299,8 @@ local function room(list, number)
   end
   local left, quota = nil, list
   repeat
-    local first, time, position = first_after(now - quota.window)
+    quota.reach = min(quota.window, longest)
+    local first, time, position = first_after(now - quota.reach)
     local used = (last - position) % 4294967296
     quota.first, quota.before, quota.used, quota.time = first, position, used, time
     if quota.room_of then
@@ -320,6 +321,7 @@ local function charge(list, number, units)
   local quota, is_new = list, not text
   while columns and quota do
     -- As of before the charge: it takes as many units from each later time.
+    quota.reach = quota.window
     quota.reset = quota.room_of and (not is_new and columns.more_in(quota) or clock + quota.window - now)
     quota = quota.next
   end
@@ -389,7 +391,7 @@ end
 -- Returns the microseconds until a unit expires, by its number from the oldest that counts in the window of a quota.
 local function expires_in(quota, unit)
   local time = unit > 1 and select(3, run_at(last_with(quota.used - unit + 1, last, quota.first, runs - 1))) or quota.time
-  return time + quota.window - now
+  return time + quota.reach - now
 end
 
 local function refuse(list, _, cost)
@@ -402,7 +404,7 @@ local function refuse(list, _, cost)
       if used > limit then
         reset = limit > 0 and expires_in(quota, used - limit + 1) or 0
       elseif used > 0 then
-        reset = quota.time + quota.window - now
+        reset = quota.time + quota.reach - now
       end
       if cost > limit then
         wait = -1

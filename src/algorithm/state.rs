@@ -193,7 +193,7 @@ impl CountState {
         }
     }
 
-    /// Returns the longest window that a log was asked. `None` for other algorithms.
+    /// Returns the longest window that charged a log. `None` for other algorithms.
     pub(crate) fn longest_window(&self) -> Option<u64> {
         match self {
             Self::Log(log) => Some(log.longest_window()),

@@ -15,7 +15,8 @@
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
 ///
 /// Each algorithm has its own stored counts, so a change of the algorithm starts at 0 units. All windows of
-/// `SlidingLog` are one stored count, so another window keeps the history. The guide [helps to choose](crate::guide::algorithms).
+/// `SlidingLog` are one stored count, so another window keeps the history, as far back as the longest
+/// window before it. The guide [helps to choose](crate::guide::algorithms).
 ///
 /// # Examples
 ///

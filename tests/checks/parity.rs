@@ -380,6 +380,48 @@ impl Pair {
     }
 }
 
+/// What shorter windows have left behind may go at any time, so a wait may not depend on it.
+#[test]
+fn a_window_that_is_longer_than_any_that_charged_tells_a_true_wait() {
+    let server = RedisServer::start();
+    let (short, long) = (0, 1);
+    for age in [300, 1_050, 1_099, 1_101].map(Duration::from_millis) {
+        let plans = vec![
+            vec![Quota::new(9, WINDOW)],
+            vec![Quota::new(4, WINDOW), Quota::new(11, SECOND)],
+        ];
+        let mut pair = Pair::new(&server, plans);
+        for step in [
+            // Until a time to live of 1.2 seconds ends with a whole second, to which the value rounds it down.
+            Step::Advance(Duration::from_millis(800)),
+            Step::Check {
+                plan: short,
+                key: 0,
+                cost: 1,
+            },
+            // Towards the end of the life of the value, which this charge does not extend.
+            Step::Advance(age),
+            Step::Check {
+                plan: short,
+                key: 0,
+                cost: 9,
+            },
+            Step::CheckAndWait {
+                plan: long,
+                key: 0,
+                cost: 3,
+            },
+            Step::CheckAndWait {
+                plan: long,
+                key: 0,
+                cost: 3,
+            },
+        ] {
+            pair.take(&step);
+        }
+    }
+}
+
 /// No key lives much longer than its units can matter; that each has a time to live is looked at
 /// whenever the time moves.
 fn assert_times_to_live(time: &mut TestTime, longest: Duration, stepped_back: i128) {

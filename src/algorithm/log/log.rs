@@ -2,8 +2,9 @@
 //!
 //! The same rule in Redis: `lua/log.lua`. A log is a list of runs: the units that were charged at one time. A quota is
 //! a window over the log, so all quotas of a log share its units. A unit that is charged at *t* counts in
-//! [*t*, *t* + window). With buckets, units are charged at the last moment of the bucket: none returns early, and none
-//! more than a bucket late.
+//! [*t*, *t* + window). A window that is longer than any that charged counts like the longest of these: what that one
+//! does not need may be gone. With buckets, units are charged at the last moment of the bucket: none returns early, and
+//! none more than a bucket late.
 //!
 //! The position of a run is the number of units charged up to and with it, modulo 2^32. So the units of any runs in a
 //! row are one subtraction, and a check of one unit reads only the ends of the log. A refusal changes nothing. Charges
@@ -29,7 +30,7 @@ const MIN_CAPACITY: usize = 16;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(from = "StoredLog", into = "StoredLog"))]
 pub(crate) struct Log {
-    /// The longest window that was asked, and the largest limit that was asked with it.
+    /// The longest window that charged, and the largest limit that charged with it.
     longest: u64,
     largest: u32,
     /// How many runs had expired at the newest charge, from which a search begins.
@@ -224,7 +225,7 @@ impl Log {
             }
         }
         let time = self.time_of(from - 1);
-        time.map_or(0, |time| time + check.window - check.now)
+        time.map_or(0, |time| time + self.reach(check.window) - check.now)
     }
 
     /// Charges a cost for which all windows have room. The check has the longest window that is asked, with the
@@ -498,16 +499,22 @@ impl Log {
         self.expired(self.longest, now) == self.len()
     }
 
-    /// Returns the longest window that was asked.
+    /// Returns the longest window that charged.
     pub(in crate::algorithm) fn longest_window(&self) -> u64 {
         self.longest
+    }
+
+    /// Returns how far back a window counts: not farther than the longest that charged.
+    #[inline]
+    fn reach(&self, window: u64) -> u64 {
+        window.min(self.longest)
     }
 
     /// Returns how many of the oldest runs have expired in a window.
     #[inline]
     pub(in crate::algorithm) fn expired(&self, window: u64, now: u64) -> usize {
         let runs = self.runs();
-        let Some(edge) = now.checked_sub(window) else {
+        let Some(edge) = now.checked_sub(self.reach(window)) else {
             return 0;
         };
         // Usually as many as before, or one more.
@@ -542,7 +549,8 @@ impl Log {
             Some(first) if !is_before(first) => Some(first),
             _ => runs.get(runs.partition_point(is_before)),
         };
-        run.map_or(0, |run| run.time() + check.window - check.now)
+        let reach = self.reach(check.window);
+        run.map_or(0, |run| run.time() + reach - check.now)
     }
 
     /// Returns the receipt of a charge at the time of the check. Without buckets, a refund finds the units by their time.

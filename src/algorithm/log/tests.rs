@@ -49,8 +49,12 @@ impl Model {
         }
     }
 
+    fn reach(&self, window: u64) -> u64 {
+        window.min(self.longest)
+    }
+
     fn first(&self, window: u64, now: u64) -> usize {
-        let is_expired = |run: &&(u64, u64)| run.0 + window <= now;
+        let is_expired = |run: &&(u64, u64)| run.0 + self.reach(window) <= now;
         self.runs.iter().take_while(is_expired).count()
     }
 
@@ -63,7 +67,7 @@ impl Model {
         let mut left = number;
         for (time, units) in &self.runs[self.first(window, now)..] {
             if *units >= left {
-                return time + window - now;
+                return time + self.reach(window) - now;
             }
             left -= units;
         }
@@ -99,14 +103,15 @@ impl Model {
     fn charge(&mut self, list: &[Quota], units: u32, now: u64) {
         let (window, limit) = *list.iter().max().unwrap();
         let (clock, mut changed) = (self.clock(now), false);
+        let end = self.first(window, now);
         if window > self.longest {
             (self.longest, self.largest, changed) = (window, limit, true);
         } else if window == self.longest && limit > self.largest {
             (self.largest, changed) = (limit, true);
         }
-        let (end, begin) = (self.first(window, now), self.first(self.longest, now));
-        let mut kept = begin;
+        let mut kept = end;
         if self.longest > window {
+            let begin = self.first(self.longest, now);
             let is_enough = |from: &usize| sum(&self.runs[*from..end]) >= self.largest.into();
             kept = (begin..=end).rev().find(is_enough).unwrap_or(begin);
         }
