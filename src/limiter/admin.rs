@@ -342,8 +342,8 @@ impl Admin {
     /// Returns why a blocked key is blocked.
     async fn reason(&self, key: &Key) -> Result<BlockReason, Error> {
         Ok(match self.block_counts().blocks(key).await? {
-            (0, _) => BlockReason::Operator,
-            (blocks, _) => BlockReason::Refusals { blocks },
+            0 => BlockReason::Operator,
+            blocks => BlockReason::Refusals { blocks },
         })
     }
 

@@ -243,9 +243,7 @@ impl AutomaticBlocks {
         if is_outdated || !self.counts.count_refusals(key, *count).await? {
             return Ok(());
         }
-        let (earlier, age) = self.counts.blocks(key).await?;
-        let is_forgotten = age >= self.rule().forgotten_after(earlier);
-        let earlier = if is_forgotten { 0 } else { earlier };
+        let earlier = self.counts.blocks(key).await?;
         let duration = self.rule().duration_after(earlier);
         let block = Block::new(&self.limiter, key, duration).automatic();
         let has_blocked = match self.counts.store.block(block).await {

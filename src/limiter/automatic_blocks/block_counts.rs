@@ -5,15 +5,13 @@
 //! - its refusals, in buckets: if the quota refuses a charge, these are too many, and a block is due;
 //! - its blocks, in a log. All of them are charged together when the last one starts, so that the log has one time.
 
-use std::time::Duration;
-
 use crate::decision::{Answer, CountScope};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{BlockRule, MAX_WINDOW, Quota, Quotas};
 use crate::store::{Check, CountedKey, ProtectedStore, Reset};
 
-/// Finds the blocks of any rule.
+/// Finds the blocks of any rule: it counts as far back as the quota that they were charged to.
 const ALL_BLOCKS: Quota = Quota::new(u32::MAX, MAX_WINDOW);
 
 /// The refusals and the automatic blocks of the keys of a limiter.
@@ -50,13 +48,12 @@ impl BlockCounts {
         Ok(!answer.is_admitted() && answer.scope() == CountScope::Own)
     }
 
-    /// Returns the number of blocks of a key, and the time since the last one started.
-    pub(in crate::limiter) async fn blocks(&self, key: &Key) -> Result<(u32, Duration), Error> {
+    /// Returns the number of blocks of a key that are not forgotten.
+    pub(in crate::limiter) async fn blocks(&self, key: &Key) -> Result<u32, Error> {
         let answer = self.check(key, &ALL_BLOCKS.into(), 0).await?;
         let own = answer.quotas().first();
         let own = own.filter(|_| answer.scope() == CountScope::Own);
-        let blocks = own.map(|own| (own.used(), MAX_WINDOW.saturating_sub(own.reset_after())));
-        Ok(blocks.unwrap_or_default())
+        Ok(own.map_or(0, |own| own.used()))
     }
 
     /// Forgets the refusals of a key, and sets the number of its blocks. The last one starts now.

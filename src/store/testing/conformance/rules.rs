@@ -74,6 +74,10 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
         "limiters, keys and algorithms count apart, and so do windows except in a log",
         |kit, algorithm| Box::pin(counted_apart(kit, algorithm)),
     ),
+    (
+        "a window of a log counts as far back as the longest that charged",
+        |kit, algorithm| Box::pin(longer_window(kit, algorithm)),
+    ),
 ];
 
 fn identity(kit: &Conformance) -> Result<(), Broken> {
@@ -607,5 +611,25 @@ async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
             other.quotas
         );
     }
+    Ok(())
+}
+
+async fn longer_window(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    if algorithm != Algorithm::SlidingLog {
+        return Ok(());
+    }
+    let subject = kit.subject(kit.quota(2, algorithm));
+    let longer = subject.with(Quota::new(2, 10 * kit.window()));
+    let _ = kit.charge(&subject, 2).await?;
+    kit.pass(kit.window()).await;
+    let used = kit.used(&longer).await?;
+    ensure!(
+        used == 0,
+        "{used} units used, which no window that charged needs"
+    );
+    let _ = kit.charge(&longer, 1).await?;
+    kit.pass(kit.window()).await;
+    let used = kit.used(&longer).await?;
+    ensure!(used == 1, "{used} units used after 1 was charged");
     Ok(())
 }
