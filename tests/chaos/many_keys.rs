@@ -116,7 +116,10 @@ fn a_million_keys_on_redis_leave_nothing_behind() {
     const TEST: &str = "many_keys::a_million_keys_on_redis_leave_nothing_behind";
     let keys = short_or_long(30_000, 1_000_000);
     if let Some(url) = told() {
-        let store = RedisStore::open(&url).expect("a URL");
+        // A slow machine is not what is tested.
+        let store = RedisStore::open(&url)
+            .expect("a URL")
+            .deadline(Duration::from_secs(10));
         let taken = run(async { Taken::by(&closed(by_path(store, ON_REDIS)), keys).await });
         return answer_parent(&taken.write());
     }
