@@ -66,7 +66,7 @@ enum Mode {
 struct Log {
     /// Time and units, oldest first.
     runs: Vec<(u64, u64)>,
-    /// The longest window that was asked, and the largest limit that was asked with it.
+    /// The longest window that charged, and the largest limit that charged with it.
     longest: u64,
     largest: u64,
     expires: u64,
@@ -83,6 +83,7 @@ fn units_of<'a>(runs: impl IntoIterator<Item = &'a (u64, u64)>) -> u64 {
 
 impl Log {
     fn used(&self, now: u64, window: u64) -> u64 {
+        let window = window.min(self.longest);
         let counts = self.runs.iter().filter(|(time, _)| time + window > now);
         units_of(counts)
     }
@@ -102,12 +103,12 @@ impl Log {
 
     /// Charges units for quotas of which the longest window has this limit.
     fn charge(&mut self, (window, limit): (u64, u64), clock: u64, now: u64, units: u64) {
+        let first_of = |window: u64| self.runs.partition_point(|(time, _)| time + window <= now);
+        let asked = first_of(window.min(self.longest));
         let is_changed = (window, limit) > (self.longest, self.largest) && window >= self.longest;
         if is_changed {
             (self.longest, self.largest) = (window, limit);
         }
-        let first_of = |window: u64| self.runs.partition_point(|(time, _)| time + window <= now);
-        let asked = first_of(window);
         let mut kept = asked;
         if self.longest > window {
             // Of what all asked windows have left behind, the newest units stay.
@@ -130,6 +131,7 @@ impl Log {
 
     /// Returns the time from which on at most `target` units count.
     fn time_of(&self, now: u64, window: u64, target: u64) -> u64 {
+        let window = window.min(self.longest);
         let mut left = self.used(now, window);
         for (time, units) in self.runs.iter().filter(|(time, _)| time + window > now) {
             if left <= target {
