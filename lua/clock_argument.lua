@@ -49,14 +49,15 @@ do
     end
   end
 
-  -- The numbers of a fixed window may be of the next one. Those of a sliding counter have no time but that of their window.
+  -- The window of a fixed window may be the next one: the time of its first charge tells. A sliding counter has no time but
+  -- that of its window.
   function newest_in.row(key)
     local text = call('GET', key)
     local numbers = 7 + unpack('>I2', text, 5)
     for at = 7, numbers - 7, 7 do
       local code, window = unpack('>c1I6', text, at)
-      local time = unpack('>d', text, numbers + 8)
-      at_least(code == 'g' and time or code == 'c' and time * window or 0)
+      local begin, time = unpack('>dd', text, numbers)
+      at_least(code == 'g' and time or code == 'c' and time * window or begin)
       numbers = numbers + (code == 'f' and 20 or code == 'c' and 24 or 36)
     end
   end

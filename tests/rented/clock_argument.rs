@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tollgate::doctor::Severity;
 use tollgate::{Acquired, Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
@@ -11,6 +11,7 @@ use crate::spans::{Admission, Admissions};
 use crate::support::algorithms::{algorithms, promised};
 use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::run;
 use crate::support::timeless::{Detour, TimelessServer};
 
@@ -191,6 +192,57 @@ async fn callers_whose_clocks_differ_keep_every_promise() {
 async fn leases_of_callers_whose_clocks_differ_keep_the_promise() {
     keeps_its_promise(Algorithm::SlidingLog, Some(50 * MS)).await;
     keeps_its_promise(Algorithm::Gcra, Some(50 * MS)).await;
+}
+
+/// A second of the server, whose clock is that of this machine.
+async fn next_second() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let past = Duration::from_nanos(now.subsec_nanos().into());
+    tokio::time::sleep(Duration::from_millis(1_010) - past).await;
+}
+
+fn seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    now.as_secs()
+}
+
+#[tokio::test]
+async fn a_call_that_arrives_two_windows_late_empties_no_fixed_window() {
+    const LIMIT: u32 = 5;
+    let server = TimelessServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let [prompt, late] = [server.url(), proxy.url()].map(|url| {
+        let store = store_at(&url).refusal_cache(Duration::ZERO);
+        let quota = Quota::per_second(LIMIT).with_algorithm(Algorithm::FixedWindow);
+        RateLimiter::new(store, quota)
+    });
+    // On a busy machine, a window may end before the test does.
+    for round in 0.. {
+        assert!(round < 10, "no window is long enough");
+        let key = round.to_string();
+        assert_eq!(late.peek(&key).await.unwrap().used(), 0);
+        proxy.set(Wire::Hole);
+        let delayed = tokio::spawn({
+            let (late, key) = (late.clone(), key.clone());
+            async move { late.check(&key).await.unwrap() }
+        });
+        tokio::time::sleep(1_500 * MS).await;
+        next_second().await;
+        let window = seconds();
+        for _ in 0..LIMIT {
+            assert!(prompt.check(&key).await.unwrap().is_allowed());
+        }
+        proxy.set(Wire::Whole);
+        let delayed = delayed.await.unwrap();
+        let refused = prompt.check(&key).await.unwrap();
+        if seconds() == window {
+            assert!(
+                !delayed.is_allowed() && !refused.is_allowed(),
+                "{refused:?}"
+            );
+            break;
+        }
+    }
 }
 
 #[tokio::test]
