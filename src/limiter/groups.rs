@@ -2,14 +2,19 @@
 //! refunded if a later group refuses or fails.
 //!
 //! A task does this, so that it goes on if the caller is dropped. A lost reply or a crash strands a charge for its window.
+//!
+//! A check that waits in line for slots holds those of the groups before. So all checks ask these groups in one order, else
+//! two could wait for each other; and the wait ends with its caller.
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::in_flight::SlotsOfCheck;
 use super::limiter::RateLimiter;
@@ -41,10 +46,15 @@ pub(super) fn ask_in_turn(check: PendingCheck, limiters: &impl Limiters) -> Grou
     let limiters = (0..check.added).filter_map(|index| limiters.limiter(index).cloned());
     let limiters = OwnedLimiters(limiters.collect());
     let mut check = check;
-    Box::pin(detached(async move {
-        let checked = check.ask_groups(&limiters).await;
+    let (caller, is_gone) = oneshot::channel();
+    let checked = detached(async move {
+        let checked = check.ask_groups(&limiters, is_gone).await;
         (checked, check.take_permits())
-    }))
+    });
+    Box::pin(async move {
+        let _caller = caller;
+        checked.await
+    })
 }
 
 /// The limiters of a check that goes on without its caller.
@@ -87,7 +97,11 @@ impl PendingCheck {
 
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
-    async fn ask_groups(&mut self, limiters: &impl Limiters) -> Checked {
+    async fn ask_groups(
+        &mut self,
+        limiters: &impl Limiters,
+        mut caller_is_gone: oneshot::Receiver<Infallible>,
+    ) -> Checked {
         if self.repeat_refusals(limiters) {
             return self.decide(limiters);
         }
@@ -102,8 +116,20 @@ impl PendingCheck {
             self.set_state(&group, || LevelState::ToAsk);
             let accepted = match self.ask_store(limiters) {
                 None => Ok(()),
-                Some(PendingAnswers { future, sent }) => {
-                    let answers = future.await;
+                Some(PendingAnswers { mut future, sent }) => {
+                    let waits = self.slots.as_ref().is_some_and(|slots| slots.waits());
+                    let answers = poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
+                        Poll::Pending if waits => {
+                            let is_gone = Pin::new(&mut caller_is_gone).poll(cx);
+                            is_gone.map(|_| None)
+                        }
+                        answers => answers.map(Some),
+                    });
+                    let Some(answers) = answers.await else {
+                        self.slots = None;
+                        self.refund_all(limiters, &charged).await;
+                        return Err(CheckError::at(0, task_dropped()));
+                    };
                     self.answered(limiters, &sent, answers, max_age)
                 }
             };
@@ -139,7 +165,8 @@ impl PendingCheck {
 
     /// Divides the levels to ask into groups, the first one last. They wait for their turn.
     fn later_groups(&mut self, limiters: &impl Limiters) -> Groups {
-        let mut groups = groups(limiters, &self.levels, self.decision.levels());
+        let is_sorted = self.slots.is_some();
+        let mut groups = groups(limiters, &self.levels, self.decision.levels(), is_sorted);
         self.set_state(groups.iter().flatten(), || LevelState::InLaterGroup);
         groups.reverse();
         groups
@@ -231,14 +258,22 @@ pub(super) fn are_several(
     }
 }
 
-/// Returns the levels to ask, by groups, in the order in which the groups first occur.
-fn groups(limiters: &impl Limiters, levels: &PendingLevels, data: &[LevelData]) -> Groups {
+/// Returns the levels to ask, by groups: in the order in which the groups first occur, or sorted.
+fn groups(
+    limiters: &impl Limiters,
+    levels: &PendingLevels,
+    data: &[LevelData],
+    is_sorted: bool,
+) -> Groups {
     let mut groups: SmallVec<[(u64, Indices); 1]> = SmallVec::new();
     for (index, id) in group_of_each(limiters, levels, data) {
         match groups.iter_mut().find(|(other, _)| *other == id) {
             Some((_, group)) => group.push(index),
             None => groups.push((id, smallvec![index])),
         }
+    }
+    if is_sorted {
+        groups.sort_unstable_by_key(|(id, _)| *id);
     }
     groups.into_iter().map(|(_, group)| group).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::{Acquired, Permit, Quota, RateLimiter, RedisStore};
+use tollgate::{Acquired, ErrorKind, Permit, Quota, RateLimiter, RedisStore};
 
 use crate::support::cluster::Cluster;
 
@@ -108,5 +108,89 @@ async fn a_later_refusal_gives_back_the_slots_of_earlier_levels() {
     while used(user, "frank").await[0] > 0 {
         assert!(began.elapsed() < Duration::from_secs(5));
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_up_a_wait_for_a_later_level_holds_nothing() {
+    let cluster = Cluster::of_masters(3, &[]);
+    let [user, tenant] = process(&cluster);
+    let _full = [
+        tenant.acquire("acme").await.unwrap(),
+        tenant.acquire("acme").await.unwrap(),
+    ];
+    // Of some, the level of the tenant is asked first.
+    let names: Vec<_> = (0..8).map(|number| format!("user-{number}")).collect();
+    for name in &names {
+        let levels = [user.on(name.as_str()), tenant.on("acme")];
+        let waited =
+            tokio::time::timeout(Duration::from_millis(100), RateLimiter::acquire_all(levels));
+        assert!(waited.await.is_err());
+    }
+    for name in &names {
+        until_used(&user, name, &[0, 0]).await;
+    }
+    assert_eq!(used(&tenant, "acme").await, [2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checks_that_wait_for_levels_in_another_order_do_not_wait_for_each_other() {
+    let cluster = Cluster::of_masters(3, &[]);
+    let processes = [(); 2].map(|()| {
+        let store = RedisStore::open(&cluster.url()).unwrap();
+        let store = store.deadline(Duration::from_secs(5));
+        RateLimiter::new(store, Quota::in_flight(1)).name("exports")
+    });
+    let tasks = (0..8_usize).map(|task| {
+        let limiter = processes[task % 2].clone();
+        tokio::spawn(async move {
+            let keys = ["ada", "bob", "cem", "dot"];
+            for round in 0..10 {
+                let [first, second] =
+                    [task + round, task / 2 + 2 * round + 1].map(|at| keys[at % 4]);
+                if first != second {
+                    let levels = [limiter.on(first), limiter.on(second)];
+                    let permit = RateLimiter::acquire_all(levels).await.unwrap();
+                    tokio::time::sleep(Duration::from_micros(300)).await;
+                    drop(permit);
+                }
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let began = Instant::now();
+    for task in tasks {
+        let ended = tokio::time::timeout(Duration::from_secs(30), task).await;
+        ended.expect("they wait for each other").unwrap();
+    }
+    println!("after {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn the_longest_wait_is_that_for_all_levels_together() {
+    let cluster = Cluster::of_masters(3, &[]);
+    let store = RedisStore::open(&cluster.url()).unwrap();
+    let store = store.deadline(Duration::from_secs(5));
+    let limiter = RateLimiter::new(store, Quota::in_flight(1)).max_wait(Duration::from_secs(1));
+    let keys = ["ada", "bob"];
+    // One of them is asked first.
+    for released in keys {
+        let mut held = Vec::new();
+        for key in keys {
+            held.push((key, limiter.acquire(key).await.unwrap()));
+        }
+        let began = Instant::now();
+        let levels = keys.map(|key| limiter.on(key));
+        let (waited, ()) = tokio::join!(RateLimiter::acquire_all(levels), async {
+            tokio::time::sleep(Duration::from_millis(800)).await;
+            held.retain(|(key, _)| *key != released);
+        });
+        assert_eq!(waited.unwrap_err().kind(), ErrorKind::MaxWait);
+        let took = began.elapsed();
+        assert!(took < Duration::from_millis(1_600), "{took:?}");
+        held.clear();
+        for key in keys {
+            until_used(&limiter, key, &[0]).await;
+        }
     }
 }

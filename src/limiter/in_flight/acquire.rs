@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::permit::{Acquired, Permit, Ticket};
 use super::sending::{LevelSlots, SlotRequest};
@@ -28,7 +28,8 @@ const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct SlotsOfCheck {
     levels: Vec<LevelSlots>,
-    max_wait: Option<Duration>,
+    /// From when on the check waits in line, and for how long: in all lines together.
+    wait: Option<(Instant, Duration)>,
     line: Option<usize>,
     /// One for each time that the store was asked.
     tickets: Vec<Ticket>,
@@ -38,10 +39,15 @@ impl SlotsOfCheck {
     /// The check is refused at once, or else repeated in turn for this time, if at most so many wait for a key.
     pub(crate) fn new(max_wait: Option<Duration>, line: Option<usize>) -> Self {
         Self {
-            max_wait,
+            wait: max_wait.map(|max_wait| (Instant::now(), max_wait)),
             line,
             ..Self::default()
         }
+    }
+
+    /// Returns whether the check waits in line.
+    pub(in crate::limiter) fn waits(&self) -> bool {
+        self.wait.is_some()
     }
 
     pub(crate) fn add_level(&mut self, limiter: &RateLimiter, slots: u32) {
@@ -70,7 +76,9 @@ impl SlotsOfCheck {
             store: &limiter.store,
             checks,
             levels: levels.cloned().collect(),
-            max_wait: self.max_wait,
+            max_wait: self
+                .wait
+                .map(|(since, max_wait)| max_wait.saturating_sub(since.elapsed())),
             line: self.line,
             shares: None,
         }
