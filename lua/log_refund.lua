@@ -30,7 +30,7 @@ end
 local function refund_log(list, number, charged)
   local used, problem = open_whole(list, number)
   local time = list.bucket > 0 and list.position or charged.time
-  if not used or used == 0 or time <= now - list.window or list.bucket > 0 and list.generation ~= generation then
+  if not used or used == 0 or time <= now - list.reach or list.bucket > 0 and list.generation ~= generation then
     return false, problem
   end
   local at, found, position = first_after(time - 1)
@@ -71,7 +71,7 @@ local function credit_log(list, number, charged)
     at = at - 1
     _, position, time = run_at(at)
   until at == 0 or (position - before) % 4294967296 < left
-  if left == 0 or time <= now - max(longest, list.window) then
+  if left == 0 or time <= now - longest then
     return ''
   end
   -- Of the last run, the units of shares are kept first.

@@ -390,7 +390,8 @@ impl Log {
         let time = if is_of_buckets { position } else { charge.time };
         let start = self.entries.first();
         let is_same = start.is_some_and(|start| start.time() == generation);
-        if time.saturating_add(check.window) > check.now && (is_same || !is_of_buckets) {
+        let counts = time.saturating_add(self.reach(check.window)) > check.now;
+        if counts && (is_same || !is_of_buckets) {
             self.take(time, units, check.shares.asked_by());
         }
         changes | Changes::EMPTIED.only_if(self.is_empty())
@@ -457,8 +458,7 @@ impl Log {
             newest.position = end;
         }
         self.begin_generation(check);
-        let window = self.longest.max(check.window);
-        changes | Changes::EMPTIED.only_if(self.expired(window, check.now) == self.len())
+        changes | Changes::EMPTIED.only_if(self.is_idle(check.now))
     }
 
     /// Drops the first `count` runs. Frees memory if less than a quarter of it is used then.

@@ -160,7 +160,7 @@ impl Model {
             _ if charge.receipt.generation != self.generation => return,
             _ => charge.receipt.position,
         };
-        if time + window > now {
+        if time + self.reach(window) > now {
             for run in self.runs.iter_mut().filter(|run| run.0 == time) {
                 run.1 = run.1.saturating_sub(units.into());
             }
@@ -182,7 +182,7 @@ impl Model {
             left -= taken;
             self.runs.retain(|run| run.1 > 0);
         }
-        if self.used(self.longest.max(window), now) == 0 {
+        if self.used(self.longest, now) == 0 {
             self.runs.clear();
         }
     }
