@@ -108,7 +108,7 @@ impl RateLimiter {
     /// the bytes of a response. It consumes the decision, so that nothing is settled twice. If a decision
     /// is dropped without a settlement, its charge stays.
     ///
-    /// Missing units are charged now, but only as many as the quotas have room for: a count never exceeds
+    /// Missing units are charged now, but only as many as the rates have room for: a count never exceeds
     /// its limit. They are not charged
     ///
     /// - if the decision charged nothing: it was refused, its cost was 0, or no store counted it;
@@ -221,36 +221,43 @@ impl RateLimiter {
         }
     }
 
-    /// Charges as many of `more` units to the key of a level as the quotas have room for. If another caller
+    /// Charges as many of `more` units to the key of a level as its rates have room for. If another caller
     /// takes the room first, the next attempt charges half as many.
     async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
         let Some(key) = level.key() else {
             return Ok(());
         };
-        let quotas = self.intern_quotas(level.quota_list());
+        let mut quotas = self.intern_quotas(level.quota_list());
+        if quotas.min_slots().is_some() {
+            let rates = quotas.iter().filter(|quota| !quota.is_in_flight());
+            quotas = rates.cloned().collect();
+        }
+        if quotas.is_empty() {
+            return Ok(());
+        }
         // Without a fallback: the reservation was not charged there.
         let without_policy = Self {
             on_failure: None,
             ..self.clone()
         };
-        let (mut more, mut lost_races) = (more, 0);
+        let (mut more, mut lost_races, mut halvings) = (more, 0, 0);
         while lost_races < MAX_LOST_RACES {
             let current = without_policy.check_despite_block(&quotas, key, 0).await?;
             if !still_counts(level, current.view()) {
                 return Ok(());
             }
-            let units = more.min(current.remaining()) >> lost_races;
-            let units = units.min(quotas.max_cost());
-            if units == 0 {
+            let room = more.min(current.remaining()).min(quotas.max_cost());
+            if room == 0 {
                 return Ok(());
             }
+            let units = (room >> halvings).max(1);
             let charged = without_policy
                 .check_despite_block(&quotas, key, units)
                 .await?;
             if charged.is_allowed() {
-                more -= units;
+                (more, halvings) = (more - units, 0);
             } else {
-                lost_races += 1;
+                (lost_races, halvings) = (lost_races + 1, halvings + 1);
             }
             if more == 0 || charged.remaining() == 0 {
                 return Ok(());
@@ -305,11 +312,10 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
         .next()
         .map_or(0, |level| level.answer().time());
     let elapsed = now.saturating_sub(charged.answer().time());
+    let quotas = charged.quotas().map(|quota| quota.quota());
+    let rates = quotas.filter(|quota| !quota.is_in_flight());
     // Of soft quotas only if there are no others.
-    let windows = charged.quotas().map(|quota| {
-        let quota = quota.quota();
-        (!quota.is_soft(), quota.longest_counted_micros())
-    });
+    let windows = rates.map(|quota| (!quota.is_soft(), quota.longest_counted_micros()));
     // A lease has the time of its store.
     let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;
     has_same_clock && windows.max().is_some_and(|(_, longest)| elapsed < longest)

@@ -2,10 +2,12 @@
 //! units of any charge. The model is a plain list of all units; `tests/checks/parity.rs` tests that Redis does the
 //! same.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::TestClock;
+use tollgate::store::{Answers, Check, Store, StoreFuture, StoreId, TestClock};
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
 use crate::support::algorithms::algorithms;
@@ -412,4 +414,43 @@ async fn waiting_for_room_ends_when_there_is_some_or_says_that_it_would_be_too_l
         .unwrap();
     assert!(!refused.is_allowed() && refused.retry_after() > Some(Duration::from_secs(60)));
     assert!(begin.elapsed() < Duration::from_secs(1));
+}
+
+/// A store on which another caller takes a unit before each of the next large charges.
+struct Contended {
+    counts: MemoryStore,
+    races: AtomicU32,
+}
+
+impl Store for Contended {
+    fn id(&self) -> StoreId {
+        self.counts.id()
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        let races = |left: u32| left.checked_sub(1);
+        let (order, first) = (Ordering::SeqCst, checks[0]);
+        if first.cost > 100 && self.races.fetch_update(order, order, races).is_ok() {
+            let other = Check::new(first.limiter, first.key, first.quotas, 1);
+            let taken = self.counts.check(&[other], &mut Answers::empty(1));
+            assert!(taken.is_none());
+        }
+        self.counts.check(checks, answers)
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_takes_all_that_is_left_after_lost_races() {
+    for races in [0, 1, 3] {
+        let store = Contended {
+            counts: MemoryStore::new(),
+            races: 0.into(),
+        };
+        let store = Arc::new(store);
+        let limiter = RateLimiter::new(Arc::clone(&store), Quota::per_hour(1_010));
+        let reserved = limiter.check_n("ada", 10).await.unwrap();
+        store.races.store(races, Ordering::SeqCst);
+        limiter.settle(reserved, 1_010).await.unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().used(), 1_010, "{races}");
+    }
 }

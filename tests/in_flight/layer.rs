@@ -16,8 +16,8 @@ use futures_util::StreamExt;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Empty, Full};
 use tollgate::{
-    Headers, IetfDraft, Level, MemoryStore, Permit, PermitHandle, Plan, Quota, RateLimitLayer,
-    RateLimiter, RedisStore, Rejection, RejectionReason, Store, key,
+    Algorithm, Headers, IetfDraft, Level, MemoryStore, Permit, PermitHandle, Plan, Quota,
+    RateLimitLayer, RateLimiter, RedisStore, Rejection, RejectionReason, Store, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -582,6 +582,34 @@ async fn a_settled_charge_gives_back_units_and_no_slots() {
     let open = stream(&layer).await;
     assert_eq!(used(layer.limiter()).await, [4, 1]);
     drop(open);
+}
+
+#[tokio::test]
+async fn a_settlement_charges_the_rates_what_is_missing_whether_slots_are_free_or_not() {
+    for slots in [1, 3] {
+        for algorithm in [Algorithm::SlidingLog, Algorithm::FixedWindow] {
+            let rate = Quota::per_hour(100).with_algorithm(algorithm);
+            let layer = layer([rate, Quota::in_flight(slots)])
+                .cost(|_| 10)
+                .settle(|_, _, _| 25);
+            let open = stream(&layer).await;
+            assert_eq!(used(layer.limiter()).await, [25, 1]);
+            drop(open);
+        }
+    }
+    // Slots are no rate: their lease is no window in which a charge counts.
+    let limiter = RateLimiter::new(
+        MemoryStore::new(),
+        [
+            Quota::new(100, Duration::from_millis(50)),
+            Quota::in_flight(3),
+        ],
+    );
+    let permit = limiter.acquire("ada").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    limiter.settle(permit.into_decision(), 40).await.unwrap();
+    let decision = limiter.peek("ada").await.unwrap();
+    assert_eq!(decision.quotas().next().unwrap().used(), 0);
 }
 
 /// A layer with slots of users, and of tenants.

@@ -9,6 +9,7 @@ use tollgate::{Acquired, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter, R
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::stored::name_of;
 
 /// A limiter with a table of permits of its own, as another process has.
 fn process(url: &str, quota: Quota) -> RateLimiter {
@@ -409,6 +410,55 @@ async fn a_server_that_stays_away_makes_permits_lost() {
     );
     drop(permit);
     until_used(&limiter, 0, Duration::from_secs(3)).await;
+}
+
+/// Waits until a permit is lost, which takes four fifths of its lease of 5 s.
+async fn until_lost(permit: &Permit, began: Instant) {
+    let lost = tokio::time::timeout(Duration::from_secs(6), permit.lost()).await;
+    assert!(lost.is_ok(), "the permit is not lost");
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(4_200), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_permit_is_lost_by_the_lease_that_the_store_was_told_last() {
+    let mut node = Node::start(&[]);
+    let store = RedisStore::open(&node.url()).unwrap();
+    let [long, short] = [600, 5].map(|seconds| {
+        let quota = Quota::in_flight(5).slot_lease(Duration::from_secs(seconds));
+        RateLimiter::new(store.clone(), quota)
+    });
+    let permits = [taken(&long).await.unwrap(), taken(&short).await.unwrap()];
+    node.kill();
+    let began = Instant::now();
+    for permit in &permits {
+        until_lost(permit, began).await;
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_lost_though_another_check_of_its_message_failed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let slots = Quota::in_flight(3).slot_lease(Duration::from_secs(5));
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    let store = store.deadline(Duration::from_secs(5));
+    let good = RateLimiter::new(store.clone(), slots.clone());
+    // The rate of the other one is a value of another program.
+    let rate = Quota::per_hour(5);
+    let name = name_of("{default,ada}", rate.algorithm(), rate.window());
+    run(&mut server.connect(), &["RPUSH", &name, "foreign"]);
+    let bad = RateLimiter::new(store, [rate, slots]);
+    // These wait for the first message, and are the second one.
+    proxy.set(Wire::Slow(Duration::from_millis(200)));
+    let asked = (bad.try_acquire("ada"), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::join!(taken(&good), bad.try_acquire("ada"))
+    });
+    let (first, (permit, other)) = tokio::join!(asked.0, asked.1);
+    assert!(first.is_err() && other.is_err());
+    proxy.set(Wire::Hole);
+    until_lost(&permit.unwrap(), Instant::now()).await;
 }
 
 #[test]

@@ -48,8 +48,10 @@ pub(super) struct HeldKey {
     pub(super) quotas: Quotas,
     store: ProtectedStore,
     pub(super) meter: PermitMeter,
-    /// The lease of the holder's entry, in microseconds.
-    pub(super) lease: u64,
+    /// The lease of the quotas, as they were last asked, in microseconds.
+    lease: u64,
+    /// The lease that the last message has stated: that of the holder's entry.
+    pub(super) sent_lease: u64,
     /// The slots of permits.
     held: u32,
     /// The slots of permits that are lost and were not dropped yet. They are stated, too: their work goes on.
@@ -107,6 +109,7 @@ impl HeldKey {
             store: store.clone(),
             meter: meter.clone(),
             lease: 0,
+            sent_lease: 0,
             held: 0,
             lost: 0,
             epoch: 0,
@@ -172,7 +175,7 @@ impl HeldKey {
         if wants || self.stated() > 0 {
             self.held_until = None;
         }
-        self.is_busy = true;
+        (self.is_busy, self.sent_lease) = (true, self.lease);
         (self.asks_at, self.states_at) = (None, None);
         let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
         if has_news { holding.stated() } else { holding }
@@ -277,25 +280,29 @@ impl HeldKey {
 
     /// Takes in the end of a message.
     pub(super) fn end_message(&mut self, sent_at: u64, has_failed: bool, now: u64) {
-        let ends_at = now.saturating_add(self.lease);
+        let ends_at = now.saturating_add(self.sent_lease);
         let held_until = *self.held_until.get_or_insert(ends_at);
+        let valid_until = sent_at.saturating_add(certain_part(self.sent_lease));
         if has_failed {
+            // The store may have taken the message in all the same, with a shorter lease than before; and another part of
+            // it may have granted the first slots.
+            if self.held > 0 {
+                let known = self.valid_until.unwrap_or(valid_until);
+                self.valid_until = Some(known.min(valid_until));
+            }
             // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay.
             let may_be_held = self.stated() > 0 || now < held_until;
             self.is_changed = may_be_held || !self.listeners.is_empty();
             self.states_at = self.is_changed.then(|| now + self.retry_after());
             return;
         }
-        self.valid_until = match self.stated() {
-            0 => None,
-            _ => {
-                // At the latest then, so that the jitter only shortens the time.
-                let third = self.lease / RENEWALS;
-                self.state_at(sent_at + third - jittered(third / 4));
-                self.valid_until
-                    .max(Some(sent_at.saturating_add(certain_part(self.lease))))
-            }
-        };
+        // The store keeps the lease of the newest message, even if an earlier one had a longer lease.
+        self.valid_until = (self.stated() > 0).then_some(valid_until);
+        if self.stated() > 0 {
+            // At the latest then, so that the jitter only shortens the time.
+            let third = self.sent_lease / RENEWALS;
+            self.state_at(sent_at + third - jittered(third / 4));
+        }
         if self.is_changed {
             self.flush(now);
         }

@@ -151,7 +151,7 @@ impl PermitTable {
                 // Lost is final: no reply revives a permit.
                 key.settle_end(now);
                 key.is_busy = false;
-                is_late |= now >= sent_at.saturating_add(certain_part(key.lease));
+                is_late |= now >= sent_at.saturating_add(certain_part(key.sent_lease));
             }
         }
         let mut failed: BTreeMap<Fingerprint, Error> = BTreeMap::new();
