@@ -7,7 +7,7 @@ use crate::quota::ShareId;
 ///
 /// `used` are the units of all, and `used_by` those of one share. A charge is admitted up to the limit, up to the bound of
 /// its share, and then up to its reserve or as long as it leaves to all others what they use and have reserved. The same
-/// rule in Redis: `room_of` in `lua/log.lua`.
+/// rule in Redis: `room_of` in `lua/shares.lua`.
 pub(super) fn share_room(
     check: &QuotaCheck<'_>,
     used: u64,

@@ -1,11 +1,7 @@
 //! The sliding log in its usual form: in Redis, a sorted set of units by time, which other programs can read.
 //!
 //! The same rule in Redis: `lua/sorted_set_log.lua`. Each window has a log of its own. It admits as the
-//! [log](super::log) does, with these differences:
-//!
-//! - A look changes nothing after the clock has stepped back.
-//! - A credit removes the oldest units, which would return first.
-//! - A refund and a credit renew the time to live, and a charge does if it drops units.
+//! [log](super::log) does. But a refund and a credit renew the time to live, and a charge does if it drops units.
 
 use super::bytes::Bytes;
 use super::log::Log;
@@ -30,9 +26,6 @@ impl Bytes for SortedSetLog {
 impl SortedSetLog {
     /// Evaluates the check, and charges it if it fits.
     pub(crate) fn check(&mut self, check: &QuotaCheck<'_>) -> Verdict {
-        if check.cost == 0 {
-            return self.evaluate(check);
-        }
         let rewound = self.0.rewind(check);
         let renewed = self.renewed_by_charge(check);
         // The log itself does not expire: the caller renews by the changes.

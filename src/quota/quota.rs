@@ -694,13 +694,15 @@ impl Quota {
 
     /// Returns the algorithm and the window of the stored count of a key, and the number of a soft quota.
     ///
-    /// All windows of a log are one count, so it has no window here, unless it is soft. Buckets of one length are one count,
-    /// whatever their number.
+    /// All windows of a log are one count, so it has no window here, and buckets of one length are one count, whatever their
+    /// number. Soft ones share none.
     #[inline]
     pub(crate) fn stored_count(&self) -> (Algorithm, u64, u8) {
         let (algorithm, window) = match self.algorithm {
             Algorithm::SlidingLog if self.soft == 0 => (Algorithm::SlidingLog, 0),
-            Algorithm::SlidingBuckets(_) => (Algorithm::SlidingBuckets(1), self.bucket_micros()),
+            Algorithm::SlidingBuckets(_) if self.soft == 0 => {
+                (Algorithm::SlidingBuckets(1), self.bucket_micros())
+            }
             Algorithm::InFlight => (Algorithm::InFlight, 0),
             algorithm => (algorithm, self.counted_micros()),
         };

@@ -92,6 +92,24 @@ async fn a_cost_above_the_limit_of_a_soft_quota_is_admitted() {
 }
 
 #[tokio::test]
+async fn soft_buckets_of_one_length_are_counted_apart_if_their_windows_differ() {
+    let server = RedisServer::start();
+    let buckets = |window, count| {
+        let quota = Quota::new(8, Duration::from_secs(window));
+        quota
+            .with_algorithm(Algorithm::SlidingBuckets(count))
+            .soft()
+    };
+    for store in stores(&server) {
+        let [minute, half] =
+            [buckets(60, 4), buckets(30, 2)].map(|quota| RateLimiter::new(store.clone(), quota));
+        let _ = minute.check_n("ada", 5).await.unwrap();
+        assert_eq!(half.peek("ada").await.unwrap().used(), 0);
+        assert_eq!(minute.peek("ada").await.unwrap().used(), 5);
+    }
+}
+
+#[tokio::test]
 async fn only_what_was_charged_returns() {
     let server = RedisServer::start();
     for algorithm in Algorithm::ALL {
