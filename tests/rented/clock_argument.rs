@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tollgate::doctor::Severity;
 use tollgate::{Acquired, Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
@@ -194,16 +194,9 @@ async fn leases_of_callers_whose_clocks_differ_keep_the_promise() {
     keeps_its_promise(Algorithm::Gcra, Some(50 * MS)).await;
 }
 
-/// A second of the server, whose clock is that of this machine.
-async fn next_second() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let past = Duration::from_nanos(now.subsec_nanos().into());
-    tokio::time::sleep(Duration::from_millis(1_010) - past).await;
-}
-
-fn seconds() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    now.as_secs()
+/// How much is left of the window of the server.
+async fn left(limiter: &RateLimiter, moment: &str) -> Duration {
+    limiter.check(moment).await.unwrap().reset_after()
 }
 
 #[tokio::test]
@@ -227,15 +220,15 @@ async fn a_call_that_arrives_two_windows_late_empties_no_fixed_window() {
             async move { late.check(&key).await.unwrap() }
         });
         tokio::time::sleep(1_500 * MS).await;
-        next_second().await;
-        let window = seconds();
+        tokio::time::sleep(left(&prompt, &format!("{key} waits")).await).await;
+        let before = left(&prompt, &format!("{key} begins")).await;
         for _ in 0..LIMIT {
             assert!(prompt.check(&key).await.unwrap().is_allowed());
         }
         proxy.set(Wire::Whole);
         let delayed = delayed.await.unwrap();
         let refused = prompt.check(&key).await.unwrap();
-        if seconds() == window {
+        if left(&prompt, &format!("{key} ends")).await < before {
             assert!(
                 !delayed.is_allowed() && !refused.is_allowed(),
                 "{refused:?}"
