@@ -99,9 +99,24 @@ impl Server {
         self.wait()
     }
 
-    /// Sets the clock of the server, as a difference to the true time in microseconds.
+    /// Sets the clock of the server, as a difference to the true time in microseconds. Fails if the server does not follow:
+    /// it may be linked statically, or the system may preload nothing.
     pub(crate) fn set_clock(&self, micros: i64) -> Result<(), Failure> {
-        self.clock.set(micros)
+        let before = self.seconds()?;
+        self.clock.set(micros)?;
+        let moved = self.seconds()? - before;
+        if (moved - micros / 1_000_000).abs() > 60 {
+            return Err(Failure::new(format!(
+                "not attacked: the clock of redis-server moved by {moved} s, not by {} s",
+                micros / 1_000_000
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the time of the server.
+    fn seconds(&self) -> Result<i64, Failure> {
+        Ok(self.command::<(i64, i64)>(&["TIME"])?.0)
     }
 }
 
@@ -180,6 +195,18 @@ impl Clock {
             .write(true)
             .open(path)?;
         Ok(file.write_all_at(&micros.to_ne_bytes(), 0)?)
+    }
+
+    /// Fails if a process has not loaded this clock.
+    pub(crate) fn is_loaded_by(&self, process: u32) -> Result<(), Failure> {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        let library = self.path("skew.so");
+        match maps.contains(&*library.to_string_lossy()) {
+            true => Ok(()),
+            false => Err(Failure::new(
+                "not attacked: the program does not load another clock; is it linked statically?",
+            )),
+        }
     }
 
     /// Makes a process that is not started yet use this clock.

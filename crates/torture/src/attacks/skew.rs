@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::attack::Attack;
 use crate::arena::Arena;
-use crate::case::{Case, KEY, LIMIT};
+use crate::case::{Case, KEY, LIMIT, all_are_answered};
 use crate::contestant::{Contestant, Failure, Offer};
-use crate::history::micros;
+use crate::history::{Event, micros};
+use crate::oracle::Finding;
 use crate::server::Clock;
 
 pub(super) const ATTACK: Attack = Attack {
@@ -14,8 +15,10 @@ pub(super) const ATTACK: Attack = Attack {
     about: "of three processes, one has a clock that is two windows ahead, one is two windows behind",
     needs: &[Offer::Redis],
     run,
-    judge: Case::bound,
+    judge,
 };
+
+const CALLERS: u64 = 6;
 
 fn run(arena: &Arena<'_>) -> Result<(), Failure> {
     let server = arena.server()?;
@@ -26,8 +29,16 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
         // The file stays mapped.
         processes.push(arena.process(LIMIT, &server, Some(&clock))?);
     }
-    arena.crowd(&processes, 6, arena.duration(), |caller| {
+    arena.crowd(&processes, CALLERS, arena.duration(), |caller| {
         let _ = caller.check(KEY, 1);
     });
     Ok(())
+}
+
+fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
+    let finding = case.bound(events)?;
+    if finding.broken_by == 0 {
+        all_are_answered(events, CALLERS)?;
+    }
+    Ok(finding)
 }
