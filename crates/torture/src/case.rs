@@ -57,8 +57,8 @@ pub(crate) fn all_are_answered(events: &[Event], callers: u64) -> Result<(), Fai
     let Some(caller) = oracle::unanswered(events, callers) else {
         return Ok(());
     };
-    let own = events.iter().filter(|event| event.caller == caller);
-    let error = own.last().map(|event| format!("{:?}", event.outcome));
+    let mut own = events.iter().filter(|event| event.caller == caller);
+    let error = own.next_back().map(|event| format!("{:?}", event.outcome));
     let error = error.unwrap_or_default();
     Err(Failure::new(format!(
         "not attacked: caller {caller} had no answer, last {error}"

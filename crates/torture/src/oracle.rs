@@ -451,7 +451,7 @@ mod tests {
         events.extend((3..5).map(|id| admitted(id, 1_000_100, 1_000_110)));
         assert_eq!(bound(&events, &opened).broken_by, 0);
         let fifth = admitted(5, 1_500_000, 1_500_010);
-        events.push(fifth.clone());
+        events.push(fifth);
         assert_eq!(bound(&events, &opened).broken_by, 1);
         // An aligned window may have ended in between.
         let aligned = Promise {

@@ -215,3 +215,41 @@ impl Clock {
         command.env("TOLLGATE_CHAOS_SKEW", self.path("offset"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_whose_clock_does_not_move_is_noticed() {
+        const HOUR: i64 = 3_600_000_000;
+        let mut server = Server::start(&[])
+            .map_err(|error| error.to_string())
+            .unwrap();
+        assert!(server.set_clock(-HOUR).is_ok());
+        // It goes on with the clock that it has loaded.
+        server.clock = Clock::new(0).map_err(|error| error.to_string()).unwrap();
+        assert!(server.set_clock(-HOUR).is_err());
+    }
+
+    #[test]
+    fn a_process_without_the_clock_is_noticed() {
+        let clock = Clock::new(0).map_err(|error| error.to_string()).unwrap();
+        assert!(clock.is_loaded_by(std::process::id()).is_err());
+        let mut echo = Command::new("cat");
+        clock.preload(&mut echo);
+        let mut echo = echo
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It has loaded everything when it answers.
+        use std::io::{Read, Write};
+        echo.stdin.as_mut().unwrap().write_all(b"a").unwrap();
+        echo.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let loaded = clock.is_loaded_by(echo.id());
+        echo.kill().unwrap();
+        echo.wait().unwrap();
+        assert!(loaded.is_ok());
+    }
+}
