@@ -80,6 +80,21 @@ fn a_correct_limiter_in_redis_holds() {
 }
 
 #[test]
+fn a_limiter_that_refuses_where_it_cannot_ask_charges_once() {
+    let arguments = ["run", "--short", "--contestant", "fails-closed"];
+    let (output, text) = planted(&[&arguments[..], &["--attack", "cut"]].concat());
+    assert!(output.status.success(), "{text}");
+}
+
+#[test]
+fn calls_that_cannot_be_cancelled_are_no_attack() {
+    let arguments = ["run", "--short", "--contestant", "answers-at-once"];
+    let (output, text) = planted(&[&arguments[..], &["--attack", "cancelled"]].concat());
+    assert!(!output.status.success());
+    assert!(text.contains("not run: not attacked: only 0 of "), "{text}");
+}
+
+#[test]
 fn a_finding_is_in_its_history_and_is_found_again() {
     let command = "run --short --contestant short-wait --attack waits --seed 7";
     let (_, text) = planted(&command.split(' ').collect::<Vec<_>>());

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         "fixed-window",
         "refunds-twice",
         "poisoned",
+        "answers-at-once",
         "leaks-a-slot",
         "short-wait",
         "long-wait",
@@ -46,12 +47,9 @@ fn main() -> ExitCode {
             Offer::ExactWaits,
             Offer::Cancel,
         ];
-        // Only this one waits for something.
-        let offers = if fault == "poisoned" {
-            &offers[..]
-        } else {
-            &offers[..5]
-        };
+        // Only one of these waits for something.
+        let cancels = ["poisoned", "answers-at-once"].contains(&fault);
+        let offers = &offers[..if cancels { 6 } else { 5 }];
         let description = Description::new(fault, "0", Bound::Sliding).offers(offers);
         let description = description.promises(&IN_MEMORY);
         Entry::new(description, move |setup| async move {
@@ -62,6 +60,7 @@ fn main() -> ExitCode {
         "exact-redis",
         "charges-again",
         "fails-open",
+        "fails-closed",
         "script-once",
         "restarts-on-step",
         "own-clock",
