@@ -91,10 +91,13 @@ pub(crate) fn bound(events: &[Event], promise: &Promise) -> Finding {
             });
     }
     let total: u64 = counts.values().flatten().map(|each| each.units).sum();
+    let firsts = first_starts(events);
     let worst = counts.iter_mut().map(|((key, life), admissions)| {
         // After a loss, a call that was under way may be the first one.
         let lost = life.checked_sub(1).and_then(|last| losses.get(last));
-        let origin = lost.map_or_else(|| first_start(events, key), |(start, _)| *start);
+        let first = lost.map(|(start, _)| *start);
+        let origin = first.or_else(|| firsts.get(key).copied());
+        let origin = origin.unwrap_or_default();
         worst_span(admissions, origin, promise)
     });
     let worst = worst.max_by_key(|span| (span.excess, span.units));
@@ -109,10 +112,14 @@ pub(crate) fn bound(events: &[Event], promise: &Promise) -> Finding {
     Finding::new(worst.excess, seen)
 }
 
-/// Returns the first moment at which a key may have been used, by whatever call.
-fn first_start(events: &[Event], key: &str) -> u64 {
-    let uses = events.iter().filter(|event| event.key == key);
-    uses.map(|event| event.start).min().unwrap_or_default()
+/// Returns the first moment at which each key may have been used, by whatever call.
+fn first_starts(events: &[Event]) -> BTreeMap<&str, u64> {
+    let mut firsts = BTreeMap::new();
+    for event in events {
+        let first = firsts.entry(event.key.as_str()).or_insert(event.start);
+        *first = event.start.min(*first);
+    }
+    firsts
 }
 
 #[derive(Debug, Default)]
