@@ -12,7 +12,7 @@ const say = (line) => process.stdout.write(`${line}\n`);
 
 // Increments are atomic, and `msBeforeNext` is when the next action can be done, by its docs.
 say(
-  "contestant rate-limiter-flexible 11.4.0 fixed window=1000 resolution=1 offers=redis,costs,refunds,waits " +
+  "contestant rate-limiter-flexible 11.4.0 fixed-from-request window=1000 resolution=1 offers=redis,costs,refunds,waits " +
     "promises=threads,processes,edges,costs,waits",
 );
 

@@ -1,6 +1,8 @@
 //! Where a contestant meets an attack: servers, callers and the record of what happens.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -145,6 +147,26 @@ pub(crate) fn url(server: &Option<Server>) -> String {
     server.as_ref().map(Server::url).unwrap_or_default()
 }
 
+/// Polls a call until its answer or this moment, and drops it then. A timer would round up to a millisecond, by when most
+/// calls are answered.
+async fn poll_until<T>(end: Instant, mut call: Reply<'_, T>) -> Option<Result<T, Failure>> {
+    let mut is_polled = false;
+    poll_fn(|context| {
+        if is_polled && Instant::now() >= end {
+            return Poll::Ready(None);
+        }
+        is_polled = true;
+        let reply = call.as_mut().poll(context).map(Some);
+        if reply.is_pending() {
+            // The connection may need this core.
+            thread::yield_now();
+            context.waker().wake_by_ref();
+        }
+        reply
+    })
+    .await
+}
+
 /// One caller. It makes one call at a time, and records it.
 pub(crate) struct Caller<'a> {
     runtime: &'a Handle,
@@ -263,14 +285,21 @@ impl Caller<'_> {
     ) -> (Event, Result<T, Failure>) {
         let mut event = self.recorder.event(self.id, key, action);
         let call = call();
-        let reply = self.runtime.block_on(async { timeout(time, call).await });
-        let outcome = match &reply {
-            Ok(Ok(answer)) => outcome(*answer),
-            Ok(Err(error)) => Outcome::Failed(error.to_string()),
-            Err(_) if time < PATIENCE => Outcome::Cancelled,
-            Err(_) => Outcome::Failed("no answer".to_owned()),
+        let reply = match time < PATIENCE {
+            true => self
+                .runtime
+                .block_on(poll_until(Instant::now() + time, call)),
+            false => self
+                .runtime
+                .block_on(async { timeout(time, call).await.ok() }),
         };
-        let result = reply.unwrap_or_else(|_| Err(Failure::new("no answer")));
+        let outcome = match &reply {
+            Some(Ok(answer)) => outcome(*answer),
+            Some(Err(error)) => Outcome::Failed(error.to_string()),
+            None if time < PATIENCE => Outcome::Cancelled,
+            None => Outcome::Failed("no answer".to_owned()),
+        };
+        let result = reply.unwrap_or_else(|| Err(Failure::new("no answer")));
         self.recorder.end(&mut event, outcome);
         (event, result)
     }

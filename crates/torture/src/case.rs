@@ -52,6 +52,19 @@ impl Case {
     }
 }
 
+/// Fails if one of these callers was never answered: then nothing is shown about its process.
+pub(crate) fn all_are_answered(events: &[Event], callers: u64) -> Result<(), Failure> {
+    let Some(caller) = oracle::unanswered(events, callers) else {
+        return Ok(());
+    };
+    let mut own = events.iter().filter(|event| event.caller == caller);
+    let error = own.next_back().map(|event| format!("{:?}", event.outcome));
+    let error = error.unwrap_or_default();
+    Err(Failure::new(format!(
+        "not attacked: caller {caller} had no answer, last {error}"
+    )))
+}
+
 /// Fails if the callers were never refused, or not admitted as often as the limit: then nothing is shown.
 pub(crate) fn is_tried(events: &[Event], limit: u32) -> Result<(), Failure> {
     if oracle::is_tried(events, limit.into()) {

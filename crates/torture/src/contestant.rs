@@ -139,22 +139,42 @@ impl Setup {
 pub enum Bound {
     /// At most the limit in any span as long as the window.
     Sliding,
-    /// At most the limit in each window, and so at most twice the limit in a span as long.
+    /// At most the limit in each window, and so at most twice the limit in a span as long. Windows may be aligned to any
+    /// time.
     Fixed,
+    /// As [`Fixed`](Self::Fixed), but the first request of a key opens its window, and the next one opens with the first
+    /// request after its end.
+    FixedFromRequest,
     /// A bucket of the limit, which fills evenly in one window: token bucket and GCRA.
     Bucket,
 }
 
 impl Bound {
-    /// Returns the most units in a closed span.
-    pub(crate) fn most(self, limit: u64, window: u64, span: u64) -> u64 {
-        let windows = span.checked_div(window).unwrap_or_default();
+    /// Returns the most units in a closed span. With `is_first`, the span begins before all requests of a key.
+    ///
+    /// A window may be shorter by `resolution`, and the next one as well.
+    pub(crate) fn most(self, limit: u64, window: u64, resolution: u64, span: Span) -> u64 {
+        let Span { length, is_first } = span;
+        let shortest = window.saturating_sub(resolution).max(1);
+        let windows = length.checked_div(shortest).unwrap_or_default();
         match self {
+            Self::FixedFromRequest if is_first => limit * (windows + 1),
             Self::Sliding => limit * (windows + 1),
-            Self::Fixed => limit * (windows + 2),
-            Self::Bucket => limit + (limit * span).checked_div(window).unwrap_or_default(),
+            Self::Fixed | Self::FixedFromRequest => limit * (windows + 2),
+            Self::Bucket => {
+                let filled = limit * (length + resolution);
+                limit + filled.checked_div(window).unwrap_or_default()
+            }
         }
     }
+}
+
+/// A span of time, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) length: u64,
+    /// Whether it begins before all requests of its key.
+    pub(crate) is_first: bool,
 }
 
 /// A feature of a limiter that an attack may need.
@@ -252,7 +272,8 @@ impl Description {
         let (Some("contestant"), Some(name), Some(version), Some(bound)) =
             (words.next(), words.next(), words.next(), words.next())
         else {
-            let expected = "contestant NAME VERSION sliding|fixed|bucket [WORD=VALUE …]";
+            let expected =
+                "contestant NAME VERSION sliding|fixed|fixed-from-request|bucket [WORD=VALUE …]";
             return Err(Failure::new(format!("expected `{expected}`: {line:?}")));
         };
         let bound = Self::BOUNDS.into_iter().find(|(text, _)| *text == bound);
@@ -275,9 +296,10 @@ impl Description {
         Ok(description)
     }
 
-    const BOUNDS: [(&str, Bound); 3] = [
+    const BOUNDS: [(&str, Bound); 4] = [
         ("sliding", Bound::Sliding),
         ("fixed", Bound::Fixed),
+        ("fixed-from-request", Bound::FixedFromRequest),
         ("bucket", Bound::Bucket),
     ];
 

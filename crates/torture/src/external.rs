@@ -54,6 +54,12 @@ impl Program {
             let _ = child.kill();
             let _ = child.wait();
         })?;
+        if let Some(clock) = clock {
+            clock.is_loaded_by(child.id()).inspect_err(|_| {
+                let _ = child.kill();
+                let _ = child.wait();
+            })?;
+        }
         let waiting = Arc::new(Mutex::new(Some(Waiting::new())));
         let reading = Arc::clone(&waiting);
         thread::spawn(move || {

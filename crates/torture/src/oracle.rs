@@ -3,15 +3,15 @@
 //! A call happened at one unknown moment between its start and its end. A promise is broken only if it is broken whichever
 //! moments these were, so a busy machine breaks none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::contestant::Bound;
+use crate::contestant::{Bound, Span};
 use crate::history::{Action, Event, Outcome};
 
 /// The finding of an oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// By how much the promise is broken: units, slots, calls or milliseconds. 0 if it is held.
+    /// By how much the promise is broken: units, slots, calls, or microseconds of a wait. 0 if it is held.
     pub(crate) broken_by: u64,
     /// The observation in words.
     pub(crate) seen: String,
@@ -67,7 +67,8 @@ pub(crate) fn bound(events: &[Event], promise: &Promise) -> Finding {
         }
     }
     let losses = events.iter().filter(|event| event.action == Action::Loss);
-    let losses: Vec<_> = losses.map(|event| (event.start, event.end)).collect();
+    let mut losses: Vec<_> = losses.map(|event| (event.start, event.end)).collect();
+    losses.sort_by_key(|(_, end)| *end);
     // Counts of different keys, and counts before and after a loss, have nothing in common.
     let mut counts: BTreeMap<(&str, usize), Vec<Admission>> = BTreeMap::new();
     for event in events.iter().filter(|event| event.is_admitted()) {
@@ -90,7 +91,15 @@ pub(crate) fn bound(events: &[Event], promise: &Promise) -> Finding {
             });
     }
     let total: u64 = counts.values().flatten().map(|each| each.units).sum();
-    let worst = counts.values_mut().map(|each| worst_span(each, promise));
+    let firsts = first_starts(events);
+    let worst = counts.iter_mut().map(|((key, life), admissions)| {
+        // After a loss, a call that was under way may be the first one.
+        let lost = life.checked_sub(1).and_then(|last| losses.get(last));
+        let first = lost.map(|(start, _)| *start);
+        let origin = first.or_else(|| firsts.get(key).copied());
+        let origin = origin.unwrap_or_default();
+        worst_span(admissions, origin, promise)
+    });
     let worst = worst.max_by_key(|span| (span.excess, span.units));
     let Some(worst) = worst else {
         return Finding::new(0, "nobody was admitted".to_owned());
@@ -103,8 +112,18 @@ pub(crate) fn bound(events: &[Event], promise: &Promise) -> Finding {
     Finding::new(worst.excess, seen)
 }
 
+/// Returns the first moment at which each key may have been used, by whatever call.
+fn first_starts(events: &[Event]) -> BTreeMap<&str, u64> {
+    let mut firsts = BTreeMap::new();
+    for event in events {
+        let first = firsts.entry(event.key.as_str()).or_insert(event.start);
+        *first = event.start.min(*first);
+    }
+    firsts
+}
+
 #[derive(Debug, Default)]
-struct Span {
+struct Worst {
     excess: u64,
     units: u64,
     most: u64,
@@ -112,21 +131,34 @@ struct Span {
 }
 
 /// Returns the span with the largest excess, otherwise the fullest one no longer than a window.
-fn worst_span(admissions: &mut [Admission], promise: &Promise) -> Span {
+fn worst_span(admissions: &mut [Admission], origin: u64, promise: &Promise) -> Worst {
+    let Promise {
+        bound,
+        limit,
+        window,
+        resolution,
+    } = *promise;
     admissions.sort_by_key(|each| each.end);
-    let mut worst = Span::default();
-    for first in admissions.iter() {
+    let mut worst = Worst::default();
+    let starts = admissions.iter().map(|each| each.start);
+    for start in starts.chain([origin]) {
         let mut units = 0;
+        let is_first = start <= origin;
         // What began later and ended sooner was charged within the span, whatever the moment was.
-        for last in admissions.iter().filter(|each| each.start >= first.start) {
+        for last in admissions.iter().filter(|each| each.start >= start) {
             units += last.units;
-            let length = last.end.saturating_sub(first.start);
-            let counted = length + drift(length) + promise.resolution;
-            let most = promise.bound.most(promise.limit, promise.window, counted);
+            let length = last.end.saturating_sub(start);
+            let counted = length + drift(length);
+            let span = Span {
+                length: counted,
+                is_first,
+            };
+            let most = bound.most(limit, window, resolution, span);
             let excess = units.saturating_sub(most);
-            let is_fuller = worst.excess == 0 && counted < promise.window && units > worst.units;
+            let is_short = counted + resolution < window;
+            let is_fuller = worst.excess == 0 && is_short && units > worst.units;
             if excess > worst.excess || (excess == 0 && is_fuller) {
-                worst = Span {
+                worst = Worst {
                     excess,
                     units,
                     most,
@@ -141,7 +173,14 @@ fn worst_span(admissions: &mut [Admission], promise: &Promise) -> Span {
 /// Judges whether calls without a reply were charged at most once: `key` was used until it refused, within one window.
 pub(crate) fn once(events: &[Event], key: &str, limit: u64) -> Finding {
     let checks = events.iter().filter(|event| event.key == key);
-    let units = |is_counted: fn(&Event) -> bool| -> u64 {
+    let admissions = checks.clone().filter(|event| event.is_admitted());
+    let last = admissions
+        .map(|event| event.start)
+        .max()
+        .unwrap_or_default();
+    // No unit returns meanwhile: a limiter that refuses, and admits later, could not ask, and refused for that.
+    let is_unknown = |event: &Event| event.is_unknown() || (event.is_refused() && event.end < last);
+    let units = |is_counted: &dyn Fn(&Event) -> bool| -> u64 {
         let counted = checks.clone().filter(|event| is_counted(event));
         let costs = counted.map(|event| match event.action {
             Action::Check(cost) => u64::from(cost),
@@ -149,19 +188,28 @@ pub(crate) fn once(events: &[Event], key: &str, limit: u64) -> Finding {
         });
         costs.sum()
     };
-    let (admitted, unknown) = (units(Event::is_admitted), units(Event::is_unknown));
+    let (admitted, unknown) = (units(&Event::is_admitted), units(&is_unknown));
     let lost = limit.saturating_sub(admitted + unknown);
     let seen = format!("{admitted} units admitted and {unknown} without a reply, of {limit}");
     Finding::new(lost, seen)
 }
 
-/// Judges whether the first check of a key was refused.
+/// Judges whether the first check of a key was refused. Of calls that overlap, any may be the first: such keys are no
+/// evidence.
 pub(crate) fn fresh_keys(events: &[Event]) -> Finding {
-    let mut known = BTreeSet::new();
     let checks = events
         .iter()
         .filter(|event| matches!(event.action, Action::Check(_)));
-    let firsts: Vec<_> = checks.filter(|event| known.insert(&event.key)).collect();
+    let mut keys: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
+    for event in checks {
+        keys.entry(&event.key).or_default().push(event);
+    }
+    let firsts = keys.values().filter_map(|checks| {
+        let first = checks.iter().min_by_key(|event| event.start)?;
+        let begun = checks.iter().filter(|event| event.start <= first.end);
+        (begun.count() == 1).then_some(*first)
+    });
+    let firsts: Vec<_> = firsts.collect();
     let refused = firsts.iter().filter(|event| event.is_refused()).count();
     let seen = format!(
         "{refused} of {} keys refused at their first check",
@@ -172,7 +220,7 @@ pub(crate) fn fresh_keys(events: &[Event]) -> Finding {
 
 /// Judges the waits of one caller who is alone: after a refusal with a wait, the next check of the key says whether it was
 /// true. Counts microseconds.
-pub(crate) fn waits(events: &[Event], is_exact: bool) -> Finding {
+pub(crate) fn waits(events: &[Event], is_exact: bool, resolution: u64) -> Finding {
     let checks = events
         .iter()
         .filter(|event| matches!(event.action, Action::Check(_)));
@@ -186,7 +234,7 @@ pub(crate) fn waits(events: &[Event], is_exact: bool) -> Finding {
             continue;
         }
         tried += 1;
-        if after.is_refused() && after.start >= before.end + wait + drift(wait) {
+        if after.is_refused() && after.start >= before.end + wait + drift(wait) + resolution {
             late = late.max(match after.outcome {
                 Outcome::Refused(Some(more)) => more.max(1),
                 _ => 1,
@@ -194,7 +242,7 @@ pub(crate) fn waits(events: &[Event], is_exact: bool) -> Finding {
         }
         if is_exact && after.is_admitted() {
             let certain = before.start + wait;
-            early = early.max(certain.saturating_sub(after.end + drift(wait)));
+            early = early.max(certain.saturating_sub(after.end + drift(wait) + resolution));
         }
     }
     let seen = format!("{tried} waits; refused with {late} µs to go, admitted {early} µs early");
@@ -252,6 +300,24 @@ pub(crate) fn is_tried(events: &[Event], limit: u64) -> bool {
         _ => 0,
     });
     units.sum::<u64>() >= limit && events.iter().any(Event::is_refused)
+}
+
+/// Returns the first of these callers without an answer to a check.
+pub(crate) fn unanswered(events: &[Event], callers: u64) -> Option<u64> {
+    (1..=callers).find(|caller| {
+        let mut own = events.iter().filter(|event| event.caller == *caller);
+        !own.any(|event| event.is_admitted() || event.is_refused())
+    })
+}
+
+/// Counts the cancelled checks, and all checks.
+pub(crate) fn cancelled(events: &[Event]) -> (usize, usize) {
+    let is_check = |event: &&Event| matches!(event.action, Action::Check(_));
+    let checks = events.iter().filter(is_check);
+    let cancelled = checks
+        .clone()
+        .filter(|event| event.outcome == Outcome::Cancelled);
+    (cancelled.count(), checks.count())
 }
 
 #[cfg(test)]
@@ -327,12 +393,15 @@ mod tests {
     fn a_wait_that_is_a_millisecond_short_or_long_is_found() {
         let refused = |start, wait| check(1, start, start + 10, 1, Outcome::Refused(Some(wait)));
         let again = [refused(0, 50_000), refused(50_100, 900)];
-        assert_eq!(waits(&again, true).broken_by, 900);
+        assert_eq!(waits(&again, true, 0).broken_by, 900);
         let early = [refused(0, 50_000), admitted(2, 48_000, 48_010)];
-        assert!(waits(&early, true).broken_by > 1_500);
-        assert_eq!(waits(&early, false).broken_by, 0);
+        assert!(waits(&early, true, 0).broken_by > 1_500);
+        assert_eq!(waits(&early, false, 0).broken_by, 0);
         let exact = [refused(0, 50_000), admitted(2, 50_100, 50_110)];
-        assert_eq!(waits(&exact, true).broken_by, 0);
+        assert_eq!(waits(&exact, true, 0).broken_by, 0);
+        // A clock with a resolution of two milliseconds cannot tell these.
+        assert_eq!(waits(&again, true, 2_000).broken_by, 0);
+        assert_eq!(waits(&early, true, 2_000).broken_by, 0);
     }
 
     #[test]
@@ -367,6 +436,83 @@ mod tests {
         let events = [admitted(2, 0, 10), refused];
         assert_eq!(fresh_keys(&events).broken_by, 0);
         assert_eq!(recovery(&events, "ada").broken_by, 1);
+    }
+
+    #[test]
+    fn of_calls_that_overlap_any_may_be_the_first() {
+        let refused = check(1, 0, 10, 1, Outcome::Refused(None));
+        let overlapping = [refused.clone(), admitted(2, 5, 8)];
+        assert_eq!(fresh_keys(&overlapping).broken_by, 0);
+        let alone = [refused, admitted(2, 11, 20)];
+        assert_eq!(fresh_keys(&alone).broken_by, 1);
+    }
+
+    #[test]
+    fn a_window_that_its_first_request_opens_is_judged_from_there() {
+        let opened = Promise {
+            bound: Bound::FixedFromRequest,
+            ..PROMISE
+        };
+        // Two windows in three spans of half a window each: the first is full, and so is the second.
+        let mut events: Vec<_> = (1..3).map(|id| admitted(id, 0, 10)).collect();
+        events.extend((3..5).map(|id| admitted(id, 1_000_100, 1_000_110)));
+        assert_eq!(bound(&events, &opened).broken_by, 0);
+        let fifth = admitted(5, 1_500_000, 1_500_010);
+        events.push(fifth);
+        assert_eq!(bound(&events, &opened).broken_by, 1);
+        // An aligned window may have ended in between.
+        let aligned = Promise {
+            bound: Bound::Fixed,
+            ..opened
+        };
+        assert_eq!(bound(&events, &aligned).broken_by, 0);
+        // A call before all others may have opened the first window, whatever became of it.
+        events.push(check(6, 0, 20, 1, Outcome::Cancelled));
+        for event in &mut events {
+            if event.id < 6 {
+                event.start += 600_000;
+                event.end += 600_000;
+            }
+        }
+        assert_eq!(bound(&events, &opened).broken_by, 0);
+    }
+
+    #[test]
+    fn each_window_may_be_shorter_by_the_resolution() {
+        let rounded = Promise {
+            resolution: 1_000,
+            ..PROMISE
+        };
+        // Three windows of 999 ms.
+        let starts = [0, 500_000, 999_010, 1_500_000, 1_998_020];
+        let events: Vec<_> = (1..)
+            .zip(starts)
+            .map(|(id, at)| admitted(id, at, at + 1))
+            .collect();
+        assert_eq!(bound(&events, &rounded).broken_by, 0);
+    }
+
+    #[test]
+    fn a_refusal_of_a_limiter_that_could_not_ask_is_no_answer() {
+        let refused = |id, start| check(id, start, start + 10, 1, Outcome::Refused(None));
+        let events = [admitted(1, 0, 10), refused(2, 20), admitted(3, 40, 50)];
+        assert_eq!(once(&events, "ada", 3).broken_by, 0);
+        // At the end, the limit is used up.
+        let events = [admitted(1, 0, 10), admitted(2, 20, 30), refused(3, 40)];
+        assert_eq!(once(&events, "ada", 3).broken_by, 1);
+    }
+
+    #[test]
+    fn a_caller_without_an_answer_is_found() {
+        let mut failed = check(2, 0, 10, 1, Outcome::Failed("away".to_owned()));
+        failed.caller = 2;
+        let mut first = admitted(1, 0, 10);
+        first.caller = 1;
+        let mut events = vec![first, failed];
+        assert_eq!(unanswered(&events, 1), None);
+        assert_eq!(unanswered(&events, 2), Some(2));
+        events.push(check(3, 20, 30, 1, Outcome::Cancelled));
+        assert_eq!(cancelled(&events), (1, 3));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The results: a line for each attack, and the tables of RESULTS.md.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use crate::attacks::ALL;
@@ -130,15 +130,30 @@ fn short_table(rows: &[Row], versions: &[(String, String)]) -> String {
         let _ = write!(table, "| {contestant} {version} |");
         for (_, attacks) in COLUMNS {
             let own = rows.iter().filter(|row| &row.contestant == contestant);
-            let own = own.filter(|row| attacks.contains(&row.attack));
-            let grades: BTreeSet<_> = own.map(Row::grade).collect();
-            let grades: Vec<_> = grades.iter().map(Grade::to_string).collect();
-            // Of the attacks of a column, one may be held and another one not promised.
-            let _ = write!(table, " {} |", grades.join("; "));
+            let own: Vec<_> = own.filter(|row| attacks.contains(&row.attack)).collect();
+            let _ = write!(table, " {} |", cell(&own));
         }
         table.push('\n');
     }
     table
+}
+
+/// One grade if all attacks agree, else each grade with its attacks, in their order.
+fn cell(rows: &[&Row]) -> String {
+    let mut grades: Vec<(Grade, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let grade = row.grade();
+        match grades.iter_mut().find(|(known, _)| *known == grade) {
+            Some((_, attacks)) => attacks.push(row.attack),
+            None => grades.push((grade, vec![row.attack])),
+        }
+    }
+    if let [(grade, _)] = grades.as_slice() {
+        return grade.to_string();
+    }
+    let grades = grades.iter();
+    let grades = grades.map(|(grade, attacks)| format!("{grade} ({})", attacks.join(", ")));
+    grades.collect::<Vec<_>>().join(", ")
 }
 
 /// Compares which promises were held and broken with the page of another run.
@@ -180,5 +195,30 @@ fn kind(grade: &str) -> &str {
         "broken"
     } else {
         grade
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(attack: &'static str, is_promised: bool, broken_by: Option<u64>) -> Row {
+        Row {
+            contestant: "ada".to_owned(),
+            attack,
+            is_promised,
+            finding: broken_by.map(|by| Ok(Finding::new(by, String::new()))),
+        }
+    }
+
+    #[test]
+    fn a_cell_names_the_attack_of_each_grade() {
+        let (edges, costs) = (row("edges", true, Some(0)), row("costs", true, None));
+        assert_eq!(cell(&[&edges]), "held");
+        assert_eq!(cell(&[&edges, &costs]), "held (edges), – (costs)");
+        let killed = row("killed", false, Some(1));
+        let paused = row("paused", true, Some(0));
+        let cells = cell(&[&paused, &killed, &edges]);
+        assert_eq!(cells, "held (paused, edges), not promised (killed)");
     }
 }

@@ -99,9 +99,24 @@ impl Server {
         self.wait()
     }
 
-    /// Sets the clock of the server, as a difference to the true time in microseconds.
+    /// Sets the clock of the server, as a difference to the true time in microseconds. Fails if the server does not follow:
+    /// it may be linked statically, or the system may preload nothing.
     pub(crate) fn set_clock(&self, micros: i64) -> Result<(), Failure> {
-        self.clock.set(micros)
+        let before = self.seconds()?;
+        self.clock.set(micros)?;
+        let moved = self.seconds()? - before;
+        if (moved - micros / 1_000_000).abs() > 60 {
+            return Err(Failure::new(format!(
+                "not attacked: the clock of redis-server moved by {moved} s, not by {} s",
+                micros / 1_000_000
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the time of the server.
+    fn seconds(&self) -> Result<i64, Failure> {
+        Ok(self.command::<(i64, i64)>(&["TIME"])?.0)
     }
 }
 
@@ -182,9 +197,59 @@ impl Clock {
         Ok(file.write_all_at(&micros.to_ne_bytes(), 0)?)
     }
 
+    /// Fails if a process has not loaded this clock.
+    pub(crate) fn is_loaded_by(&self, process: u32) -> Result<(), Failure> {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        let library = self.path("skew.so");
+        match maps.contains(&*library.to_string_lossy()) {
+            true => Ok(()),
+            false => Err(Failure::new(
+                "not attacked: the program does not load another clock; is it linked statically?",
+            )),
+        }
+    }
+
     /// Makes a process that is not started yet use this clock.
     pub(crate) fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", self.path("skew.so"));
         command.env("TOLLGATE_CHAOS_SKEW", self.path("offset"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_whose_clock_does_not_move_is_noticed() {
+        const HOUR: i64 = 3_600_000_000;
+        let mut server = Server::start(&[])
+            .map_err(|error| error.to_string())
+            .unwrap();
+        assert!(server.set_clock(-HOUR).is_ok());
+        // It goes on with the clock that it has loaded.
+        server.clock = Clock::new(0).map_err(|error| error.to_string()).unwrap();
+        assert!(server.set_clock(-HOUR).is_err());
+    }
+
+    #[test]
+    fn a_process_without_the_clock_is_noticed() {
+        let clock = Clock::new(0).map_err(|error| error.to_string()).unwrap();
+        assert!(clock.is_loaded_by(std::process::id()).is_err());
+        let mut echo = Command::new("cat");
+        clock.preload(&mut echo);
+        let mut echo = echo
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It has loaded everything when it answers.
+        use std::io::{Read, Write};
+        echo.stdin.as_mut().unwrap().write_all(b"a").unwrap();
+        echo.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let loaded = clock.is_loaded_by(echo.id());
+        echo.kill().unwrap();
+        echo.wait().unwrap();
+        assert!(loaded.is_ok());
     }
 }

@@ -9,7 +9,7 @@ use limitador::limit::{Context, Limit};
 use tollgate_torture::{Bound, Contestant, Description, Entry, Failure, Offer, Reply, Verdict};
 
 pub(crate) fn entry() -> Entry {
-    let description = Description::new("limitador", "0.14.0", Bound::Fixed)
+    let description = Description::new("limitador", "0.14.0", Bound::FixedFromRequest)
         .shortest_window(Duration::from_secs(1))
         .offers(&[Offer::Costs])
         .promises(&["threads", "edges", "costs"]);

@@ -12,9 +12,13 @@ const VERSION: &str = "0.2.0-alpha.0";
 pub(crate) fn entries() -> [Entry; 2] {
     // Its docs call the wait of a refusal the earliest one, but promise no strict microseconds on Redis, where the policy
     // takes a connection that does not reconnect.
-    let memory = Description::new("tower-rate-limiter-memory", VERSION, Bound::Fixed)
-        .offers(&[Offer::Waits])
-        .promises(&["threads", "edges", "waits"]);
+    let memory = Description::new(
+        "tower-rate-limiter-memory",
+        VERSION,
+        Bound::FixedFromRequest,
+    )
+    .offers(&[Offer::Waits])
+    .promises(&["threads", "edges", "waits"]);
     let redis = Description::new("tower-rate-limiter-redis", VERSION, Bound::Bucket)
         .offers(&[Offer::Redis, Offer::Cancel, Offer::Waits])
         .resolution(Duration::from_millis(1))

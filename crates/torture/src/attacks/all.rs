@@ -1,25 +1,22 @@
 //! The list of attacks.
 
 use super::attack::Attack;
-use super::{
-    cancelled, clock, costs, cut, edges, emptied, full, killed, paused, processes, skew, slots,
-    threads, waits,
-};
+use super::{cancelled, costs, cut, edges, outage, processes, slots, threads, waits};
 
 /// All attacks, in the order of the tables.
 pub(crate) const ALL: [Attack; 14] = [
     threads::ATTACK,
-    processes::ATTACK,
+    processes::PROCESSES,
     edges::ATTACK,
     costs::ATTACK,
     cancelled::ATTACK,
     cut::ATTACK,
-    paused::ATTACK,
-    killed::ATTACK,
-    emptied::ATTACK,
-    full::ATTACK,
-    clock::ATTACK,
-    skew::ATTACK,
+    outage::PAUSED,
+    outage::KILLED,
+    outage::EMPTIED,
+    outage::FULL,
+    outage::CLOCK,
+    processes::SKEW,
     slots::ATTACK,
     waits::ATTACK,
 ];

@@ -18,13 +18,19 @@ pub(super) const ATTACK: Attack = Attack {
     judge,
 };
 
+/// One in so many checks has to be cancelled, or the attack was none.
+const LEAST_SHARE: usize = 10;
+
 fn run(arena: &Arena<'_>) -> Result<(), Failure> {
     let server = arena.server()?;
     let contestant = arena.contestant(&server)?;
     arena.crowd(from_ref(&contestant), 4, arena.duration(), |caller| {
         if caller.random.one_in(2) {
-            let time = Duration::from_micros(caller.random.below(400));
-            let _ = caller.check_within(KEY, 1, time);
+            let time = Duration::from_micros(caller.random.below(200));
+            // A key that is used up may be refused at once, without anything to wait for.
+            let own = format!("left-{}-{}", caller.id, caller.now());
+            let key = if caller.random.one_in(2) { &own } else { KEY };
+            let _ = caller.check_within(key, 1, time);
         } else if caller.random.one_in(4) {
             // Nobody has used this key: if it is refused, the answer is somebody else's.
             let key = format!("fresh-{}-{}", caller.id, caller.now());
@@ -38,6 +44,14 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
 }
 
 fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
+    let (cancelled, checks) = oracle::cancelled(events);
+    if cancelled * LEAST_SHARE < checks {
+        return Err(Failure::new(format!(
+            "not attacked: only {cancelled} of {checks} checks were cancelled"
+        )));
+    }
     let (fresh, recovery) = (oracle::fresh_keys(events), oracle::recovery(events, KEY));
-    Ok(Finding::worst([case.bound(events)?, fresh, recovery]))
+    let mut bound = case.bound(events)?;
+    bound.seen += &format!("; {cancelled} of {checks} checks cancelled");
+    Ok(Finding::worst([bound, fresh, recovery]))
 }

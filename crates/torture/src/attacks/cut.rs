@@ -29,7 +29,7 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
     let contestant = arena.contestant_with(LIMIT, WINDOW, proxy.url())?;
     proxy.cut_one_in(10);
     arena.crowd(from_ref(&contestant), 4, arena.duration() / 2, |caller| {
-        let _ = caller.check(KEY, 1);
+        let _ = caller.check_and_keep(KEY, 1);
         // A connection takes longer than a call.
         std::thread::sleep(Duration::from_millis(caller.random.below(20)));
     });

@@ -1,19 +1,13 @@
-//! The attacks, one per file.
+//! The attacks: one per file, and those on a server, or on processes, together.
 
 mod all;
 mod attack;
 mod cancelled;
-mod clock;
 mod costs;
 mod cut;
 mod edges;
-mod emptied;
-mod full;
-mod killed;
 mod outage;
-mod paused;
 mod processes;
-mod skew;
 mod slots;
 mod threads;
 mod waits;

@@ -3,26 +3,126 @@
 use std::slice::from_ref;
 use std::thread;
 
+use super::attack::Attack;
 use crate::arena::Arena;
 use crate::case::{Case, KEY};
-use crate::contestant::Failure;
+use crate::contestant::{Failure, Offer};
 use crate::history::{Action, Event};
 use crate::oracle::{self, Finding};
 use crate::server::Server;
 
+/// A server that hangs.
+pub(super) const PAUSED: Attack = attack(
+    "paused",
+    "the server is stopped by a signal, and continues",
+    |arena| {
+        let outage = Outage {
+            begin: (Action::Fault, |server| server.signal("STOP")),
+            end: (Action::Fault, |server| server.signal("CONT")),
+            windows: 2,
+        };
+        outage.run(arena)
+    },
+);
+
+/// A server that crashes.
+pub(super) const KILLED: Attack = attack(
+    "killed",
+    "the server is killed, and starts again without data: counts before and after are judged apart",
+    |arena| {
+        let kill: Change = |server| {
+            server.kill();
+            Ok(())
+        };
+        let outage = Outage {
+            begin: (Action::Loss, kill),
+            end: (Action::Fault, Server::restart),
+            windows: 2,
+        };
+        outage.run(arena)
+    },
+);
+
+/// A server that forgets all keys and scripts.
+pub(super) const EMPTIED: Attack = attack(
+    "emptied",
+    "FLUSHALL and SCRIPT FLUSH: counts before and after are judged apart",
+    |arena| {
+        let empty: Change = |server| {
+            server.command::<()>(&["FLUSHALL"])?;
+            server.command(&["SCRIPT", "FLUSH"])
+        };
+        let outage = Outage {
+            begin: (Action::Loss, empty),
+            end: (Action::Loss, empty),
+            windows: 2,
+        };
+        outage.run(arena)
+    },
+);
+
+/// A server without memory.
+pub(super) const FULL: Attack = attack(
+    "full",
+    "the server refuses to write (maxmemory, noeviction), and then has memory again",
+    |arena| {
+        let outage = Outage {
+            begin: (Action::Fault, |server| max_memory(server, "1")),
+            end: (Action::Fault, |server| max_memory(server, "0")),
+            windows: 2,
+        };
+        outage.run(arena)
+    },
+);
+
+/// A server whose clock is stepped back.
+pub(super) const CLOCK: Attack = attack(
+    "clock",
+    "the clock of the server steps back by an hour; three windows later, the key must admit again",
+    |arena| {
+        let outage = Outage {
+            begin: (Action::Fault, |server| server.set_clock(-HOUR)),
+            // It stays wrong.
+            end: (Action::Fault, |_| Ok(())),
+            windows: 3,
+        };
+        outage.run(arena)
+    },
+);
+
+const HOUR: i64 = 3_600_000_000;
+
+const fn attack(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Arena<'_>) -> Result<(), Failure>,
+) -> Attack {
+    Attack {
+        name,
+        about,
+        needs: &[Offer::Redis],
+        run,
+        judge,
+    }
+}
+
+fn max_memory(server: &mut Server, bytes: &str) -> Result<(), Failure> {
+    server.command(&["CONFIG", "SET", "maxmemory", bytes])
+}
+
 /// The changes of a server: the first after a third of the attack, the second after two. [`Action::Loss`] if it loses all counts.
-pub(super) struct Outage {
-    pub(super) begin: (Action, Change),
-    pub(super) end: (Action, Change),
+struct Outage {
+    begin: (Action, Change),
+    end: (Action, Change),
     /// After how many quiet windows the key must admit again.
-    pub(super) windows: u32,
+    windows: u32,
 }
 
 type Change = fn(&mut Server) -> Result<(), Failure>;
 
 impl Outage {
     /// Lets four callers check one key before, during and after it.
-    pub(super) fn run(&self, arena: &Arena<'_>) -> Result<(), Failure> {
+    fn run(&self, arena: &Arena<'_>) -> Result<(), Failure> {
         let mut server = arena.server()?;
         let contestant = arena.contestant(&server)?;
         let third = arena.duration() / 3;
@@ -46,7 +146,7 @@ impl Outage {
 }
 
 /// Judges the bound, and whether the key admits again.
-pub(super) fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
+fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
     Ok(Finding::worst([
         case.bound(events)?,
         oracle::recovery(events, KEY),

@@ -15,7 +15,8 @@ pub(super) const ATTACK: Attack = Attack {
     judge,
 };
 
-const LIMIT: u32 = 10;
+/// Large enough for a lease, which needs 21.
+const LIMIT: u32 = 24;
 
 fn run(arena: &Arena<'_>) -> Result<(), Failure> {
     let server = arena.server()?;
@@ -23,6 +24,7 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
     let contestant = arena.contestant_with(LIMIT, arena.window(), redis)?;
     let [is_exact, has_costs] =
         [Offer::ExactWaits, Offer::Costs].map(|offer| arena.case.description.has(offer));
+    let resolution = micros(arena.case.description.resolution);
     let mut caller = arena.caller(1, &*contestant);
     let mut cost = 1;
     let end = caller.now() + 2 * micros(arena.duration());
@@ -37,18 +39,18 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
             .filter(|_| !checked.admitted)
         else {
             // Units at different times return at different times.
-            let pause = caller.random.below(micros(arena.window()) / 20);
+            let pause = caller.random.below(micros(arena.window()) / 48);
             caller.wait_until(caller.now() + pause);
             let most = if has_costs { 4 } else { 1 };
             cost = u32::try_from(caller.random.below(most) + 1).unwrap_or(1);
             continue;
         };
         // Half of the time, a call comes about a millisecond too early.
-        if is_exact && wait > 3_000 && caller.random.one_in(2) {
-            let early = 300 + caller.random.below(1_500);
+        if is_exact && wait > 3_000 + resolution && caller.random.one_in(2) {
+            let early = 300 + resolution + caller.random.below(1_500);
             caller.wait_until(start + wait - early);
         } else {
-            caller.wait_until(checked.end + wait + drift(wait) + 10);
+            caller.wait_until(checked.end + wait + drift(wait) + resolution + 10);
         }
     }
     Ok(())
@@ -59,5 +61,6 @@ fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
     Ok(oracle::waits(
         events,
         case.description.has(Offer::ExactWaits),
+        micros(case.description.resolution),
     ))
 }

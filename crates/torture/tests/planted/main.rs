@@ -50,6 +50,7 @@ macro_rules! finds {
 
 finds! {
     threads_find_a_clock_that_is_read_before_the_lock: "threads" finds "clock-before-lock";
+    threads_find_a_window_that_is_checked_before_it_is_charged: "threads" finds "check-then-act";
     processes_find_a_limiter_that_counts_alone: "processes" finds "counts-alone";
     edges_find_a_fixed_window: "edges" finds "fixed-window";
     costs_find_units_that_are_given_back_twice: "costs" finds "refunds-twice";
@@ -70,11 +71,27 @@ finds! {
 fn a_correct_limiter_in_memory_holds() {
     holds("exact");
     holds("bucket");
+    holds("opened-window");
 }
 
 #[test]
 fn a_correct_limiter_in_redis_holds() {
     holds("exact-redis");
+}
+
+#[test]
+fn a_limiter_that_refuses_where_it_cannot_ask_charges_once() {
+    let arguments = ["run", "--short", "--contestant", "fails-closed"];
+    let (output, text) = planted(&[&arguments[..], &["--attack", "cut"]].concat());
+    assert!(output.status.success(), "{text}");
+}
+
+#[test]
+fn calls_that_cannot_be_cancelled_are_no_attack() {
+    let arguments = ["run", "--short", "--contestant", "answers-at-once"];
+    let (output, text) = planted(&[&arguments[..], &["--attack", "cancelled"]].concat());
+    assert!(!output.status.success());
+    assert!(text.contains("not run: not attacked: only 0 of "), "{text}");
 }
 
 #[test]

@@ -96,26 +96,27 @@ impl Contestant for Memory {
         }
         Box::pin(async move {
             locked(&self.answers).push_back(verdict);
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            // A timer would round up to a millisecond.
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(200) {
+                tokio::task::yield_now().await;
+            }
             Ok(locked(&self.answers).pop_front().unwrap_or(verdict))
         })
     }
 
     fn refund<'a>(&'a self, key: &'a str, receipt: u64, units: u32) -> Reply<'a, ()> {
-        let units = if self.fault == "refunds-twice" {
-            2 * units
-        } else {
-            units
-        };
+        // The second time from others.
+        let is_twice = self.fault == "refunds-twice";
+        let units = if is_twice { 2 * units } else { units };
         let mut keys = locked(&self.keys);
         let charges = keys
             .get_mut(key)
             .into_iter()
             .flat_map(|key| &mut key.charges);
         let mut left = units;
-        // From its own charge first, and the second time from others.
         for charge in charges
-            .filter(|charge| charge.receipt <= receipt)
+            .filter(|charge| charge.receipt == receipt || (is_twice && charge.receipt < receipt))
             .collect::<Vec<_>>()
             .into_iter()
             .rev()
@@ -185,6 +186,48 @@ impl Contestant for TokenBucket {
         // Work under the lock, as of a large table.
         while before.elapsed() < Duration::from_micros(50) {
             std::hint::spin_loop();
+        }
+        Box::pin(ready(Ok(is_admitted.into())))
+    }
+}
+
+/// A fixed window, which the first request of a key opens.
+pub(crate) struct OpenedWindow {
+    fault: &'static str,
+    limit: u32,
+    window: Duration,
+    /// The start of the window of each key, and its used units.
+    keys: Mutex<HashMap<String, (Instant, u32)>>,
+}
+
+impl OpenedWindow {
+    pub(crate) fn new(fault: &'static str, setup: &Setup) -> Self {
+        Self {
+            fault,
+            limit: setup.limit,
+            window: setup.window,
+            keys: Mutex::default(),
+        }
+    }
+}
+
+impl Contestant for OpenedWindow {
+    fn check<'a>(&'a self, key: &'a str, cost: u32) -> Reply<'a, Verdict> {
+        let mut keys = locked(&self.keys);
+        let now = Instant::now();
+        let row = keys.entry(key.to_owned()).or_insert((now, 0));
+        if now - row.0 >= self.window {
+            *row = (now, 0);
+        }
+        let is_admitted = row.1 + cost <= self.limit;
+        if self.fault == "check-then-act" {
+            // Others check meanwhile, and find the same room.
+            drop(keys);
+            std::thread::yield_now();
+            keys = locked(&self.keys);
+        }
+        if is_admitted && let Some(row) = keys.get_mut(key) {
+            row.1 += cost;
         }
         Box::pin(ready(Ok(is_admitted.into())))
     }

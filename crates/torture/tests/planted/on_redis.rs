@@ -110,6 +110,9 @@ impl Contestant for OnRedis {
             if asked.is_err() && self.fault == "fails-open" {
                 asked = Ok(true);
             }
+            if asked.is_err() && self.fault == "fails-closed" {
+                asked = Ok(false);
+            }
             asked.map(Verdict::from)
         })
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use tollgate_torture::{Bound, Description, Entry, Offer};
 
-use memory::{Memory, TokenBucket};
+use memory::{Memory, OpenedWindow, TokenBucket};
 use on_redis::OnRedis;
 
 /// All attacks on a limiter in memory, and all on one in Redis.
@@ -33,20 +33,24 @@ fn main() -> ExitCode {
         "fixed-window",
         "refunds-twice",
         "poisoned",
+        "answers-at-once",
         "leaks-a-slot",
         "short-wait",
         "long-wait",
     ];
     let memory = memory.map(|fault| {
         let offers = [
-            Offer::Cancel,
             Offer::Costs,
             Offer::Refunds,
             Offer::Slots,
             Offer::Waits,
             Offer::ExactWaits,
+            Offer::Cancel,
         ];
-        let description = Description::new(fault, "0", Bound::Sliding).offers(&offers);
+        // Only one of these waits for something.
+        let cancels = ["poisoned", "answers-at-once"].contains(&fault);
+        let offers = &offers[..if cancels { 6 } else { 5 }];
+        let description = Description::new(fault, "0", Bound::Sliding).offers(offers);
         let description = description.promises(&IN_MEMORY);
         Entry::new(description, move |setup| async move {
             Ok(Memory::new(fault, &setup))
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         "exact-redis",
         "charges-again",
         "fails-open",
+        "fails-closed",
         "script-once",
         "restarts-on-step",
         "own-clock",
@@ -72,6 +77,13 @@ fn main() -> ExitCode {
             Ok(TokenBucket::new(fault, &setup))
         })
     });
+    let windows = ["opened-window", "check-then-act"].map(|fault| {
+        let description = Description::new(fault, "0", Bound::FixedFromRequest);
+        let description = description.promises(&["threads", "edges"]);
+        Entry::new(description, move |setup| async move {
+            Ok(OpenedWindow::new(fault, &setup))
+        })
+    });
     let alone = Description::new("counts-alone", "0", Bound::Sliding);
     let alone = alone.offers(&[Offer::Redis]).promises(&["processes"]);
     let alone = Entry::new(
@@ -83,6 +95,7 @@ fn main() -> ExitCode {
             .into_iter()
             .chain(redis)
             .chain(buckets)
+            .chain(windows)
             .chain([alone]),
     )
 }
