@@ -17,6 +17,9 @@ use crate::history::{Action, Event, Outcome, Recorder, micros};
 use crate::random::Random;
 use crate::server::{Clock, Server};
 
+/// How long all callers stay with a key, in microseconds.
+const TURN: u64 = 2_000;
+
 /// No limiter needs that long for an answer, unless it never answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -316,5 +319,15 @@ impl Caller<'_> {
 
     pub(crate) fn now(&self) -> u64 {
         self.recorder.now()
+    }
+
+    /// Returns the key that all callers use now: the usual one, or a new one. A race is for the last unit of a window, and
+    /// new keys have more of them than time has windows.
+    pub(crate) fn contested_key(&self) -> String {
+        let turn = self.now() / TURN;
+        match turn % 2 {
+            0 => KEY.to_owned(),
+            _ => format!("new-{turn}"),
+        }
     }
 }

@@ -2,12 +2,12 @@
 
 use super::attack::Attack;
 use crate::arena::Arena;
-use crate::case::{Case, KEY};
+use crate::case::Case;
 use crate::contestant::{Failure, Offer};
 
 pub(super) const ATTACK: Attack = Attack {
     name: "costs",
-    about: "four threads check with costs of 1 to 7, and give back a part of some if the limiter takes it",
+    about: "four threads check as in *threads*, with costs of 1 to 7, and give back a part of some if the limiter takes it",
     needs: &[Offer::Costs],
     run,
     judge: Case::bound,
@@ -22,14 +22,15 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
         let Ok(cost) = u32::try_from(cost) else {
             return;
         };
-        let checked = caller.check(KEY, cost);
+        let key = caller.contested_key();
+        let checked = caller.check(&key, cost);
         if let Ok(checked) = checked
             && checked.admitted
             && refunds
             && caller.random.one_in(3)
         {
             let units = caller.random.below(cost.into()) + 1;
-            caller.refund(KEY, &checked, u32::try_from(units).unwrap_or(1));
+            caller.refund(&key, &checked, u32::try_from(units).unwrap_or(1));
         }
     });
     Ok(())
