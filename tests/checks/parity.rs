@@ -380,7 +380,7 @@ impl Pair {
     }
 }
 
-/// What shorter windows have left behind may go at any time, so a wait may not depend on it.
+/// A wait may not depend on units that shorter windows have left behind: these may go at any time.
 #[test]
 fn a_window_that_is_longer_than_any_that_charged_tells_a_true_wait() {
     let server = RedisServer::start();

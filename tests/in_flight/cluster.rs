@@ -119,7 +119,7 @@ async fn who_gives_up_a_wait_for_a_later_level_holds_nothing() {
         tenant.acquire("acme").await.unwrap(),
         tenant.acquire("acme").await.unwrap(),
     ];
-    // Of some, the level of the tenant is asked first.
+    // The level of the tenant is asked first for some of them.
     let names: Vec<_> = (0..8).map(|number| format!("user-{number}")).collect();
     for name in &names {
         let levels = [user.on(name.as_str()), tenant.on("acme")];
