@@ -378,4 +378,5 @@ byId("search").addEventListener("input", () => {
 document.addEventListener("visibilitychange", live);
 
 if (token.get()) attempt(logIn);
+else byId("token").focus();
 live();
