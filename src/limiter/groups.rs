@@ -117,7 +117,10 @@ impl PendingCheck {
             let accepted = match self.ask_store(limiters) {
                 None => Ok(()),
                 Some(PendingAnswers { mut future, sent }) => {
-                    let waits = self.slots.as_ref().is_some_and(|slots| slots.waits());
+                    let waits = self
+                        .slots
+                        .as_ref()
+                        .is_some_and(|slots| slots.waits_in_line());
                     let answers = poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
                         Poll::Pending if waits => {
                             let is_gone = Pin::new(&mut caller_is_gone).poll(cx);

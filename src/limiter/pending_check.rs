@@ -150,6 +150,10 @@ impl PendingCheck {
         }
     }
 
+    pub(super) fn slots(&self) -> Option<&SlotsOfCheck> {
+        self.slots.as_deref()
+    }
+
     /// Returns what the check has taken, if it takes slots.
     #[inline]
     pub(crate) fn take_permits(&mut self) -> Option<Box<SlotsOfCheck>> {
@@ -394,7 +398,7 @@ impl PendingCheck {
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
         let first = limiters.limiter(0)?;
         let store = &first.store;
-        if self.slots.is_some() {
+        if self.slots.is_some() && self.asks_for_slots(limiters) {
             return self.ask_for_slots(limiters);
         }
         let (data, answers) = self.decision.levels_and_answers();
@@ -415,6 +419,20 @@ impl PendingCheck {
             self.set_answers(some, to_ask);
         }
         pending
+    }
+
+    /// Returns whether a level to ask has quotas in flight, and notes it with the slots of the check: others have no line.
+    #[cold]
+    fn asks_for_slots(&mut self, limiters: &impl Limiters) -> bool {
+        let mut levels = self.levels.all(self.added).enumerate();
+        let asks = levels.any(|(index, level)| {
+            let limiter = limiters.limiter(index).filter(|_| level.is_to_ask());
+            limiter.is_some_and(|limiter| level.quotas(limiter).min_slots().is_some())
+        });
+        if let Some(slots) = &mut self.slots {
+            slots.set_in_line(asks);
+        }
+        asks
     }
 
     /// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.

@@ -194,3 +194,32 @@ async fn the_longest_wait_is_that_for_all_levels_together() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_level_of_rates_alone_in_another_slot_is_asked_and_waited_for() {
+    let cluster = Cluster::of_masters(3, &[]);
+    let store = RedisStore::open(&cluster.url()).unwrap();
+    let store = store.deadline(Duration::from_secs(5));
+    let slots = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("slots");
+    let rate = RateLimiter::new(store, Quota::per_second(2)).name("rate");
+    // One of the levels is asked first for some of them.
+    for user in (0..8).map(|number| format!("user-{number}")) {
+        let levels = || [slots.on(&user), rate.on("acme")];
+        let ended = tokio::time::timeout(Duration::from_secs(10), async {
+            let first = RateLimiter::acquire_all(levels()).await.unwrap();
+            until_used(&slots, &user, &[1]).await;
+            drop(first);
+            let second = RateLimiter::acquire_all(levels()).await.unwrap();
+            // The rate refuses: the slot of this attempt returns.
+            while let Acquired::Permit(permit) =
+                RateLimiter::try_acquire_all(levels()).await.unwrap()
+            {
+                drop(permit);
+            }
+            until_used(&slots, &user, &[1]).await;
+            drop(second);
+            until_used(&slots, &user, &[0]).await;
+        });
+        assert!(ended.await.is_ok(), "{user}: no answer");
+    }
+}

@@ -8,8 +8,8 @@ use axum::http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tollgate::store::TestStore;
 use tollgate::{
-    Acquired, ErrorKind, FailurePolicy, Permit, PermitHandle, Quota, RateLimitLayer, RateLimiter,
-    RedisStore, Source, key,
+    Acquired, ErrorKind, FailurePolicy, Permit, PermitHandle, Plan, Quota, RateLimitLayer,
+    RateLimiter, RedisStore, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -64,6 +64,27 @@ async fn keys_that_got_no_slot_in_an_outage_are_forgotten_after_a_lease() {
     assert!((1..20).contains(&asked), "asked {asked} times");
     assert_eq!(limiter.peek("held").await.unwrap().used(), 1);
     drop(held);
+}
+
+#[tokio::test]
+async fn slots_of_a_longer_lease_are_given_back_after_an_outage_though_a_shorter_one_has_ended() {
+    let store = Moody::new(Mood::Fine);
+    let [long, short] = [60, 5].map(|seconds| {
+        let quota = Quota::in_flight(2).slot_lease(Duration::from_secs(seconds));
+        RateLimiter::new(store.clone(), quota)
+    });
+    let permit = long.acquire("ada").await.unwrap();
+    store.becomes(Mood::Fails(ErrorKind::Unavailable));
+    drop(permit);
+    assert!(short.try_acquire("ada").await.is_err());
+    tokio::time::sleep(Duration::from_millis(7_500)).await;
+    store.becomes(Mood::Fine);
+    while short.try_acquire("other").await.is_err() {
+        store.let_breaker_probe();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(long.peek("ada").await.unwrap().used(), 0);
 }
 
 /// Waits until the store, which has recovered, knows that so many slots are used.
@@ -206,6 +227,34 @@ async fn a_layer_follows_its_policy() {
         let is_closed = statuses[0] == 503;
         let status = response.unwrap().status();
         assert_eq!(status == StatusCode::OK, !is_closed, "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn slots_that_this_process_decides_stand_beside_a_rate_that_the_store_decides() {
+    for (policy, statuses) in [
+        (FailurePolicy::open(), [200, 200, 429]),
+        (FailurePolicy::fall_back(), [200, 200, 429]),
+        (FailurePolicy::fall_back().replicas(2), [200, 429, 429]),
+    ] {
+        let store = TestStore::new();
+        let rate = RateLimiter::new(store.clone(), Quota::per_hour(2)).name("rate");
+        let layer = RateLimitLayer::new(store, Quota::in_flight(2))
+            .key(key::global())
+            .on_failure(policy)
+            .quotas_for(|_, _| async { Err::<Plan, _>("the plans are not known") })
+            .and(rate, key::global());
+        let handler = service_fn(async |_: Request<()>| {
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("text"))))
+        });
+        let mut open = Vec::new();
+        for status in statuses {
+            let response = layer.layer(handler).oneshot(Request::new(()));
+            let response = tokio::time::timeout(Duration::from_secs(5), response).await;
+            let response = response.unwrap().unwrap();
+            assert_eq!(response.status().as_u16(), status, "{policy:?}");
+            open.push(response);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate::{Acquired, Error, ErrorKind, MemoryStore, Quota, RateLimiter};
 
@@ -133,6 +133,25 @@ async fn a_wait_ends_after_its_bound_and_a_cancelled_one_takes_nothing() {
     assert!(cancelled.is_err());
     drop(permit);
     assert!(taken(&limiter, "ada").await.is_some());
+}
+
+#[tokio::test]
+async fn a_permit_of_rates_alone_waits_for_their_units_and_holds_no_slot() {
+    let limiter = RateLimiter::new(
+        MemoryStore::new(),
+        Quota::new(1, Duration::from_millis(400)),
+    );
+    let ended = tokio::time::timeout(Duration::from_secs(10), async {
+        let began = Instant::now();
+        let first = limiter.acquire("ada").await.unwrap();
+        let impatient = limiter.clone().max_wait(Duration::from_micros(1));
+        let error = impatient.acquire("ada").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MaxWait);
+        let second = limiter.acquire("ada").await.unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(400));
+        assert_eq!((first.decision().used(), second.decision().used()), (1, 1));
+    });
+    ended.await.expect("an answer");
 }
 
 #[tokio::test]

@@ -428,10 +428,17 @@ async fn a_permit_is_lost_by_the_lease_that_the_store_was_told_last() {
         let quota = Quota::in_flight(5).slot_lease(Duration::from_secs(seconds));
         RateLimiter::new(store.clone(), quota)
     });
-    let permits = [taken(&long).await.unwrap(), taken(&short).await.unwrap()];
+    let first = taken(&long).await.unwrap();
+    let watched = first.lost();
+    let mut watched = std::pin::pin!(watched);
+    let asked = tokio::time::timeout(Duration::from_millis(10), watched.as_mut());
+    assert!(asked.await.is_err());
+    let second = taken(&short).await.unwrap();
     node.kill();
     let began = Instant::now();
-    for permit in &permits {
+    let lost = tokio::time::timeout(Duration::from_secs(6), watched).await;
+    assert!(lost.is_ok(), "who watched the permit is not told");
+    for permit in [&first, &second] {
         until_lost(permit, began).await;
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::permit::{Acquired, Permit, Ticket};
 use super::sending::{LevelSlots, SlotRequest};
 use super::table::PermitTable;
-use crate::decision::{Answers, DecisionView, Source};
+use crate::decision::{Answers, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::limiter::check::{AskedLevels, give_back, record};
@@ -31,6 +31,8 @@ pub(crate) struct SlotsOfCheck {
     /// From when on the check waits in line, and for how long: in all lines together.
     wait: Option<(Instant, Duration)>,
     line: Option<usize>,
+    /// Whether the store was last asked for slots. A group of levels without quotas in flight has no line.
+    is_in_line: bool,
     /// One for each time that the store was asked.
     tickets: Vec<Ticket>,
 }
@@ -45,9 +47,13 @@ impl SlotsOfCheck {
         }
     }
 
-    /// Returns whether the check waits in line.
-    pub(in crate::limiter) fn waits(&self) -> bool {
-        self.wait.is_some()
+    pub(in crate::limiter) fn set_in_line(&mut self, is_in_line: bool) {
+        self.is_in_line = is_in_line;
+    }
+
+    /// Returns whether the check waits in line, or has waited there for what it was asked last.
+    pub(crate) fn waits_in_line(&self) -> bool {
+        self.is_in_line && self.wait.is_some()
     }
 
     pub(crate) fn add_level(&mut self, limiter: &RateLimiter, slots: u32) {
@@ -182,7 +188,8 @@ impl RateLimiter {
     ///
     /// While an upstream [holds the key back](Self::observe), it waits until that ends, and then asks for a slot.
     ///
-    /// Dropping the future gives up its place in the line. A permit that was granted meanwhile is given back.
+    /// Dropping the future gives up its place in the line. A permit that was granted meanwhile is given back; a unit
+    /// of a rate that it was charged is not.
     ///
     /// # Errors
     ///
@@ -266,10 +273,11 @@ impl RateLimiter {
             let mut wait = Wait::new(max_wait.unwrap_or_default());
             loop {
                 let (mut checked, check) = check_slots(&levels, Some(wait.time_left())).await;
-                // While an upstream holds a key back, the store is not asked, and nobody stands in line.
+                let has_waited = check.slots().is_some_and(SlotsOfCheck::waits_in_line);
+                // What no slot is asked for has no line: a key that is held back, or a group that has only rates.
                 let checks_again = match &mut checked {
-                    Ok(held) if held.source() == Source::HeldBack => {
-                        wait.after_decision(&levels, held.view()).await
+                    Ok(refused) if !refused.is_allowed() && !has_waited => {
+                        wait.after_decision(&levels, refused.view()).await
                     }
                     Ok(taken) if taken.is_allowed() && is_held_meanwhile(&levels, taken.view()) => {
                         give_back(&levels, taken).await;

@@ -66,8 +66,10 @@ pub(super) struct HeldKey {
     pub(super) is_busy: bool,
     /// Whether the store may have another count: slots were given back since the last message, or it had no reply.
     pub(super) is_changed: bool,
-    /// Until when the store may hold slots of this process. `None` while a message that wants or states some is under way.
-    held_until: Option<u64>,
+    /// Until when the store may hold slots of this process.
+    held_until: u64,
+    /// The lease of the slots that the last message wanted or stated. 0 if there were none.
+    slots_lease: u64,
     /// How long releases are gathered for one message, in microseconds. Not at all if the limit is nearly reached.
     pub(super) gathered: u64,
     /// The checks that no message has.
@@ -117,7 +119,8 @@ impl HeldKey {
             losses: None,
             is_busy: false,
             is_changed: false,
-            held_until: Some(0),
+            held_until: 0,
+            slots_lease: 0,
             gathered: GATHERED,
             waiting: BTreeSet::new(),
             asks_at: None,
@@ -172,9 +175,8 @@ impl HeldKey {
         now: u64,
     ) -> Holding {
         let holding = self.holding(holder, sequence, now);
-        if wants || self.stated() > 0 {
-            self.held_until = None;
-        }
+        let has_slots = wants || self.stated() > 0;
+        self.slots_lease = if has_slots { self.lease } else { 0 };
         (self.is_busy, self.sent_lease) = (true, self.lease);
         (self.asks_at, self.states_at) = (None, None);
         let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
@@ -280,8 +282,12 @@ impl HeldKey {
 
     /// Takes in the end of a message.
     pub(super) fn end_message(&mut self, sent_at: u64, has_failed: bool, now: u64) {
-        let ends_at = now.saturating_add(self.sent_lease);
-        let held_until = *self.held_until.get_or_insert(ends_at);
+        if self.slots_lease > 0 {
+            let ends_at = now.saturating_add(self.slots_lease);
+            // After a failure, the store may have the lease of this message, or that of an earlier one.
+            let earlier = if has_failed { self.held_until } else { 0 };
+            self.held_until = ends_at.max(earlier);
+        }
         let valid_until = sent_at.saturating_add(certain_part(self.sent_lease));
         if has_failed {
             // The store may have taken the message in all the same, with a shorter lease than before; and another part of
@@ -291,7 +297,7 @@ impl HeldKey {
                 self.valid_until = Some(known.min(valid_until));
             }
             // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay.
-            let may_be_held = self.stated() > 0 || now < held_until;
+            let may_be_held = self.stated() > 0 || now < self.held_until;
             self.is_changed = may_be_held || !self.listeners.is_empty();
             self.states_at = self.is_changed.then(|| now + self.retry_after());
             return;

@@ -1,10 +1,11 @@
 //! A permit: slots that are held until it is dropped.
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use super::table::PermitTable;
 use crate::decision::{Answers, Decision, DecisionView};
@@ -105,11 +106,18 @@ impl Permit {
     /// # }).unwrap();
     /// ```
     pub async fn lost(&self) {
+        let Some(Ticket { table, .. }) = self.tickets.first() else {
+            return pending().await;
+        };
         loop {
+            // Before the look, so that no change after it is missed.
+            let lease_shortened = table.lease_shortened.notified();
             match self.tickets.iter().filter_map(Ticket::lost_in).min() {
                 Some(0) => return,
-                Some(micros) => sleep(Duration::from_micros(micros)).await,
-                None => std::future::pending().await,
+                Some(micros) => {
+                    let _ = timeout(Duration::from_micros(micros), lease_shortened).await;
+                }
+                None => lease_shortened.await,
             }
         }
     }

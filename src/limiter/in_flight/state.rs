@@ -309,19 +309,21 @@ impl State {
         is_refused.then_some(answers)
     }
 
-    /// Takes in the end of a message about a key. After a failure, the first reply states all keys whose messages have
-    /// failed.
+    /// Takes in the end of a message about a key. Returns whether its permits may be lost sooner than before: the message had a
+    /// shorter lease. After a failure, the first reply states all keys whose messages have failed.
     pub(super) fn end_message(
         &mut self,
         id: Fingerprint,
         sent_at: u64,
         failure: Option<&Error>,
         now: u64,
-    ) {
+    ) -> bool {
         let Some(key) = self.keys.get_mut(&id) else {
-            return;
+            return false;
         };
+        let valid_until = key.valid_until;
         key.end_message(sent_at, failure.is_some(), now);
+        let ends_sooner = key.valid_until < valid_until;
         if failure.is_none() {
             key.losses = Some(self.losses);
         }
@@ -332,6 +334,7 @@ impl State {
             let of_partition = self.failed.remove(&key.partition());
             self.state_now(of_partition.into_iter().flatten(), now);
         }
+        ends_sooner
     }
 
     /// Returns whether the store has acknowledged a key since it last lost data.

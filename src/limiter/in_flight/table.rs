@@ -30,6 +30,8 @@ pub(in crate::limiter) struct PermitTable {
     state: Mutex<State>,
     /// Wakes the task that waits for timers.
     pub(super) timers_changed: Notify,
+    /// Wakes those who wait for the end of a lease that ends sooner now.
+    pub(super) lease_shortened: Notify,
 }
 
 impl PermitTable {
@@ -59,6 +61,7 @@ impl PermitTable {
             clock,
             state: Mutex::default(),
             timers_changed: Notify::new(),
+            lease_shortened: Notify::new(),
         }
     }
 
@@ -189,7 +192,9 @@ impl PermitTable {
         let (ids, listeners): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
         for (id, listeners) in ids.iter().zip(listeners) {
             let failure = failed.get(id);
-            state.end_message(*id, sent_at, failure, now);
+            if state.end_message(*id, sent_at, failure, now) {
+                self.lease_shortened.notify_waiters();
+            }
             for listener in listeners {
                 let _ = listener.send(failure.map_or(Ok(()), |error| Err(error.clone())));
             }
