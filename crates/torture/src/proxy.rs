@@ -9,7 +9,7 @@ use std::thread;
 use crate::contestant::Failure;
 use crate::random::Random;
 
-/// A proxy on a free port of this machine. It ends where it is dropped.
+/// A proxy on a free port of this machine. It accepts nobody where it is dropped, and connections end with the server.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -20,7 +20,6 @@ struct Shared {
     one_in: AtomicU64,
     is_over: AtomicBool,
     random: Mutex<Random>,
-    streams: Mutex<Vec<TcpStream>>,
 }
 
 impl Shared {
@@ -39,7 +38,6 @@ impl Proxy {
             one_in: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             random: Mutex::new(Random::new(seed, 77)),
-            streams: Mutex::default(),
         });
         let address = listener.local_addr()?;
         let accepting = Arc::clone(&shared);
@@ -72,14 +70,6 @@ impl Drop for Proxy {
         self.shared.is_over.store(true, Ordering::Relaxed);
         // Ends the thread that accepts.
         let _ = TcpStream::connect(self.address);
-        let streams = &self.shared.streams;
-        for stream in streams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-        {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
     }
 }
 
@@ -87,12 +77,6 @@ fn join(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) -> Result<
     for (from, to) in [(client, server), (server, client)] {
         from.set_nodelay(true)?;
         let (from, to) = (from.try_clone()?, to.try_clone()?);
-        let mut streams = shared
-            .streams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        streams.push(from.try_clone()?);
-        drop(streams);
         let shared = Arc::clone(shared);
         thread::spawn(move || {
             let _ = copy(&shared, &from, &to);
