@@ -29,7 +29,7 @@ pub(crate) struct Arena<'a> {
     pub(crate) case: Case,
     pub(crate) seed: u64,
     pub(crate) runtime: Handle,
-    pub(crate) recorder: Recorder,
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Arena<'_> {

@@ -170,7 +170,19 @@ fn worst_span(admissions: &mut [Admission], origin: u64, promise: &Promise) -> W
     worst
 }
 
+/// No limiter gives up on a reply sooner, in microseconds.
+const LEAST_DEADLINE: u64 = 10_000;
+
 /// Judges whether calls without a reply were charged at most once: `key` was used until it refused, within one window.
+///
+/// Such a call counts as charged in two cases, and no other can have been charged:
+///
+/// - Its connection was cut while the call was under way. The limiter learned of the cut after it started, and nothing that
+///   was sent after its end reached the server. So the call overlaps the cut.
+/// - The limiter gave up on a reply, with or without the connection and the other calls on it. Then this call, or one that
+///   it overlaps, had waited for as long as a deadline.
+///
+/// All others were never sent, or into a dead connection: a circuit breaker was open, or the limiter was not connected.
 pub(crate) fn once(events: &[Event], key: &str, limit: u64) -> Finding {
     let checks = events.iter().filter(|event| event.key == key);
     let admissions = checks.clone().filter(|event| event.is_admitted());
@@ -179,7 +191,18 @@ pub(crate) fn once(events: &[Event], key: &str, limit: u64) -> Finding {
         .max()
         .unwrap_or_default();
     // No unit returns meanwhile: a limiter that refuses, and admits later, could not ask, and refused for that.
-    let is_unknown = |event: &Event| event.is_unknown() || (event.is_refused() && event.end < last);
+    let has_no_reply =
+        |event: &Event| event.is_unknown() || (event.is_refused() && event.end < last);
+    let is_doubt = |event: &&Event| {
+        event.action == Action::Fault
+            || (has_no_reply(event) && event.end - event.start >= LEAST_DEADLINE)
+    };
+    let doubts: Vec<_> = events.iter().filter(is_doubt).collect();
+    let is_unknown = |event: &Event| {
+        let mut doubts = doubts.iter();
+        has_no_reply(event)
+            && doubts.any(|doubt| event.start <= doubt.end && event.end >= doubt.start)
+    };
     let units = |is_counted: &dyn Fn(&Event) -> bool| -> u64 {
         let counted = checks.clone().filter(|event| is_counted(event));
         let costs = counted.map(|event| match event.action {
@@ -419,10 +442,42 @@ mod tests {
         assert_eq!(slots(&events, 2).broken_by, 0);
     }
 
+    fn cut(start: u64, end: u64) -> Event {
+        Event {
+            key: "server".to_owned(),
+            action: Action::Fault,
+            ..check(9, start, end, 0, Outcome::Done)
+        }
+    }
+
+    fn failed(id: u64, start: u64, end: u64) -> Event {
+        check(id, start, end, 1, Outcome::Failed("reset".to_owned()))
+    }
+
     #[test]
     fn a_charge_without_an_admission_or_a_lost_reply_is_found() {
-        let lost = check(3, 20, 30, 1, Outcome::Failed("reset".to_owned()));
-        let events = [admitted(1, 0, 10), admitted(2, 0, 10), lost];
+        let events = [admitted(1, 0, 10), cut(25, 26), failed(3, 20, 30)];
+        assert_eq!(once(&events, "ada", 2).broken_by, 0);
+        assert_eq!(once(&events, "ada", 3).broken_by, 1);
+    }
+
+    #[test]
+    fn a_call_that_failed_after_the_cut_was_not_charged() {
+        let mut events = vec![admitted(1, 0, 10), cut(25, 26), failed(2, 20, 30)];
+        // A circuit breaker fails them at once.
+        events.extend((3..90).map(|id| failed(id, id * 10, id * 10 + 1)));
+        assert_eq!(once(&events, "ada", 2).broken_by, 0);
+        assert_eq!(once(&events, "ada", 3).broken_by, 1);
+    }
+
+    #[test]
+    fn a_call_that_the_limiter_gave_up_may_have_been_charged() {
+        // The second fails with the connection that the limiter closed.
+        let events = [
+            admitted(1, 0, 10),
+            failed(2, 20, 100_020),
+            failed(3, 90_000, 100_020),
+        ];
         assert_eq!(once(&events, "ada", 3).broken_by, 0);
         assert_eq!(once(&events, "ada", 4).broken_by, 1);
     }
@@ -495,7 +550,12 @@ mod tests {
     #[test]
     fn a_refusal_of_a_limiter_that_could_not_ask_is_no_answer() {
         let refused = |id, start| check(id, start, start + 10, 1, Outcome::Refused(None));
-        let events = [admitted(1, 0, 10), refused(2, 20), admitted(3, 40, 50)];
+        let events = [
+            admitted(1, 0, 10),
+            cut(25, 26),
+            refused(2, 20),
+            admitted(3, 40, 50),
+        ];
         assert_eq!(once(&events, "ada", 3).broken_by, 0);
         // At the end, the limit is used up.
         let events = [admitted(1, 0, 10), admitted(2, 20, 30), refused(3, 40)];

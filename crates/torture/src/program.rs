@@ -5,6 +5,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::Instant;
 
 use lexopt::{Arg, Parser, ValueExt};
@@ -261,7 +262,7 @@ impl Run<'_> {
             case: self.case(),
             seed: self.seed,
             runtime: runtime.clone(),
-            recorder: Recorder::new(),
+            recorder: Arc::new(Recorder::new()),
         };
         let made = (self.attack.run)(&arena);
         let events = arena.recorder.events();

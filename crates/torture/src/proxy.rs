@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use crate::contestant::Failure;
+use crate::history::{Action, Outcome, Recorder};
 use crate::random::Random;
 
 /// A proxy on a free port of this machine. It accepts nobody where it is dropped, and connections end with the server.
@@ -20,6 +21,7 @@ struct Shared {
     one_in: AtomicU64,
     is_over: AtomicBool,
     random: Mutex<Random>,
+    recorder: Arc<Recorder>,
 }
 
 impl Shared {
@@ -31,13 +33,14 @@ impl Shared {
 }
 
 impl Proxy {
-    /// Starts a proxy to a port of this machine.
-    pub(crate) fn start(port: u16, seed: u64) -> Result<Self, Failure> {
+    /// Starts a proxy to a port of this machine. It records each cut.
+    pub(crate) fn start(port: u16, seed: u64, recorder: Arc<Recorder>) -> Result<Self, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let shared = Arc::new(Shared {
             one_in: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             random: Mutex::new(Random::new(seed, 77)),
+            recorder,
         });
         let address = listener.local_addr()?;
         let accepting = Arc::clone(&shared);
@@ -79,20 +82,30 @@ fn join(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) -> Result<
         let (from, to) = (from.try_clone()?, to.try_clone()?);
         let shared = Arc::clone(shared);
         thread::spawn(move || {
-            let _ = copy(&shared, &from, &to);
+            let is_cut = copy(&shared, &from, &to).unwrap_or(false);
+            // Nobody knows of the cut before it starts, and nothing passes after its end.
+            let mut cut = shared.recorder.event(0, "server", Action::Fault);
             let _ = from.shutdown(Shutdown::Both);
             let _ = to.shutdown(Shutdown::Both);
+            if is_cut {
+                shared.recorder.end(&mut cut, Outcome::Done);
+                shared.recorder.keep(cut);
+            }
         });
     }
     Ok(())
 }
 
-fn copy(shared: &Shared, mut from: &TcpStream, mut to: &TcpStream) -> std::io::Result<()> {
+/// Copies until the connection ends. Returns whether it has to be cut.
+fn copy(shared: &Shared, mut from: &TcpStream, mut to: &TcpStream) -> std::io::Result<bool> {
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = from.read(&mut buffer)?;
-        if length == 0 || shared.cuts() {
-            return Ok(());
+        if length == 0 {
+            return Ok(false);
+        }
+        if shared.cuts() {
+            return Ok(true);
         }
         to.write_all(buffer.get(..length).unwrap_or_default())?;
     }

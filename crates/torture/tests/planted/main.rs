@@ -56,6 +56,7 @@ finds! {
     costs_find_units_that_are_given_back_twice: "costs" finds "refunds-twice";
     cancelled_callers_find_an_answer_for_somebody_else: "cancelled" finds "poisoned";
     cut_replies_find_a_charge_that_is_sent_again: "cut" finds "charges-again";
+    cut_replies_find_it_behind_a_circuit_breaker: "cut" finds "charges-again-with-breaker";
     a_paused_server_finds_a_limiter_that_fails_open: "paused" finds "fails-open";
     a_killed_server_finds_a_limiter_that_fails_open: "killed" finds "fails-open";
     a_full_server_finds_a_limiter_that_fails_open: "full" finds "fails-open";

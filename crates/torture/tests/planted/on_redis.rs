@@ -1,9 +1,12 @@
 //! Limiters in Redis: a sorted set of charges.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use redis::Cmd;
 use tollgate_torture::{Contestant, Failure, Reply, Setup, Verdict};
+
+use crate::memory::locked;
 
 /// KEYS: one. ARGV: limit, window in microseconds, cost, time of the caller or 0, whether to restart on a step back.
 const SCRIPT: &str = "
@@ -37,6 +40,8 @@ pub(crate) struct OnRedis {
     client: redis::Client,
     /// The hash of the script, which only one of them uses.
     hash: String,
+    /// Until when the circuit breaker of two of them is open.
+    open_until: Mutex<Instant>,
 }
 
 impl OnRedis {
@@ -49,6 +54,7 @@ impl OnRedis {
             hash: load.query_async(&mut connection).await?,
             setup,
             client,
+            open_until: Mutex::new(Instant::now()),
         })
     }
 
@@ -97,6 +103,12 @@ fn unique() -> String {
 impl Contestant for OnRedis {
     fn check<'a>(&'a self, key: &'a str, cost: u32) -> Reply<'a, Verdict> {
         Box::pin(async move {
+            if Instant::now() < *locked(&self.open_until) {
+                return match self.fault {
+                    "fails-closed" => Ok(false.into()),
+                    _ => Err(Failure::new("the circuit breaker is open")),
+                };
+            }
             let patience = Duration::from_millis(if self.fault == "fails-open" {
                 50
             } else {
@@ -104,9 +116,14 @@ impl Contestant for OnRedis {
             });
             let asked = tokio::time::timeout(patience, self.ask(key, cost)).await;
             let mut asked = asked.map_err(Failure::from).flatten();
+            if asked.is_err()
+                && ["fails-closed", "charges-again-with-breaker"].contains(&self.fault)
+            {
+                *locked(&self.open_until) = Instant::now() + Duration::from_millis(30);
+            }
             // As a client does that sends again until it has an answer: a call that fails in the end hides what it charged.
             for _ in 0..9 {
-                if asked.is_err() && self.fault == "charges-again" {
+                if asked.is_err() && self.fault.starts_with("charges-again") {
                     asked = self.ask(key, cost).await;
                 }
             }

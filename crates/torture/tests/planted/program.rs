@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         "exact-redis",
         "charges-again",
         "fails-open",
+        "charges-again-with-breaker",
         "fails-closed",
         "script-once",
         "restarts-on-step",
