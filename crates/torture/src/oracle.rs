@@ -242,8 +242,8 @@ pub(crate) fn fresh_keys(events: &[Event]) -> Finding {
 }
 
 /// Judges the waits of one caller who is alone: after a refusal with a wait, the next check of the key says whether it was
-/// true. Counts microseconds.
-pub(crate) fn waits(events: &[Event], is_exact: bool, resolution: u64) -> Finding {
+/// true. Counts microseconds. Returns `None` if there was no such wait.
+pub(crate) fn waits(events: &[Event], is_exact: bool, resolution: u64) -> Option<Finding> {
     let checks = events
         .iter()
         .filter(|event| matches!(event.action, Action::Check(_)));
@@ -269,7 +269,7 @@ pub(crate) fn waits(events: &[Event], is_exact: bool, resolution: u64) -> Findin
         }
     }
     let seen = format!("{tried} waits; refused with {late} µs to go, admitted {early} µs early");
-    Finding::new(late.max(early), seen)
+    (tried > 0).then(|| Finding::new(late.max(early), seen))
 }
 
 /// Judges whether more slots than the limit were held at the same time.
@@ -415,16 +415,20 @@ mod tests {
     #[test]
     fn a_wait_that_is_a_millisecond_short_or_long_is_found() {
         let refused = |start, wait| check(1, start, start + 10, 1, Outcome::Refused(Some(wait)));
+        let broken_by = |events: &[Event], is_exact, resolution| {
+            let finding = waits(events, is_exact, resolution).expect("a wait");
+            finding.broken_by
+        };
         let again = [refused(0, 50_000), refused(50_100, 900)];
-        assert_eq!(waits(&again, true, 0).broken_by, 900);
+        assert_eq!(broken_by(&again, true, 0), 900);
         let early = [refused(0, 50_000), admitted(2, 48_000, 48_010)];
-        assert!(waits(&early, true, 0).broken_by > 1_500);
-        assert_eq!(waits(&early, false, 0).broken_by, 0);
+        assert!(broken_by(&early, true, 0) > 1_500);
+        assert_eq!(broken_by(&early, false, 0), 0);
         let exact = [refused(0, 50_000), admitted(2, 50_100, 50_110)];
-        assert_eq!(waits(&exact, true, 0).broken_by, 0);
+        assert_eq!(broken_by(&exact, true, 0), 0);
         // A clock with a resolution of two milliseconds cannot tell these.
-        assert_eq!(waits(&again, true, 2_000).broken_by, 0);
-        assert_eq!(waits(&early, true, 2_000).broken_by, 0);
+        assert_eq!(broken_by(&again, true, 2_000), 0);
+        assert_eq!(broken_by(&early, true, 2_000), 0);
     }
 
     #[test]

@@ -58,9 +58,10 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
 
 fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
     is_tried(events, LIMIT)?;
-    Ok(oracle::waits(
+    let finding = oracle::waits(
         events,
         case.description.has(Offer::ExactWaits),
         micros(case.description.resolution),
-    ))
+    );
+    finding.ok_or_else(|| Failure::new("not attacked: no wait was told and tried"))
 }

@@ -96,6 +96,14 @@ fn calls_that_cannot_be_cancelled_are_no_attack() {
 }
 
 #[test]
+fn a_limiter_that_tells_no_wait_is_no_attack() {
+    let arguments = ["run", "--short", "--contestant", "tells-no-wait"];
+    let (output, text) = planted(&[&arguments[..], &["--attack", "waits"]].concat());
+    assert!(!output.status.success());
+    assert!(text.contains("not run: not attacked: no wait "), "{text}");
+}
+
+#[test]
 fn a_finding_is_in_its_history_and_is_found_again() {
     let command = "run --short --contestant short-wait --attack waits --seed 7";
     let (_, text) = planted(&command.split(' ').collect::<Vec<_>>());

@@ -76,10 +76,11 @@ impl Memory {
             is_last
         });
         let wait = needed.map(|charge| self.window - (now - charge.at));
-        Verdict::refused(wait.map(|wait| match self.fault {
-            "short-wait" => wait.saturating_sub(Duration::from_millis(1)),
-            "long-wait" => wait + Duration::from_millis(1),
-            _ => wait,
+        Verdict::refused(wait.and_then(|wait| match self.fault {
+            "short-wait" => Some(wait.saturating_sub(Duration::from_millis(1))),
+            "long-wait" => Some(wait + Duration::from_millis(1)),
+            "tells-no-wait" => None,
+            _ => Some(wait),
         }))
     }
 }

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         "leaks-a-slot",
         "short-wait",
         "long-wait",
+        "tells-no-wait",
     ];
     let memory = memory.map(|fault| {
         let offers = [
@@ -59,8 +60,8 @@ fn main() -> ExitCode {
     let redis = [
         "exact-redis",
         "charges-again",
-        "fails-open",
         "charges-again-with-breaker",
+        "fails-open",
         "fails-closed",
         "script-once",
         "restarts-on-step",
