@@ -18,8 +18,8 @@ pub(super) const ATTACK: Attack = Attack {
     judge,
 };
 
-/// One in so many checks has to be cancelled, or the attack was none.
-const LEAST_SHARE: usize = 10;
+/// So many checks have to be cancelled, or the attack was none.
+const LEAST: usize = 100;
 
 fn run(arena: &Arena<'_>) -> Result<(), Failure> {
     let server = arena.server()?;
@@ -45,7 +45,7 @@ fn run(arena: &Arena<'_>) -> Result<(), Failure> {
 
 fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
     let (cancelled, checks) = oracle::cancelled(events);
-    if cancelled * LEAST_SHARE < checks {
+    if cancelled < LEAST {
         return Err(Failure::new(format!(
             "not attacked: only {cancelled} of {checks} checks were cancelled"
         )));
