@@ -183,7 +183,7 @@ pub(crate) struct Span {
 pub enum Offer {
     /// It counts in Redis, for all processes.
     Redis,
-    /// It waits for something, so that its callers can be cancelled.
+    /// It waits for something, so that its callers can be cancelled. A [program](crate::Entry::program) cannot offer it.
     Cancel,
     /// A check may cost more than one unit.
     Costs,
@@ -241,7 +241,8 @@ impl Description {
         self
     }
 
-    /// Sets the attacks, by name, in which it promises to keep its bound: only what its documentation says.
+    /// Sets the attacks, by name, in which it promises to keep its bound: only what its documentation says. An unknown name
+    /// is an error of [`main`](crate::main).
     #[must_use]
     pub fn promises(mut self, attacks: &[&str]) -> Self {
         self.promises = attacks.iter().copied().map(str::to_owned).collect();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::contestant::{Contestant, Description, Failure, Reply, Setup};
+use crate::contestant::{Contestant, Description, Failure, Offer, Reply, Setup};
 use crate::external::Program;
 
 type Make = dyn Fn(Setup) -> Reply<'static, Arc<dyn Contestant>> + Send + Sync;
@@ -62,7 +62,9 @@ impl Entry {
     /// Returns an error if the program does not start or does not describe itself.
     pub fn program(command: &[&str]) -> Result<Self, Failure> {
         let command: Vec<_> = command.iter().copied().map(str::to_owned).collect();
-        let description = Program::start(&command, None)?.description.clone();
+        let mut description = Program::start(&command, None)?.description;
+        // The protocol has no word for it: what a dropped call takes, nobody can give back.
+        description.offers.retain(|offer| *offer != Offer::Cancel);
         let started = command.clone();
         let make = move |setup: Setup| -> Reply<'static, Arc<dyn Contestant>> {
             let program = Program::start(&started, None);
