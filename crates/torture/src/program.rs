@@ -112,6 +112,11 @@ impl Arguments {
             let words: Vec<_> = program.split_whitespace().collect();
             entries.push(Entry::program(&words)?);
         }
+        for Description { name, promises, .. } in entries.iter().map(|each| &each.description) {
+            for promise in promises {
+                attack(promise).map_err(|error| Failure::new(format!("{name}: {error}")))?;
+            }
+        }
         match self.command.as_str() {
             "run" => self.run(&entries, runtime),
             "replay" => replay(Path::new(&self.operand), &entries, runtime),
@@ -204,7 +209,10 @@ fn find<'a>(entries: &'a [Entry], name: &str) -> Result<&'a Entry, Failure> {
 
 fn attack(name: &str) -> Result<&'static Attack, Failure> {
     let found = ALL.iter().find(|attack| attack.name == name);
-    found.ok_or_else(|| Failure::new(format!("no attack is called {name:?}; see `list`")))
+    found.ok_or_else(|| {
+        let known = ALL.each_ref().map(|attack| attack.name).join(", ");
+        Failure::new(format!("no attack is called {name:?}; known are {known}"))
+    })
 }
 
 fn list(entries: &[Entry]) {
