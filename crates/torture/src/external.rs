@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::contestant::{Contestant, Description, Failure, Reply, Setup, Verdict};
 use crate::history::micros;
@@ -16,10 +17,13 @@ use crate::server::Clock;
 
 type Waiting = HashMap<u64, oneshot::Sender<String>>;
 
+/// How long a program may take for its description, and for its setup, in seconds.
+const PATIENCE: u64 = 30;
+
 /// A contestant in another process. It is killed where it is dropped.
 pub(crate) struct Program {
     pub(crate) description: Description,
-    child: Mutex<Child>,
+    process: Process,
     requests: Mutex<ChildStdin>,
     /// The calls without a reply. `None` once the program has ended.
     waiting: Arc<Mutex<Option<Waiting>>>,
@@ -43,27 +47,16 @@ impl Program {
         let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Failure::new("the program has no pipes"));
         };
-        let mut replies = BufReader::new(replies);
-        let mut line = String::new();
-        let description = match replies.read_line(&mut line) {
-            Ok(_) => Description::parse(&line),
-            Err(error) => Err(error.into()),
-        };
-        let description = description.inspect_err(|_| {
-            // It may have ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
-        if let Some(clock) = clock {
-            clock.is_loaded_by(child.id()).inspect_err(|_| {
-                let _ = child.kill();
-                let _ = child.wait();
-            })?;
-        }
+        let id = child.id();
+        let process = Process(Mutex::new(child));
+        let (first, description) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(Some(Waiting::new())));
         let reading = Arc::clone(&waiting);
         thread::spawn(move || {
-            for line in replies.lines().map_while(Result::ok) {
+            let mut lines = BufReader::new(replies).lines().map_while(Result::ok);
+            // Nobody waits for it any more if it is late.
+            let _ = first.send(lines.next().unwrap_or_default());
+            for line in lines {
                 let (id, reply) = line.split_once(' ').unwrap_or((&line, ""));
                 let mut waiting = reading.lock().unwrap_or_else(PoisonError::into_inner);
                 let caller = id.parse().ok().and_then(|id| waiting.as_mut()?.remove(&id));
@@ -75,9 +68,15 @@ impl Program {
             // Drops the senders: all who wait get an error.
             *reading.lock().unwrap_or_else(PoisonError::into_inner) = None;
         });
+        let description = description.recv_timeout(Duration::from_secs(PATIENCE));
+        let description = description.map_err(|_| late(&format!("description from {name}")))?;
+        let description = Description::parse(&description)?;
+        if let Some(clock) = clock {
+            clock.is_loaded_by(id)?;
+        }
         Ok(Self {
             description,
-            child: Mutex::new(child),
+            process,
             requests: Mutex::new(requests),
             waiting,
             last_id: AtomicU64::new(0),
@@ -86,9 +85,9 @@ impl Program {
 
     pub(crate) async fn set_up(&self, setup: &Setup) -> Result<(), Failure> {
         let (limit, window) = (setup.limit, micros(setup.window));
-        let reply = self
-            .call(&format!("setup {limit} {window} {}", setup.redis))
-            .await?;
+        let request = format!("setup {limit} {window} {}", setup.redis);
+        let call = timeout(Duration::from_secs(PATIENCE), self.call(&request));
+        let reply = call.await.map_err(|_| late("reply to `setup`"))??;
         match reply.as_str() {
             "done" => Ok(()),
             _ => Err(unexpected(&reply)),
@@ -97,10 +96,7 @@ impl Program {
 
     /// Ends the program at once, as a crash does.
     pub(crate) fn kill(&self) {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        // It may have ended.
-        let _ = child.kill();
-        let _ = child.wait();
+        self.process.kill();
     }
 
     async fn call(&self, request: &str) -> Result<String, Failure> {
@@ -119,10 +115,28 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+/// A process that is killed where it is dropped.
+struct Process(Mutex<Child>);
+
+impl Process {
+    fn kill(&self) {
+        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have ended.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn late(missing: &str) -> Failure {
+    Failure::new(format!(
+        "no {missing} within {PATIENCE} s; does the program flush its output?"
+    ))
 }
 
 fn unexpected(reply: &str) -> Failure {
@@ -134,13 +148,13 @@ impl Contestant for Program {
         Box::pin(async move {
             let reply = self.call(&format!("check {key} {cost}")).await?;
             let (word, rest) = reply.split_once(' ').unwrap_or((&reply, ""));
+            let number = || match rest {
+                "" => Ok(None),
+                _ => rest.parse().map(Some).map_err(|_| unexpected(&reply)),
+            };
             match word {
-                "admitted" => {
-                    Ok(Verdict::admitted().with_receipt(rest.parse().unwrap_or_default()))
-                }
-                "refused" => Ok(Verdict::refused(
-                    rest.parse().ok().map(Duration::from_micros),
-                )),
+                "admitted" => Ok(Verdict::admitted().with_receipt(number()?.unwrap_or_default())),
+                "refused" => Ok(Verdict::refused(number()?.map(Duration::from_micros))),
                 _ => Err(unexpected(&reply)),
             }
         })

@@ -103,6 +103,82 @@ fn a_limiter_that_tells_no_wait_is_no_attack() {
     assert!(text.contains("not run: not attacked: no wait "), "{text}");
 }
 
+/// Writes a program that begins with this line and answers requests so.
+fn script(name: &str, description: &str, answer: &str) -> String {
+    let path = format!("{}/{name}.sh", env!("CARGO_TARGET_TMPDIR"));
+    let script = format!(
+        "echo contestant {name} 1 sliding {description}
+while read -r number request rest; do
+case $request in setup) {answer} ;; *) echo $number refused 0.25 ;; esac
+done"
+    );
+    std::fs::write(&path, script).expect("a script");
+    format!("sh {path}")
+}
+
+#[test]
+fn a_program_cannot_cancel_a_call_that_takes_a_slot() {
+    let program = format!("{} serve answers-at-once", env!("CARGO_BIN_EXE_planted"));
+    let arguments = ["run", "--short", "--attack", "slots", "--program", &program];
+    let (output, text) = planted(&[&arguments[..], &["--contestant", "answers-at-once"]].concat());
+    // The program, and the contestant of that name in this process.
+    assert_eq!(text.matches("held: ").count(), 2, "{text}");
+    assert!(output.status.success(), "{text}");
+}
+
+#[test]
+fn a_wait_of_a_program_that_is_no_number_is_a_failure() {
+    let program = script(
+        "fraction",
+        "offers=waits promises=waits",
+        "echo $number done",
+    );
+    let arguments = ["run", "--short", "--attack", "waits", "--program", &program];
+    let (_, text) = planted(&[&arguments[..], &["--contestant", "fraction"]].concat());
+    assert!(text.contains("refused 0.25"), "{text}");
+}
+
+#[test]
+fn a_promise_that_is_no_attack_is_an_error() {
+    let program = script("misspelt", "promises=edges,threds", "echo $number done");
+    let arguments = ["run", "--short", "--contestant", "misspelt"];
+    let (output, _) = planted(&[&arguments[..], &["--program", &program]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("misspelt") && error.contains("\"threds\""),
+        "{error}"
+    );
+    assert!(error.contains("threads, processes, "), "{error}");
+}
+
+#[test]
+fn a_program_that_does_not_answer_is_given_up() {
+    // It sleeps, so others may run meanwhile.
+    let given_up = |program: &str, text: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_planted"));
+        command.args([
+            "run",
+            "--short",
+            "--attack",
+            "edges",
+            "--contestant",
+            "mute",
+        ]);
+        let output = command.args(["--program", program]).output();
+        let output = output.expect("the program runs");
+        assert!(!output.status.success());
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        assert!(printed.contains(text), "{printed}");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| given_up("sleep 90", "no description from sleep within 30 s"));
+        let mute = script("mute", "promises=edges", "true");
+        scope.spawn(move || given_up(&mute, "no reply to `setup` within 30 s"));
+    });
+}
+
 #[test]
 fn a_finding_is_in_its_history_and_is_found_again() {
     let command = "run --short --contestant short-wait --attack waits --seed 7";
