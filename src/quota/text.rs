@@ -86,6 +86,7 @@ fn split_marks(text: &str) -> Option<(&str, bool, Option<u8>)> {
             is_soft = true;
         } else if let Some(percent) = word.strip_prefix(WARN)
             && warn_percent.is_none()
+            && !word.contains(SHARE_SIGNS)
         {
             let percent = parse_number(percent.strip_suffix('%')?)?;
             warn_percent = Some(u8::try_from(percent).ok()?);
@@ -154,6 +155,9 @@ pub(super) const IN_FLIGHT: &str = " in-flight";
 const SOFT: &str = "soft";
 const WARN: &str = "warn:";
 
+/// A word with one of them is a share, whatever its name begins with.
+const SHARE_SIGNS: [char; 2] = ['<', '>'];
+
 const MARKS_RULE: &str = "behind a quota may stand soft, unless it is in flight, and warn: with a percentage from 1% to 100%, like 100/minute soft warn:80%";
 
 const SLOT_LEASE_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
@@ -162,7 +166,7 @@ const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number 
 
 /// Splits off the shares: all words from the first one with a reserve or a bound on.
 fn split_shares(text: &str) -> Option<(&str, &str)> {
-    let sign = text.find(['<', '>'])?;
+    let sign = text.find(SHARE_SIGNS)?;
     let (before, _) = text.split_at(sign);
     let word = before.rfind(|c: char| c.is_ascii_whitespace())?;
     Some(text.split_at(word))
@@ -566,6 +570,32 @@ mod tests {
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();
             assert!(error.contains(rule), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_share_may_be_named_as_a_mark() {
+        for name in [
+            "warn:x",
+            "warn:",
+            "warn:80%",
+            "soft",
+            "in-flight",
+            "gcra",
+            "%",
+        ] {
+            for quota in [Quota::per_minute(100), Quota::in_flight(5)] {
+                for share in [
+                    Share::of(name),
+                    Share::of(name).reserve(5),
+                    Share::of(name).at_most(4),
+                ] {
+                    let quota = quota.clone().shares([Share::of("first"), share]);
+                    assert_eq!(quota.to_string().parse(), Ok(quota.clone()));
+                    let quota = quota.warn_at(80);
+                    assert_eq!(quota.to_string().parse(), Ok(quota));
+                }
+            }
         }
     }
 
