@@ -867,6 +867,20 @@ mod tests {
     }
 
     #[test]
+    fn another_limit_rounds_shares_down_but_leaves_a_bound_one_unit() {
+        let quota: Quota = "10/minute critical>=3<=4 batch<=2 none<=0 free>=0"
+            .parse()
+            .unwrap();
+        for (limit, text) in [
+            (1, "1/minute critical<=1 batch<=1 none<=0 free>=0"),
+            (5, "5/minute critical>=1<=2 batch<=1 none<=0 free>=0"),
+            (20, "20/minute critical>=6<=8 batch<=4 none<=0 free>=0"),
+        ] {
+            assert_eq!(quota.clone().with_limit(limit).to_string(), text);
+        }
+    }
+
+    #[test]
     fn a_fraction_of_a_microsecond_is_rounded_up() {
         let quota = Quota::new(1, Duration::from_nanos(1_000_001));
         assert_eq!(quota.window(), Duration::from_micros(1_001));

@@ -206,7 +206,7 @@ impl Shares {
             .min(limit)
     }
 
-    /// Returns the same parts of another limit, rounded down.
+    /// Returns the same parts of another limit, rounded down. A bound is at least one unit, unless it is 0, as the limit is.
     pub(super) fn scaled(&self, from: u32, to: u32) -> Self {
         let part = |units: u32| {
             let part = u64::from(units) * u64::from(to) / u64::from(from.max(1));
@@ -217,8 +217,8 @@ impl Shares {
             id: share.id,
             reserve: part(share.reserve),
             most: match share.most {
-                u32::MAX => u32::MAX,
-                most => part(most),
+                0 | u32::MAX => share.most,
+                most => part(most).max(1),
             },
         };
         Self::with(self.list().iter().map(scale).collect(), self.asked_by())

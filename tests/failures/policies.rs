@@ -195,6 +195,18 @@ async fn replicas_divide_the_reserves_and_the_bounds_too() {
     }
 }
 
+#[tokio::test]
+async fn replicas_leave_one_unit_to_a_bounded_share() {
+    for quota in [Quota::per_hour(10), Quota::in_flight(10)] {
+        let quota = quota.shares([Share::of("batch").at_most(2)]);
+        let limiter = RateLimiter::new(Moody::unavailable(), quota)
+            .on_failure(FailurePolicy::fall_back().replicas(8));
+        let permit = admitted_as(&limiter, "batch").await;
+        assert!(permit.is_some(), "{limiter:?}");
+        assert!(admitted_as(&limiter, "batch").await.is_none());
+    }
+}
+
 /// Checks for a share, with a permit if there are slots. `None` if the check is refused.
 async fn admitted_as(limiter: &RateLimiter, share: &str) -> Option<Option<Permit>> {
     let level = [limiter.on("ada").share(share)];
