@@ -587,11 +587,7 @@ impl Quota {
 
     /// Returns the highest cost that the share that asks can ever be admitted with.
     pub(super) fn ceiling(&self) -> u32 {
-        if self.shares.is_none() {
-            self.limit
-        } else {
-            self.shares.ceiling(self.limit)
-        }
+        self.shares.ceiling(self.limit)
     }
 
     /// Sets for how long processes may hold units of this quota before they use them.

@@ -190,7 +190,11 @@ impl Shares {
     }
 
     /// Returns the most units that the share that asks can get of an unused limit: a higher cost never passes.
+    #[inline]
     pub(super) fn ceiling(&self, limit: u32) -> u32 {
+        if self.is_none() {
+            return limit;
+        }
         let (mut others, mut reserve, mut most) = (0, 0, limit);
         for share in self.iter() {
             if Some(share.id) == self.asked_by() {
@@ -204,6 +208,14 @@ impl Shares {
             .max(reserve)
             .min(most)
             .min(limit)
+    }
+
+    /// Returns how much of its ceiling the share that asks has used, and the ceiling. `used` is all but what remains of the
+    /// limit: what the ceiling withholds counts there, too.
+    #[inline]
+    pub(crate) fn used_of_ceiling(&self, used: u32, limit: u32) -> (u32, u32) {
+        let ceiling = self.ceiling(limit);
+        (used.saturating_sub(limit - ceiling), ceiling)
     }
 
     /// Returns the same parts of another limit, rounded down. A bound is at least one unit, unless it is 0, as the limit is.

@@ -257,6 +257,24 @@ fn a_soft_quota_keeps_no_key_that_other_keys_need_the_room_of() {
     assert!(!subject.counters.is_empty());
 }
 
+#[test]
+fn what_a_share_cannot_have_keeps_no_key_that_other_keys_need_the_room_of() {
+    // One unit of the hundred that they can have.
+    for (text, share) in [
+        ("1000/second live>=900", "other"),
+        ("1000/second batch<=100", "batch"),
+        ("1000/second batch<=100, 20000/hour", "batch"),
+    ] {
+        let (mut subject, list) = (Subject::new(), quotas(text));
+        let asking = list.asked_by(ShareId::of(share)).unwrap_or(list);
+        let answer = subject.check(&asking, 1, NOW);
+        assert_eq!(answer.quotas()[0].used(), 901);
+        assert_eq!(subject.counters.used_part(NOW), 11, "{text}");
+        assert!(subject.check(&asking, 99, NOW).is_admitted());
+        assert_eq!(subject.counters.used_part(NOW), 1_024, "{text}");
+    }
+}
+
 /// A step of the model of soft quotas: a check of a cost, a refund of an earlier check, or a step of the clock.
 type SoftStep = (u32, Option<(usize, u32)>, u64);
 
