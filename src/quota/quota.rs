@@ -396,7 +396,8 @@ impl Quota {
     /// Marks decisions as [warned](crate::DecisionView::is_warned) once `percent` of the limit are used, from 1 to 100.
     ///
     /// The mark is computed from the answer of the store, so it costs no further count. A decision is marked if the used
-    /// units, with those of the check, are at least this part of the limit.
+    /// units, with those of the check, are at least this part of the limit. With [shares](Self::shares), they are at least
+    /// this part of what the share of the check can have at most.
     ///
     /// As text, this is `100/minute warn:80%`.
     ///
@@ -439,11 +440,12 @@ impl Quota {
         Some(self.warn_percent).filter(|percent| *percent > 0)
     }
 
-    /// Returns whether so many used units are where the quota warns.
+    /// Returns whether so many used units are where the quota warns the share that asks.
     #[inline]
     pub(crate) fn warns_at(&self, used: u32) -> bool {
-        let (used, limit) = (u64::from(used), u64::from(self.limit));
-        self.warn_percent > 0 && used * 100 >= limit * u64::from(self.warn_percent)
+        let (used, most) = self.shares.used_of_ceiling(used, self.limit);
+        let percent = u64::from(self.warn_percent);
+        percent > 0 && u64::from(used) * 100 >= u64::from(most) * percent
     }
 
     /// Returns whether the quota may mark a decision that it admits.
@@ -497,7 +499,8 @@ impl Quota {
     /// one that the quota does not have, have no reserve.
     ///
     /// In the decision about a request, [`remaining`](crate::QuotaDecision::remaining) is what its share may still
-    /// use, and [`used`](crate::QuotaDecision::used) is the rest of the limit: units that are used, or kept for others.
+    /// use, and [`used`](crate::QuotaDecision::used) is the rest of the limit: units that are used, kept for others, or
+    /// above its bound.
     /// `retry_after` and `reset_after` are exact for the share that asked.
     ///
     /// When shares change, the history stays. After a raised reserve or a lowered limit, a share below its reserve may be
@@ -873,6 +876,23 @@ mod tests {
             (20, "20/minute critical>=6<=8 batch<=4 none<=0 free>=0"),
         ] {
             assert_eq!(quota.clone().with_limit(limit).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_share_warns_from_a_percentage_of_what_it_can_have_on() {
+        let shares = [
+            Share::of("live").reserve(600),
+            Share::of("batch").at_most(100),
+        ];
+        let quota = Quota::per_minute(1_000).shares(shares).warn_at(80);
+        // What is kept from the share that asks is used from the beginning on.
+        for (share, first) in [("batch", 900 + 80), ("live", 800), ("", 600 + 320)] {
+            let quota = quota.asked_by(Some(ShareId::of(share)));
+            assert!(
+                quota.warns_at(first) && !quota.warns_at(first - 1),
+                "{share:?}"
+            );
         }
     }
 
