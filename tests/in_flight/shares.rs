@@ -276,3 +276,23 @@ async fn a_slot_that_one_share_gives_back_goes_to_another_one_that_waits() {
         drop(permit);
     }
 }
+
+/// The permit of a share that takes slots at once. `None` if it is refused.
+async fn taken(limiter: &RateLimiter, share: &str, slots: u32) -> Option<Permit> {
+    let check = limiter.on("ada").share(share).slots(slots);
+    match RateLimiter::try_acquire_all([check]).await.unwrap() {
+        Acquired::Permit(permit) => Some(permit),
+        Acquired::Refused(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_one_share_gives_back_is_there_for_another_one_at_once() {
+    let quota = Quota::in_flight(10).shares([Share::of("a"), Share::of("b")]);
+    let limiter = RateLimiter::new(MemoryStore::new(), quota);
+    let first = taken(&limiter, "b", 1).await;
+    let others = taken(&limiter, "a", 9).await;
+    assert!(first.is_some() && others.is_some());
+    drop(first);
+    assert!(taken(&limiter, "a", 1).await.is_some());
+}

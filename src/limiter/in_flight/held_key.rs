@@ -260,10 +260,10 @@ impl HeldKey {
         self.flush(now);
     }
 
-    /// Sets when the store learns what was given back.
+    /// Sets when the store learns what was given back: at once if another share of this process may ask for it next.
     fn flush(&mut self, now: u64) {
         let is_wanted = !self.waiting.is_empty();
-        let is_urgent = is_wanted || !self.listeners.is_empty();
+        let is_urgent = is_wanted || !self.listeners.is_empty() || self.quotas.have_shares();
         self.state_at(if is_urgent { now } else { now + self.gathered });
         if is_wanted {
             self.asks_at = Some(now.max(self.yields_until));
