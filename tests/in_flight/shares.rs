@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use tollgate::store::TestStore;
 use tollgate::{
-    Acquired, ErrorKind, LevelCheck, MemoryStore, Permit, Quota, RateLimiter, RedisStore, Share,
+    Acquired, ErrorKind, FailurePolicy, LevelCheck, MemoryStore, Permit, Quota, RateLimiter,
+    RedisStore, Share, Source,
 };
 
 use crate::support::redis_server::RedisServer;
@@ -295,4 +297,59 @@ async fn a_slot_that_one_share_gives_back_is_there_for_another_one_at_once() {
     assert!(first.is_some() && others.is_some());
     drop(first);
     assert!(taken(&limiter, "a", 1).await.is_some());
+}
+
+/// A limiter with a bounded share that falls back, and its store.
+fn falling_back() -> (RateLimiter, TestStore) {
+    let store = TestStore::new();
+    let quota = Quota::in_flight(10).shares([Share::of("batch").at_most(4)]);
+    let limiter = RateLimiter::new(store.clone(), quota);
+    let limiter = limiter.on_failure(FailurePolicy::fall_back());
+    (limiter, store)
+}
+
+#[tokio::test]
+async fn fall_back_counts_what_this_process_holds_for_all_shares() {
+    let (limiter, store) = falling_back();
+    let rest = taken(&limiter, "", 9).await.unwrap();
+    let last = taken(&limiter, "", 1).await.unwrap();
+    store.fail_all(ErrorKind::Unavailable);
+    assert!(taken(&limiter, "batch", 1).await.is_none());
+    drop(last);
+    let batch = taken(&limiter, "batch", 1).await.unwrap();
+    assert_eq!(batch.decision().source(), Source::Fallback);
+    assert!(taken(&limiter, "", 1).await.is_none());
+    drop((rest, batch));
+}
+
+#[tokio::test]
+async fn fall_back_counts_no_slot_that_another_share_gave_back() {
+    let (limiter, store) = falling_back();
+    store.fail_all(ErrorKind::Unavailable);
+    let all = taken(&limiter, "", 10).await.unwrap();
+    assert!(taken(&limiter, "batch", 1).await.is_none());
+    drop(all);
+    assert!(taken(&limiter, "batch", 4).await.is_some());
+    // Also in the next outage.
+    let all = taken(&limiter, "", 10).await.unwrap();
+    store.recover();
+    until_used(&limiter, &store, 10).await;
+    all.release().await.unwrap();
+    store.fail_all(ErrorKind::Unavailable);
+    assert!(taken(&limiter, "batch", 4).await.is_some());
+}
+
+/// Waits until the store, which has recovered, knows that so many slots are used.
+async fn until_used(limiter: &RateLimiter, store: &TestStore, expected: u32) {
+    for _ in 0..2_000 {
+        // The circuit breaker sends a probe by this clock.
+        store.clock().advance(Duration::from_millis(10));
+        let looked = limiter.peek("ada").await;
+        if looked.is_ok_and(|looked| looked.source() == Source::Memory && looked.used() == expected)
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("{:?}", limiter.peek("ada").await);
 }

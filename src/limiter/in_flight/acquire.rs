@@ -129,7 +129,7 @@ impl SlotsOfCheck {
         limiter: &RateLimiter,
         checks: &[Check<'_>],
         levels: &[usize],
-        decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
+        decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<Answers> {
         let request = self.request(limiter, checks, levels);
         let (ticket, answers) = limiter.permits().table.hold(&request, decide)?;

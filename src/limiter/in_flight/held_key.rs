@@ -148,8 +148,8 @@ impl HeldKey {
         };
     }
 
-    /// Returns the keys of the other shares, which may get slots that this one gives back.
-    pub(super) fn of_other_shares(&self) -> Vec<Fingerprint> {
+    /// Returns the other shares with their keys: they may get slots that this one gives back.
+    pub(super) fn other_shares(&self) -> Vec<(Option<ShareId>, Fingerprint)> {
         let own = self.quotas.share_of_slots();
         let shares = self
             .quotas
@@ -158,7 +158,7 @@ impl HeldKey {
         let shares = shares.map(|share| Some(share.id)).chain([None]);
         let others = shares.filter(|share| *share != own);
         let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);
-        others.map(|share| id_of(check, share)).collect()
+        others.map(|share| (share, id_of(check, share))).collect()
     }
 
     /// Returns the slots that a message states: those of lost permits, too.

@@ -130,7 +130,7 @@ impl PermitTable {
     pub(in crate::limiter) fn hold(
         self: &Arc<Self>,
         request: &SlotRequest<'_>,
-        decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
+        decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<(Option<Ticket>, Answers)> {
         let (checks, wanted) = (request.checks, request.wanted());
         let mut state = self.lock();

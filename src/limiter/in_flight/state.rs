@@ -441,7 +441,7 @@ impl State {
                     told.push(receiver);
                 }
                 key.release(slots, epoch, now);
-                others.extend(key.of_other_shares());
+                others.extend(key.other_shares().into_iter().map(|(_, id)| id));
                 let micros = now.saturating_sub(since);
                 key.meter
                     .record_release(slots, Duration::from_micros(micros));

@@ -8,12 +8,13 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
+use super::held_key::HeldKey;
 use super::message::{
     AllWanted, Caller, Message, Reply, SlotCheck, Wanted, late, no_reply, superseded,
 };
 use super::state::State;
 use crate::clock::{Clock, certain_part};
-use crate::decision::{Answers, HoldingNote, StoreId, holder_for};
+use crate::decision::{Answers, Holding, HoldingNote, StoreId, holder_for};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::store::{Check, ProtectedStore};
@@ -246,24 +247,37 @@ impl PermitTable {
         }
     }
 
-    /// Decides checks by counts of this process, with what it holds.
+    /// Decides checks by counts of this process, with what it holds: also for other shares, which are holders of their own.
     pub(super) fn ask_here(
         &self,
         state: &mut State,
         checks: Vec<Check<'_>>,
         wanted: &[Wanted],
-        decide: impl FnOnce(&[Check<'_>]) -> Option<Answers>,
+        decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
         now: u64,
     ) -> Option<Answers> {
         state.sequence += 1;
         let sequence = state.sequence;
         let mut holdings = vec![None; checks.len()];
+        let mut others = Vec::new();
         state.each(wanted, |key, Wanted { level, slots, .. }| {
             let held = key.holding(self.holder, sequence, now);
             if let Some(holding) = holdings.get_mut(*level) {
                 *holding = Some(held.wants(*slots).stated());
             }
+            for (share, id) in key.other_shares() {
+                let holder = holder_for(self.holder, share);
+                others.push((*level, id, Holding { holder, ..held }));
+            }
         });
+        for (level, id, holding) in others {
+            if let Some(check) = checks.get(level) {
+                let held = state.keys.get(&id).map_or(0, HeldKey::stated);
+                let holding = Holding { held, ..holding };
+                let stated = Check::new(check.limiter, check.key, check.quotas, 0);
+                decide(&[stated.with_holding(&holding)]);
+            }
+        }
         let checks = checks.into_iter().zip(&holdings);
         let checks = checks.map(|(check, holding)| {
             let holding = holding.as_ref();
