@@ -106,19 +106,36 @@ async fn a_process_that_checks_more_than_the_connections_carry_gets_as_many_answ
 
 #[tokio::test]
 async fn a_hung_server_opens_the_circuit_breaker_however_many_checks_wait_for_their_turn() {
-    let server = RedisServer::start();
+    // With slots, each key is in a call of its own.
+    for settings in ["", "?slots=on"] {
+        let server = RedisServer::start();
+        let relay = Relay::to(server.port()).await;
+        let url = format!("{}{settings}", relay.url());
+        let limiter = limiter(&url, Duration::from_secs(1));
+        let _ = decided(&limiter, "first").await;
+        relay.block();
+        let errors = check_at_once(&limiter, keys(300)).await;
+        assert_eq!(errors.len(), 300);
+        assert_kind(&errors, ErrorKind::Timeout);
+        let error = limiter.check("next").await.unwrap_err();
+        assert!(
+            error.to_string().contains("circuit breaker is open"),
+            "{error}"
+        );
+    }
+}
+
+/// A sharded server behind one address takes each key in a call of its own.
+#[tokio::test]
+async fn checks_by_slot_that_wait_for_their_turn_say_so_and_do_not_open_the_circuit_breaker() {
+    let server = RedisServer::start_cluster();
     let relay = Relay::to(server.port()).await;
-    let limiter = limiter(&relay.url(), Duration::from_secs(1));
+    let url = format!("{}?slots=on", relay.url());
+    let limiter = limiter(&url, Duration::from_millis(4_200));
     let _ = decided(&limiter, "first").await;
-    relay.block();
-    let errors = check_at_once(&limiter, keys(300)).await;
-    assert_eq!(errors.len(), 300);
-    assert_kind(&errors, ErrorKind::Timeout);
-    let error = limiter.check("next").await.unwrap_err();
-    assert!(
-        error.to_string().contains("circuit breaker is open"),
-        "{error}"
-    );
+    relay.set_round_trip(Duration::from_millis(1_200));
+    // 256 at once, three times before the deadline.
+    overload(&limiter, 1_000, 768, "set more `RedisStore::connections`").await;
 }
 
 #[cfg(feature = "cluster")]

@@ -26,7 +26,7 @@ pub(crate) enum Connection {
 /// An established connection that a caller sends on.
 pub(crate) struct AcquiredConnection {
     target: Target,
-    /// The place among the checks in flight to a node. Given back on drop.
+    /// The place among the calls in flight to a server. Given back on drop.
     #[expect(dead_code, reason = "held for its Drop")]
     turn: Option<OwnedSemaphorePermit>,
 }
@@ -49,8 +49,9 @@ impl Connection {
         let _ = slot;
         match self {
             Self::Server(connection) => {
+                let turn = connection.try_take_turn()?;
                 let link = connection.try_acquire(deadline)?;
-                Some(AcquiredConnection::new(Target::Server(link), None))
+                Some(AcquiredConnection::new(Target::Server(link), Some(turn)))
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
@@ -64,18 +65,22 @@ impl Connection {
     /// Waits until the connection is established and the server of `slot` can take another check, or until
     /// connecting fails.
     ///
-    /// Commands without a slot do not wait for a turn.
+    /// On a cluster, commands without a slot do not wait for a turn.
     pub(crate) async fn acquire(
         &self,
         deadline: Duration,
         slot: Option<u16>,
     ) -> Result<AcquiredConnection, ConnectError> {
-        #[cfg(not(feature = "cluster"))]
-        let _ = slot;
         match self {
             Self::Server(connection) => {
+                if let Some(acquired) = self.try_acquire(deadline, slot) {
+                    return Ok(acquired);
+                }
+                // Callers learn why connecting fails before they wait for a turn. Meanwhile the connection may be lost.
+                connection.acquire(deadline).await?;
+                let turn = connection.take_turn().await;
                 let link = connection.acquire(deadline).await?;
-                Ok(AcquiredConnection::new(Target::Server(link), None))
+                Ok(AcquiredConnection::new(Target::Server(link), turn))
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {

@@ -26,12 +26,12 @@ pub(crate) use acquired::{AcquiredConnection, Connection};
 pub(crate) use asked::{last as last_asked, scope as noting_asked};
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Cluster;
-#[cfg(all(feature = "cluster", feature = "doctor"))]
-pub(crate) use cluster::MAX_IN_FLIGHT_PER_NODE;
 pub(crate) use link::Connector;
 pub(crate) use per_runtime::PerRuntime;
 pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server_settings::ServerSettings;
+#[cfg(all(feature = "cluster", feature = "doctor"))]
+pub(crate) use single::CONCURRENT_COMMANDS;
 pub(crate) use single::Server;

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time;
 
 use super::link::Connector;
 use super::script_support::{self, ScriptSupport};
-use super::single::OnDisconnect;
+use super::single::{CONCURRENT_COMMANDS, OnDisconnect};
 use super::state::{
     ConnectionState, Established, Failure, RECONNECT_BACKOFF, Step, is_connection_lost,
 };
@@ -42,6 +42,9 @@ pub(crate) struct ReconnectingConnection {
     /// runtime, which may shut down or stall first.
     runtime: Handle,
     state: watch::Sender<ConnectionState>,
+    /// Callers wait here before they send, so that those that were never sent are told apart from those that the server
+    /// does not answer.
+    turns: Arc<Semaphore>,
     made_at: Instant,
     /// The time of the last reply, in microseconds since this was made.
     replied_at: AtomicU64,
@@ -58,6 +61,7 @@ impl ReconnectingConnection {
             connector,
             runtime,
             state,
+            turns: Arc::new(Semaphore::new(CONCURRENT_COMMANDS)),
             made_at: Instant::now(),
             replied_at: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
@@ -80,6 +84,17 @@ impl ReconnectingConnection {
     /// Returns the last round trip.
     pub(super) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// Takes a place among the calls in flight, if one is free.
+    pub(super) fn try_take_turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.turns).try_acquire_owned().ok()
+    }
+
+    /// Waits for a place among the calls in flight.
+    pub(super) async fn take_turn(&self) -> Option<OwnedSemaphorePermit> {
+        // Never fails: nobody closes the semaphore.
+        Arc::clone(&self.turns).acquire_owned().await.ok()
     }
 
     fn record_reply(&self, sent_at: Instant) {

@@ -31,9 +31,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// deadline of 100 ms learns the reason.
 const SLOW_HANDSHAKE: Duration = Duration::from_millis(30);
 
-/// The limit on commands in flight. It bounds what batchers do not: refunds, resets, and checks
-/// while batches are off.
-const CONCURRENT_COMMANDS: usize = 256;
+/// The limit on commands in flight over one connection. It bounds what batchers do not: refunds, resets, and checks
+/// that share no call.
+pub(crate) const CONCURRENT_COMMANDS: usize = 256;
 
 /// The limit on commands that wait for the socket. Further commands make their callers wait.
 const QUEUED_COMMANDS: usize = 1_024;

@@ -9,7 +9,7 @@ use super::scratch_key::ScratchKey;
 use super::session::Session;
 use crate::quota::Quota;
 use crate::store::redis::batch::MAX_IN_FLIGHT;
-use crate::store::redis::connection::MAX_IN_FLIGHT_PER_NODE;
+use crate::store::redis::connection::CONCURRENT_COMMANDS;
 
 const TOPIC: &str = "capacity";
 
@@ -61,7 +61,7 @@ fn judge(setup: Setup, round_trip: Duration) -> Finding {
         hash_tags,
     } = setup;
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let of_nodes = number(masters * connections * MAX_IN_FLIGHT_PER_NODE);
+    let of_nodes = number(masters * connections * CONCURRENT_COMMANDS);
     let (in_flight, tags) = match hash_tags {
         None => (of_nodes, "no hash tags".to_owned()),
         Some(tags) => {

@@ -138,8 +138,7 @@ impl ClusterConnection {
             return Some(None);
         };
         node.connection.try_acquire(deadline)?;
-        let turn = Arc::clone(&node.turns).try_acquire_owned().ok()?;
-        Some(Some(turn))
+        node.connection.try_take_turn().map(Some)
     }
 
     /// Waits until the master of a slot is connected, and for a place among the checks in flight to it.
@@ -161,8 +160,7 @@ impl ClusterConnection {
             self.refresh();
             return Err(failure);
         }
-        // Never fails: nobody closes the semaphore.
-        Ok(Arc::clone(&node.turns).acquire_owned().await.ok())
+        Ok(node.connection.take_turn().await)
     }
 
     /// Whether the master of a slot has replied to any command since then.

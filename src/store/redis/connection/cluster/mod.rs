@@ -7,5 +7,3 @@ mod slot_map;
 
 pub(crate) use cluster::Cluster;
 pub(super) use cluster_connection::{ClusterConnection, Patience};
-#[cfg(feature = "doctor")]
-pub(crate) use slot_map::MAX_IN_FLIGHT_PER_NODE;

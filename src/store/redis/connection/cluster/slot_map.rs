@@ -4,13 +4,8 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use redis::Value;
-use tokio::sync::Semaphore;
-
 use super::super::reconnecting::ReconnectingConnection;
-
-/// The limit on checks in flight to one node over one connection: as many as to a single server.
-pub(crate) const MAX_IN_FLIGHT_PER_NODE: usize = 256;
+use redis::Value;
 
 /// A node of a cluster. Each has a connection of its own, so a node that is lost delays no other.
 #[derive(Debug)]
@@ -18,8 +13,6 @@ pub(super) struct Node {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) connection: Arc<ReconnectingConnection>,
-    /// Checks wait here before they are sent.
-    pub(super) turns: Arc<Semaphore>,
 }
 
 /// The masters of a cluster by slot.
@@ -47,7 +40,6 @@ impl Node {
             host: host.to_owned(),
             port,
             connection,
-            turns: Arc::new(Semaphore::new(MAX_IN_FLIGHT_PER_NODE)),
         })
     }
 
