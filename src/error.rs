@@ -200,8 +200,8 @@ impl Error {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Marks the error of one check that the store answered with nonsense, for example because of what is stored for its
-    /// key. It is not a failure of the store, which other checks share.
+    /// Marks the error of one check, for example because of what is stored for its key. It is not a failure of the store,
+    /// which other checks share.
     pub(crate) fn of_one_check(self) -> Self {
         self.with_source(OneCheck)
     }
@@ -313,7 +313,7 @@ struct OneCheck;
 
 impl fmt::Display for OneCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("only this check was answered with nonsense")
+        f.write_str("only this check failed")
     }
 }
 

@@ -318,6 +318,43 @@ async fn a_lease_that_the_clock_is_too_coarse_for_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_lease_that_the_clock_is_too_coarse_for_fails_no_other_check_of_its_call() {
+    let server = TimelessServer::start();
+    let detour = Detour {
+        of_request: Duration::from_millis(1_100),
+        of_reply: Duration::ZERO,
+    };
+    let store = store_at(&server.url_with(detour));
+    let rates = RateLimiter::new(store.clone(), Quota::per_hour(1_000)).name("rates");
+    let slots = |lease| {
+        let quota = Quota::in_flight(100).slot_lease(Duration::from_secs(lease));
+        RateLimiter::new(store.clone(), quota).name(format!("slots of {lease}"))
+    };
+    let (short, long) = (slots(5), slots(60));
+    // Learns that calls have to tell the time.
+    let _ = rates.check("first").await.unwrap();
+    // The first is in a call of its own. Those in the next one take turns behind each reading of the clock.
+    let checks = (0..2).map(|number| {
+        let (rates, short, long) = (rates.clone(), short.clone(), long.clone());
+        tokio::spawn(async move {
+            let key = number.to_string();
+            tokio::join!(
+                rates.check(key.as_str()),
+                short.try_acquire(key.as_str()),
+                long.try_acquire(key.as_str())
+            )
+        })
+    });
+    for check in checks.collect::<Vec<_>>() {
+        let (rate, short, long) = check.await.unwrap();
+        assert_eq!(rate.unwrap().used(), 1);
+        assert!(matches!(long.unwrap(), Acquired::Permit(_)));
+        let error = short.unwrap_err();
+        assert!(error.to_string().contains("lease of 5s"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn blocks_end_by_the_time_that_is_told() {
     let server = TimelessServer::start();
     let [ahead, behind] = apart(&server);

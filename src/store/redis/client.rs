@@ -87,11 +87,14 @@ impl Client {
             .record_batch(entries.iter().map(|entry| entry.count).sum());
         let mut replies = match self.call(connection, entries).await {
             // A cluster that is moving the slot, and has only some of the keys, has not run the call. A full server has
-            // written nothing, since it refuses the first write of a script or none. So each entry goes in a call of its
-            // own: what can be decided does not wait for the slot, and what is refused is refused exactly.
+            // written nothing, since it refuses the first write of a script or none. A call that one entry has failed was
+            // not sent. So each entry goes in a call of its own: what can be decided does not wait for the slot or fail
+            // with another, and what is refused is refused exactly.
             Err(error)
                 if entries.len() > 1
-                    && (error::is_moving(&error) || error.kind() == ErrorKind::Full) =>
+                    && (error::is_moving(&error)
+                        || error.kind() == ErrorKind::Full
+                        || error.is_of_one_check()) =>
             {
                 let mut replies = Vec::with_capacity(entries.len());
                 for entry in entries {

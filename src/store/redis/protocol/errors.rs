@@ -381,14 +381,14 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     error
 }
 
-/// The error of slots whose lease is too short for a clock that is known no better.
+/// The error of slots whose lease is too short for a clock that is known no better. Their call was not sent.
 pub(crate) fn lease_too_short(
     server: &ServerName,
     lease: Duration,
     clock_error: Duration,
 ) -> Error {
     let (text, remedy) = problems::describe_short_lease(server, lease, clock_error);
-    Error::with_remedy(ErrorKind::Misconfigured, text, remedy)
+    Error::with_remedy(ErrorKind::Misconfigured, text, remedy).of_one_check()
 }
 
 /// The error of a call that was not answered within the deadline.
