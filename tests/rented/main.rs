@@ -8,6 +8,7 @@ mod support;
 #[path = "../checks/contention/adversary.rs"]
 mod adversary;
 mod clock_argument;
+mod hash_tags;
 mod keys;
 mod kits;
 mod offer;

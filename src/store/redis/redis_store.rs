@@ -410,7 +410,7 @@ impl RedisStore {
         }
         StoreFuture::boxed(async move {
             let decided = client.decide_alone(&levels, None).await;
-            decided.map_err(|error| topology.explain(error, levels.len()))
+            decided.map_err(|error| topology.explain(error, &client.names, &levels))
         })
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::protocol::errors as error;
+use super::protocol::{KeyNames, errors as error};
 use crate::error::Error;
+use crate::store::requests::OwnedCheck;
 
 /// Whether the server belongs to a cluster: known from the URL or a setting, or learned from an error reply.
 /// Clones share what they learn.
@@ -25,10 +26,11 @@ impl Topology {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Explains the error of a check that was sent alone. If it has several levels in several slots, the server
-    /// belongs to a cluster.
-    pub(super) fn explain(&self, error: Error, levels: usize) -> Error {
-        if levels > 1 && error::is_cross_slot(&error) {
+    /// Explains the error of a check that was sent alone. If its levels are in several slots, the server belongs to a
+    /// cluster. Otherwise something in front of it does not know hash tags, as the error says.
+    pub(super) fn explain(&self, error: Error, names: &KeyNames, levels: &[OwnedCheck]) -> Error {
+        let subjects = levels.iter().map(|level| level.check().counted_key());
+        if error::is_cross_slot(&error) && names.are_in_several_slots(subjects) {
             self.learn_cluster();
             return error::several_slots();
         }

@@ -105,13 +105,8 @@ impl Batchers {
     }
 
     /// Returns whether subjects are in several slots of a cluster.
-    fn are_in_several_slots<'a>(&self, mut subjects: impl Iterator<Item = CountedKey<'a>>) -> bool {
-        let slot = |counted_key| self.client.names.slot(counted_key);
-        self.topology.is_cluster()
-            && match subjects.next().map(slot) {
-                Some(first) => subjects.any(|counted_key| slot(counted_key) != first),
-                None => false,
-            }
+    fn are_in_several_slots<'a>(&self, subjects: impl Iterator<Item = CountedKey<'a>>) -> bool {
+        self.topology.is_cluster() && self.client.names.are_in_several_slots(subjects)
     }
 
     /// Returns the batcher for the checks of a key.
@@ -185,7 +180,7 @@ impl DirectSend {
             client, topology, ..
         } = &*self.batchers;
         let decided = client.decide_alone(&levels, self.connection()).await;
-        decided.map_err(|error| topology.explain(error, levels.len()))
+        decided.map_err(|error| topology.explain(error, &client.names, &levels))
     }
 
     /// Returns the connection of the batcher, unless the caller is polled on another runtime than
@@ -321,13 +316,21 @@ impl BatchWorker {
             return;
         };
         match outcome {
-            Err(error) if error::is_cross_slot(&error) && waiters.len() > 1 => {
+            // The batcher of a slot has sent no keys of others: the same call would fail again.
+            Err(error)
+                if error::is_cross_slot(&error)
+                    && waiters.len() > 1
+                    && self.batcher.slot.is_none() =>
+            {
                 self.requeue_by_slot(entries);
             }
             Err(error) if error::is_cross_slot(&error) => {
+                let Batchers {
+                    client, topology, ..
+                } = &*self.batchers;
                 for entry in entries {
-                    let levels = entry.levels().len();
-                    entry.fail(&self.batchers.topology.explain(error.clone(), levels));
+                    let error = topology.explain(error.clone(), &client.names, entry.levels());
+                    entry.fail(&error);
                 }
             }
             Err(error) => {

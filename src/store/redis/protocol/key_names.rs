@@ -166,6 +166,18 @@ impl KeyNames {
         };
         crc % SLOTS
     }
+
+    /// Whether limiters and keys are in several slots of a cluster.
+    pub(crate) fn are_in_several_slots<'a>(
+        &self,
+        counted_keys: impl Iterator<Item = CountedKey<'a>>,
+    ) -> bool {
+        let mut slots = counted_keys.map(|counted_key| self.slot(counted_key));
+        match slots.next() {
+            Some(first) => slots.any(|slot| slot != first),
+            None => false,
+        }
+    }
 }
 
 impl Default for KeyNames {
