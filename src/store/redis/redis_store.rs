@@ -132,7 +132,8 @@ pub(crate) trait FeatureRedis1 {
 ///   with a PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within
 ///   the deadline if that is longer (at most 5 s), the store reconnects. So when a server resumes, it executes
 ///   only the calls that were in flight: at most two with checks for each connection. Refunds, credits, resets
-///   and checks [without batches](Self::without_batches) are separate calls, of which at most 256 are in flight.
+///   and checks [without batches](Self::without_batches) or [by slot](Self::by_slot) are separate calls, of which at
+///   most 256 are in flight.
 /// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or
 ///   returned twice. If the reply to a check is lost, the check may have been charged. If the reply to a
 ///   refund, credit, settlement or reset is lost, it may not have happened; its units then count until they

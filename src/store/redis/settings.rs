@@ -168,8 +168,9 @@ impl RedisStore {
     ///
     /// With one connection, most checks share calls, which reduces the load on Redis. Use more connections if
     /// the network to Redis is slow or loses packets: replies arrive in the order of the calls, so one lost
-    /// packet delays all calls on its connection. A connection has at most two calls of batches in flight, and
-    /// on a cluster at most 256 checks to each node. The checks of one key always use the same connection.
+    /// packet delays all calls on its connection. A connection has at most two calls of batches in flight.
+    /// On a cluster, and [by slot](Self::by_slot), it has at most 256 to each node or address. The checks of one key
+    /// always use the same connection.
     ///
     /// The setting has no effect on a store that was created by [`with_connection`](Self::with_connection).
     #[must_use]

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::super::reconnecting::ReconnectingConnection;
 use redis::Value;
+
+use super::super::reconnecting::ReconnectingConnection;
 
 /// A node of a cluster. Each has a connection of its own, so a node that is lost delays no other.
 #[derive(Debug)]
