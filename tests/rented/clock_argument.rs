@@ -318,6 +318,25 @@ async fn a_lease_that_the_clock_is_too_coarse_for_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_lease_that_one_slow_reading_is_too_coarse_for_is_held_after_the_next_reading() {
+    let server = TimelessServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let store = store_at(&proxy.url());
+    store.ping().await.unwrap();
+    let quota = Quota::in_flight(3).slot_lease(Duration::from_secs(5));
+    let limiter = RateLimiter::new(store, quota).name("slots");
+    proxy.set(Wire::Slow(1_200 * MS));
+    let error = limiter.try_acquire("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    proxy.set(Wire::Whole);
+    let begin = Instant::now();
+    while let Err(error) = limiter.try_acquire("ada").await {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{error}");
+        tokio::time::sleep(50 * MS).await;
+    }
+}
+
+#[tokio::test]
 async fn a_lease_that_the_clock_is_too_coarse_for_fails_no_other_check_of_its_call() {
     let server = TimelessServer::start();
     let detour = Detour {

@@ -62,14 +62,7 @@ impl Client {
             }
         };
         self.meter.record_clock_error(estimate.error);
-        let leases = entries.iter().filter_map(BatchEntry::shortest_lease);
-        if let Some(lease) = leases
-            .min()
-            .filter(|lease| *lease < LEASE_OF_ERRORS * estimate.error)
-        {
-            let server = connection.server();
-            return Err(error::lease_too_short(&server, lease, estimate.error));
-        }
+        // Also before a call that fails, since the next reading may be a better one.
         if clock.claim_reading(Instant::now()) {
             let client = self.clone();
             tokio::spawn(async move {
@@ -80,6 +73,14 @@ impl Client {
                 // A call that finds no recent reading reports the error.
                 let _ = client.within_deadline(reading).await;
             });
+        }
+        let leases = entries.iter().filter_map(BatchEntry::shortest_lease);
+        if let Some(lease) = leases
+            .min()
+            .filter(|lease| *lease < LEASE_OF_ERRORS * estimate.error)
+        {
+            let server = connection.server();
+            return Err(error::lease_too_short(&server, lease, estimate.error));
         }
         let call = script.at_time(call, estimate.time);
         match send(connection, script, &call, is_last).await {
