@@ -1,7 +1,5 @@
 //! Permits on Redis: over several processes, and while it fails.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::{Acquired, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter, RedisStore};
@@ -9,6 +7,7 @@ use tollgate::{Acquired, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter, R
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
+use crate::support::running::Running;
 use crate::support::stored::name_of;
 
 /// A limiter with a table of permits of its own, as another process has.
@@ -106,16 +105,14 @@ async fn an_operator_sees_which_processes_hold_the_slots_of_a_key() {
 async fn processes_never_hold_more_than_the_limit_and_nothing_is_left() {
     const LIMIT: u32 = 5;
     let server = RedisServer::start();
-    let running = Arc::new(AtomicU32::new(0));
-    let most = Arc::new(AtomicU32::new(0));
+    let running = Running::default();
     let processes: Vec<_> = (0..3)
         .map(|_| process(&server.url(), Quota::in_flight(LIMIT)))
         .collect();
     let mut tasks = Vec::new();
     for (number, limiter) in processes.iter().enumerate() {
         for task in 0..8_u64 {
-            let (limiter, running, most) =
-                (limiter.clone(), Arc::clone(&running), Arc::clone(&most));
+            let (limiter, running) = (limiter.clone(), running.clone());
             tasks.push(tokio::spawn(async move {
                 let mut acquired = 0;
                 for round in 0..60_u64 {
@@ -131,10 +128,7 @@ async fn processes_never_hold_more_than_the_limit_and_nothing_is_left() {
                         continue;
                     };
                     let permit = permit.unwrap();
-                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
-                    most.fetch_max(now, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_micros(300)).await;
-                    running.fetch_sub(1, Ordering::SeqCst);
+                    running.run(Duration::from_micros(300)).await;
                     acquired += 1;
                     drop(permit);
                 }
@@ -146,7 +140,7 @@ async fn processes_never_hold_more_than_the_limit_and_nothing_is_left() {
     for task in tasks {
         acquired += task.await.unwrap();
     }
-    let most = most.load(Ordering::SeqCst);
+    let most = running.most();
     let left = until_used(&processes[0], 0, Duration::from_secs(2)).await;
     println!("{acquired} permits, at most {most} at the same time, nothing left after {left:?}");
     assert!(
@@ -171,19 +165,15 @@ async fn handles_forks_and_limiters_of_one_name_share_the_slots_and_leave_none()
     ];
     let limiters =
         stores.map(|store| RateLimiter::new(store, Quota::in_flight(LIMIT)).name("jobs"));
-    let running = Arc::new(AtomicU32::new(0));
-    let most = Arc::new(AtomicU32::new(0));
+    let running = Running::default();
     let tasks: Vec<_> = (0..16_usize)
         .map(|task| {
             let limiter = limiters[task % limiters.len()].clone();
-            let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+            let running = running.clone();
             tokio::spawn(async move {
                 for _ in 0..25 {
                     let permit = limiter.acquire("ada").await.unwrap();
-                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
-                    most.fetch_max(now, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_micros(300)).await;
-                    running.fetch_sub(1, Ordering::SeqCst);
+                    running.run(Duration::from_micros(300)).await;
                     drop(permit);
                 }
             })
@@ -192,7 +182,7 @@ async fn handles_forks_and_limiters_of_one_name_share_the_slots_and_leave_none()
     for task in tasks {
         task.await.unwrap();
     }
-    let most = most.load(Ordering::SeqCst);
+    let most = running.most();
     let left = until_used(&limiters[0], 0, Duration::from_secs(2)).await;
     println!("400 permits, at most {most} at the same time, nothing left after {left:?}");
     assert_eq!(most, LIMIT);

@@ -1,7 +1,5 @@
 //! A server that refuses TIME in scripts: each call tells the time, as far as this process knows it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::doctor::Severity;
@@ -13,6 +11,7 @@ use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::run;
+use crate::support::running::Running;
 use crate::support::timeless::{Detour, TimelessServer};
 
 const MS: Duration = Duration::from_millis(1);
@@ -272,17 +271,14 @@ async fn slots_of_callers_whose_clocks_differ_are_never_more_than_the_limit() {
         let quota = Quota::in_flight(LIMIT).slot_lease(Duration::from_secs(5));
         RateLimiter::new(store, quota).name("slots")
     });
-    let (held, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let held = Running::default();
     let tasks = (0..12).map(|task| {
         let limiter = limiters[task % 2].clone();
-        let (held, most) = (Arc::clone(&held), Arc::clone(&most));
+        let held = held.clone();
         tokio::spawn(async move {
             for _ in 0..30 {
                 let permit = limiter.acquire("ada").await.unwrap();
-                let now = held.fetch_add(1, Ordering::SeqCst) + 1;
-                most.fetch_max(now, Ordering::SeqCst);
-                tokio::time::sleep(MS).await;
-                held.fetch_sub(1, Ordering::SeqCst);
+                held.run(MS).await;
                 drop(permit);
             }
         })
@@ -290,7 +286,7 @@ async fn slots_of_callers_whose_clocks_differ_are_never_more_than_the_limit() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
-    assert_eq!(most.load(Ordering::SeqCst), LIMIT);
+    assert_eq!(held.most(), LIMIT);
 }
 
 #[tokio::test]

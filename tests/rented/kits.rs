@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate::store::Conformance;
@@ -12,6 +11,7 @@ use tollgate::{
 
 use crate::adversary::{Traffic, Wait, is_kept};
 use crate::offer::Offer;
+use crate::support::running::Running;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -281,7 +281,7 @@ async fn blocks_in_all_processes(offer: &Offer) {
 /// Processes take slots of a user and of a tenant together, and never hold more than the limit. Some give up.
 async fn holds_no_more_slots_than_the_limit(offer: &Offer) {
     const LIMIT: u32 = 4;
-    let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let running = Running::default();
     let mut processes = Vec::new();
     for _ in 0..3 {
         let store = offer.process().await;
@@ -293,7 +293,7 @@ async fn holds_no_more_slots_than_the_limit(offer: &Offer) {
     for process in &processes {
         for task in 0..6_u64 {
             let [user, tenant] = process.clone();
-            let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+            let running = running.clone();
             tasks.push(tokio::spawn(async move {
                 let (name, mut acquired) = (format!("user:{task}"), 0);
                 for round in 0..25_u64 {
@@ -305,10 +305,7 @@ async fn holds_no_more_slots_than_the_limit(offer: &Offer) {
                     let taken = tokio::time::timeout(wait, RateLimiter::acquire_all(levels)).await;
                     let Ok(permit) = taken else { continue };
                     let permit = permit.unwrap();
-                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
-                    most.fetch_max(now, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_micros(300)).await;
-                    running.fetch_sub(1, Ordering::SeqCst);
+                    running.run(Duration::from_micros(300)).await;
                     acquired += 1;
                     drop(permit);
                 }
@@ -320,7 +317,7 @@ async fn holds_no_more_slots_than_the_limit(offer: &Offer) {
     for task in tasks {
         acquired += task.await.unwrap();
     }
-    let most = most.load(Ordering::SeqCst);
+    let most = running.most();
     println!("{acquired} permits, at most {most} at the same time");
     assert!(
         acquired > 100 && most <= LIMIT,

@@ -19,6 +19,7 @@ pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod relay;
 pub(crate) mod request;
+pub(crate) mod running;
 pub(crate) mod sentinel;
 pub(crate) mod served;
 #[cfg(feature = "redis")]
