@@ -310,6 +310,7 @@ mod of_six {
         let quotas =
             [Quota::per_hour(5), Quota::in_flight(4)].map(|quota| quota.shares(shares.clone()));
         let store = RedisStore::open(&cluster.url()).unwrap();
+        let store = store.deadline(Duration::from_secs(10));
         let [rate, slots] = quotas.map(|quota| RateLimiter::new(store.clone(), quota));
         for master in 0..3 {
             let key = key_on(&cluster, master);
