@@ -68,6 +68,11 @@ impl Grouped {
         self.lost.lock().unwrap().insert(group);
     }
 
+    /// Fails no checks from now on.
+    pub(crate) fn find(&self) {
+        self.lost.lock().unwrap().clear();
+    }
+
     /// Holds back the replies of a group.
     pub(crate) fn hold(&self, group: u64) {
         self.held.send_modify(|held| {
