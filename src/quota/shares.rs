@@ -213,7 +213,7 @@ impl Shares {
     /// Returns how much of its ceiling the share that asks has used, and the ceiling. `used` is all but what remains of the
     /// limit: what the ceiling withholds counts there, too.
     #[inline]
-    pub(crate) fn used_of_ceiling(&self, used: u32, limit: u32) -> (u32, u32) {
+    pub(super) fn used_of_ceiling(&self, used: u32, limit: u32) -> (u32, u32) {
         let ceiling = self.ceiling(limit);
         (used.saturating_sub(limit - ceiling), ceiling)
     }

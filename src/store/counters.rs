@@ -106,8 +106,8 @@ struct Count {
     /// The end of the time to live, in milliseconds of the store's clock. The counters have the same end, because they
     /// share a key in Redis.
     dies_at: u64,
-    /// The used part of the limit, in 1/1024, as of the last check with a cost; with shares, of what its share may use. If
-    /// several quotas share the count, it is the largest part.
+    /// The used part of the limit, in 1/1024, as of the last check with a cost. If several quotas share the
+    /// count, it is the largest part.
     used_part: u16,
 }
 
@@ -367,7 +367,7 @@ impl Counters {
         let quotas = quotas.iter().zip(verdicts);
         for (quota, verdict) in quotas.filter(|(quota, _)| !quota.is_soft()) {
             if let Some(count) = self.find(quota.stored_count()) {
-                let part = used_part(verdict.used, quota.limit(), quota.share_list());
+                let part = parts_of_1024(verdict.used, quota.limit());
                 count.used_part = count.used_part.max(part);
             }
         }
@@ -578,7 +578,7 @@ impl Count {
         let verdict = self.state.check(check, self.expires());
         self.note(verdict.changes, check.now, row);
         if check.cost > 0 {
-            self.used_part = used_part(verdict.used, check.limit, check.shares);
+            self.used_part = parts_of_1024(verdict.used, check.limit);
         }
         verdict
     }
@@ -695,11 +695,10 @@ fn whole_seconds(dies_at: u64) -> u64 {
     dies_at / 1_000 * 1_000_000
 }
 
-/// Returns the used part of what the share that asks may use, in 1/1024, rounded up.
+/// Returns `used` of `limit` in 1/1024, rounded up.
 #[inline]
-fn used_part(used: u32, limit: u32, shares: &Shares) -> u16 {
-    let (used, most) = shares.used_of_ceiling(used, limit);
-    let part = (u64::from(used) * 1_024).div_ceil(u64::from(most.max(1)));
+fn parts_of_1024(used: u32, limit: u32) -> u16 {
+    let part = (u64::from(used) * 1_024).div_ceil(u64::from(limit.max(1)));
     u16::try_from(part).unwrap_or(u16::MAX)
 }
 
