@@ -158,6 +158,12 @@ impl PendingCheck {
                 }
             }
         }
+        // A later group may have taken longer than the lease of the slots of an earlier one.
+        if let Some(Err(error)) = self.slots.as_ref().map(|slots| slots.verify_held()) {
+            self.slots = None;
+            self.refund_all(limiters, &charged).await;
+            return Err(CheckError::at(0, error));
+        }
         let fell_back = self.fall_back(limiters);
         if !matches!(fell_back, Ok(true)) {
             self.refund_all(limiters, &charged).await;
@@ -261,7 +267,8 @@ pub(super) fn are_several(
     }
 }
 
-/// Returns the levels to ask, by groups: in the order in which the groups first occur, or sorted.
+/// Returns the levels to ask, by groups: in the order in which the groups first occur, or sorted. Groups that take no slots
+/// are last then, so that no rate is charged long before its check has its slots.
 fn groups(
     limiters: &impl Limiters,
     levels: &PendingLevels,
@@ -276,7 +283,11 @@ fn groups(
         }
     }
     if is_sorted {
-        groups.sort_unstable_by_key(|(id, _)| *id);
+        let takes_slots = |index: &usize| {
+            let limiter = limiters.limiter(*index);
+            limiter.is_some_and(|limiter| levels.get(*index).takes_slots(limiter))
+        };
+        groups.sort_by_cached_key(|(id, group)| (!group.iter().any(takes_slots), *id));
     }
     groups.into_iter().map(|(_, group)| group).collect()
 }

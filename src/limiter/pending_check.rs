@@ -350,6 +350,9 @@ impl PendingCheck {
     /// Takes the units that this process holds. The store is asked for the others. Returns whether there are any.
     fn take_held(&mut self, limiters: &impl Limiters) -> bool {
         let is_alone = self.added == 1;
+        // When a slot is free at last, the lease of a unit may have ended.
+        let waits_for_slots =
+            self.slots.as_ref().is_some_and(|slots| slots.waits()) && self.asks_for_slots(limiters);
         let mut is_to_ask = false;
         for index in 0..self.added {
             let level = self.levels.get(index);
@@ -360,7 +363,8 @@ impl PendingCheck {
             let (Some(data), Some(answer)) = (data.get(index), answers.get_mut(index)) else {
                 continue;
             };
-            let (Some(lease), Some(key)) = (&limiter.lease, data.key()) else {
+            let lease = limiter.lease.as_ref().filter(|_| !waits_for_slots);
+            let (Some(lease), Some(key)) = (lease, data.key()) else {
                 is_to_ask = true;
                 continue;
             };
@@ -398,7 +402,7 @@ impl PendingCheck {
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
         let first = limiters.limiter(0)?;
         let store = &first.store;
-        if self.slots.is_some() && self.asks_for_slots(limiters) {
+        if self.slots.is_some() && self.enters_line(limiters) {
             return self.ask_for_slots(limiters);
         }
         let (data, answers) = self.decision.levels_and_answers();
@@ -421,18 +425,22 @@ impl PendingCheck {
         pending
     }
 
-    /// Returns whether a level to ask has quotas in flight, and notes it with the slots of the check: others have no line.
+    /// Returns whether a level to ask takes slots, and notes it with those of the check: others have no line.
     #[cold]
-    fn asks_for_slots(&mut self, limiters: &impl Limiters) -> bool {
-        let mut levels = self.levels.all(self.added).enumerate();
-        let asks = levels.any(|(index, level)| {
-            let limiter = limiters.limiter(index).filter(|_| level.is_to_ask());
-            limiter.is_some_and(|limiter| level.quotas(limiter).min_slots().is_some())
-        });
+    fn enters_line(&mut self, limiters: &impl Limiters) -> bool {
+        let asks_for_slots = self.asks_for_slots(limiters);
         if let Some(slots) = &mut self.slots {
-            slots.set_in_line(asks);
+            slots.set_in_line(asks_for_slots);
         }
-        asks
+        asks_for_slots
+    }
+
+    fn asks_for_slots(&self, limiters: &impl Limiters) -> bool {
+        let mut levels = self.levels.all(self.added).enumerate();
+        levels.any(|(index, level)| {
+            let limiter = limiters.limiter(index).filter(|_| level.is_to_ask());
+            limiter.is_some_and(|limiter| level.takes_slots(limiter))
+        })
     }
 
     /// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.
@@ -623,6 +631,10 @@ impl PendingLevel {
     #[inline]
     pub(super) fn quotas<'a>(&'a self, limiter: &'a RateLimiter) -> &'a Quotas {
         self.quotas.as_ref().unwrap_or(&limiter.quotas)
+    }
+
+    pub(super) fn takes_slots(&self, limiter: &RateLimiter) -> bool {
+        self.quotas(limiter).min_slots().is_some()
     }
 
     #[inline]

@@ -15,7 +15,7 @@ use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer}
 use super::config::LayerConfig;
 use super::outcome::{Outcome, is_refused_for_free};
 use super::settlement::give_back;
-use crate::decision::{Decision, DecisionView, Source};
+use crate::decision::{Decision, DecisionView};
 use crate::error::polled_after_completion;
 use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, Turn, is_held_meanwhile};
 
@@ -189,7 +189,9 @@ fn finish_attempt(
             }
         } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
-        } else if let Some(backoff) = backoff(config, levels, wait, decision.view()) {
+        } else if !permits.as_ref().is_some_and(|slots| slots.waits_in_line())
+            && let Some(backoff) = backoff(config, levels, wait, decision.view())
+        {
             return ControlFlow::Continue(Stage::Waiting(Box::pin(sleep(backoff))));
         }
     }
@@ -250,10 +252,8 @@ fn backoff(
     let left = config.max_wait.saturating_sub(wait.started?.elapsed());
     // The key may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-    // One that slots refuse has waited in line, or the line is full.
-    let has_waited = decision.is_wait_estimated() && decision.source() != Source::HeldBack;
     // A dry run delays no request.
-    if config.is_dry_run || levels.iter().any(is_unknown) || has_waited {
+    if config.is_dry_run || levels.iter().any(is_unknown) {
         return None;
     }
     let limiters = OfLayer { config, levels };

@@ -461,6 +461,17 @@ async fn a_request_that_has_waited_in_vain_is_refused() {
 }
 
 #[tokio::test]
+async fn a_request_of_a_blocked_key_waits_until_the_block_ends() {
+    let layer = layer(Quota::in_flight(1)).wait_up_to(Duration::from_secs(20));
+    let admin = layer.limiter().admin();
+    let block = Duration::from_millis(300);
+    admin.block(tollgate::Key::global(), block).await.unwrap();
+    let began = Instant::now();
+    assert_eq!(stream(&layer).await.status(), StatusCode::OK);
+    assert!(began.elapsed() >= block);
+}
+
+#[tokio::test]
 async fn a_skipped_request_takes_no_slot() {
     let layer = layer(Quota::in_flight(1)).skip(|parts| parts.uri.path() == "/health");
     let health = Request::get("/health").body(()).unwrap();

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::{Acquired, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter, RedisStore};
+use tollgate::{
+    Acquired, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter, RedisStore, Source,
+};
 
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
@@ -317,6 +319,30 @@ async fn the_slots_of_a_process_that_is_gone_return_within_one_lease() {
     // A busy machine asks late.
     assert!(took < Duration::from_secs(6), "{took:?}");
     drop(permit);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_a_slot_takes_no_unit_of_a_lease() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).unwrap();
+    let store = store.deadline(Duration::from_secs(5));
+    let rate = RateLimiter::new(store.clone(), Quota::per_minute(10_000)).name("rate");
+    let rate = rate.lease(Duration::from_secs(5));
+    let slots = RateLimiter::new(store, Quota::in_flight(1)).name("slots");
+    // This process holds units.
+    let mut checks = 0;
+    while rate.check("ada").await.unwrap().source() != Source::Lease {
+        checks += 1;
+        assert!(checks < 1_000);
+    }
+    let permit = RateLimiter::acquire_all([rate.on("ada"), slots.on("ada")]);
+    let permit = permit.await.unwrap();
+    let sources: Vec<_> = permit
+        .decision()
+        .levels()
+        .map(|level| level.source())
+        .collect();
+    assert_eq!(sources, [Source::Redis, Source::Redis]);
 }
 
 #[tokio::test]

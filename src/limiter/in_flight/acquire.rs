@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use super::message::late;
 use super::permit::{Acquired, Permit, Ticket};
 use super::sending::{LevelSlots, SlotRequest};
 use super::table::PermitTable;
@@ -51,7 +52,21 @@ impl SlotsOfCheck {
         self.is_in_line = is_in_line;
     }
 
-    /// Returns whether the check waits in line, or has waited there for what it was asked last.
+    /// Returns whether the check may wait for slots.
+    pub(in crate::limiter) fn waits(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// Fails if slots are lost that were granted before others.
+    pub(in crate::limiter) fn verify_held(&self) -> Result<(), Error> {
+        let is_lost = |ticket: &Ticket| ticket.lost_in() == Some(0);
+        match self.tickets.iter().any(is_lost) {
+            true => Err(late()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether the check waits in line, or has waited there for what it asked last.
     pub(crate) fn waits_in_line(&self) -> bool {
         self.is_in_line && self.wait.is_some()
     }
@@ -118,6 +133,7 @@ impl SlotsOfCheck {
         if let Some(decided) = self.tickets.last().and_then(Ticket::take_decision) {
             return Some(decided);
         }
+        self.is_in_line = false;
         self.hold(limiter, checks, levels, |checks| {
             limiter.store.check_fallback(checks)
         })
@@ -171,7 +187,8 @@ impl RateLimiter {
 
     /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. By default, any number may.
     ///
-    /// A further call does not wait: if no permit is free, it fails at once. Each [share](crate::Quota::shares) has its own
+    /// A further call does not wait: if no permit is free, it fails at once. Calls that have slots and wait for a rate in another
+    /// group of the store, such as a slot of a cluster, stand in no line and are not counted. Each [share](crate::Quota::shares) has its own
     /// line. In a layer made [from](crate::RateLimitLayer) this
     /// limiter, the same number of requests may wait.
     #[must_use]
@@ -186,7 +203,10 @@ impl RateLimiter {
     /// order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, and at once when one of its own permits is dropped. For more
     /// slots or another cost, see [`acquire_all`](Self::acquire_all).
     ///
-    /// While an upstream [holds the key back](Self::observe), it waits until that ends, and then asks for a slot.
+    /// While an upstream [holds the key back](Self::observe), it waits until that ends, and then asks for a slot. A call that may
+    /// wait charges its units when it gets its slots, so it takes none of a [lease](Self::lease).
+    ///
+    /// Waiting needs a tokio runtime with timers. Without one, the call may wait for longer than `max_wait`.
     ///
     /// Dropping the future gives up its place in the line. A permit that was granted meanwhile is given back; a unit
     /// of a rate that it was charged is not.

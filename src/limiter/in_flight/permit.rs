@@ -1,13 +1,12 @@
 //! A permit: slots that are held until it is dropped.
 
 use std::fmt;
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::table::PermitTable;
+use super::table::{LEASE_SHORTENED, PermitTable};
 use crate::decision::{Answers, Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 
@@ -106,12 +105,9 @@ impl Permit {
     /// # }).unwrap();
     /// ```
     pub async fn lost(&self) {
-        let Some(Ticket { table, .. }) = self.tickets.first() else {
-            return pending().await;
-        };
         loop {
             // Before the look, so that no change after it is missed.
-            let lease_shortened = table.lease_shortened.notified();
+            let lease_shortened = LEASE_SHORTENED.notified();
             match self.tickets.iter().filter_map(Ticket::lost_in).min() {
                 Some(0) => return,
                 Some(micros) => {
@@ -152,7 +148,7 @@ impl Ticket {
         self.table.lock().decided_here.remove(&self.number)
     }
 
-    fn lost_in(&self) -> Option<u64> {
+    pub(super) fn lost_in(&self) -> Option<u64> {
         self.table.lost_in(self.number)
     }
 

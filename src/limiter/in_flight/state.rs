@@ -323,7 +323,7 @@ impl State {
         };
         let valid_until = key.valid_until;
         key.end_message(sent_at, failure.is_some(), now);
-        let ends_sooner = key.valid_until < valid_until;
+        let ends_sooner = key.valid_until.is_some() && key.valid_until < valid_until;
         if failure.is_none() {
             key.losses = Some(self.losses);
         }

@@ -22,6 +22,9 @@ use crate::store::{Check, ProtectedStore};
 /// The tables of this process, by store.
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
 
+/// Wakes those who wait for the end of a lease that ends sooner now. A permit may be of several tables.
+pub(super) static LEASE_SHORTENED: Notify = Notify::const_new();
+
 type Tables = Vec<(StoreId, Weak<PermitTable>)>;
 
 /// The permits of one store in this process.
@@ -31,8 +34,6 @@ pub(in crate::limiter) struct PermitTable {
     state: Mutex<State>,
     /// Wakes the task that waits for timers.
     pub(super) timers_changed: Notify,
-    /// Wakes those who wait for the end of a lease that ends sooner now.
-    pub(super) lease_shortened: Notify,
 }
 
 impl PermitTable {
@@ -62,7 +63,6 @@ impl PermitTable {
             clock,
             state: Mutex::default(),
             timers_changed: Notify::new(),
-            lease_shortened: Notify::new(),
         }
     }
 
@@ -194,7 +194,7 @@ impl PermitTable {
         for (id, listeners) in ids.iter().zip(listeners) {
             let failure = failed.get(id);
             if state.end_message(*id, sent_at, failure, now) {
-                self.lease_shortened.notify_waiters();
+                LEASE_SHORTENED.notify_waiters();
             }
             for listener in listeners {
                 let _ = listener.send(failure.map_or(Ok(()), |error| Err(error.clone())));

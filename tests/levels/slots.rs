@@ -1,0 +1,72 @@
+//! Levels with slots, in several groups.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tollgate::{ErrorKind, FailurePolicy, Quota, RateLimiter};
+
+use crate::grouped::Grouped;
+use crate::used;
+
+const LEASE: Duration = Duration::from_secs(5);
+
+fn slots(store: &Grouped, name: &str) -> RateLimiter {
+    let quota = Quota::in_flight(1).slot_lease(LEASE);
+    RateLimiter::new(store.clone(), quota).name(name)
+}
+
+#[tokio::test]
+async fn a_rate_is_charged_after_the_wait_for_slots_of_another_group() {
+    let store = Grouped::new();
+    let jobs = slots(&store, "jobs2");
+    let rate = RateLimiter::new(store.clone(), Quota::per_hour(10)).name("rate1");
+    let held = jobs.acquire("ada").await.unwrap();
+    let waiting = tokio::spawn({
+        let (jobs, rate) = (jobs.clone(), rate.clone());
+        async move { RateLimiter::acquire_all([rate.on("all"), jobs.on("ada")]).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(used(&rate, "all").await, 0);
+    drop(held);
+    let _permit = waiting.await.unwrap().unwrap();
+    assert_eq!(used(&rate, "all").await, 1);
+}
+
+#[tokio::test]
+async fn slots_that_are_lost_while_others_are_waited_for_are_no_permit() {
+    let store = Grouped::new();
+    let [one, other] = ["one1", "other2"].map(|name| slots(&store, name));
+    let held = other.acquire("ada").await.unwrap();
+    let waiting = tokio::spawn({
+        let (one, other) = (one.clone(), other.clone());
+        async move { RateLimiter::acquire_all([one.on("ada"), other.on("ada")]).await }
+    });
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(used(&one, "ada").await, 1);
+    // No renewal is answered for longer than 0.8 of a lease.
+    store.hold(1);
+    sleep(LEASE).await;
+    store.release();
+    drop(held);
+    let ended = timeout(LEASE, waiting).await.expect("an answer");
+    let error = ended.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}
+
+#[tokio::test]
+async fn a_call_waits_for_slots_that_several_groups_fall_back_to() {
+    let store = Grouped::new();
+    let [one, other] = ["one1", "other2"].map(|name| {
+        let limiter = slots(&store, name).on_failure(FailurePolicy::fall_back());
+        limiter.max_wait(Duration::from_secs(10))
+    });
+    store.lose(1);
+    store.lose(2);
+    let levels = || [one.on("ada"), other.on("ada")];
+    let held = RateLimiter::acquire_all(levels()).await.unwrap();
+    let (waited, ()) = tokio::join!(RateLimiter::acquire_all(levels()), async {
+        sleep(Duration::from_millis(200)).await;
+        drop(held);
+    });
+    assert!(waited.is_ok());
+}
