@@ -187,10 +187,9 @@ impl RateLimiter {
 
     /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. By default, any number may.
     ///
-    /// A further call does not wait: if no permit is free, it fails at once. Calls that have slots and wait for a rate in another
-    /// group of the store, such as a slot of a cluster, stand in no line and are not counted. Each [share](crate::Quota::shares) has its own
-    /// line. In a layer made [from](crate::RateLimitLayer) this
-    /// limiter, the same number of requests may wait.
+    /// A further call does not wait: if no permit is free, it fails at once. Each [share](crate::Quota::shares) has its own
+    /// line. Calls that wait for a rate in another group of the store, such as a slot of a cluster, stand in no line and are
+    /// not counted. In a layer made [from](crate::RateLimitLayer) this limiter, the same number of requests may wait.
     #[must_use]
     pub fn queue(mut self, calls: usize) -> Self {
         self.line = Some(calls);
