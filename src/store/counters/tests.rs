@@ -265,7 +265,9 @@ fn a_share_that_has_used_little_lets_no_key_go_that_another_has_used_up() {
     ] {
         let (mut subject, list) = (Subject::new(), quotas(text));
         for (share, cost) in charged {
-            let asking = list.asked_by(ShareId::of(share)).unwrap_or(list.clone());
+            let asking = list
+                .asked_by(ShareId::of(share))
+                .unwrap_or_else(|| list.clone());
             assert!(subject.check(&asking, cost, NOW).is_admitted());
         }
         assert!(subject.counters.used_part(NOW) > 512, "{text}");
