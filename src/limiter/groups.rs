@@ -283,10 +283,7 @@ fn groups(
         }
     }
     if is_sorted {
-        let takes_slots = |index: &usize| {
-            let limiter = limiters.limiter(*index);
-            limiter.is_some_and(|limiter| levels.get(*index).takes_slots(limiter))
-        };
+        let takes_slots = |index: &usize| levels.takes_slots(*index, limiters);
         groups.sort_by_cached_key(|(id, group)| (!group.iter().any(takes_slots), *id));
     }
     groups.into_iter().map(|(_, group)| group).collect()

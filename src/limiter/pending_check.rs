@@ -436,10 +436,9 @@ impl PendingCheck {
     }
 
     fn asks_for_slots(&self, limiters: &impl Limiters) -> bool {
-        let mut levels = self.levels.all(self.added).enumerate();
-        levels.any(|(index, level)| {
-            let limiter = limiters.limiter(index).filter(|_| level.is_to_ask());
-            limiter.is_some_and(|limiter| level.takes_slots(limiter))
+        let mut indices = 0..self.added;
+        indices.any(|index| {
+            self.levels.get(index).is_to_ask() && self.levels.takes_slots(index, limiters)
         })
     }
 
@@ -583,6 +582,12 @@ impl PendingLevels {
         self.0.get(index).unwrap_or(&PendingLevel::TO_ASK)
     }
 
+    /// Returns whether a level has quotas in flight.
+    pub(super) fn takes_slots(&self, index: usize, limiters: &impl Limiters) -> bool {
+        let limiter = limiters.limiter(index);
+        limiter.is_some_and(|limiter| self.get(index).quotas(limiter).min_slots().is_some())
+    }
+
     /// Returns this many levels.
     #[inline]
     pub(super) fn all(&self, levels: usize) -> impl Iterator<Item = &PendingLevel> {
@@ -631,10 +636,6 @@ impl PendingLevel {
     #[inline]
     pub(super) fn quotas<'a>(&'a self, limiter: &'a RateLimiter) -> &'a Quotas {
         self.quotas.as_ref().unwrap_or(&limiter.quotas)
-    }
-
-    pub(super) fn takes_slots(&self, limiter: &RateLimiter) -> bool {
-        self.quotas(limiter).min_slots().is_some()
     }
 
     #[inline]

@@ -886,7 +886,7 @@ mod tests {
             Share::of("batch").at_most(100),
         ];
         let quota = Quota::per_minute(1_000).shares(shares).warn_at(80);
-        // What is kept from the share that asks is used from the beginning on.
+        // Units that are kept from the share that asks are used from the beginning on.
         for (share, first) in [("batch", 900 + 80), ("live", 800), ("", 600 + 320)] {
             let quota = quota.asked_by(Some(ShareId::of(share)));
             assert!(

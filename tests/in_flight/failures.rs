@@ -88,7 +88,7 @@ async fn slots_of_a_longer_lease_are_given_back_after_an_outage_though_a_shorter
 }
 
 /// Waits until the store, which has recovered, knows that so many slots are used.
-async fn until_used(limiter: &RateLimiter, store: &TestStore, expected: u32) {
+pub(crate) async fn until_used(limiter: &RateLimiter, store: &TestStore, expected: u32) {
     for _ in 0..2_000 {
         // The circuit breaker sends a probe by this clock.
         store.clock().advance(Duration::from_millis(10));

@@ -12,6 +12,7 @@ use tollgate::{
     RedisStore, Share, Source,
 };
 
+use crate::failures::until_used;
 use crate::support::redis_server::RedisServer;
 
 const LIMIT: u32 = 7;
@@ -337,19 +338,4 @@ async fn fall_back_counts_no_slot_that_another_share_gave_back() {
     all.release().await.unwrap();
     store.fail_all(ErrorKind::Unavailable);
     assert!(taken(&limiter, "batch", 4).await.is_some());
-}
-
-/// Waits until the store, which has recovered, knows that so many slots are used.
-async fn until_used(limiter: &RateLimiter, store: &TestStore, expected: u32) {
-    for _ in 0..2_000 {
-        // The circuit breaker sends a probe by this clock.
-        store.clock().advance(Duration::from_millis(10));
-        let looked = limiter.peek("ada").await;
-        if looked.is_ok_and(|looked| looked.source() == Source::Memory && looked.used() == expected)
-        {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    panic!("{:?}", limiter.peek("ada").await);
 }

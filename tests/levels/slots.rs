@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tollgate::{ErrorKind, FailurePolicy, Quota, RateLimiter};
+use tollgate::{Error, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter};
 
 use crate::grouped::Grouped;
 use crate::used;
@@ -15,21 +16,26 @@ fn slots(store: &Grouped, name: &str) -> RateLimiter {
     RateLimiter::new(store.clone(), quota).name(name)
 }
 
+/// Acquires both levels in a task.
+fn acquire_later(limiters: [&RateLimiter; 2]) -> JoinHandle<Result<Permit, Error>> {
+    let limiters = limiters.map(RateLimiter::clone);
+    tokio::spawn(async move {
+        RateLimiter::acquire_all(limiters.each_ref().map(|limiter| limiter.on("ada"))).await
+    })
+}
+
 #[tokio::test]
 async fn a_rate_is_charged_after_the_wait_for_slots_of_another_group() {
     let store = Grouped::new();
     let jobs = slots(&store, "jobs2");
     let rate = RateLimiter::new(store.clone(), Quota::per_hour(10)).name("rate1");
     let held = jobs.acquire("ada").await.unwrap();
-    let waiting = tokio::spawn({
-        let (jobs, rate) = (jobs.clone(), rate.clone());
-        async move { RateLimiter::acquire_all([rate.on("all"), jobs.on("ada")]).await }
-    });
+    let waiting = acquire_later([&rate, &jobs]);
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(used(&rate, "all").await, 0);
+    assert_eq!(used(&rate, "ada").await, 0);
     drop(held);
     let _permit = waiting.await.unwrap().unwrap();
-    assert_eq!(used(&rate, "all").await, 1);
+    assert_eq!(used(&rate, "ada").await, 1);
 }
 
 #[tokio::test]
@@ -37,10 +43,7 @@ async fn slots_that_are_lost_while_others_are_waited_for_are_no_permit() {
     let store = Grouped::new();
     let [one, other] = ["one1", "other2"].map(|name| slots(&store, name));
     let held = other.acquire("ada").await.unwrap();
-    let waiting = tokio::spawn({
-        let (one, other) = (one.clone(), other.clone());
-        async move { RateLimiter::acquire_all([one.on("ada"), other.on("ada")]).await }
-    });
+    let waiting = acquire_later([&one, &other]);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(used(&one, "ada").await, 1);
     // No renewal is answered for longer than 0.8 of a lease.

@@ -68,7 +68,7 @@ impl SlotsOfCheck {
 
     /// Returns whether the check waits in line, or has waited there for what it asked last.
     pub(crate) fn waits_in_line(&self) -> bool {
-        self.is_in_line && self.wait.is_some()
+        self.is_in_line && self.waits()
     }
 
     pub(crate) fn add_level(&mut self, limiter: &RateLimiter, slots: u32) {
@@ -293,7 +293,7 @@ impl RateLimiter {
             loop {
                 let (mut checked, check) = check_slots(&levels, Some(wait.time_left())).await;
                 let has_waited = check.slots().is_some_and(SlotsOfCheck::waits_in_line);
-                // What no slot is asked for has no line: a key that is held back, or a group that has only rates.
+                // A key that is held back has no line, and neither has a group of rates alone: it is waited for here.
                 let checks_again = match &mut checked {
                     Ok(refused) if !refused.is_allowed() && !has_waited => {
                         wait.after_decision(&levels, refused.view()).await

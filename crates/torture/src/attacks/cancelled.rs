@@ -18,7 +18,7 @@ pub(super) const ATTACK: Attack = Attack {
     judge,
 };
 
-/// So many checks have to be cancelled, or the attack was none.
+/// The fewest cancelled checks that make an attack.
 const LEAST: usize = 100;
 
 fn run(arena: &Arena<'_>) -> Result<(), Failure> {
