@@ -189,7 +189,17 @@ impl DecisionBuilder {
         };
         let name = &limiter.into();
         let mut builder = Self::new();
-        builder.set_level(0, quotas, cost, LevelName { name, id }, "ada");
+        builder.set_level(
+            0,
+            quotas,
+            cost,
+            LevelName {
+                name,
+                id,
+                begun_at: 0,
+            },
+            "ada",
+        );
         builder.begin(1);
         builder.set_answer(0, answer);
         builder

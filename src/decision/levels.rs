@@ -20,6 +20,7 @@ pub(crate) struct LevelData {
     pub(super) cost: u32,
     /// The units that came from grants, beyond the units of the answer.
     pub(super) grants: Vec<GrantUnits>,
+    begun_at: u64,
 }
 
 /// Units of a decision that came from one grant of a lease.
@@ -50,6 +51,8 @@ pub(crate) struct LimiterId {
 pub(crate) struct LevelName<'a> {
     pub(crate) name: &'a Arc<str>,
     pub(crate) id: LimiterId,
+    /// The time at which the check begins, in microseconds of the store's block list. 0 if the limiter does not block keys.
+    pub(crate) begun_at: u64,
 }
 
 impl LevelData {
@@ -65,7 +68,7 @@ impl LevelData {
         key: impl IntoKey,
     ) {
         self.set_quotas(quotas);
-        self.cost = cost;
+        (self.cost, self.begun_at) = (cost, limiter.begun_at);
         if !self.grants.is_empty() {
             self.grants.clear();
         }
@@ -182,6 +185,11 @@ impl<'a> LevelDecision<'a> {
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.level.cost
+    }
+
+    /// Returns the time at which the check began: see [`LevelName`].
+    pub(crate) fn begun_at(&self) -> u64 {
+        self.level.begun_at
     }
 
     /// Returns whether this level was asked.

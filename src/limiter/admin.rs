@@ -179,9 +179,7 @@ impl Admin {
     ///
     /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
-        let key = key.into_key();
-        self.forget_wait(&key);
-        self.limiter.reset_with(&self.quotas, &key).await
+        self.limiter.reset_with(&self.quotas, &key.into_key()).await
     }
 
     /// Gives units back to a key: that many used units no longer count, regardless of the checks that
@@ -221,7 +219,6 @@ impl Admin {
             return Err(Error::cost_too_large(units, quotas.max_cost()));
         }
         let key = key.into_key();
-        self.forget_wait(&key);
         let quotas = &limiter.counted(quotas);
         if let Some(lease) = &limiter.lease {
             lease.void(&key).await?;
@@ -234,10 +231,13 @@ impl Admin {
             fallback.credit(Credit::new(&limiter.scope, &key, &shares, units));
         }
         let credit = Credit::new(&limiter.scope, &key, quotas, units);
-        limiter.store.credit(credit).await
+        let outcome = limiter.store.credit(credit).await;
+        limiter.store.block_list().forget_wait(&limiter.scope, &key);
+        outcome
     }
 
-    /// Blocks a key for a duration: all its checks are refused, even if units are left.
+    /// Blocks a key for a duration: all its checks are refused, even if units are left. A duration of zero
+    /// [unblocks](Self::unblock) it.
     ///
     /// A refused check has [`Source::Block`](crate::Source::Block) and charges nothing. Its `retry_after` is the rest of the block.
     /// Another block of the same key replaces the duration. A block continues while the store fails. It replaces an
@@ -259,36 +259,54 @@ impl Admin {
     /// [`peek`](Self::peek) may show an automatic block.
     pub async fn block(&self, key: impl IntoKey, duration: Duration) -> Result<(), Error> {
         let key = key.into_key();
-        self.forget_wait(&key);
-        let RateLimiter {
-            store,
-            scope,
-            holds,
-            ..
-        } = &self.limiter;
+        if duration.is_zero() {
+            return self.unblock(key).await;
+        }
+        let RateLimiter { store, scope, .. } = &self.limiter;
         store.block(Block::new(scope, &key, duration)).await?;
-        if duration.is_zero() {
-            store.block(Block::new(&holds.name, &key, duration)).await?;
-        }
-        let forgotten = self.block_counts().forget(&key).await;
+        store.block_list().forget_wait(scope, &key);
         // A key can be blocked even if its counts are on another server, which is down.
-        if duration.is_zero() {
-            forgotten
-        } else {
-            Ok(())
-        }
+        let _ = self.block_counts().forget(&key).await;
+        Ok(())
     }
 
-    /// Unblocks a key, also if an [upstream](RateLimiter::observe) holds it back. It also forgets its
-    /// [automatic](crate::BlockRule) blocks and the refusals that were counted for the next one. Does nothing if the key is not blocked and has neither. If this limiter does not have the
-    /// [rule](RateLimiter::block_after), refusals of other processes since the block stay.
+    /// Unblocks a key, also if an [upstream](RateLimiter::observe) holds it back. Does nothing if the key is neither blocked
+    /// nor refused.
+    ///
+    /// It also forgets the [automatic](crate::BlockRule) blocks of the key, and its refusals. Processes send refusals once a
+    /// second: those of checks that began before the unblock do not block the key again, whatever process has them. If this
+    /// limiter does not have the [rule](RateLimiter::block_after), refusals that were counted since the block stay.
+    ///
+    /// The quotas of the key stay used up. [Reset](Self::reset) it as well to admit it at once.
     ///
     /// # Errors
     ///
     /// Returns an error if the store fails, or does not support blocks. The key may be unblocked then, but its automatic
     /// blocks are not forgotten. You can repeat the call.
     pub async fn unblock(&self, key: impl IntoKey) -> Result<(), Error> {
-        self.block(key, Duration::ZERO).await
+        let key = key.into_key();
+        let RateLimiter {
+            store,
+            scope,
+            holds,
+            automatic_blocks,
+            ..
+        } = &self.limiter;
+        let counts = self.block_counts();
+        // From here on, no refusal from before the unblock blocks the key: neither one that is unsent, nor one that is
+        // sent, nor one of another process.
+        let noted = counts.note_unblock(&key).await;
+        if let Some(blocks) = automatic_blocks {
+            blocks.forget_unsent(&key);
+        }
+        store.block_list().until_automatic_are_done().await;
+        for limiter in [scope, &holds.name] {
+            store
+                .block(Block::new(limiter, &key, Duration::ZERO))
+                .await?;
+        }
+        store.block_list().forget_wait(scope, &key);
+        noted.and(counts.forget(&key).await)
     }
 
     /// Returns the blocked keys of this limiter, and those that an upstream holds back, with the time until each is
@@ -318,12 +336,6 @@ impl Admin {
             other_left.cmp(left).then_with(|| key.cmp(other_key))
         });
         Ok(blocked)
-    }
-
-    fn forget_wait(&self, key: &Key) {
-        if let Some(blocks) = &self.limiter.automatic_blocks {
-            blocks.forget_wait(key);
-        }
     }
 
     /// Returns the counts of automatic blocks, also of those by other processes.

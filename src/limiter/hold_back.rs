@@ -98,9 +98,7 @@ impl RateLimiter {
         let list = self.store.block_list();
         let block = list.blocked_for(&self.scope, key).map(|left| {
             // The quotas that have caused an automatic block may refuse for longer.
-            let blocks = self.automatic_blocks.as_ref();
-            let wait = blocks.map(|blocks| blocks.wait_of(key));
-            (left.max(wait.unwrap_or_default()), Source::Block)
+            (left.max(list.wait_of(&self.scope, key)), Source::Block)
         });
         let hold = list.blocked_for(&self.holds.name, key);
         if hold.is_some() {

@@ -397,9 +397,10 @@ impl RateLimiter {
         if let Some(lease) = &self.lease {
             lease.void(key).await?;
         }
-        self.store
-            .reset(Reset::new(&self.scope, key, &quotas))
-            .await
+        let reset = self.store.reset(Reset::new(&self.scope, key, &quotas));
+        let outcome = reset.await;
+        self.store.block_list().forget_wait(&self.scope, key);
+        outcome
     }
 
     /// Returns the quotas of this limiter.
@@ -443,6 +444,10 @@ impl RateLimiter {
         LevelName {
             name: &self.name,
             id: self.id,
+            begun_at: self
+                .automatic_blocks
+                .as_ref()
+                .map_or(0, |blocks| blocks.now()),
         }
     }
 

@@ -192,6 +192,100 @@ async fn a_limiter_without_the_rule_sees_an_automatic_block_and_its_reason() {
     assert_eq!(blocks(&here).await[0].0, BlockReason::Operator);
 }
 
+/// Refuses each key for a part of a second, by two limiters of one name in this process and by another process. Then an
+/// operator here unblocks and resets it. Refusals are sent once a second, so that most keys have some unsent, and others
+/// are about to be blocked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unblock_is_not_undone_by_refusals_from_before_it() {
+    const KEYS: u64 = 40;
+    let server = RedisServer::start();
+    let rule = RULE.block_for(60 * SECOND);
+    let limiter = |store: &RedisStore| {
+        RateLimiter::new(store.clone(), Quota::new(5, 900 * SECOND)).block_after(rule)
+    };
+    let [here, there] = [(); 2].map(|()| store_on(&server));
+    let limiters = [limiter(&here), limiter(&here), limiter(&there)];
+    let keys = (0..KEYS).map(|key| {
+        let limiters = limiters.clone();
+        tokio::spawn(async move {
+            let end = Instant::now() + Duration::from_millis(20 + key * 1_100 / KEYS);
+            while Instant::now() < end {
+                for limiter in &limiters {
+                    let _ = limiter.check(key).await.expect("a decision");
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let admin = limiters[0].admin();
+            admin.unblock(key).await.expect("unblocked");
+            admin.reset(key).await.expect("reset");
+            tokio::time::sleep(3 * SECOND / 2).await;
+            let status = admin.peek(key).await.expect("a status");
+            let mut refused = Vec::new();
+            for limiter in &limiters {
+                let decision = limiter.check(key).await.expect("a decision");
+                refused.extend((!decision.is_allowed()).then_some(decision));
+            }
+            (key, status.block_reason, refused)
+        })
+    });
+    let keys: Vec<_> = keys.collect();
+    let mut undone = Vec::new();
+    for key in keys {
+        let (key, block, refused) = key.await.expect("a report");
+        if block.is_some() || !refused.is_empty() {
+            undone.push((
+                key,
+                block,
+                refused.first().and_then(|refused| refused.retry_after()),
+            ));
+        }
+    }
+    assert!(
+        undone.is_empty(),
+        "{} of {KEYS} undone: {undone:?}",
+        undone.len()
+    );
+}
+
+#[tokio::test]
+async fn a_block_after_a_reset_tells_no_wait_from_before_it() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::new(5, 900 * SECOND));
+    let limiter = limiter.block_after(RULE.block_for(60 * SECOND));
+    let admin = limiter.admin();
+    let refuse = async || {
+        for _ in 0..30 {
+            let _ = limiter.check("ada").await.expect("a decision");
+        }
+    };
+    let wait_of_block = async || {
+        // A look, so that no further refusal tells a wait.
+        until(async || !blocks(&limiter).await.is_empty()).await;
+        let decision = limiter.check("ada").await.expect("a decision");
+        assert_eq!(decision.source(), Source::Block);
+        decision.retry_after().expect("a wait")
+    };
+    refuse().await;
+    assert!(
+        wait_of_block().await > 890 * SECOND,
+        "the quotas refuse for longer"
+    );
+    limiter.reset("ada").await.expect("reset");
+    assert!(
+        wait_of_block().await <= 60 * SECOND,
+        "the block is what holds"
+    );
+    // Now the refusals from before the reset are not sent yet.
+    admin.unblock("ada").await.expect("unblocked");
+    refuse().await;
+    refuse().await;
+    admin.reset("ada").await.expect("reset");
+    assert!(
+        wait_of_block().await <= 60 * SECOND,
+        "the block is what holds"
+    );
+}
+
 fn connection_has(server: &RedisServer, key: &str) -> bool {
     server.connect().exists(key).expect("EXISTS answers")
 }

@@ -12,8 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quick_cache::UnitWeighter;
-use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::sleep;
@@ -25,7 +23,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, HashFingerprint, Key};
 use crate::limiter::pending_check::Limiters;
 use crate::quota::BlockRule;
-use crate::store::{Block, ProtectedStore, StoreFuture, join_all};
+use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
 use crate::telemetry::{FailureStreak, Telemetry};
 
 /// The shortest time between two calls of a store that does not answer at once.
@@ -40,17 +38,12 @@ const KEYS_AT_ONCE: usize = 100;
 /// The time between two warnings that the block list is full, in microseconds.
 const WARNING_INTERVAL: u64 = 60_000_000;
 
-/// The most blocked keys whose waits are known. When there are more, the least used are forgotten.
-const MAX_WAITS: usize = 10_000;
-
 /// The automatic blocks of one limiter. Clones of the limiter share them.
 pub(in crate::limiter) struct AutomaticBlocks {
     counts: BlockCounts,
     limiter: Key,
     telemetry: Arc<Telemetry>,
     unsent: Mutex<Unsent>,
-    /// The times until which the quotas refuse blocked keys, so that a client is told the later of both ends.
-    refused_until: Cache<Fingerprint, u64, UnitWeighter, HashFingerprint>,
     /// Locked by the thread or the task that sends.
     sending: Arc<tokio::sync::Mutex<()>>,
     /// The times in a row that sending failed.
@@ -67,10 +60,8 @@ type Unsent = HashMap<Fingerprint, Refused, HashFingerprint>;
 struct Refused {
     key: Key,
     count: u32,
-    /// The time of the first of them, in microseconds of the clock of this process.
+    /// The time at which the first of their checks began, in microseconds of the clock of this process.
     first_at: u64,
-    /// The time until which the quotas refuse the key.
-    until: u64,
 }
 
 /// The end of a call of [`AutomaticBlocks::send`].
@@ -83,7 +74,7 @@ pub(crate) fn count_refusals(limiters: &impl Limiters, decision: &DecisionView) 
             && let (Some(blocks), Some(key)) = (&limiter.automatic_blocks, level.key())
             && let Some(wait) = counted_wait(level)
         {
-            blocks.count(key, wait);
+            blocks.count(key, level.begun_at(), wait);
         }
     }
 }
@@ -115,13 +106,6 @@ impl AutomaticBlocks {
             limiter: limiter.clone(),
             telemetry: Arc::clone(telemetry),
             unsent: Mutex::default(),
-            refused_until: Cache::with(
-                0,
-                MAX_WAITS as u64,
-                UnitWeighter,
-                HashFingerprint::default(),
-                DefaultLifecycle::default(),
-            ),
             sending: Arc::default(),
             failures: FailureStreak::default(),
             is_unsupported: AtomicBool::new(false),
@@ -133,28 +117,24 @@ impl AutomaticBlocks {
         self.counts.rule
     }
 
-    /// Returns how long the quotas would go on to refuse a blocked key, by its refusals in this process.
-    pub(in crate::limiter) fn wait_of(&self, key: &Key) -> Duration {
-        let refused_until = self.refused_until.get(&key.fingerprint());
-        let wait = refused_until.map(|until| until.saturating_sub(self.now()));
-        Duration::from_micros(wait.unwrap_or_default())
-    }
-
-    /// Forgets how long the quotas refuse a key, because an operator changes its counts or its block.
-    pub(in crate::limiter) fn forget_wait(&self, key: &Key) {
-        self.refused_until.remove(&key.fingerprint());
+    /// Forgets the unsent refusals of a key that is unblocked.
+    pub(in crate::limiter) fn forget_unsent(&self, key: &Key) {
+        self.unsent().remove(&key.fingerprint());
     }
 
     /// Counts a refusal of a key with this wait.
-    fn count(self: &Arc<Self>, key: &Key, wait: Duration) {
+    fn count(self: &Arc<Self>, key: &Key, begun_at: u64, wait: Duration) {
         if !self.is_unsupported.load(Ordering::Relaxed) {
-            self.add(key, self.now(), wait);
+            let until = self.now().saturating_add(micros(wait));
+            self.list().set_wait(&self.limiter, key, begun_at, until);
+            self.add(key, begun_at);
             self.send_unless_sending();
         }
     }
 
     /// Adds a refusal to the unsent ones. While these are of too many keys, refusals of further keys are dropped.
-    fn add(&self, key: &Key, now: u64, wait: Duration) {
+    fn add(&self, key: &Key, begun_at: u64) {
+        let now = self.now();
         let mut unsent = self.unsent();
         let name = key.fingerprint();
         if unsent.len() >= MAX_UNSENT && !unsent.contains_key(&name) {
@@ -163,14 +143,12 @@ impl AutomaticBlocks {
         let refused = unsent.entry(name).or_insert_with(|| Refused {
             key: key.clone(),
             count: 0,
-            first_at: now,
-            until: 0,
+            first_at: begun_at,
         });
         if self.is_outdated(refused, now) {
-            (refused.count, refused.first_at) = (0, now);
+            (refused.count, refused.first_at) = (0, begun_at);
         }
         refused.count = refused.count.saturating_add(1);
-        refused.until = refused.until.max(now.saturating_add(micros(wait)));
     }
 
     /// Sends unsent refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
@@ -223,24 +201,25 @@ impl AutomaticBlocks {
         unsent.retain(|_, refused| !self.is_outdated(refused, now));
         let sent = unsent.extract_if(|_, refused| !self.counts.are_failing(&refused.key));
         // Refusals of a key that is blocked meanwhile do not count.
-        let is_blocked = |key: &Key| {
-            self.counts
-                .store
-                .block_list()
-                .blocked_for(&self.limiter, key)
-                .is_some()
-        };
+        let is_blocked = |key: &Key| self.list().blocked_for(&self.limiter, key).is_some();
         let sent = sent.map(|(_, refused)| refused);
         let sent = sent.filter(|refused| !is_blocked(&refused.key)).collect();
         (sent, !unsent.is_empty())
     }
 
-    /// Counts refusals of a key, or blocks it if they are too many.
+    /// Counts refusals of a key, or blocks it if they are too many. An unblock in between undoes them.
     async fn count_or_block(&self, refused: &Refused) -> Result<(), Error> {
         let Refused { key, count, .. } = refused;
+        let _under_way = self.list().begin_automatic().await;
         // Other keys may have delayed it.
         let is_outdated = self.is_outdated(refused, self.now());
         if is_outdated || !self.counts.count_refusals(key, *count).await? {
+            return Ok(());
+        }
+        let unblocked = self.counts.since_unblock(key).await?;
+        if unblocked
+            .is_some_and(|since| self.now().saturating_sub(micros(since)) > refused.first_at)
+        {
             return Ok(());
         }
         let earlier = self.counts.blocks(key).await?;
@@ -253,7 +232,6 @@ impl AutomaticBlocks {
             }
             outcome => outcome?,
         };
-        self.refused_until.insert(key.fingerprint(), refused.until);
         // Otherwise another process has blocked the key, and so its blocks grow once.
         if has_blocked {
             let blocks = earlier.saturating_add(1);
@@ -310,8 +288,13 @@ impl AutomaticBlocks {
         now.saturating_sub(refused.first_at) >= micros(self.rule().max_age())
     }
 
-    fn now(&self) -> u64 {
-        self.counts.store.block_list().clock().now()
+    /// Returns the time in microseconds of the clock of the block list.
+    pub(in crate::limiter) fn now(&self) -> u64 {
+        self.list().clock().now()
+    }
+
+    fn list(&self) -> &BlockList {
+        self.counts.store.block_list()
     }
 
     fn unsent(&self) -> MutexGuard<'_, Unsent> {

@@ -3,16 +3,26 @@
 //! A limiter has a second name for them, so that a key has these units beside the units of its own quotas:
 //!
 //! - its refusals, in buckets: if the quota refuses a charge, these are too many, and a block is due;
-//! - its blocks, in a log. All of them are charged together when the last one starts, so that the log has one time.
+//! - its blocks, in a log. All of them are charged together when the last one starts, so that the log has one time;
+//! - its last unblock, as one unit whose age says when that was.
+
+use std::time::Duration;
 
 use crate::decision::{Answer, CountScope};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::quota::{BlockRule, MAX_WINDOW, Quota, Quotas};
+use crate::quota::{Algorithm, BlockRule, MAX_WINDOW, Quota, Quotas};
 use crate::store::{Check, CountedKey, ProtectedStore, Reset};
 
 /// Finds the blocks of any rule: it counts as far back as the quota that they were charged to.
 const ALL_BLOCKS: Quota = Quota::new(u32::MAX, MAX_WINDOW);
+
+/// How long an unblock is known: longer than refusals wait to be sent while the store answers.
+const UNBLOCK_WINDOW: Duration = Duration::from_secs(3_600);
+
+/// Has one unit since the last unblock. Its algorithm is another one than those of the refusals and the blocks, so that it
+/// is a value of its own.
+const UNBLOCK: Quota = Quota::new(1, UNBLOCK_WINDOW).with_algorithm(Algorithm::Gcra);
 
 /// The refusals and the automatic blocks of the keys of a limiter.
 pub(in crate::limiter) struct BlockCounts {
@@ -63,10 +73,28 @@ impl BlockCounts {
         self.check(key, &quotas, blocks).await.map(drop)
     }
 
+    /// Notes that a key is unblocked now, for refusals that were not sent yet. Other processes may have some, too.
+    pub(in crate::limiter) async fn note_unblock(&self, key: &Key) -> Result<(), Error> {
+        self.reset(key, &UNBLOCK.into()).await?;
+        self.check(key, &UNBLOCK.into(), 1).await.map(drop)
+    }
+
+    /// Returns how long ago a key was unblocked. `None` if that is not known.
+    pub(super) async fn since_unblock(&self, key: &Key) -> Result<Option<Duration>, Error> {
+        let answer = self.check(key, &UNBLOCK.into(), 0).await?;
+        let own = answer.quotas().first();
+        let own = own.filter(|own| answer.scope() == CountScope::Own && own.used() > 0);
+        Ok(own.map(|own| UNBLOCK_WINDOW.saturating_sub(own.reset_after())))
+    }
+
     /// Forgets the refusals and the blocks of a key.
     pub(in crate::limiter) async fn forget(&self, key: &Key) -> Result<(), Error> {
         let both = Quotas::from([self.rule.refusals_quota(), ALL_BLOCKS]);
-        let reset = Reset::new(&self.name, key, &both);
+        self.reset(key, &both).await
+    }
+
+    async fn reset(&self, key: &Key, quotas: &Quotas) -> Result<(), Error> {
+        let reset = Reset::new(&self.name, key, quotas);
         match self.store.reset(reset).await {
             // Such a store has no automatic blocks.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),

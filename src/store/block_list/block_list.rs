@@ -7,10 +7,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, RwLock as AsyncRwLock, RwLockReadGuard};
+use tokio::task::unconstrained;
+use tokio::time::timeout;
 
 use super::filter::Filter;
 use super::hold::Hold;
+use super::waits::Waits;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
@@ -26,6 +29,9 @@ const MAX_AUTOMATIC: usize = 9_000;
 /// The most blocked keys of a limiter for an automatic block of it to be added, so that a flood at one limiter leaves
 /// room for nine.
 const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
+
+/// The longest that an operator waits for automatic blocks under way: their runtime may stand still.
+const LONGEST_AUTOMATIC: Duration = Duration::from_secs(1);
 
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
 /// [automatic](crate::BlockRule) blocks, and the keys that an [upstream](crate::RateLimiter::observe) holds back.
@@ -69,6 +75,9 @@ struct Inner {
     /// Whether the list has no keys, so that most checks compute no name.
     is_empty: AtomicBool,
     blocked: RwLock<Blocked>,
+    waits: Waits,
+    /// Read by each automatic block under way.
+    automatic: AsyncRwLock<()>,
     refresher: Option<Refresher>,
 }
 
@@ -123,6 +132,8 @@ impl BlockList {
             filter: Filter::default(),
             is_empty: AtomicBool::new(true),
             blocked: RwLock::default(),
+            waits: Waits::default(),
+            automatic: AsyncRwLock::default(),
             refresher,
         });
         Self { inner }
@@ -165,6 +176,38 @@ impl BlockList {
         let blocked = self.inner.blocked.read();
         let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         blocked.get(&name)?.remaining(now)
+    }
+
+    /// Begins an automatic block, which ends when the guard is dropped.
+    pub(crate) async fn begin_automatic(&self) -> RwLockReadGuard<'_, ()> {
+        // A caller that counts many refusals without a pause has used up the turn of its task.
+        unconstrained(self.inner.automatic.read()).await
+    }
+
+    /// Waits until the automatic blocks that have begun are done.
+    pub(crate) async fn until_automatic_are_done(&self) {
+        let done = self.inner.automatic.write();
+        match Handle::try_current() {
+            Ok(_) => drop(timeout(LONGEST_AUTOMATIC, done).await),
+            Err(_) => drop(done.await),
+        }
+    }
+
+    /// Sets how long the quotas of a key refuse it, by a check that began at the time `as_of`.
+    pub(crate) fn set_wait(&self, limiter: &Key, key: &Key, as_of: u64, until: u64) {
+        self.inner.waits.set(name_of(limiter, key), as_of, until);
+    }
+
+    /// Forgets how long the quotas of a key refuse it, because its counts or its block have changed.
+    pub(crate) fn forget_wait(&self, limiter: &Key, key: &Key) {
+        let now = self.inner.clock.now();
+        self.inner.waits.forget(name_of(limiter, key), now);
+    }
+
+    /// Returns how long the quotas would go on to refuse a key, by its refusals in this process.
+    pub(crate) fn wait_of(&self, limiter: &Key, key: &Key) -> Duration {
+        let end = self.inner.waits.end(name_of(limiter, key));
+        Duration::from_micros(end.saturating_sub(self.inner.clock.now()))
     }
 
     /// Holds a key back in this process, because an upstream has told it to wait. Never shortens a hold.

@@ -3,6 +3,7 @@
 mod block_list;
 mod filter;
 mod hold;
+mod waits;
 
 pub use block_list::BlockList;
 #[cfg(feature = "redis")]
