@@ -1,6 +1,7 @@
 //! `block_after` with Redis: processes that share refusals, an outage in between, and what it costs.
 
 use std::env;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -219,13 +220,16 @@ async fn an_unblock_is_not_undone_by_refusals_from_before_it() {
             admin.unblock(key).await.expect("unblocked");
             admin.reset(key).await.expect("reset");
             tokio::time::sleep(3 * SECOND / 2).await;
-            let status = admin.peek(key).await.expect("a status");
             let mut refused = Vec::new();
+            let mut block = None;
             for limiter in &limiters {
+                // A process without checks still has the list of its last one.
+                let status = limiter.admin().peek(key).await.expect("a status");
+                block = block.or(status.block_reason);
                 let decision = limiter.check(key).await.expect("a decision");
                 refused.extend((!decision.is_allowed()).then_some(decision));
             }
-            (key, status.block_reason, refused)
+            (key, block, refused)
         })
     });
     let keys: Vec<_> = keys.collect();
@@ -533,4 +537,76 @@ fn four_processes_share_twenty_refusals() {
     assert_eq!(blocks.len(), 1);
     assert_eq!(blocks[0].0, BlockReason::Refusals { blocks: 1 });
     assert!(blocks[0].1 > 3_500 && blocks[0].1 < 3_600, "{blocks:?}");
+}
+
+const HAMMERED: &str = "hammered";
+
+const REFUSED: &str = "refused after the reset: ";
+
+/// Three processes refuse twenty keys, each for a part of a second. An operator in this process then unblocks and resets
+/// them, while the others have refusals that they did not send.
+#[test]
+fn an_unblock_holds_in_all_processes() {
+    const KEYS: u64 = 20;
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let limiter = |url: &str| {
+        let store = RedisStore::open(url).expect("a URL").deadline(10 * SECOND);
+        RateLimiter::new(store, Quota::new(60, 900 * SECOND)).block_after(RULE)
+    };
+    if let Ok(url) = env::var(SERVER) {
+        let limiter = limiter(&url);
+        let refused = runtime.block_on(async {
+            let begin = Instant::now();
+            for key in 0..KEYS {
+                let end = Duration::from_millis(300 + key * 60);
+                while begin.elapsed() < end {
+                    let _ = limiter.check(key).await.expect("a decision");
+                }
+            }
+            println!("\n{HAMMERED}");
+            tokio::time::sleep(3 * SECOND).await;
+            // A process without checks still has the list of its last one.
+            assert_eq!(blocks(&limiter).await, []);
+            let mut refused = Vec::new();
+            for key in 0..KEYS {
+                let decision = limiter.check(key).await.expect("a decision");
+                refused.extend((!decision.is_allowed()).then_some((key, decision.source())));
+            }
+            refused
+        });
+        println!("\n{REFUSED}{refused:?}");
+        return;
+    }
+    let server = RedisServer::start();
+    let limiter = limiter(&server.url());
+    let mut children = [(); 3].map(|()| {
+        let mut child = Command::new(env::current_exe().expect("this program"))
+            .args([
+                "redis::an_unblock_holds_in_all_processes",
+                "--exact",
+                "--nocapture",
+            ])
+            .env(SERVER, server.url())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let output = child.stdout.take().expect("a pipe");
+        (child, BufReader::new(output).lines().map_while(Result::ok))
+    });
+    for (_, lines) in &mut children {
+        assert!(lines.any(|line| line == HAMMERED));
+    }
+    runtime.block_on(async {
+        let admin = limiter.admin();
+        assert!(!blocks(&limiter).await.is_empty());
+        for key in 0..KEYS {
+            admin.unblock(key).await.expect("unblocked");
+            admin.reset(key).await.expect("reset");
+        }
+    });
+    for (child, lines) in &mut children {
+        let report = lines.find_map(|line| Some(line.strip_prefix(REFUSED)?.to_owned()));
+        assert_eq!(report.as_deref(), Some("[]"));
+        assert!(child.wait().expect("an end").success());
+    }
 }
