@@ -66,7 +66,8 @@ use crate::telemetry::RefusedKey;
 ///   that made the change does not.
 /// - A **block** applies at once in the process that made it. The others fetch the list of blocked keys
 ///   once per [second](crate::RedisStore::block_list_refresh) by default, while they receive requests. A
-///   process without requests fetches it with its next check, and that check does not wait for it.
+///   process without requests fetches it with its next check. That check waits for it only if the limiter
+///   needs [fresh blocks](crate::RateLimiter::fresh_blocks).
 #[derive(Clone)]
 pub struct Admin {
     limiter: RateLimiter,

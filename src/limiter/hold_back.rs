@@ -36,7 +36,32 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.holds = Holds::new(&self.scope, max_hold);
+        self.holds = Holds::new(&self.scope, max_hold, self.holds.needs_fresh_list);
+        self
+    }
+
+    /// Lets a check wait for the list of blocked keys, if its last refresh is older than the
+    /// [interval](crate::RedisStore::block_list_refresh). By default, a check starts the refresh and goes on.
+    ///
+    /// Set it where a block or a [hold](Self::hold_back) by another process must reach also a process that checks less
+    /// than once a second: its first check after a pause would pass. An [`OutboundLayer`](crate::OutboundLayer) sets it.
+    ///
+    /// At most once an interval, checks wait for one small call, and not longer than the deadline of the store. If the
+    /// call fails, they go on with the list that is known. No check waits while the circuit breaker is open, or if the
+    /// interval is zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(9_500))
+    ///     .name("video-api")
+    ///     .fresh_blocks();
+    /// ```
+    #[must_use]
+    pub fn fresh_blocks(mut self) -> Self {
+        self.holds = Holds::new(&self.scope, self.holds.max, true);
         self
     }
 
@@ -50,8 +75,8 @@ impl RateLimiter {
     /// [`Admin::unblock`](crate::Admin::unblock) ends it earlier. It has no effect on what a
     /// [block](crate::Admin::block) has no effect on, such as a limiter without quotas.
     ///
-    /// This process obeys at once, also while the store fails. Others obey within a second, if they check: the store is
-    /// told in the background, which needs a tokio runtime. If that fails, a later check of the key tries again.
+    /// This process obeys at once, also while the store fails. Others obey within a second, if they check once a second or
+    /// [wait for the list](Self::fresh_blocks): the store is told in the background, which needs a tokio runtime. If that fails, a later check of the key tries again.
     ///
     /// # Examples
     ///

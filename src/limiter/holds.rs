@@ -15,21 +15,24 @@ pub(super) struct Holds {
     /// The name under which the store keeps them.
     pub(super) name: Key,
     pub(super) max: Duration,
+    /// Whether a check waits for the refresh of a block list that is too old.
+    pub(super) needs_fresh_list: bool,
     warnings: LineInterval,
 }
 
 impl Holds {
-    pub(super) fn new(limiter: &Key, max: Duration) -> Arc<Self> {
+    pub(super) fn new(limiter: &Key, max: Duration, needs_fresh_list: bool) -> Arc<Self> {
         Arc::new(Self {
             name: limiter.holds_of_limiter(),
             max,
+            needs_fresh_list,
             warnings: LineInterval::new(Duration::from_secs(60)),
         })
     }
 
     /// Returns the same settings for a limiter of another name.
     pub(super) fn renamed(&self, limiter: &Key) -> Arc<Self> {
-        Self::new(limiter, self.max)
+        Self::new(limiter, self.max, self.needs_fresh_list)
     }
 
     /// Warns at most once a minute that other processes do not know of a key.

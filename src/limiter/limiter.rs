@@ -100,7 +100,7 @@ impl RateLimiter {
             quotas: quotas.into_quotas(),
             telemetry: Arc::new(Telemetry::new(&name, None)),
             name,
-            holds: Holds::new(&scope, DEFAULT_MAX_HOLD),
+            holds: Holds::new(&scope, DEFAULT_MAX_HOLD, false),
             scope,
             on_failure: None,
             lease: None,

@@ -25,7 +25,7 @@ use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, Quo
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas, ShareId};
-use crate::store::{Check, PendingAnswers, SendMark};
+use crate::store::{Check, PendingAnswers, SendMark, StoreFuture};
 
 /// The result of a check.
 pub(crate) type Checked = Result<Decision, CheckError>;
@@ -51,6 +51,7 @@ pub(crate) struct PendingCheck {
     /// The number of levels.
     pub(super) added: usize,
     ignores_blocks: bool,
+    needs_fresh_list: bool,
     /// Whether a cost above a limit is an error, since no wait helps. Otherwise it is refused with the current numbers.
     is_within_limits: bool,
     /// `None` if the check takes no slots.
@@ -98,6 +99,8 @@ enum Step {
     Refuse,
     /// To fail, because a cost cannot be charged at once.
     Fail(CheckError),
+    /// To wait for the refresh of the block list, before this step.
+    AwaitBlocks(StoreFuture<()>, Box<Self>),
     /// To wait for the answers of the store.
     AwaitAnswers(PendingAnswers),
     /// To wait for the groups of its levels, which are asked in turn.
@@ -132,6 +135,7 @@ impl PendingCheck {
             levels: PendingLevels::default(),
             added: 0,
             ignores_blocks: false,
+            needs_fresh_list: false,
             is_within_limits: false,
             slots: None,
             step: Step::AskForAll,
@@ -201,9 +205,10 @@ impl PendingCheck {
         let quotas = self.levels.get(index).quotas(limiter);
         let name = limiter.level_name();
         let level = self.decision.set_level(index, quotas, cost, name, key);
-        let Some((level, answer)) = level else {
+        if level.is_none() {
             return;
-        };
+        }
+        self.needs_fresh_list |= limiter.holds.needs_fresh_list;
         if !quotas.is_usual(cost) {
             let slots = self.slots.as_deref().map(|slots| slots.of_level(index));
             let (has_failed, is_within_limits) = (failure.is_some(), self.is_within_limits);
@@ -216,15 +221,38 @@ impl PendingCheck {
                 Err(error) => return self.fail_at(index, error),
             }
         }
-        if !self.ignores_blocks
+        let is_blocked = !self.ignores_blocks && self.refuse_blocked(limiter, index);
+        if !is_blocked && (failure.is_some() || limiter.lease.is_some()) {
+            self.ask_for_less();
+        }
+    }
+
+    /// Refuses the check if the key of a level is blocked or held back. Returns whether it is.
+    #[inline]
+    fn refuse_blocked(&mut self, limiter: &RateLimiter, index: usize) -> bool {
+        let quotas = self.levels.get(index).quotas(limiter);
+        let (levels, answers) = self.decision.levels_and_answers();
+        if let (Some(level), Some(answer)) = (levels.get(index), answers.get_mut(index))
             && let Some(key) = level.key()
             && let Some((left, source)) = limiter.blocked_for(limiter.counted_key(quotas, key))
         {
-            *answer = blocked(quotas, cost, left, source);
+            *answer = blocked(quotas, level.cost(), left, source);
             self.levels.set_state(index, LevelState::Answered);
             self.refuse();
-        } else if failure.is_some() || limiter.lease.is_some() {
-            self.ask_for_less();
+            return true;
+        }
+        false
+    }
+
+    /// Refuses the check if the key of a level is in the block list meanwhile.
+    #[cold]
+    fn refuse_blocked_meanwhile(&mut self, limiters: &impl Limiters) {
+        for index in 0..self.added {
+            if let Some(limiter) = limiters.limiter(index)
+                && !matches!(self.levels.get(index).state, LevelState::Answered)
+            {
+                self.refuse_blocked(limiter, index);
+            }
         }
     }
 
@@ -252,6 +280,21 @@ impl PendingCheck {
     /// Starts the check. While it is pending, call [`poll`](Self::poll).
     #[inline(always)]
     pub(crate) fn start(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
+        if self.needs_fresh_list
+            && matches!(self.step, Step::AskForAll | Step::AskForSome)
+            && let Some(refresh) = limiters
+                .limiter(0)
+                .and_then(|first| first.store.refreshed_blocks())
+        {
+            self.step = Step::AwaitBlocks(refresh, Box::new(mem::take(&mut self.step)));
+            return Poll::Pending;
+        }
+        self.start_asking(limiters)
+    }
+
+    /// Starts the check against the blocks that this process knows.
+    #[inline(always)]
+    fn start_asking(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
         let data = self.decision.begin(self.added);
         if data.len() > 1 {
             if let Err(failure) = verify_together(limiters, data) {
@@ -315,6 +358,16 @@ impl PendingCheck {
     /// Polls a check that was started. Must not be called again after it was ready.
     pub(crate) fn poll(&mut self, limiters: &impl Limiters, cx: &mut Context<'_>) -> Poll<Checked> {
         let (sent, answers) = match &mut self.step {
+            Step::AwaitBlocks(refresh, next) => {
+                // It logs its errors.
+                let _ = ready!(Pin::new(refresh).poll(cx));
+                self.step = mem::take(next);
+                self.refuse_blocked_meanwhile(limiters);
+                return match self.start_asking(limiters) {
+                    Poll::Pending => self.poll(limiters, cx),
+                    checked => checked,
+                };
+            }
             Step::AwaitGroups(groups) => {
                 let (checked, permits) = ready!(groups.as_mut().poll(cx));
                 self.slots = permits;

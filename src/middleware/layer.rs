@@ -735,7 +735,10 @@ impl RateLimitLayer {
 
     /// Lets the responses of an upstream hold keys back.
     pub(super) fn observing(self) -> Self {
-        self.with(|config| config.observes = true)
+        self.with(|config| {
+            config.observes = true;
+            config.first.limiter = config.first.limiter.clone().fresh_blocks();
+        })
     }
 
     fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {

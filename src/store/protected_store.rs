@@ -176,6 +176,15 @@ impl ProtectedStore {
         &self.block_list
     }
 
+    /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline.
+    pub(crate) fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
+        let refresh = self.block_list.overdue_refresh()?;
+        // Outside a tokio runtime there are no timers.
+        Handle::try_current().ok()?;
+        let deadline = self.circuit_breaker.deadline_of_answers();
+        Some(StoreFuture::boxed(within_deadline(deadline, refresh)))
+    }
+
     /// Tells the store of a limiter: see [`Store::announce`].
     pub(crate) fn announce(&self, limiter: LimiterInfo<'_>) {
         self.store.announce(limiter);

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod fresh_list;
 mod headers;
 mod holds;
 mod layer;

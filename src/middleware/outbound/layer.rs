@@ -23,7 +23,8 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 ///    [30 seconds](Self::wait_up_to). The key is the [host](Self::key) of the request.
 /// 2. The client sends it. The headers of the response stay as the upstream has written them.
 /// 3. If the response tells when to send again, such as a 429 with `Retry-After`, the key is held back until then:
-///    in this process at once, in the others within a second.
+///    in this process at once, in the others within a second. A process that has not asked for a second first
+///    [reads](RateLimiter::fresh_blocks) which keys are held back.
 ///
 /// A request that would have to wait longer is not sent. It is answered at once with a 429, which has a
 /// [`Rejection`](crate::Rejection) in its extensions. Nothing is sent twice: retries are the task of another layer,

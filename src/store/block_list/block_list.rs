@@ -113,8 +113,8 @@ impl BlockList {
     /// `refresh` fetches the shared list and [replaces](Self::replace) the content of this one. It runs
     ///
     /// - in the background, when a check finds that the last refresh is older than `interval`. The check does
-    ///   not wait for it. It needs a tokio runtime, its errors are ignored, and an interval of zero turns it
-    ///   off;
+    ///   not wait for it, unless its limiter needs [fresh blocks](crate::RateLimiter::fresh_blocks). It needs a tokio
+    ///   runtime, its errors are ignored, and an interval of zero turns it off;
     /// - when an operator peeks at a key or lists the blocked keys, who waits for it and gets its error.
     #[must_use]
     pub fn shared(
@@ -284,6 +284,20 @@ impl BlockList {
         change(blocked.get_mut(&name_of(held, key))?)
     }
 
+    /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
+    /// than the interval.
+    pub(crate) fn overdue_refresh(&self) -> Option<StoreFuture<()>> {
+        let refresher = self.inner.refresher.as_ref()?;
+        let is_fresh = self.inner.clock.now() < refresher.fresh_until.load(Ordering::Relaxed);
+        let running = Arc::clone(&refresher.running);
+        (!is_fresh && running.try_lock().is_err()).then(|| {
+            StoreFuture::boxed(async move {
+                drop(running.lock().await);
+                Ok(())
+            })
+        })
+    }
+
     /// Fetches the shared list for an operator.
     pub(crate) fn refresh(&self) -> StoreFuture<()> {
         match &self.inner.refresher {
@@ -445,6 +459,8 @@ pub(in crate::store) struct Refresher {
     interval: u64,
     /// The time at which the next refresh in the background is due.
     next_at: AtomicU64,
+    /// The time at which the last refresh in the background that has succeeded is as old as the interval.
+    fresh_until: AtomicU64,
     /// Locked while a refresh in the background is running.
     running: Arc<Mutex<()>>,
 }
@@ -460,6 +476,7 @@ impl Refresher {
             in_background,
             interval: micros(interval),
             next_at: AtomicU64::new(0),
+            fresh_until: AtomicU64::new(0),
             running: Arc::default(),
         }
     }
@@ -487,10 +504,13 @@ impl Refresher {
             && let Ok(running) = Arc::clone(&self.running).try_lock_owned()
         {
             let refresh = (self.in_background)(list);
+            let list = list.clone();
             drop(runtime.spawn(async move {
                 let _running = running;
                 // The function logs its errors.
-                let _ = refresh.await;
+                if let (Ok(()), Some(refresher)) = (refresh.await, &list.inner.refresher) {
+                    refresher.fresh_until.store(next_at, Ordering::Relaxed);
+                }
             }));
         }
     }

@@ -262,6 +262,11 @@ impl CircuitBreaker {
     }
 
     /// Returns the deadline for callers to enforce, unless the store enforces its own.
+    /// Returns the deadline of an answer, whoever enforces it.
+    pub(in crate::store) fn deadline_of_answers(&self) -> Duration {
+        self.inner.settings.deadline
+    }
+
     pub(in crate::store) fn deadline_to_enforce(&self) -> Option<Duration> {
         let Settings {
             deadline,

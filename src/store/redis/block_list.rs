@@ -114,7 +114,7 @@ impl SharedBlockList {
         let nodes = self.client.connections.nodes();
         let node = nodes.map_or(0, |nodes| nodes.of_slot(KeyNames::block_list_slot()));
         if self.circuit_breaker.is_open_at(node) {
-            return StoreFuture::ready(Ok(()));
+            return StoreFuture::ready(Err(self.circuit_breaker.open_error(node)));
         }
         StoreFuture::boxed(async move {
             let mut client = self.client.clone();

@@ -1,0 +1,223 @@
+//! Checks that wait for the block list, so that a hold reaches a process that calls rarely.
+
+use std::env;
+use std::io::{BufRead, BufReader, Write, stdin};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use http::Request;
+use tokio::sync::Semaphore;
+use tollgate::store::{
+    Answers, BlockList, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts,
+};
+use tollgate::{Key, MemoryStore, OutboundLayer, Quota, RateLimiter, RedisStore, Source, key};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::redis_server::RedisServer;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+const DEADLINE: Duration = Duration::from_millis(200);
+
+/// Counts in memory. Another process blocks `ada`, which a refresh finds out while `gate` has a permit for it.
+#[derive(Clone)]
+struct SharedStore {
+    counts: MemoryStore,
+    list: BlockList,
+    refreshes: Arc<AtomicUsize>,
+    gate: Arc<Semaphore>,
+}
+
+impl SharedStore {
+    fn new(interval: Duration) -> Self {
+        let (refreshes, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (begun, opened) = (Arc::clone(&refreshes), Arc::clone(&gate));
+        let list = BlockList::shared(interval, move |list| {
+            let (list, opened) = (list.clone(), Arc::clone(&opened));
+            begun.fetch_add(1, Ordering::SeqCst);
+            StoreFuture::boxed(async move {
+                opened.acquire().await.expect("a gate").forget();
+                list.replace([(Key::from("default"), Key::from("ada"), 60 * SECOND)]);
+                Ok(())
+            })
+        });
+        Self {
+            counts: MemoryStore::new(),
+            list,
+            refreshes,
+            gate,
+        }
+    }
+
+    fn limiter(&self) -> RateLimiter {
+        RateLimiter::new(self.clone(), Quota::per_minute(1_000))
+    }
+}
+
+impl Store for SharedStore {
+    fn id(&self) -> StoreId {
+        self.counts.id()
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        self.counts.check(checks, answers)
+    }
+
+    fn parts(&self) -> StoreParts {
+        let mut parts = self.counts.parts();
+        parts.block_list = self.list.clone();
+        parts.circuit_breaker = CircuitBreaker::new().deadline(DEADLINE);
+        parts
+    }
+}
+
+async fn source(limiter: &RateLimiter, key: &str) -> Source {
+    limiter.check(key).await.expect("a decision").source()
+}
+
+#[tokio::test]
+async fn checks_of_a_list_that_is_too_old_wait_for_one_refresh_and_then_obey_it() {
+    let store = SharedStore::new(60 * SECOND);
+    let limiter = store.limiter().fresh_blocks();
+    let checks = (0..100).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { source(&limiter, "ada").await })
+    });
+    let checks: Vec<_> = checks.collect();
+    tokio::task::yield_now().await;
+    store.gate.add_permits(1);
+    for check in checks {
+        assert_eq!(check.await.expect("an answer"), Source::Block);
+    }
+    // The list is fresh for a minute.
+    assert_eq!(source(&limiter, "bob").await, Source::Memory);
+    assert_eq!(store.refreshes.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_check_waits_for_the_deadline_at_most_and_without_the_setting_not_at_all() {
+    let store = SharedStore::new(SECOND / 100);
+    let begin = Instant::now();
+    assert_eq!(source(&store.limiter(), "ada").await, Source::Memory);
+    assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+    let (limiter, begin) = (store.limiter().fresh_blocks(), Instant::now());
+    assert_eq!(source(&limiter, "ada").await, Source::Memory);
+    assert!(begin.elapsed() >= DEADLINE, "{:?}", begin.elapsed());
+    store.gate.add_permits(1);
+    assert_eq!(source(&limiter, "ada").await, Source::Block);
+}
+
+#[tokio::test]
+async fn an_interval_of_zero_lets_no_check_wait() {
+    let store = SharedStore::new(Duration::ZERO);
+    let limiter = store.limiter().fresh_blocks();
+    assert_eq!(source(&limiter, "ada").await, Source::Memory);
+    assert_eq!(store.refreshes.load(Ordering::SeqCst), 0);
+}
+
+const PROCESSES: u32 = 20;
+
+/// The variable with the URL of Redis, which only child processes have.
+const SERVER: &str = "TOLLGATE_TEST_FRESH_LIST_SERVER";
+
+const READY: &str = "ready";
+
+const SENT: &str = "sent at ";
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a time that several processes can compare"
+)]
+fn now() -> Duration {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_1970.expect("after 1970")
+}
+
+fn limiter(url: &str) -> RateLimiter {
+    let store = RedisStore::open(url).expect("a URL");
+    let store = store.deadline(10 * SECOND);
+    RateLimiter::new(store, Quota::per_minute(1_000_000)).name("upstream")
+}
+
+/// Sends a request, waits for a line on the standard input and for at least a second, and sends another one.
+async fn send_rarely(url: &str) {
+    let layer = OutboundLayer::new(limiter(url)).key(key::global());
+    let client = layer.layer(service_fn(async |_: Request<()>| {
+        println!("\n{SENT}{}", now().as_millis());
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    }));
+    let send = async || {
+        let sent = client.clone().oneshot(Request::new(())).await;
+        assert!(sent.expect("an answer").status().is_success());
+    };
+    send().await;
+    println!("\n{READY}");
+    let mut line = String::new();
+    stdin().read_line(&mut line).expect("a line");
+    let millis = line.trim().parse().expect("a number");
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    send().await;
+}
+
+/// Each of twenty processes calls for the first time since more than a second, while an upstream holds all of them back.
+#[test]
+fn no_process_sends_into_a_hold_that_is_older_than_a_second() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if let Ok(url) = env::var(SERVER) {
+        return runtime.block_on(send_rarely(&url));
+    }
+    let server = RedisServer::start();
+    let told = limiter(&server.url());
+    let mut children: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            let name = "fresh_list::no_process_sends_into_a_hold_that_is_older_than_a_second";
+            let mut child = Command::new(env::current_exe().expect("this program"))
+                .args([name, "--exact", "--nocapture"])
+                .env(SERVER, server.url())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a process");
+            let output = child.stdout.take().expect("a pipe");
+            (child, BufReader::new(output).lines().map_while(Result::ok))
+        })
+        .collect();
+    for (_, lines) in &mut children {
+        assert!(lines.any(|line| line == READY));
+    }
+    let held = 6 * SECOND;
+    let end = runtime.block_on(async {
+        assert!(
+            told.check(Key::global())
+                .await
+                .expect("a decision")
+                .is_allowed()
+        );
+        let end = now() + told.hold_back(Key::global(), held);
+        // The others are told in the background.
+        tokio::time::sleep(SECOND / 5).await;
+        end
+    });
+    for (number, (child, _)) in (0_u64..).zip(&mut children) {
+        let mut input = child.stdin.take().expect("a pipe");
+        writeln!(input, "{}", 1_000 + 150 * number).expect("a line");
+    }
+    let mut early = Vec::new();
+    for (child, lines) in &mut children {
+        let sent = lines.find_map(|line| line.strip_prefix(SENT)?.parse().ok());
+        let sent = Duration::from_millis(sent.expect("a request"));
+        // A millisecond is rounded down.
+        early.extend(
+            end.checked_sub(sent + SECOND / 1_000)
+                .filter(|early| !early.is_zero()),
+        );
+        assert!(child.wait().expect("an end").success());
+    }
+    assert!(
+        early.is_empty(),
+        "{} of {PROCESSES} too early by {early:?}",
+        early.len()
+    );
+}
