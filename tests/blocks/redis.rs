@@ -1,7 +1,7 @@
 //! `block_after` with Redis: processes that share refusals, an outage in between, and what it costs.
 
 use std::env;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -539,6 +539,8 @@ fn four_processes_share_twenty_refusals() {
     assert!(blocks[0].1 > 3_500 && blocks[0].1 < 3_600, "{blocks:?}");
 }
 
+const READY: &str = "ready";
+
 const HAMMERED: &str = "hammered";
 
 const REFUSED: &str = "refused after the reset: ";
@@ -556,9 +558,13 @@ fn an_unblock_holds_in_all_processes() {
     if let Ok(url) = env::var(SERVER) {
         let limiter = limiter(&url);
         let refused = runtime.block_on(async {
+            let _ = limiter.check("ada").await.expect("a decision");
+            println!("\n{READY}");
+            stdin().read_line(&mut String::new()).expect("a line");
             let begin = Instant::now();
             for key in 0..KEYS {
-                let end = Duration::from_millis(300 + key * 60);
+                // Refusals are sent after one second, and then those of the last keys after two.
+                let end = Duration::from_millis(80 * (key + 1));
                 while begin.elapsed() < end {
                     let _ = limiter.check(key).await.expect("a decision");
                 }
@@ -587,6 +593,7 @@ fn an_unblock_holds_in_all_processes() {
                 "--nocapture",
             ])
             .env(SERVER, server.url())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("a process");
@@ -594,11 +601,16 @@ fn an_unblock_holds_in_all_processes() {
         (child, BufReader::new(output).lines().map_while(Result::ok))
     });
     for (_, lines) in &mut children {
+        assert!(lines.any(|line| line == READY));
+    }
+    for (child, _) in &mut children {
+        writeln!(child.stdin.take().expect("a pipe")).expect("a line");
+    }
+    for (_, lines) in &mut children {
         assert!(lines.any(|line| line == HAMMERED));
     }
     runtime.block_on(async {
         let admin = limiter.admin();
-        assert!(!blocks(&limiter).await.is_empty());
         for key in 0..KEYS {
             admin.unblock(key).await.expect("unblocked");
             admin.reset(key).await.expect("reset");
