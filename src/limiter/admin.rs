@@ -290,16 +290,12 @@ impl Admin {
             store,
             scope,
             holds,
-            automatic_blocks,
             ..
         } = &self.limiter;
         let counts = self.block_counts();
         // From here on, no refusal from before the unblock blocks the key: neither one that is unsent, nor one that is
         // sent, nor one of another process.
         let noted = counts.note_unblock(&key).await;
-        if let Some(blocks) = automatic_blocks {
-            blocks.forget_unsent(&key);
-        }
         store.block_list().until_automatic_are_done().await;
         for limiter in [scope, &holds.name] {
             store

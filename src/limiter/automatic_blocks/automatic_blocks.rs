@@ -117,11 +117,6 @@ impl AutomaticBlocks {
         self.counts.rule
     }
 
-    /// Forgets the unsent refusals of a key that is unblocked.
-    pub(in crate::limiter) fn forget_unsent(&self, key: &Key) {
-        self.unsent().remove(&key.fingerprint());
-    }
-
     /// Counts a refusal of a key with this wait.
     fn count(self: &Arc<Self>, key: &Key, begun_at: u64, wait: Duration) {
         if !self.is_unsupported.load(Ordering::Relaxed) {
