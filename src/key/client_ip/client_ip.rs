@@ -63,8 +63,8 @@ use crate::key::reads::Reads;
 /// 1. The **peer** is the other end of the connection, as for [`peer_ip`](crate::key::peer_ip()). If it is
 ///    not a trusted proxy, it is the client, and no header is read.
 /// 2. Only one header is read: `X-Forwarded-For`, or the one configured with
-///    [`forwarded`](ClientIp::forwarded) or [`header`](ClientIp::header). Several lines form one list. Each
-///    proxy has appended the address that the request came from.
+///    [`forwarded`](ClientIp::forwarded) or [`header`](ClientIp::header). Several lines form one list, and
+///    empty entries are ignored. Each proxy has appended the address that the request came from.
 /// 3. **By networks**: the list is read from the last entry to the first. The first address outside of all
 ///    trusted networks is the client. If all addresses are trusted, the leftmost entry is the client, or the
 ///    peer if the list is empty.
@@ -73,8 +73,8 @@ use crate::key::reads::Reads;
 /// 5. **By both**: as by number, but the first address outside of all trusted networks is the client.
 /// 6. The port, the brackets and the zone of an entry are removed. An IPv4 address in its IPv6 form
 ///    (`::ffff:192.0.2.1`) is the IPv4 address, here and in the networks.
-/// 7. Some entries are not addresses: `unknown`, `_hidden`, or empty ones. With networks, the proxy that
-///    supplied such an entry is counted in place of the client. By number alone, only the entry of the
+/// 7. Some entries are not addresses, such as `unknown` or `_hidden`. With networks, the proxy that supplied
+///    such an entry is counted in place of the client. By number alone, only the entry of the
 ///    client has to be an address; if it is not, the nearest known proxy is counted. A warning is logged
 ///    once.
 /// 8. At most 32 hops in trusted networks are followed, and at most the last 8 KiB of the list are read.

@@ -43,8 +43,8 @@ impl ListHeader {
 
 /// An iterator over the entries of all lines, from the last to the first.
 ///
-/// An entry that cannot be parsed is `None`. If the list is longer than [`MAX_BYTES`], the final item is
-/// `None` too.
+/// Empty entries are left out (RFC 9110, section 5.6.1.2). An entry that cannot be parsed is `None`. If the list is longer
+/// than [`MAX_BYTES`], the final item is `None` too.
 pub(super) struct Entries<'a, L> {
     header: ListHeader,
     lines: L,
@@ -68,23 +68,25 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Entries<'a, L> {
     type Item = Option<IpAddr>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.bytes_left == 0 {
-            return None;
-        }
-        let line = self.line.take().or_else(|| self.lines.next_back())?;
-        let hidden = line.len().saturating_sub(self.bytes_left);
-        let (_, visible) = line.split_at_checked(hidden)?;
-        let entry = match self.header.last_comma(visible) {
-            Some(comma) => {
-                self.line = line.get(..hidden + comma);
-                visible.get(comma + 1..)
+        while self.bytes_left > 0 {
+            let line = self.line.take().or_else(|| self.lines.next_back())?;
+            let hidden = line.len().saturating_sub(self.bytes_left);
+            let (_, visible) = line.split_at_checked(hidden)?;
+            let entry = match self.header.last_comma(visible) {
+                Some(comma) => {
+                    self.line = line.get(..hidden + comma);
+                    visible.get(comma + 1..)
+                }
+                None if hidden == 0 => Some(line),
+                None => None,
+            };
+            // An empty entry costs one byte, which bounds the number of lines.
+            let cost = entry.map_or(self.bytes_left, |entry| entry.len() + 1);
+            self.bytes_left = self.bytes_left.saturating_sub(cost);
+            if !entry.is_some_and(|entry| entry.trim_ascii().is_empty()) {
+                return Some(entry.and_then(|entry| self.header.read(entry)));
             }
-            None if hidden == 0 => Some(line),
-            None => None,
-        };
-        // An empty entry costs one byte, which bounds the number of lines.
-        let cost = entry.map_or(self.bytes_left, |entry| entry.len() + 1);
-        self.bytes_left = self.bytes_left.saturating_sub(cost);
-        Some(entry.and_then(|entry| self.header.read(entry)))
+        }
+        None
     }
 }
