@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use tollgate::store::TestClock;
 use tollgate::{MemoryStore, Quota, RateLimiter, Source};
+use tonic_types::{ErrorDetails, StatusExt};
 
 /// The `Date` of all answers here, as a time since 1970: 1 795 564 800.
 const DATE: (&str, &str) = ("date", "Wed, 25 Nov 2026 00:00:00 GMT");
@@ -135,6 +136,112 @@ fn the_published_headers_of_real_services_are_understood() {
     assert_eq!(held(429, &anthropic), Some(12_000), "Anthropic");
 }
 
+/// X and Okta tell the time of the reset. Others with these names tell seconds or milliseconds, which cannot be told apart.
+#[test]
+fn the_reset_of_x_and_okta_is_a_time() {
+    let x = |status, remaining, reset| {
+        let lines = [
+            DATE,
+            ("x-rate-limit-limit", "900"),
+            ("x-rate-limit-remaining", remaining),
+            ("x-rate-limit-reset", reset),
+        ];
+        held(status, &lines)
+    };
+    assert_eq!(x(200, "1", "1795565700"), None);
+    assert_eq!(x(200, "0", "1795565700"), Some(900_000), "the last request");
+    assert_eq!(x(429, "0", "1795565700"), Some(900_000), "X");
+    assert_eq!(x(429, "7", "1795564830"), Some(30_000), "a costly request");
+    for reset in ["30", "30000", "30s", "soon"] {
+        assert_eq!(x(429, "0", reset), None, "{reset}");
+    }
+}
+
+#[test]
+fn the_resets_of_anthropic_are_times_of_rfc_3339() {
+    let lines = |tokens, reset| {
+        [
+            DATE,
+            ("anthropic-ratelimit-requests-limit", "1000"),
+            ("anthropic-ratelimit-requests-remaining", "999"),
+            ("anthropic-ratelimit-requests-reset", "2026-11-24T23:59:59Z"),
+            ("anthropic-ratelimit-input-tokens-remaining", tokens),
+            ("anthropic-ratelimit-input-tokens-reset", reset),
+            ("anthropic-ratelimit-tokens-remaining", "96000"),
+            ("anthropic-ratelimit-tokens-reset", "2026-11-25T00:01:00Z"),
+        ]
+    };
+    let reset = "2026-11-25T00:00:41Z";
+    assert_eq!(held(200, &lines("80000", reset)), None);
+    assert_eq!(held(200, &lines("0", reset)), Some(41_000));
+    assert_eq!(held(429, &lines("0", reset)), Some(41_000));
+    assert_eq!(held(429, &lines("7000", reset)), Some(41_000));
+    let told = [&lines("0", reset)[..], &[("retry-after", "12")]].concat();
+    assert_eq!(held(429, &told), Some(12_000));
+    assert_eq!(held(429, &lines("0", "1795564841")), Some(41_000));
+    assert_eq!(held(200, &lines("0", "2026-11-25 00:00:41")), None);
+}
+
+/// A refusal by gRPC: the status 200, and another one among the headers.
+fn held_by_grpc(grpc_status: &str, lines: &[(&str, &str)]) -> Option<u128> {
+    held(200, &[&[("grpc-status", grpc_status)], lines].concat())
+}
+
+#[test]
+fn a_refusal_by_grpc_is_understood() {
+    let pushback = |text| [("grpc-retry-pushback-ms", text)];
+    for (grpc_status, expected) in [
+        ("8", Some(2_750)),
+        ("14", Some(2_750)),
+        ("0", None),
+        ("10", None),
+        ("16", None),
+        ("x", None),
+    ] {
+        let held = held_by_grpc(grpc_status, &pushback("2750"));
+        assert_eq!(held, expected, "{grpc_status}");
+    }
+    // It forbids retries.
+    assert_eq!(held_by_grpc("8", &pushback("-1")), None);
+    assert_eq!(held_by_grpc("8", &pushback("soon")), None);
+    assert_eq!(held_by_grpc("8", &[]), None);
+    assert_eq!(held(200, &pushback("2750")), None);
+    let less_precise = [pushback("2750")[0], ("retry-after", "3")];
+    assert_eq!(held_by_grpc("8", &less_precise), Some(2_750));
+    assert_eq!(held_by_grpc("8", &less_precise[1..]), Some(3_000));
+}
+
+/// As a client of tonic sees it, also if it came in trailers.
+#[test]
+fn the_details_of_a_grpc_status_are_understood() {
+    let held = |details| {
+        let code = tonic::Code::ResourceExhausted;
+        let status = tonic::Status::with_error_details(code, "slow down", details);
+        let mut headers = HeaderMap::new();
+        status.add_header(&mut headers).expect("headers");
+        limiter().observe_head("ada", StatusCode::OK, &headers)
+    };
+    let wait = Duration::from_millis(1_250);
+    let mut details = ErrorDetails::with_retry_info(Some(wait));
+    assert_eq!(held(details.clone()), Some(wait));
+    details.add_quota_failure_violation("ada", "too many");
+    assert_eq!(held(details), Some(wait));
+    assert_eq!(held(ErrorDetails::with_retry_info(None)), None);
+    let other = ErrorDetails::with_quota_failure_violation("ada", "too many");
+    assert_eq!(held(other), None);
+    assert_eq!(held(ErrorDetails::new()), None);
+    // A client of tonic keeps the other trailers, too.
+    let (_, trailers) = head(
+        200,
+        &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "2750")],
+    );
+    let status = tonic::Status::from_header_map(&trailers).expect("a status");
+    let mut headers = HeaderMap::new();
+    status.add_header(&mut headers).expect("headers");
+    let told = limiter().observe_head("ada", StatusCode::OK, &headers);
+    assert_eq!(told, Some(Duration::from_millis(2_750)));
+}
+
 #[test]
 fn the_drafts_of_the_ietf_are_understood() {
     let until_06 = [
@@ -191,6 +298,59 @@ fn a_refusal_without_retry_after_waits_for_an_exhausted_limit_or_else_for_the_fi
 }
 
 #[test]
+fn what_one_header_does_not_tell_another_one_does() {
+    let exhausted = [
+        ("x-ratelimit-remaining-tokens", "0"),
+        ("x-ratelimit-reset-tokens", "6m0s"),
+    ];
+    for retry_after in [
+        ("retry-after", "0"),
+        ("retry-after", "soon"),
+        ("retry-after", "31536000"),
+        ("retry-after-ms", "0"),
+        ("retry-after-ms", "x"),
+    ] {
+        for status in [429, 503, 403] {
+            let lines = [&[retry_after], &exhausted[..]].concat();
+            assert_eq!(
+                held(status, &lines),
+                Some(360_000),
+                "{status} {retry_after:?}"
+            );
+        }
+        assert_eq!(held(429, &[retry_after]), None, "{retry_after:?}");
+    }
+    for millis in ["x", "-5", "0", ""] {
+        let lines = [("retry-after-ms", millis), ("retry-after", "20")];
+        assert_eq!(held(429, &lines), Some(20_000), "{millis}");
+    }
+    let grpc = [
+        ("grpc-retry-pushback-ms", "x"),
+        ("grpc-status-details-bin", "!"),
+        ("retry-after", "20"),
+    ];
+    assert_eq!(held_by_grpc("8", &grpc), Some(20_000));
+    // Of two resets, the one that makes sense.
+    let twice = [
+        ("x-ratelimit-remaining-requests", "0"),
+        ("x-ratelimit-reset-requests", "soon"),
+    ];
+    assert_eq!(held(200, &[twice, exhausted].concat()), Some(360_000));
+    // It is possible to send now: what is not exhausted has not refused.
+    let left = [
+        ("retry-after", "0"),
+        ("x-ratelimit-remaining-tokens", "200"),
+        ("x-ratelimit-reset-tokens", "6m0s"),
+    ];
+    assert_eq!(held(429, &left), None);
+    let full = [
+        ("x-ratelimit-reset-requests", "0s"),
+        ("x-ratelimit-reset-tokens", "20s"),
+    ];
+    assert_eq!(held(429, &full), Some(20_000));
+}
+
+#[test]
 fn an_answer_without_headers_holds_nothing_back() {
     for status in 200..600 {
         assert_eq!(held(status, &[DATE]), None, "{status}");
@@ -212,7 +372,7 @@ fn nonsense_changes_nothing() {
             429,
             &[DATE, ("retry-after", "Tue, 24 Nov 2026 23:00:00 GMT")],
         ),
-        (429, &[("retry-after-ms", "-5"), ("retry-after", "20")]),
+        (429, &[("retry-after-ms", "-5"), ("retry-after", "soon")]),
         (429, &[DATE, ("x-ratelimit-reset", "1795564000")]),
         (
             200,
@@ -251,7 +411,14 @@ fn a_wait_is_cut_to_the_longest_hold() {
 }
 
 /// The names that are read, and the characters that their values are made of.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 19] = [
+    "grpc-retry-pushback-ms",
+    "grpc-status",
+    "grpc-status-details-bin",
+    "anthropic-ratelimit-tokens-remaining",
+    "anthropic-ratelimit-tokens-reset",
+    "x-rate-limit-remaining",
+    "x-rate-limit-reset",
     "date",
     "retry-after",
     "retry-after-ms",
@@ -270,6 +437,8 @@ fn line() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
     let value = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..40),
         "[-+0-9.,;=\"\\\\ hmsdrt]{0,40}".prop_map(String::into_bytes),
+        "[0-9]{1,4}-[01][0-9]-[0-3][0-9]T[0-9:.]{0,12}Z".prop_map(String::into_bytes),
+        "8|14|[A-Za-z0-9+/]{0,60}".prop_map(String::into_bytes),
         "[0-9]{1,25}(\\.[0-9]{0,60})?(ms|s|m|h|d)?".prop_map(String::into_bytes),
         "(\"[a-z\",;\\\\]{0,6}\";r=[0-9]{1,20};t=[0-9]{1,20},? ?){0,4}"
             .prop_map(String::into_bytes),
@@ -304,7 +473,8 @@ proptest! {
         value in "[0-9]{1,4}",
     ) {
         let mut headers = HeaderMap::new();
-        let is_other = |name: &&String| !name.contains("ratelimit") && !name.starts_with("retry-after");
+        let is_read = |name: &str| name.contains("ratelimit") || name.contains("rate-limit");
+        let is_other = |name: &&String| !is_read(name) && !name.starts_with("retry-after");
         for name in names.iter().filter(is_other) {
             let name: HeaderName = name.parse().expect("a name");
             headers.append(name, value.parse().expect("a value"));

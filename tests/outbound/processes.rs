@@ -12,9 +12,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use http::Request;
+use http::{HeaderMap, Request};
 use tokio::runtime::Builder;
 use tollgate::{Key, OutboundLayer, Quota, RateLimiter, RedisStore, Rejection, key};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::redis_server::RedisServer;
@@ -38,7 +40,7 @@ const DURATION: Duration = Duration::from_secs(66);
 const SERVERS: &str = "TOLLGATE_TEST_OUTBOUND_SERVERS";
 
 /// The ways to tell a wait.
-const FORMS: [&str; 8] = [
+const FORMS: [&str; 12] = [
     "Retry-After: 12",
     "Retry-After: date",
     "retry-after-ms",
@@ -47,6 +49,10 @@ const FORMS: [&str; 8] = [
     "RateLimit-Reset",
     "RateLimit, draft 07",
     "RateLimit, draft 11",
+    "x-rate-limit-reset: epoch",
+    "Retry-After: 0, RFC 3339",
+    "gRPC: pushback",
+    "gRPC: RetryInfo",
 ];
 
 #[expect(
@@ -105,7 +111,45 @@ fn told(form: usize, now: u64, at: u64) -> (Vec<(&'static str, String)>, u64) {
             "ratelimit",
             format!("limit={LIMIT}, remaining=0, reset={seconds}"),
         ),
-        _ => delta("ratelimit", format!("\"default\";r=0;t={seconds}")),
+        7 => delta("ratelimit", format!("\"default\";r=0;t={seconds}")),
+        8 => {
+            let reset = format!("{}.{:06}", at / SECOND, at % SECOND);
+            let headers = vec![
+                ("x-rate-limit-remaining", "0".to_owned()),
+                ("x-rate-limit-reset", reset),
+            ];
+            (headers, at)
+        }
+        9 => {
+            let seconds = (at / SECOND).try_into().expect("a time");
+            let nanos = (at % SECOND * 1_000).try_into().expect("below a second");
+            let reset = prost_types::Timestamp { seconds, nanos };
+            let headers = vec![
+                ("retry-after", "0".to_owned()),
+                ("anthropic-ratelimit-requests-remaining", "0".to_owned()),
+                ("anthropic-ratelimit-requests-reset", reset.to_string()),
+            ];
+            (headers, at)
+        }
+        10 => {
+            let millis = (at - now).div_ceil(1_000);
+            let headers = vec![
+                ("grpc-status", "8".to_owned()),
+                ("grpc-retry-pushback-ms", millis.to_string()),
+            ];
+            (headers, now + millis * 1_000)
+        }
+        _ => {
+            let wait = Duration::from_micros(at - now);
+            let details = ErrorDetails::with_retry_info(Some(wait));
+            let code = Code::ResourceExhausted;
+            let status = Status::with_error_details(code, "slow down", details);
+            let mut headers = HeaderMap::new();
+            status.add_header(&mut headers).expect("headers");
+            let text = |name| headers[name].to_str().expect("text").to_owned();
+            let headers = ["grpc-status", "grpc-status-details-bin"];
+            (headers.map(|name| (name, text(name))).to_vec(), at)
+        }
     }
 }
 
@@ -129,7 +173,9 @@ async fn answer(State(upstream): State<Arc<Upstream>>) -> Response {
         return Response::default();
     }
     let (headers, until) = told(upstream.form, now, log[0] + WINDOW);
-    let mut response = Response::builder().status(429).header("x-until", until);
+    let is_grpc = headers.iter().any(|(name, _)| *name == "grpc-status");
+    let status = if is_grpc { 200 } else { 429 };
+    let mut response = Response::builder().status(status).header("x-until", until);
     for (name, value) in headers {
         response = response.header(name, value);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use super::told::{Told, read};
+use super::told::read;
 use crate::key::IntoKey;
 use crate::limiter::RateLimiter;
 
@@ -14,6 +14,8 @@ impl RateLimiter {
     ///
     /// - A **refusal** holds the key back for its `Retry-After`, in seconds or as an HTTP date, or for its
     ///   `retry-after-ms`. A refusal has the status 429, or 503 or 403 with one of these headers.
+    /// - A **refusal by gRPC** holds the key back for its `grpc-retry-pushback-ms` or, with the feature `grpc`, for the
+    ///   `RetryInfo` of its details. It has the `grpc-status` 8 or 14 in its head.
     /// - A **429 without them** holds the key back until the reset of a limit that has no units left. If the headers name
     ///   none, until the first reset.
     /// - Any response with **no units left** holds the key back until the reset of that limit. Other numbers change
@@ -46,7 +48,8 @@ impl RateLimiter {
         self.observe_head(key, response.status(), response.headers())
     }
 
-    /// Does the same as [`observe`](Self::observe) for a response of another type, such as reqwest's.
+    /// Does the same as [`observe`](Self::observe) for a response of another type, such as reqwest's, or for the trailers
+    /// of a gRPC call.
     ///
     /// # Examples
     ///
@@ -63,16 +66,8 @@ impl RateLimiter {
         status: StatusCode,
         headers: &HeaderMap,
     ) -> Option<Duration> {
-        match read(status, headers) {
-            Told::Nothing => None,
-            Told::Nonsense => {
-                self.telemetry.record_upstream_answer(false);
-                None
-            }
-            Told::Wait(wait) => {
-                self.telemetry.record_upstream_answer(true);
-                Some(self.hold_back(key, wait))
-            }
-        }
+        let told = read(status, headers)?;
+        self.telemetry.record_upstream_answer(told.is_some());
+        told.map(|wait| self.hold_back(key, wait))
     }
 }

@@ -1,4 +1,5 @@
-//! The forms in which services tell a time: seconds, a time since 1970, a duration such as `6m0s`, and an HTTP date.
+//! The forms in which services tell a time: seconds, milliseconds, a duration such as `6m0s`, a time since 1970, an HTTP
+//! date, and RFC 3339.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +11,10 @@ const EPOCH: Duration = Duration::from_secs(1_000_000_000);
 
 const SECOND: u64 = 1_000_000;
 
+const WEEKDAYS: &str = "Mon Tue Wed Thu Fri Sat Sun";
+
+const MONTHS: &str = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec";
+
 /// The units of a duration, in microseconds. `ms` comes before `m`.
 const UNITS: [(&str, u64); 5] = [
     ("ms", 1_000),
@@ -19,27 +24,41 @@ const UNITS: [(&str, u64); 5] = [
     ("d", 86_400 * SECOND),
 ];
 
-/// Parses a time in any of the forms. Returns how long it is after `now`, which is a time since 1970. `None` if it makes
-/// no sense: it is malformed, negative, in the past, or too far away.
+/// A parser of one form or several. It returns how long the time is after `now`, which is a time since 1970. `None` if
+/// the text makes no sense: it is malformed, negative, in the past, or too far away.
+pub(super) type Form = fn(text: &str, now: Duration) -> Option<Duration>;
+
+/// Parses seconds, a duration, a time since 1970 or an HTTP date.
 pub(super) fn wait(text: &str, now: Duration) -> Option<Duration> {
-    let wait = if let Some(micros) = decimal(text, SECOND) {
-        match Duration::from_micros(micros) {
-            seconds if seconds < EPOCH => seconds,
-            // Some services tell milliseconds since 1970.
-            time if time >= EPOCH * 1_000 => (time / 1_000).checked_sub(now)?,
-            time => time.checked_sub(now)?,
-        }
-    } else if let Some(duration) = duration(text) {
-        duration
-    } else {
-        since_1970(text)?.checked_sub(now)?
-    };
-    (wait <= MAX_WAIT).then_some(wait)
+    if let Some(time) = epoch(text).or_else(|| http_date(text)) {
+        return plausible(time.checked_sub(now)?);
+    }
+    let seconds = decimal(text, SECOND).map(Duration::from_micros);
+    plausible(seconds.or_else(|| duration(text))?)
+}
+
+/// Parses a time since 1970 or of RFC 3339. A small number is no wait here: services differ in whether it is in seconds
+/// or in milliseconds.
+pub(super) fn time(text: &str, now: Duration) -> Option<Duration> {
+    let time = epoch(text).or_else(|| rfc_3339(text))?;
+    plausible(time.checked_sub(now)?)
 }
 
 /// Parses a number of milliseconds.
-pub(super) fn millis(text: &str) -> Option<Duration> {
-    let wait = Duration::from_micros(decimal(text, 1_000)?);
+pub(super) fn millis(text: &str, _: Duration) -> Option<Duration> {
+    plausible(Duration::from_micros(decimal(text, 1_000)?))
+}
+
+/// Parses the milliseconds of a gRPC pushback. A negative number forbids retries, which tells no time.
+pub(super) fn pushback(text: &str, now: Duration) -> Option<Duration> {
+    if text.starts_with('-') {
+        return Some(Duration::ZERO);
+    }
+    millis(text, now)
+}
+
+/// Returns a wait that is not too long.
+fn plausible(wait: Duration) -> Option<Duration> {
     (wait <= MAX_WAIT).then_some(wait)
 }
 
@@ -49,9 +68,36 @@ pub(super) fn is_zero(text: &str) -> Option<bool> {
 }
 
 /// Parses an HTTP date as a time since 1970.
-pub(super) fn since_1970(date: &str) -> Option<Duration> {
+pub(super) fn http_date(date: &str) -> Option<Duration> {
     let date = httpdate::parse_http_date(date).ok()?;
     date.duration_since(SystemTime::UNIX_EPOCH).ok()
+}
+
+/// Parses a time of RFC 3339 in UTC, such as `2026-11-25T00:00:30.5Z`, as a time since 1970.
+fn rfc_3339(text: &str) -> Option<Duration> {
+    let utc = text.strip_suffix('Z');
+    let utc = utc.or_else(|| text.strip_suffix("+00:00"))?;
+    let (date, time) = utc.split_once('T')?;
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let (year, date) = date.split_once('-')?;
+    let (month, day) = date.split_once('-')?;
+    let month = MONTHS
+        .split(' ')
+        .nth(month.parse::<usize>().ok()?.checked_sub(1)?)?;
+    // An HTTP date has a day of the week, and is valid with the right one only.
+    let date = |weekday| http_date(&format!("{weekday}, {day} {month} {year} {time} GMT"));
+    let seconds = WEEKDAYS.split(' ').find_map(date)?;
+    let fraction = decimal(&format!("0.{fraction}"), SECOND)?;
+    Some(seconds + Duration::from_micros(fraction))
+}
+
+/// Parses a number of seconds or milliseconds since 1970.
+fn epoch(text: &str) -> Option<Duration> {
+    match Duration::from_micros(decimal(text, SECOND)?) {
+        time if time < EPOCH => None,
+        time if time < EPOCH * 1_000 => Some(time),
+        time => Some(time / 1_000),
+    }
 }
 
 /// Parses a duration such as `1h2m3.5s` or `20ms`.
@@ -86,6 +132,8 @@ fn decimal(text: &str, unit: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// 25 November 2026, 00:00:00.
@@ -118,8 +166,8 @@ mod tests {
         ] {
             assert_eq!(micros(text), Some(expected), "{text}");
         }
-        assert_eq!(millis("250"), Some(Duration::from_millis(250)));
-        assert_eq!(millis("250.5"), Some(Duration::from_micros(250_500)));
+        assert_eq!(millis("250", NOW), Some(Duration::from_millis(250)));
+        assert_eq!(millis("250.5", NOW), Some(Duration::from_micros(250_500)));
     }
 
     #[test]
@@ -148,6 +196,56 @@ mod tests {
             "2026-11-25T00:00:30Z",
         ] {
             assert_eq!(micros(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_since_1970_or_of_rfc_3339_and_never_a_wait() {
+        for (text, expected) in [
+            ("1795564830", Some(30_000_000)),
+            ("1795564830250", Some(30_250_000)),
+            ("2026-11-25T00:00:30Z", Some(30_000_000)),
+            ("2026-11-25T00:00:30.25Z", Some(30_250_000)),
+            ("2026-11-25T00:00:30.000000001Z", Some(30_000_001)),
+            ("2026-11-25T00:00:30+00:00", Some(30_000_000)),
+            ("2026-11-25T00:00:00Z", Some(0)),
+            ("2026-12-26T00:00:00Z", Some(2_678_400_000_000)),
+            ("2026-12-26T00:00:00.1Z", None),
+            ("2026-11-24T23:59:59Z", None),
+            ("2026-11-31T00:00:00Z", None),
+            ("2026-13-01T00:00:00Z", None),
+            ("2026-00-01T00:00:00Z", None),
+            ("2026-12-1T00:00:00Z", None),
+            ("2026-11-25T24:00:00Z", None),
+            ("2026-11-25T00:00:30", None),
+            ("2026-11-25T00:00:30+01:00", None),
+            ("2026-11-25 00:00:30Z", None),
+            ("2026-11-25T00:00:30.Z", None),
+            ("2026-11-25T00:00:30,5Z", None),
+            ("2026-11-25TZ", None),
+            ("Z", None),
+            ("30", None),
+            ("30s", None),
+            ("Wed, 25 Nov 2026 00:00:30 GMT", None),
+        ] {
+            let told = time(text, NOW).map(crate::clock::micros);
+            assert_eq!(told, expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_time_as_another_crate_writes_it_is_understood(
+            now in 1_000_000_000_u32..4_000_000_000,
+            wait in 0_u32..2_678_400,
+            micros in 0_i32..1_000_000,
+        ) {
+            let seconds = i64::from(now) + i64::from(wait);
+            let nanos = micros * 1_000;
+            let text = prost_types::Timestamp { seconds, nanos }.to_string();
+            let expected = u64::from(wait) * SECOND + u64::from(micros.unsigned_abs());
+            let told = time(&text, Duration::from_secs(now.into()));
+            prop_assert_eq!(told, Some(Duration::from_micros(expected)), "{}", text);
         }
     }
 }

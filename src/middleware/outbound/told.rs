@@ -2,21 +2,13 @@
 
 use std::time::Duration;
 
-use http::header::{DATE, RETRY_AFTER};
+use http::header::DATE;
 use http::{HeaderMap, StatusCode};
 
-use super::reset;
+use super::reset::{self, Form};
 use crate::clock::system_time;
-
-/// What a response says about when to send again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// Nothing, or that it is possible now.
-    Nothing,
-    Wait(Duration),
-    /// Something that makes no sense.
-    Nonsense,
-}
+use crate::middleware::headers::field_names::GRPC_STATUS;
+use crate::middleware::rejection::retry_delay;
 
 /// One limit of the service, as its headers describe it.
 struct Limit {
@@ -26,70 +18,65 @@ struct Limit {
     reset: Option<Duration>,
 }
 
-/// Reads the head of a response.
-pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> Told {
+/// The headers of a refusal that tell a wait, and their forms. The most precise one comes first.
+const WAITS: [(&str, Form); 4] = [
+    ("grpc-retry-pushback-ms", reset::pushback),
+    ("grpc-status-details-bin", retry_delay),
+    ("retry-after-ms", reset::millis),
+    ("retry-after", reset::wait),
+];
+
+/// The families of headers with the reset of a limit, and their forms. The `*` is the name of one limit of several, such
+/// as `-tokens`, or nothing. The units left are in the header that has `remaining` in place of `reset`.
+const RESETS: [(&str, Form); 4] = [
+    ("x-ratelimit-reset*", reset::wait),
+    ("x-rate-limit-reset*", reset::time),
+    ("ratelimit-reset*", reset::wait),
+    ("anthropic-ratelimit*-reset", reset::time),
+];
+
+/// Reads how long to wait from the head of a response. `None` if it says nothing of that kind, or that it is possible to
+/// send now. `Some(None)` if it makes no sense.
+pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> Option<Option<Duration>> {
     // Dates are told by the clock of the service.
-    let date = value(headers, DATE.as_str()).and_then(|date| reset::since_1970(date?));
+    let date = value(headers, DATE.as_str()).and_then(|date| reset::http_date(date?));
     let now = date.unwrap_or_else(|| Duration::from_micros(system_time()));
-    if let Some(wait) = retry_after(status, headers, now) {
-        return told(wait);
+    // A gRPC call has the status 200, and one of its own: RESOURCE_EXHAUSTED is 8, UNAVAILABLE is 14.
+    let grpc_status = value(headers, GRPC_STATUS.as_str()).flatten();
+    let is_limited = status == StatusCode::TOO_MANY_REQUESTS || grpc_status == Some("8");
+    // GitHub's secondary limits answer 403.
+    let is_refused =
+        is_limited || matches!(status.as_u16(), 403 | 503) || grpc_status == Some("14");
+
+    let mut waits = Vec::new();
+    for (name, form) in WAITS.into_iter().filter(|_| is_refused) {
+        waits.extend(value(headers, name).map(|text| form(text?, now)));
     }
-    let limits = limits(headers, now);
-    let exhausted = limits.iter().filter(|limit| limit.is_exhausted);
-    let mut waits: Vec<_> = exhausted.map(|limit| limit.reset).collect();
+    let mut limits = limits(headers, now);
+    limits.sort_by_key(|limit| limit.reset);
+    let exhausted = limits.iter().rev().filter(|limit| limit.is_exhausted);
+    let mut resets: Vec<_> = exhausted.map(|limit| limit.reset).collect();
     // A request may cost more than is left. The limit that has refused it is one of them.
-    if waits.is_empty() && status == StatusCode::TOO_MANY_REQUESTS {
-        let first = limits.iter().map(|limit| limit.reset);
-        waits.extend(first.min_by_key(|wait| wait.unwrap_or(Duration::MAX)));
+    if is_limited && resets.is_empty() && waits.iter().all(Option::is_none) {
+        resets.extend(limits.iter().map(|limit| limit.reset));
     }
-    match waits.iter().flatten().max() {
-        Some(wait) => told(Some(*wait)),
-        None if waits.is_empty() => Told::Nothing,
-        None => Told::Nonsense,
+    waits.append(&mut resets);
+    let is_nonsense = waits.contains(&None);
+    match waits.into_iter().flatten().find(|wait| !wait.is_zero()) {
+        None if !is_nonsense => None,
+        wait => Some(wait),
     }
-}
-
-fn told(wait: Option<Duration>) -> Told {
-    match wait {
-        None => Told::Nonsense,
-        Some(Duration::ZERO) => Told::Nothing,
-        Some(wait) => Told::Wait(wait),
-    }
-}
-
-/// Returns the wait that `Retry-After` tells, where it tells when a limit admits. `None` if there is none.
-fn retry_after(status: StatusCode, headers: &HeaderMap, now: Duration) -> Option<Option<Duration>> {
-    let has_meaning = matches!(
-        status,
-        StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::SERVICE_UNAVAILABLE
-            // GitHub's secondary limits.
-            | StatusCode::FORBIDDEN
-    );
-    if !has_meaning {
-        return None;
-    }
-    if let Some(millis) = value(headers, "retry-after-ms") {
-        return Some(millis.and_then(reset::millis));
-    }
-    let seconds = value(headers, RETRY_AFTER.as_str())?;
-    Some(seconds.and_then(|text| reset::wait(text, now)))
 }
 
 /// Returns the limits that the headers describe.
 fn limits(headers: &HeaderMap, now: Duration) -> Vec<Limit> {
     let mut limits = Vec::new();
     for name in headers.keys().map(|name| name.as_str()) {
-        // GitHub has one limit, OpenAI has one of requests and one of tokens.
-        for (reset, remaining) in [
-            ("x-ratelimit-reset", "x-ratelimit-remaining"),
-            ("ratelimit-reset", "ratelimit-remaining"),
-        ] {
-            let suffix = name.strip_prefix(reset);
-            let suffix = suffix.filter(|suffix| suffix.is_empty() || suffix.starts_with('-'));
-            if let (Some(suffix), Some(reset)) = (suffix, value(headers, name)) {
-                let remaining = value(headers, &format!("{remaining}{suffix}")).flatten();
-                limits.push(limit(remaining, reset, now));
+        for (pattern, form) in RESETS {
+            if let (Some(which), Some(reset)) = (starred(name, pattern), value(headers, name)) {
+                let remaining = pattern.replace("reset", "remaining").replace('*', which);
+                let remaining = value(headers, &remaining).flatten();
+                limits.push(limit(remaining, reset, form, now));
             }
         }
     }
@@ -100,11 +87,18 @@ fn limits(headers: &HeaderMap, now: Duration) -> Vec<Limit> {
     limits
 }
 
-fn limit(remaining: Option<&str>, reset: Option<&str>, now: Duration) -> Limit {
+fn limit(remaining: Option<&str>, reset: Option<&str>, form: Form, now: Duration) -> Limit {
     Limit {
         is_exhausted: remaining.and_then(reset::is_zero).unwrap_or(false),
-        reset: reset.and_then(|reset| reset::wait(reset, now)),
+        reset: reset.and_then(|reset| form(reset, now)),
     }
+}
+
+/// Returns what the `*` of a pattern stands for in a name.
+fn starred<'a>(name: &'a str, pattern: &str) -> Option<&'a str> {
+    let (start, end) = pattern.split_once('*')?;
+    let starred = name.strip_prefix(start)?.strip_suffix(end)?;
+    (starred.is_empty() || starred.starts_with('-')).then_some(starred)
 }
 
 /// Reads a line of the field `RateLimit`: a list such as `"burst";r=0;t=30, "day";r=7` since draft 08, or a dictionary
@@ -119,8 +113,7 @@ fn draft_limits(line: &str, now: Duration) -> Vec<Limit> {
     };
     let described = |[remaining, reset]: [Option<String>; 2]| {
         // Without a reset, the limit says nothing about when.
-        let reset = reset?;
-        Some(limit(remaining.as_deref(), Some(&reset), now))
+        Some(limit(remaining.as_deref(), Some(&reset?), reset::wait, now))
     };
     let dictionary = described(parameters(line, ["remaining", "reset"]));
     let items = split(line, ',').into_iter();

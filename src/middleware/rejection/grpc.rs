@@ -12,7 +12,8 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use prost::encoding;
+use prost::DecodeError;
+use prost::encoding::{self, DecodeContext, WireType};
 
 use super::rejection::{Rejection, RejectionReason};
 use super::text::message;
@@ -161,8 +162,46 @@ fn status_with_retry_info(code: Code, message: &str, wait: Duration) -> Vec<u8> 
     status
 }
 
+/// Decodes the `google.rpc.Status` of `grpc-status-details-bin`. Returns the delay of its `RetryInfo`, or zero if it has
+/// none. `None` if it makes no sense.
+pub(in crate::middleware) fn retry_delay(status: &str, _: Duration) -> Option<Duration> {
+    let status = STANDARD_NO_PAD.decode(status.trim_end_matches('='));
+    let details: Vec<Vec<u8>> = field(&status.ok()?, 3, encoding::bytes::merge_repeated)?;
+    for any in details {
+        if field(&any, 1, encoding::string::merge)? == RETRY_INFO {
+            let retry_info: Vec<u8> = field(&any, 2, encoding::bytes::merge)?;
+            let delay: Vec<u8> = field(&retry_info, 1, encoding::bytes::merge)?;
+            let seconds = u64::try_from(field(&delay, 1, encoding::int64::merge)?).ok()?;
+            let nanos = u64::try_from(field(&delay, 2, encoding::int32::merge)?).ok()?;
+            let micros = Duration::from_micros(nanos.div_ceil(1_000));
+            return Duration::from_secs(seconds).checked_add(micros);
+        }
+    }
+    Some(Duration::ZERO)
+}
+
+/// Decodes one field of a message. Returns its default if it is absent. `None` if the message is malformed.
+fn field<'a, T: Default>(
+    mut message: &'a [u8],
+    wanted: u32,
+    merge: fn(WireType, &mut T, &mut &'a [u8], DecodeContext) -> Result<(), DecodeError>,
+) -> Option<T> {
+    let mut value = T::default();
+    while !message.is_empty() {
+        let (number, wire_type) = encoding::decode_key(&mut message).ok()?;
+        let context = DecodeContext::default();
+        if number == wanted {
+            merge(wire_type, &mut value, &mut message, context).ok()?;
+        } else {
+            encoding::skip_field(wire_type, number, &mut message, context).ok()?;
+        }
+    }
+    Some(value)
+}
+
 #[cfg(test)]
 mod tests {
+    use base64::engine::general_purpose::STANDARD;
     use http::{HeaderName, Request, StatusCode};
     use http_body::Body;
     use proptest::prelude::*;
@@ -338,6 +377,61 @@ mod tests {
             let retry_info = RetryInfo::decode(&*details.value).unwrap();
             let delay = retry_info.retry_delay.unwrap();
             prop_assert_eq!(Duration::try_from(delay).unwrap(), wait);
+        }
+
+        #[test]
+        fn the_wait_of_another_encoder_is_read(
+            seconds in 0..i64::MAX,
+            nanos in 0..1_000_000_000_i32,
+            before in "[a-z./]{0,20}",
+            is_padded: bool,
+        ) {
+            let delay = prost_types::Duration { seconds, nanos };
+            let retry_info = RetryInfo { retry_delay: Some(delay) }.encode_to_vec();
+            let any = |type_url: String, value| prost_types::Any { type_url, value };
+            let other = any(format!("{before}/google.rpc.QuotaFailure"), before.clone().into());
+            let details = vec![other, any(RETRY_INFO.to_owned(), retry_info)];
+            let status = Status { code: 8, message: before, details }.encode_to_vec();
+            let text = match is_padded {
+                true => STANDARD.encode(status),
+                false => STANDARD_NO_PAD.encode(status),
+            };
+            let micros = u64::from(nanos.unsigned_abs()).div_ceil(1_000);
+            let expected = Duration::from_secs(seconds.unsigned_abs()) + Duration::from_micros(micros);
+            prop_assert_eq!(retry_delay(&text, Duration::ZERO), Some(expected));
+        }
+
+        /// Whatever an upstream sends, also after the start of a real status.
+        #[test]
+        fn no_details_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kept in 0..80_usize) {
+            let status = status_with_retry_info(8, "slow down", Duration::from_millis(1_500));
+            for kept in [0, kept] {
+                let bytes: Vec<_> = status.iter().take(kept).chain(&bytes).copied().collect();
+                let _ = retry_delay(&STANDARD_NO_PAD.encode(bytes), Duration::ZERO);
+            }
+        }
+    }
+
+    #[test]
+    fn details_without_a_sensible_wait_tell_none() {
+        let details = |details| Status {
+            code: 8,
+            message: String::new(),
+            details,
+        };
+        let read =
+            |status: Status| retry_delay(&STANDARD.encode(status.encode_to_vec()), Duration::ZERO);
+        let retry_info = |retry_delay| prost_types::Any {
+            type_url: RETRY_INFO.to_owned(),
+            value: RetryInfo { retry_delay }.encode_to_vec(),
+        };
+        let delay = |seconds, nanos| retry_info(Some(prost_types::Duration { seconds, nanos }));
+        assert_eq!(read(details(Vec::new())), Some(Duration::ZERO));
+        assert_eq!(read(details(vec![retry_info(None)])), Some(Duration::ZERO));
+        assert_eq!(read(details(vec![delay(-1, 0)])), None);
+        assert_eq!(read(details(vec![delay(0, -1)])), None);
+        for malformed in ["!", "A", "/w", "Gv8"] {
+            assert_eq!(retry_delay(malformed, Duration::ZERO), None, "{malformed}");
         }
     }
 }
