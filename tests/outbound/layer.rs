@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
 use http::{Request, Response};
 use http_body_util::Empty;
 use tokio::time::Instant;
@@ -98,6 +99,62 @@ async fn requests_without_a_host_have_one_key() {
         429
     );
     assert_eq!(upstream.received().len(), 1);
+}
+
+/// Whether a refusal of one request holds the other one back. A request is a URL, and a `Host`.
+async fn share_a_key(requests: [(&str, &str); 2]) -> bool {
+    let layer = OutboundLayer::new(limiter(Quota::per_second(100))).wait_up_to(SECOND);
+    let client = layer.layer(service_fn(|_: Request<Body>| async {
+        let response = Response::builder().status(429).header("retry-after", "20");
+        Ok::<_, Infallible>(response.body(Body::new()).expect("a response"))
+    }));
+    let mut is_sent = true;
+    for (url, host) in requests {
+        let request = Request::get(url).header("host", host).body(Body::new());
+        let response = client.clone().oneshot(request.expect("a request")).await;
+        let extensions = response.expect("an answer").into_parts().0.extensions;
+        is_sent = extensions.get::<Rejection>().is_none();
+    }
+    !is_sent
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_is_the_host_however_it_is_written() {
+    let spellings = [
+        ("a.example", "A.Example."),
+        ("a.example", "a.example:80"),
+        ("a.example:8080", "a.example.:443"),
+        ("a.example", "user:word@a.example:8080"),
+        ("192.0.2.1", "192.0.2.1:8080"),
+        ("[2001:db8::1]", "[2001:DB8::1]:8080"),
+        ("[2001:db8::1]:80", "user@[2001:db8::1]:8080"),
+    ];
+    let others = [
+        ("a.example", "b.example"),
+        ("a.example", "a.example.org"),
+        ("192.0.2.1:80", "192.0.2.2:80"),
+        ("[2001:db8::1]:8080", "[2001:db8::2]:8080"),
+        ("[2001:db8::1]", "[2001:db8::2]"),
+        ("user@a.example", "user@b.example"),
+    ];
+    let all = spellings.map(|pair| (pair, true)).into_iter();
+    for ((one, other), expected) in all.chain(others.map(|pair| (pair, false))) {
+        let [one_url, other_url] = [one, other].map(|host| format!("http://{host}/"));
+        for requests in [
+            [("/", one), ("/", other)],
+            [(&one_url, "c.example"), (&other_url, "d.example")],
+            [("/", one), (&other_url, "d.example")],
+        ] {
+            assert_eq!(share_a_key(requests).await, expected, "{requests:?}");
+        }
+    }
+    // What is no host is none.
+    for none in ["", ":8080", "a:b:c", "[2001:db8::1", "user@"] {
+        let requests = [("/", none), ("/", "")];
+        assert!(share_a_key(requests).await, "{none}");
+        let requests = [("/", none), ("/", "a.example")];
+        assert!(!share_a_key(requests).await, "{none}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,6 +303,46 @@ async fn a_layer_with_all_settings_observes_too() {
         .expect("a decision")
         .source();
     assert_eq!(source, Source::HeldBack);
+}
+
+/// A service behind a [`RateLimitLayer`], as its clients see it: the answer has crossed a network.
+#[tokio::test]
+async fn a_refusal_of_tollgate_by_grpc_holds_its_clients_back() {
+    let quota = Quota::new(1, 20 * SECOND);
+    let limit = RateLimitLayer::new(MemoryStore::new(), quota).key(key::global());
+    let limit = limit.headers(Headers::none()).grpc();
+    let app = Router::new().fallback(|| async {}).layer(limit);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a free port");
+    let url = format!(
+        "http://{}/a.B/C",
+        listener.local_addr().expect("an address")
+    );
+    tokio::spawn(async { axum::serve(listener, app).await });
+
+    let layer = OutboundLayer::new(limiter(Quota::per_second(100))).wait_up_to(SECOND);
+    let client = reqwest::Client::new();
+    let client = layer.layer(service_fn(move |request: Request<reqwest::Body>| {
+        let client = client.clone();
+        async move {
+            let response = client.execute(request.try_into()?).await;
+            response.map(Response::from)
+        }
+    }));
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        let request = Request::post(&url).header("content-type", "application/grpc");
+        let request = request.body(reqwest::Body::default()).expect("a request");
+        let response = client.clone().oneshot(request).await.expect("an answer");
+        let rejection = response.extensions().get::<Rejection>();
+        let held = rejection.map(|rejection| rejection.retry_after().expect("a wait"));
+        answers.push((response.headers().contains_key("grpc-status"), held));
+    }
+    assert_eq!(answers[..2], [(false, None), (true, None)]);
+    for (_, held) in &answers[2..] {
+        let held = held.expect("a request that was not sent");
+        assert!(held > 19 * SECOND && held <= 20 * SECOND, "{held:?}");
+    }
 }
 
 /// The channel of tonic and reqwest are services that the layer wraps.

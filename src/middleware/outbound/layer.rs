@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::header::HOST;
 use http::request::Parts;
+use http::uri::Authority;
 use tower_layer::Layer;
 
 use crate::key::{Key, KeyExtractor, from_fn};
@@ -58,8 +59,8 @@ impl OutboundLayer {
         Self::from(layer.wait_up_to(DEFAULT_WAIT))
     }
 
-    /// Sets the key of a request. The default is its host, without a port. Requests without one, as those of a
-    /// channel of tonic, have one key together.
+    /// Sets the key of a request. The default is its host, without a port and in lower case. Requests without one, as
+    /// those of a channel of tonic, have one key together.
     ///
     /// Choose what the upstream counts by, such as the token of the caller. [`key::from_fn`](crate::key::from_fn) reads
     /// it by a closure.
@@ -94,8 +95,11 @@ impl<S: CloneService> Layer<S> for OutboundLayer {
 
 /// Returns the host of a request as its key.
 fn host(parts: &Parts) -> Key {
-    let header = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
-    let of_header = || header.map(|host| host.split_once(':').map_or(host, |(host, _)| host));
-    let host = parts.uri.host().or_else(of_header);
+    let header = || Authority::try_from(parts.headers.get(HOST)?.as_bytes()).ok();
+    let authority = parts.uri.authority().cloned().or_else(header);
+    let host = authority.as_ref().map(Authority::host);
+    // A trailing dot says that the name is complete, and is no part of it.
+    let host = host.map(|host| host.strip_suffix('.').unwrap_or(host));
+    let host = host.filter(|host| !host.is_empty());
     host.map_or_else(Key::global, |host| Key::from(host.to_ascii_lowercase()))
 }
