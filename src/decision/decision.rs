@@ -65,6 +65,17 @@ struct Taken {
     is_settled: bool,
 }
 
+/// A level to settle, whose units were taken from the decision.
+#[derive(Clone, Copy)]
+pub(crate) struct TakenLevel {
+    /// The index of the level in the decision.
+    pub(crate) index: usize,
+    /// The units that it held.
+    pub(crate) held: u32,
+    /// The actual cost.
+    pub(crate) used: u32,
+}
+
 impl Decision {
     /// Creates the decision of a finished view, which holds the units that were charged.
     #[inline]
@@ -110,12 +121,12 @@ impl Decision {
         units
     }
 
-    /// Takes all units that a level holds, for its settlement. `None` if it was settled before.
-    pub(crate) fn take_all(&mut self, level: usize) -> Option<u32> {
-        let held = self.held_at(level);
-        let taken = self.taken_mut(level)?;
+    /// Takes all units that a level holds, for its settlement to `used`. `None` if it was settled before.
+    pub(crate) fn take_all(&mut self, index: usize, used: u32) -> Option<TakenLevel> {
+        let held = self.held_at(index);
+        let taken = self.taken_mut(index)?;
         let was_settled = mem::replace(&mut taken.is_settled, true);
-        (!was_settled).then_some(held)
+        (!was_settled).then_some(TakenLevel { index, held, used })
     }
 
     fn taken_mut(&mut self, level: usize) -> Option<&mut Taken> {
@@ -394,7 +405,7 @@ impl DecisionView {
 
     /// Returns a level by its index.
     #[inline(always)]
-    pub(super) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
+    pub(crate) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
         Some(LevelDecision {
             level: self.0.levels.get(index)?,
             answer: self.0.answers.get(index)?,

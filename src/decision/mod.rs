@@ -14,6 +14,7 @@ pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, GrantUse, Wait};
 pub use answers::Answers;
 pub(crate) use builder::DecisionBuilder;
+pub(crate) use decision::TakenLevel;
 pub use decision::{Decision, DecisionView};
 pub use holding::Holding;
 pub(crate) use holding::{HoldingNote, holder_for};

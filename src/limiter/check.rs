@@ -11,6 +11,7 @@ use super::hold_back::is_held_meanwhile;
 use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
 use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};
+use super::settle::settle_together;
 use super::wait::Wait;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
@@ -76,8 +77,8 @@ impl RateLimiter {
     /// [`check_n`](Self::check_n), and no level admits.
     ///
     /// The decision has [a part for each level](DecisionView::levels). The reported numbers belong to the
-    /// refusing quota with the longest wait, over all levels. Each limiter [refunds](Self::refund) and
-    /// [settles](Self::settle_level) its own level.
+    /// refusing quota with the longest wait, over all levels. [`settle_all`](Self::settle_all) settles all levels;
+    /// each limiter [refunds](Self::refund) and [settles](Self::settle_level) its own level.
     ///
     /// The store decides all levels in one atomic step. On Redis, that is one call. On a cluster, it is one call
     /// if the keys are in one slot. Else the slots are asked in turn. Each is charged, and refunded if a later
@@ -314,9 +315,11 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
 
 /// Gives all units of an admitted check back. If the store fails, they stay charged.
 pub(super) async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision) {
-    for (index, level) in levels.iter().enumerate() {
-        let _ = level.limiter.settle_at(decision, index, 0).await;
-    }
+    let taken = levels.iter().enumerate();
+    let taken =
+        taken.filter_map(|(index, level)| Some((level.limiter, decision.take_all(index, 0)?)));
+    let taken: Vec<_> = taken.collect();
+    let _ = settle_together(decision.view(), taken).await;
 }
 
 /// Returns whether the limiter of each level that failed waits for the store.

@@ -30,4 +30,5 @@ pub use in_flight::{Acquired, Permit};
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
 pub(crate) use pending_check::{CheckError, Checked, Limiters, PendingCheck};
+pub(crate) use settle::settle_together;
 pub(crate) use turn::Turn;

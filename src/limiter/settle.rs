@@ -1,8 +1,12 @@
 //! Refunds, and settlements after the actual cost is known.
 
+use std::sync::Arc;
+
 use super::limiter::RateLimiter;
-use crate::decision::{Decision, DecisionView, LevelDecision, Source};
+use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
+use crate::store::join_all;
 
 /// The number of attempts in which other callers took the room first, after which a settlement gives up.
 const MAX_LOST_RACES: u32 = 8;
@@ -16,7 +20,8 @@ impl RateLimiter {
     /// the key was reset, or because they have drained from [`Gcra`](crate::Algorithm::Gcra).
     ///
     /// With a decision on [several keys](Self::check_all), it refunds the level of this limiter: the first one of
-    /// this name that holds units. The other levels stay charged.
+    /// this name that holds units. The other levels stay charged: [`settle_all`](Self::settle_all) settles all of
+    /// them.
     ///
     /// # Errors
     ///
@@ -50,7 +55,7 @@ impl RateLimiter {
         // Before the request is sent: the store may refund the units and its reply may be lost.
         let units = decision.take(index, units);
         let held = decision.held_at(index);
-        self.give_back(level_at(decision, index), units, held).await
+        self.give_back(decision.level(index), units, held).await
     }
 
     /// Refunds units of a level, which still holds `held` units for later refunds.
@@ -119,8 +124,10 @@ impl RateLimiter {
     /// - if the longest window has passed since the decision, by the clock of the store;
     /// - if other callers take the room first in eight attempts.
     ///
-    /// With a decision on [several keys](Self::check_all), it settles the level of this limiter, as
-    /// [`settle_level`](Self::settle_level) does. **The other levels stay charged**: settle them first.
+    /// With a decision on [several keys](Self::check_all), it settles only the level of this limiter. **The other
+    /// levels stay charged**, and the decision is gone. Call [`settle_all`](Self::settle_all) to settle all levels,
+    /// or [`settle_level`](Self::settle_level) for each of them if they count different things. A settlement to 0
+    /// that leaves levels of the same cost charged is logged once.
     ///
     /// # Errors
     ///
@@ -145,10 +152,72 @@ impl RateLimiter {
     /// ```
     pub async fn settle(&self, decision: Decision, used: u32) -> Result<(), Error> {
         let mut decision = decision;
-        match self.level_of(&decision)? {
-            None => Ok(()),
-            Some(index) => self.settle_at(&mut decision, index, used).await,
+        if let (0, Some(own)) = (used, self.level_of(&decision)?) {
+            self.warn_of_charged_levels(&decision, own);
         }
+        self.settle_level(&mut decision, used).await
+    }
+
+    /// Adjusts the charge of each level of a decision to the actual cost, as [`settle`](Self::settle) does for one.
+    ///
+    /// Use it for a decision on [several keys](Self::check_all), such as the account and the address of a login:
+    /// a success settles both to 0. Call it on any limiter of the decision. `used` is the cost of **every** level
+    /// that was not settled before, whatever it had reserved. If levels count different things, such as requests
+    /// and tokens, call [`settle_level`](Self::settle_level) for each limiter instead.
+    ///
+    /// All levels are settled at the same time, also if one of them fails. Each is settled where it was charged:
+    ///
+    /// - Units from the [lease](Self::lease) of this limiter return to the lease, and those of another limiter to
+    ///   the store.
+    /// - A level that [fell back](crate::FailurePolicy::fall_back) is refunded in the fallback counts, which
+    ///   limiters of one store [share](crate::Store::parts).
+    /// - Slots [in flight](crate::Quota::in_flight) stay with their [permit](crate::Permit).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same cases as [`settle`](Self::settle). It names the limiters whose levels failed.
+    /// The others are settled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let account = RateLimiter::new(store.clone(), Quota::per_hour(5)).name("account");
+    /// let address = RateLimiter::new(store, Quota::per_minute(20)).name("address");
+    ///
+    /// let levels = [account.on("ada"), address.on("192.0.2.1")];
+    /// let decision = RateLimiter::check_all(levels).await?;
+    /// // The password was right, so the login is free.
+    /// account.settle_all(decision, 0).await?;
+    /// assert_eq!(account.peek("ada").await?.used(), 0);
+    /// assert_eq!(address.peek("192.0.2.1").await?.used(), 0);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn settle_all(&self, decision: Decision, used: u32) -> Result<(), Error> {
+        let mut decision = decision;
+        self.level_of(&decision)?;
+        let limiters: Vec<_> = decision
+            .levels()
+            .map(|level| self.of_level(level))
+            .collect();
+        let levels = limiters.iter().enumerate();
+        let levels =
+            levels.filter_map(|(index, limiter)| Some((limiter, decision.take_all(index, used)?)));
+        let levels: Vec<_> = levels.collect();
+        let outcomes = settle_together(decision.view(), levels.iter().copied()).await;
+        let failed = levels.iter().zip(outcomes);
+        let failed =
+            failed.filter_map(|((limiter, _), outcome)| Some((&limiter.name, outcome.err()?)));
+        let (names, errors): (Vec<_>, Vec<_>) = failed.unzip();
+        let Some(error) = errors.into_iter().next() else {
+            return Ok(());
+        };
+        let text = format!("failed to settle the levels {names:?}: {error}");
+        Err(Error::new(error.kind(), text).with_source(error))
     }
 
     /// Adjusts the charge of one level to its actual cost, as [`settle`](Self::settle) does.
@@ -182,37 +251,17 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn settle_level(&self, decision: &mut Decision, used: u32) -> Result<(), Error> {
-        match self.level_of(decision)? {
+        let index = self.level_of(decision)?;
+        match index.and_then(|index| decision.take_all(index, used)) {
             None => Ok(()),
-            Some(index) => self.settle_at(decision, index, used).await,
+            Some(taken) => self.settle_taken(decision.view(), taken).await,
         }
     }
 
-    /// Settles one level, which then holds nothing more.
-    pub(super) async fn settle_at(
-        &self,
-        decision: &mut Decision,
-        index: usize,
-        used: u32,
-    ) -> Result<(), Error> {
-        match decision.take_all(index) {
-            None => Ok(()),
-            Some(held) => {
-                let decision = decision.view();
-                self.settle_taken(decision, index, held, used).await
-            }
-        }
-    }
-
-    /// Settles one level, of which `held` units were taken from the decision.
-    pub(crate) async fn settle_taken(
-        &self,
-        decision: &DecisionView,
-        index: usize,
-        held: u32,
-        used: u32,
-    ) -> Result<(), Error> {
-        let Some(level) = decision.levels().nth(index) else {
+    /// Settles a level of this limiter, whose units were taken from the decision.
+    async fn settle_taken(&self, decision: &DecisionView, taken: TakenLevel) -> Result<(), Error> {
+        let TakenLevel { index, held, used } = taken;
+        let Some(level) = decision.level(index) else {
             return Ok(());
         };
         if used <= held {
@@ -269,6 +318,41 @@ impl RateLimiter {
         Ok(())
     }
 
+    /// Returns the limiter that settles a level: this one, or another one of the same store, without its lease.
+    fn of_level(&self, level: LevelDecision<'_>) -> Self {
+        let mut limiter = self.clone();
+        if let Some(other) = level.charged_key()
+            && other.limiter.name != self.id.name
+        {
+            limiter.name = level.limiter().into();
+            limiter.scope = Key::from(level.limiter());
+            limiter.id = other.limiter;
+            limiter.lease = None;
+            // It is no limiter of the program, which others are compared with.
+            limiter.first_check = Arc::new(true.into());
+        }
+        limiter
+    }
+
+    /// Warns once if a settlement of this limiter's level to 0 leaves levels of the same cost charged.
+    fn warn_of_charged_levels(&self, decision: &Decision, own: usize) {
+        let cost = decision.level(own).map(|level| level.cost());
+        let others = decision.levels().enumerate().filter(|(index, level)| {
+            *index != own
+                && Some(level.cost()) == cost
+                && level.counts_units()
+                && decision.held_at(*index) > 0
+        });
+        let others: Vec<_> = others.map(|(_, level)| level.limiter()).collect();
+        if !others.is_empty() && self.telemetry.settled_alone.first_time() {
+            tracing::warn!(target: "tollgate::diagnostics",
+                limiter = &*self.name,
+                "settled one level of a decision to 0, and the levels {others:?} stay charged: call `settle_all` to \
+                 settle all levels"
+            );
+        }
+    }
+
     /// Returns the index of the level of this limiter: of several, the first that holds units. `None` if the
     /// decision charged no key at all.
     ///
@@ -303,8 +387,14 @@ impl RateLimiter {
     }
 }
 
-fn level_at(decision: &Decision, index: usize) -> Option<LevelDecision<'_>> {
-    decision.levels().nth(index)
+/// Settles levels of a decision at the same time, each by its limiter. Returns the outcomes in the same order.
+pub(crate) async fn settle_together<'a>(
+    decision: &DecisionView,
+    levels: impl IntoIterator<Item = (&'a RateLimiter, TakenLevel)>,
+) -> Vec<Result<(), Error>> {
+    let levels = levels.into_iter();
+    let settling = levels.map(|(limiter, taken)| Box::pin(limiter.settle_taken(decision, taken)));
+    join_all(settling.collect()).await
 }
 
 /// Returns whether an earlier charge still counts: it has the same clock, and the longest window has not

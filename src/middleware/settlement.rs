@@ -11,9 +11,9 @@ use tokio::runtime::Handle;
 
 use super::config::LayerConfig;
 use super::level::Level;
-use crate::decision::{Decision, DecisionView};
+use crate::decision::{Decision, DecisionView, TakenLevel};
 use crate::error::{Error, ErrorKind};
-use crate::limiter::RateLimiter;
+use crate::limiter::{RateLimiter, settle_together};
 
 /// The levels of a layer that were left out of one check, by their indices in ascending order.
 ///
@@ -36,15 +36,8 @@ impl LeftOut {
 /// The actual cost of each checked level; `None` for a level that is not settled now.
 pub(super) type ActualCosts = SmallVec<[Option<u32>; 4]>;
 
-/// The settlement of one level.
-struct Settlement {
-    /// The index of the level in the layer.
-    level: usize,
-    /// Its index in the decision.
-    checked: usize,
-    held: u32,
-    used: u32,
-}
+/// The levels to settle, each with its index in the layer.
+type Settlements = SmallVec<[(usize, TakenLevel); 2]>;
 
 /// Settles levels of a decision in the background, except for those that were settled before.
 pub(super) fn settle(
@@ -53,29 +46,22 @@ pub(super) fn settle(
     left_out: &LeftOut,
     costs: &[Option<u32>],
 ) {
-    let mut settlements = SmallVec::new();
+    let mut settlements = Settlements::new();
     let levels = left_out.checked(config).zip(costs).enumerate();
     for (checked, ((index, level), used)) in levels {
         let Some(used) = *used else {
             continue;
         };
         let charged = decision.levels().nth(checked).map(|level| level.cost());
-        let (Some(cost), Some(held)) = (charged, decision.take_all(checked)) else {
+        let taken = decision.take_all(checked, used);
+        let (Some(cost), Some(taken)) = (charged, taken.filter(|taken| taken.held != used)) else {
             continue;
         };
-        if used == held {
-            continue;
-        }
         if cost == 0 {
             level.diagnostics.nothing_to_settle(&level.limiter.name);
             continue;
         }
-        settlements.push(Settlement {
-            level: index,
-            checked,
-            held,
-            used,
-        });
+        settlements.push((index, taken));
     }
     if !settlements.is_empty() {
         settle_in_background(config, decision.view().clone(), settlements);
@@ -144,26 +130,18 @@ fn shares_cost(index: usize, level: &Level) -> bool {
 fn settle_in_background(
     config: &Arc<LayerConfig>,
     decision: DecisionView,
-    settlements: SmallVec<[Settlement; 2]>,
+    settlements: Settlements,
 ) {
-    let levels: SmallVec<[usize; 4]> = settlements.iter().map(|one| one.level).collect();
+    let levels: SmallVec<[usize; 4]> = settlements.iter().map(|(level, _)| *level).collect();
     let task_config = Arc::clone(config);
     let mut task = Box::pin(async move {
-        for settlement in settlements {
-            let Some(level) = task_config.level(settlement.level) else {
-                continue;
-            };
-            let Settlement {
-                checked,
-                held,
-                used,
-                ..
-            } = settlement;
-            let result = level
-                .limiter
-                .settle_taken(&decision, checked, held, used)
-                .await;
-            level.diagnostics.settled(&level.limiter.name, &result);
+        let settlements = settlements.iter();
+        let levels =
+            settlements.filter_map(|(level, taken)| Some((task_config.level(*level)?, *taken)));
+        let settling = levels.clone().map(|(level, taken)| (&level.limiter, taken));
+        let outcomes = settle_together(&decision, settling).await;
+        for ((level, _), outcome) in levels.zip(&outcomes) {
+            level.diagnostics.settled(&level.limiter.name, outcome);
         }
     });
     // A store in memory is done after one poll, so it needs no task.

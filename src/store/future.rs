@@ -35,7 +35,7 @@ enum State<T> {
 }
 
 /// Waits for all of these futures at once. Returns their outcomes in the same order.
-pub(crate) async fn join_all<T>(pending: Vec<StoreFuture<T>>) -> Vec<Result<T, Error>> {
+pub(crate) async fn join_all<F: Future + Unpin>(pending: Vec<F>) -> Vec<F::Output> {
     let mut pending: Vec<_> = pending.into_iter().map(Ok).collect();
     poll_fn(|cx| {
         let mut are_ready = Poll::Ready(());

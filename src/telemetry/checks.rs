@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::busiest_refused::{MostRefused, RefusedKey};
 use super::events::Events;
+use super::line_limits::OnceFlag;
 use super::marked_keys::{Mark, MarkedKeys};
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
@@ -22,6 +23,8 @@ pub(crate) struct Telemetry {
     events: Events,
     marked_keys: MarkedKeys,
     most_refused: Option<MostRefused>,
+    /// Whether it was logged that a settlement has left other levels charged.
+    pub(crate) settled_alone: OnceFlag,
 }
 
 impl Telemetry {
@@ -32,6 +35,7 @@ impl Telemetry {
             events: Events::default(),
             marked_keys: MarkedKeys::default(),
             most_refused: tracked_keys.map(MostRefused::new),
+            settled_alone: OnceFlag::default(),
         }
     }
 

@@ -139,6 +139,46 @@ async fn a_refund_by_another_limiter_of_the_name_enters_none_of_its_grants() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_level_that_was_held_is_settled_by_any_limiter_of_its_decision() {
+    let server = RedisServer::start();
+    let store = store_on(&server);
+    let service = RateLimiter::new(store.clone(), Quota::new(10_000, WINDOW)).name("service");
+    let service = service.lease(LEASE);
+    let user = RateLimiter::new(store, Quota::new(100, WINDOW)).name("user");
+    let levels = |cost| [user.on("ada").cost(cost), service.on("all").cost(cost)];
+    let (mut leased, _) = until_leased(&service, "all", 10).await;
+    leased *= 10;
+    let mut sources = Vec::new();
+    for (by, cost, used) in [
+        (&user, 10, 0),
+        (&service, 10, 0),
+        (&user, 10, 4),
+        (&service, 10, 4),
+        (&user, 1, 3),
+    ] {
+        let decision = RateLimiter::check_all(levels(cost)).await.unwrap();
+        sources.extend(decision.levels().map(|level| level.source()).last());
+        by.settle_all(decision, used).await.unwrap();
+        leased += used;
+    }
+    // Some more than are held: of one grant or several, and of Redis.
+    let decision = RateLimiter::check_all(levels(80)).await.unwrap();
+    user.settle_all(decision, 1).await.unwrap();
+    assert_eq!(user.peek("ada").await.unwrap().used(), 11 + 1);
+    assert!(sources.contains(&Source::Lease), "{sources:?}");
+    assert_eq!(used_after_lease(&service, "all").await, leased + 1);
+    // After the end of its grant.
+    let (checks, _) = until_leased(&service, "bob", 10).await;
+    let levels = [user.on("bob").cost(10), service.on("bob").cost(10)];
+    let late = RateLimiter::check_all(levels).await.unwrap();
+    let before = used_after_lease(&service, "bob").await;
+    assert_eq!(before, (checks + 1) * 10);
+    user.settle_all(late, 3).await.unwrap();
+    let used = service.peek("bob").await.unwrap().used();
+    assert_eq!(used, checks * 10 + 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cost_above_what_is_held_asks_redis_for_the_difference() {
     let server = RedisServer::start();
     let limiter = limiter(&server, 1_000);

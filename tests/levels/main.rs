@@ -14,6 +14,7 @@ mod lost_groups;
 mod parity;
 #[cfg(feature = "redis")]
 mod redis;
+mod settling;
 mod slots;
 mod surface;
 mod threads;

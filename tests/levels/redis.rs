@@ -394,3 +394,73 @@ async fn a_store_that_learns_of_the_cluster_from_a_check_decides_that_check() {
     assert_eq!(tree.user.peek("ada").await.unwrap().used(), 1);
     assert_eq!(tree.tenant.peek("acme").await.unwrap().used(), 1);
 }
+
+/// The units of user, tenant and service.
+async fn used(tree: &Tree) -> [u32; 3] {
+    [
+        crate::used(&tree.user, "ada").await,
+        crate::used(&tree.tenant, "acme").await,
+        crate::used(&tree.service, Key::global()).await,
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_levels_are_settled_by_one_limiter_also_at_the_same_time() {
+    let server = RedisServer::start();
+    let tree = Arc::new(Tree::new(&store_on(&server), HOUR));
+    for _ in 0..40 {
+        let decision = tree.check("ada", "acme").await;
+        assert!(decision.is_allowed());
+        tree.tenant.settle_all(decision, 0).await.unwrap();
+    }
+    assert_eq!(used(&tree).await, [0, 0, 0]);
+    let settling = (0..15_u32).map(|number| {
+        let tree = Arc::clone(&tree);
+        tokio::spawn(async move {
+            let decision = tree.check("ada", "acme").await;
+            assert!(decision.is_allowed());
+            let limiters = [&tree.user, &tree.tenant, &tree.service];
+            let by = limiters[number as usize % 3];
+            by.settle_all(decision, number % 2).await.unwrap();
+        })
+    });
+    for settled in settling.collect::<Vec<_>>() {
+        settled.await.unwrap();
+    }
+    assert_eq!(used(&tree).await, [7, 7, 7]);
+    // More is charged at each level, as far as there is room.
+    let decision = tree.check("ada", "acme").await;
+    tree.user.settle_all(decision, 20).await.unwrap();
+    assert_eq!(used(&tree).await, [27, 20, 27]);
+}
+
+#[tokio::test]
+async fn all_levels_in_other_slots_of_a_cluster_are_settled() {
+    let server = RedisServer::start_cluster();
+    let store = store_on(&server).by_slot();
+    let tree = Tree::new(&store, HOUR);
+    for _ in 0..40 {
+        let decision = tree.check("ada", "acme").await;
+        assert!(decision.is_allowed());
+        tree.service.settle_all(decision, 0).await.unwrap();
+    }
+    let decision = tree.check("ada", "acme").await;
+    tree.service.settle_all(decision, 3).await.unwrap();
+    assert_eq!(used(&tree).await, [3, 3, 3]);
+}
+
+#[tokio::test]
+async fn levels_of_a_server_that_is_gone_are_named_in_one_error() {
+    let mut server = RedisServer::start();
+    let tree = Tree::new(&store_on(&server), HOUR);
+    let decision = tree.check("ada", "acme").await;
+    server.kill();
+    let error = tree.tenant.settle_all(decision, 0).await.unwrap_err();
+    let text = error.to_string();
+    let start = r#"failed to settle the levels ["user", "tenant", "service"]: "#;
+    assert!(text.starts_with(start), "{text}");
+    assert!(
+        error.kind() == tollgate::ErrorKind::Unavailable,
+        "{error:?}"
+    );
+}

@@ -1,4 +1,4 @@
-//! A login that counts failures by account and address in its handler.
+//! A login that counts failures by account and by address, in one check of its handler.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -12,7 +12,7 @@ use axum::http::{StatusCode, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing::post};
 use tollgate::key::{self, KeyExtractor};
-use tollgate::{FailurePolicy, Key, Quota, RateLimitLayer, RateLimiter, Rejection, Store};
+use tollgate::{FailurePolicy, Key, Quota, RateLimiter, Rejection, Store};
 
 #[derive(serde::Deserialize)]
 struct Login {
@@ -20,37 +20,50 @@ struct Login {
     password: String,
 }
 
+#[derive(Clone)]
+struct Limits {
+    account: RateLimiter,
+    address: RateLimiter,
+}
+
 async fn login(
-    State(by_account): State<RateLimiter>,
+    State(limits): State<Limits>,
     parts: Parts,
     Json(login): Json<Login>,
 ) -> Result<Response, Rejection> {
-    // Behind a proxy: `key::client_ip().behind(..)`, as in the layer.
+    // Behind a proxy: `key::client_ip().behind(..)`.
     let Ok(client) = key::peer_ip().extract(&parts) else {
         return Ok(StatusCode::INTERNAL_SERVER_ERROR.into_response());
     };
     // `Ada` and `ada ` are one account, so they are one key.
     let account = Key::from(login.account.trim().to_lowercase());
-    // 429 with its headers if it is refused, 503 if the store fails and the policy is `closed`.
-    let decision = by_account.check(account.and(&client)).await?.or_reject()?;
+    // Both keys are charged, or none.
+    let levels = [
+        limits.account.on(account.and(&client)),
+        limits.address.on(client),
+    ];
+    // 429 with its headers if one of them refuses, 503 if the store fails and the policy is `closed`.
+    let decision = RateLimiter::check_all(levels).await?.or_reject()?;
     if login.password != "hunter2" {
         return Ok(StatusCode::UNAUTHORIZED.into_response()); // stays charged
     }
-    // A successful login is free. If the refund fails, the attempt stays charged.
-    let _ = by_account.settle(decision, 0).await;
+    // A successful login is free, at both keys. If a refund fails, the attempt stays charged.
+    let _ = limits.account.settle_all(decision, 0).await;
     Ok("welcome".into_response())
 }
 
 fn app(store: impl Store + Clone) -> Router {
-    let by_address = RateLimitLayer::new(store.clone(), Quota::per_minute(20))
-        .name("login-address")
-        .settle(|_, head, _| u32::from(head.status.is_client_error())); // a 429 of the handler too
-    let by_account = RateLimiter::new(store, Quota::per_hour(5))
-        .name("login-account")
-        .on_failure(FailurePolicy::fall_back());
+    let limiter = |name: &str, quota: Quota| {
+        let limiter = RateLimiter::new(store.clone(), quota).name(name);
+        limiter.on_failure(FailurePolicy::fall_back())
+    };
+    let limits = Limits {
+        account: limiter("login-account", Quota::per_hour(5)),
+        address: limiter("login-address", Quota::per_minute(20)),
+    };
     Router::new()
-        .route("/login", post(login).layer(by_address))
-        .with_state(by_account)
+        .route("/login", post(login))
+        .with_state(limits)
 }
 // page: end
 
@@ -78,7 +91,8 @@ async fn failures_count_by_address_and_by_account_from_it() {
         "{wait}"
     );
     assert_eq!(attempt(2, "ada", "hunter2").await.status(), 200);
-    for account in 0..14 {
+    // The address was not charged for the refusal.
+    for account in 0..15 {
         let account = account.to_string();
         assert_eq!(attempt(1, &account, "guess").await.status(), 401);
     }
