@@ -30,7 +30,8 @@ use crate::quota::Quota;
 /// It dereferences to its [view](Self::view), which has the numbers. Clone the view to pass them on.
 ///
 /// With several quotas, the numbers belong to one of them: see [`DecisionView`]. A decision on several keys
-/// has one [level](DecisionView::levels) for each of them.
+/// has one [level](DecisionView::levels) for each of them, and
+/// [`RateLimiter::settle_all`](crate::RateLimiter::settle_all) settles all levels.
 ///
 /// # Examples
 ///

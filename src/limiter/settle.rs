@@ -347,8 +347,8 @@ impl RateLimiter {
         if !others.is_empty() && self.telemetry.settled_alone.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter = &*self.name,
-                "settled one level of a decision to 0, and the levels {others:?} stay charged: call `settle_all` to \
-                 settle all levels"
+                "a settlement of one level to 0 leaves the levels {others:?} charged: call `settle_all` to settle all \
+                 levels"
             );
         }
     }

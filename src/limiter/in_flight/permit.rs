@@ -63,7 +63,7 @@ impl Permit {
     }
 
     /// Gives the slots back, and returns the decision. [`RateLimiter::settle`](crate::RateLimiter::settle) takes it to charge
-    /// the rates the actual cost.
+    /// the rates the actual cost, and [`settle_all`](crate::RateLimiter::settle_all) for a permit of several keys.
     pub fn into_decision(self) -> Decision {
         self.decision
     }

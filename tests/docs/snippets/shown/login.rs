@@ -53,13 +53,13 @@ async fn login(
 }
 
 fn app(store: impl Store + Clone) -> Router {
-    let limiter = |name: &str, quota: Quota| {
-        let limiter = RateLimiter::new(store.clone(), quota).name(name);
-        limiter.on_failure(FailurePolicy::fall_back())
-    };
     let limits = Limits {
-        account: limiter("login-account", Quota::per_hour(5)),
-        address: limiter("login-address", Quota::per_minute(20)),
+        account: RateLimiter::new(store.clone(), Quota::per_hour(5))
+            .name("login-account")
+            .on_failure(FailurePolicy::fall_back()),
+        address: RateLimiter::new(store, Quota::per_minute(20))
+            .name("login-address")
+            .on_failure(FailurePolicy::fall_back()),
     };
     Router::new()
         .route("/login", post(login))
