@@ -252,29 +252,14 @@ impl Error {
         Self::new(ErrorKind::Misconfigured, text)
     }
 
-    /// Returns the error of a limiter with a lease and with slots.
-    pub(crate) fn slots_leased(limiter: &str, lease: Duration) -> Self {
-        let text = format!(
-            "limiter {limiter:?} has a lease and a quota in flight: remove the lease, or give the slots a limiter of their own"
-        );
-        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::slots_leased(lease))
-    }
-
-    /// Returns the error of a limiter with a lease and with a soft quota.
+    /// Returns the error of a limiter with a lease, of whose quotas some are not held in advance: `what` names them.
     #[cold]
-    pub(crate) fn soft_leased(limiter: &str, lease: Duration) -> Self {
+    pub(crate) fn not_leased(limiter: &str, what: &str, lease: Duration) -> Self {
         let text = format!(
-            "limiter {limiter:?} has a lease and a soft quota: remove the lease, or give the soft quota a limiter of its own"
+            "limiter {limiter:?} has a lease, and {what} are not held in advance: remove the lease, or the {what}, or \
+             give each a limiter of its own"
         );
-        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::soft_leased(lease))
-    }
-
-    /// Returns the error of a limiter with a lease and with shares.
-    pub(crate) fn shares_leased(limiter: &str, lease: Duration) -> Self {
-        let text = format!(
-            "limiter {limiter:?} has a lease and a quota with shares: remove the lease, or the shares"
-        );
-        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::shares_leased(lease))
+        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::not_leased(what, lease))
     }
 
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
@@ -419,24 +404,10 @@ impl ConfigError {
         }
     }
 
-    pub(crate) fn slots_leased(lease: Duration) -> Self {
+    pub(crate) fn not_leased(what: &str, lease: Duration) -> Self {
         Self {
             kind: ConfigErrorKind::Lease,
-            text: format!("invalid lease {lease:?}: slots in flight are not held in advance"),
-        }
-    }
-
-    pub(crate) fn soft_leased(lease: Duration) -> Self {
-        Self {
-            kind: ConfigErrorKind::Lease,
-            text: format!("invalid lease {lease:?}: units of a soft quota are not held in advance"),
-        }
-    }
-
-    pub(crate) fn shares_leased(lease: Duration) -> Self {
-        Self {
-            kind: ConfigErrorKind::Lease,
-            text: format!("invalid lease {lease:?}: units of shares are not held in advance"),
+            text: format!("invalid lease {lease:?}: {what} are not held in advance"),
         }
     }
 

@@ -294,17 +294,9 @@ impl RateLimiter {
     /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
     /// [in flight](Quota::in_flight), is [soft](Quota::soft) or has [shares](Quota::shares).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
-        if self.quotas.min_slots().is_some() && !lease.is_zero() {
-            return Err(ConfigError::slots_leased(lease));
-        }
-        if self.quotas.has_soft() && !lease.is_zero() {
-            return Err(ConfigError::soft_leased(lease));
-        }
-        if self.quotas.have_shares() && !lease.is_zero() {
-            return Err(ConfigError::shares_leased(lease));
-        }
-        match self.quotas.longest_lease() {
-            Some(longest) if lease > longest => Err(ConfigError::lease(lease, longest)),
+        match (self.quotas.not_leased(), self.quotas.longest_lease()) {
+            (Some(what), _) if !lease.is_zero() => Err(ConfigError::not_leased(what, lease)),
+            (_, Some(longest)) if lease > longest => Err(ConfigError::lease(lease, longest)),
             _ => Ok(self.lease(lease)),
         }
     }

@@ -756,16 +756,8 @@ fn is_asked(
     has_failed: bool,
     is_within_limits: bool,
 ) -> Result<bool, Error> {
-    if let Some(lease) = &limiter.lease {
-        if quotas.min_slots().is_some() {
-            return Err(Error::slots_leased(&limiter.name, lease.duration()));
-        }
-        if quotas.has_soft() {
-            return Err(Error::soft_leased(&limiter.name, lease.duration()));
-        }
-        if quotas.have_shares() {
-            return Err(Error::shares_leased(&limiter.name, lease.duration()));
-        }
+    if let (Some(lease), Some(what)) = (&limiter.lease, quotas.not_leased()) {
+        return Err(Error::not_leased(&limiter.name, what, lease.duration()));
     }
     if let Some(limit) = quotas.min_slots() {
         match slots {

@@ -128,6 +128,17 @@ impl Quotas {
         self.iter().any(|quota| !quota.share_list().is_none())
     }
 
+    /// Names what of these quotas is not held in advance, so that they have no lease.
+    pub(crate) fn not_leased(&self) -> Option<&'static str> {
+        let all = [
+            (self.min_slots().is_some(), "slots in flight"),
+            (self.has_soft(), "soft quotas"),
+            (self.have_shares(), "shares"),
+        ];
+        let mut there = all.into_iter().filter(|(is_there, _)| *is_there);
+        there.next().map(|(_, what)| what)
+    }
+
     /// Returns the share that asks for slots, if a quota in flight has it.
     pub(crate) fn share_of_slots(&self) -> Option<ShareId> {
         let mut in_flight = self.iter().filter(|quota| quota.is_in_flight());
