@@ -52,7 +52,8 @@ pub enum ErrorKind {
     /// The cost is above the limit of a quota, so no wait helps. The store was not asked.
     CostExceedsLimit,
     /// The cost is above the most units that the algorithm charges at once: 100 000 for
-    /// [`SlidingLog`](crate::Algorithm::SlidingLog) and [`SortedSetLog`](crate::Algorithm::SortedSetLog).
+    /// [`SlidingLog`](crate::Algorithm::SlidingLog) and [`SortedSetLog`](crate::Algorithm::SortedSetLog). A
+    /// [soft](crate::Quota::soft) quota does not count such a check, and causes no error.
     CostTooLarge,
     /// The store did not answer within the deadline. The check may or may not have been charged.
     Timeout,

@@ -366,7 +366,7 @@ impl QuotaAnswer {
     }
 
     /// Creates the answer of a [soft](Quota::soft) quota that has no room for the check: it admits the check and is not
-    /// charged.
+    /// charged. A cost above 100 000 never has room in a log.
     ///
     /// `used` is the number of units that count now, and `reset_after` the time until there are fewer, as in
     /// [`refused`](Self::refused).

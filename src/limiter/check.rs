@@ -44,8 +44,8 @@ impl RateLimiter {
     /// - of kind [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if the cost is above the limit of
     ///   a quota, so that no wait helps;
     /// - of kind [`CostTooLarge`](crate::ErrorKind::CostTooLarge) if the cost is above 100 000 and a quota
-    ///   counts with a log ([`SlidingLog`](crate::Algorithm::SlidingLog), the default, or
-    ///   [`SortedSetLog`](crate::Algorithm::SortedSetLog));
+    ///   that is not [soft](crate::Quota::soft) counts with a log ([`SlidingLog`](crate::Algorithm::SlidingLog), the
+    ///   default, or [`SortedSetLog`](crate::Algorithm::SortedSetLog));
     /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();

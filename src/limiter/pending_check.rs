@@ -768,15 +768,16 @@ fn is_asked(
             _ => {}
         }
     }
-    let max_cost = quotas.max_cost();
+    let is_too_large =
+        |quota: &Quota| !quota.is_soft() && cost > quota.algorithm().facts().max_cost;
     match quotas.min_limit() {
         None => Ok(has_failed),
         Some(limit) if cost > limit && is_within_limits => {
             Err(Error::cost_exceeds_limit(cost, limit))
         }
         // A refusal would tell a wait, but to wait does not help.
-        Some(limit) if cost <= limit && cost > max_cost && !has_failed => {
-            Err(Error::cost_too_large(cost, max_cost))
+        Some(limit) if cost <= limit && !has_failed && quotas.iter().any(is_too_large) => {
+            Err(Error::cost_too_large(cost, quotas.max_cost()))
         }
         Some(_) => Ok(true),
     }

@@ -352,6 +352,9 @@ impl Quota {
     /// Otherwise it is not, and the decision [is exceeded](crate::DecisionView::is_exceeded). So its count is what it would be
     /// if the quota refused. Each soft quota has a count of its own, which no other quota shares.
     ///
+    /// A log charges at most 100 000 units at once. A soft quota that counts with a log does not count a check of more, and is
+    /// exceeded by it.
+    ///
     /// A soft quota never adds a `Retry-After`, and no other quota depends on it. The numbers of a decision and its headers
     /// belong to the quotas that refuse, unless all are soft. A limiter with a soft quota has no [lease](crate::RateLimiter::lease).
     ///
@@ -391,6 +394,12 @@ impl Quota {
     #[inline]
     pub const fn is_soft(&self) -> bool {
         self.soft > 0
+    }
+
+    /// Returns whether the quota admits a check of this cost without counting it. A soft log charges as few units at once as
+    /// any log.
+    pub(crate) fn leaves_out(&self, cost: u32) -> bool {
+        self.is_soft() && cost > self.algorithm.facts().max_cost
     }
 
     /// Marks decisions as [warned](crate::DecisionView::is_warned) once `percent` of the limit are used, from 1 to 100.

@@ -256,9 +256,13 @@ impl Counters {
     fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (SmallVec<[Verdict; 2]>, Row) {
         self.remove_dead(now);
         let mut row = self.row();
-        let quotas = check.quotas.iter();
-        let verdicts =
-            quotas.map(|quota| self.evaluate(quota, check.cost, check.holding, now, &mut row));
+        let verdicts = check.quotas.iter().map(|quota| {
+            let mut verdict = self.evaluate(quota, check.cost, check.holding, now, &mut row);
+            if quota.leaves_out(check.cost) {
+                verdict.wait = Wait::Never;
+            }
+            verdict
+        });
         (verdicts.collect(), row)
     }
 

@@ -980,6 +980,17 @@ fn a_log_of_single_units_is_decided_alike() {
 }
 
 #[test]
+fn costs_around_the_most_that_a_soft_log_charges_at_once_are_decided_alike() {
+    let hard = Quota::new(20_000_000, 10 * SECOND).with_algorithm(Algorithm::SlidingBuckets(10));
+    let soft = |limit| Quota::new(limit, 10 * SECOND).soft();
+    let plans = [
+        vec![hard.clone(), soft(500_000)],
+        vec![hard, soft(u32::MAX), soft(300_000)],
+    ];
+    assert!(long_history_is_decided_alike(&plans, 99_998..100_003) > 1_000_000);
+}
+
+#[test]
 fn several_logs_of_a_key_are_decided_alike() {
     let short = Quota::new(40, SECOND / 2);
     let long = Quota::new(128, 2 * SECOND);

@@ -92,6 +92,91 @@ async fn a_cost_above_the_limit_of_a_soft_quota_is_admitted() {
 }
 
 #[tokio::test]
+async fn a_soft_log_does_not_count_a_cost_above_what_a_log_charges_at_once() {
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        for limit in [500_000, u32::MAX] {
+            for store in stores(&server) {
+                let hard = per_hour(1_000_000, Algorithm::SlidingBuckets(60));
+                let quotas = [hard, per_hour(limit, algorithm).soft()];
+                let limiter = RateLimiter::new(store, quotas).name(format!("{algorithm} {limit}"));
+                let mut used = [0, 0];
+                for (cost, exceeded) in [(150_000, true), (100_000, false), (100_001, true)] {
+                    let decision = limiter.check_n("ada", cost).await.unwrap();
+                    used[0] += cost;
+                    used[1] += if exceeded { 0 } else { cost };
+                    let context = format!("{cost}: {decision:?}");
+                    assert_eq!(decision.is_exceeded(), exceeded, "{context}");
+                    assert!(decision.is_allowed(), "{context}");
+                    assert_eq!(decision.used(), used[0], "{context}");
+                    assert_eq!(used_of_soft(&decision), [used[1]], "{context}");
+                }
+                // What was not charged to the soft log does not return there.
+                let mut charged = limiter.check_n("ada", 150_000).await.unwrap();
+                limiter.refund(&mut charged, 30_000).await.unwrap();
+                let left = limiter.peek("ada").await.unwrap();
+                let total = used[0] + 120_000;
+                assert_eq!((left.used(), used_of_soft(&left)), (total, vec![used[1]]));
+                limiter.settle(charged, 0).await.unwrap();
+                let left = limiter.peek("ada").await.unwrap();
+                assert_eq!((left.used(), used_of_soft(&left)), (used[0], vec![used[1]]));
+                limiter.reset("ada").await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_quotas_that_refuse_make_a_cost_too_large() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let log = Quota::per_hour(1_000_000);
+        let alone = RateLimiter::new(Arc::clone(&store), log.clone().soft()).name("alone");
+        let mut decision = alone.check_n("ada", u32::MAX).await.unwrap();
+        assert!(decision.is_allowed() && decision.is_exceeded());
+        alone.refund(&mut decision, u32::MAX).await.unwrap();
+        assert_eq!(alone.peek("ada").await.unwrap().used(), 0);
+        let both = RateLimiter::new(store, [log.clone(), log.soft()]);
+        let error = both.check_n("ada", 100_001).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::CostTooLarge);
+    }
+}
+
+#[tokio::test]
+async fn levels_and_checks_of_one_call_leave_a_large_cost_out_of_their_soft_logs() {
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        for store in stores(&server) {
+            let quotas = [
+                per_hour(1_000_000, Algorithm::Gcra),
+                per_hour(400_000, algorithm).soft(),
+            ];
+            let named = |name| {
+                let limiter = RateLimiter::new(Arc::clone(&store), quotas.clone());
+                limiter.name(format!("{name} {algorithm}"))
+            };
+            let (user, tenant) = (named("user"), named("tenant"));
+            let check = |user_key: &'static str, cost| {
+                RateLimiter::check_all([user.on(user_key).cost(cost), tenant.on("acme").cost(cost)])
+            };
+            // The first call is under way while the others wait for the next one.
+            let checks = ["ada", "bob", "ada", "bob", "ada"].map(|key| check(key, 150_000));
+            let decisions = futures_util::future::join_all(checks).await;
+            for decision in decisions.into_iter().map(Result::unwrap) {
+                assert!(
+                    decision.is_allowed() && decision.is_exceeded(),
+                    "{decision:?}"
+                );
+                assert_eq!(used_of_soft(&decision), [0, 0]);
+            }
+            let counted = check("ada", 100_000).await.unwrap();
+            assert_eq!(used_of_soft(&counted), [100_000, 100_000]);
+            assert!(!check("ada", 200_000).await.unwrap().is_allowed());
+        }
+    }
+}
+
+#[tokio::test]
 async fn soft_buckets_of_one_length_are_counted_apart_if_their_windows_differ() {
     let server = RedisServer::start();
     let buckets = |window, count| {

@@ -109,8 +109,11 @@ pub(super) struct ScriptLevel {
     pub(super) check: usize,
     /// Which count of the call.
     pub(super) count: usize,
-    pub(super) cost: u32,
+    pub(super) cost: u64,
 }
+
+/// A cost above every limit: the script charges nothing, and replies that it has no room.
+const NEVER_FITS: u64 = 1 << 32;
 
 /// Marks the number of a key that is not read first.
 const APART: u64 = 1 << 32;
@@ -137,6 +140,7 @@ impl<'a> CallPlan<'a> {
                         continue;
                     };
                     let (name, is_apart) = (facts.name, facts.is_apart());
+                    let leaves_out = facts.quotas().any(|quota| quota.leaves_out(check.cost));
                     let mut new_key = || {
                         let keys = if is_apart { &mut apart } else { &mut plan.keys };
                         keys.push((check.counted_key(), name));
@@ -155,8 +159,11 @@ impl<'a> CallPlan<'a> {
                         check: check_index,
                         count,
                         cost: match name.value {
-                            Value::InFlight => check.holding.map_or(0, |holding| holding.wanted),
-                            _ => check.cost,
+                            Value::InFlight => {
+                                check.holding.map_or(0, |holding| holding.wanted.into())
+                            }
+                            _ if leaves_out => NEVER_FITS,
+                            _ => check.cost.into(),
                         },
                     });
                 }

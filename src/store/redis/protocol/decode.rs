@@ -100,11 +100,11 @@ struct CountReply {
 }
 
 /// Returns the units that a check of this cost has charged.
-fn units(cost: u32, extra: u32) -> u64 {
+fn units(cost: u64, extra: u32) -> u64 {
     if cost == 0 {
         0
     } else {
-        u64::from(cost) + u64::from(extra)
+        cost + u64::from(extra)
     }
 }
 
@@ -133,7 +133,7 @@ impl<'r> ReplyReader<'r, '_> {
         if entry.more() > 0 {
             // The number of charged units stands in place of the number of admitted checks.
             let cost = group.levels.first().map_or(0, |level| level.cost);
-            extra = u32::try_from(admitted.saturating_sub(cost.into())).unwrap_or(u32::MAX);
+            extra = u32::try_from(admitted.saturating_sub(cost)).unwrap_or(u32::MAX);
             admitted = admitted.min(1);
         }
         let count = u64::from(entry.count);
@@ -316,10 +316,10 @@ impl<'r> ReplyReader<'r, '_> {
     fn refused(
         &mut self,
         count: &Count<'_>,
-        cost: u32,
+        cost: u64,
     ) -> Result<SmallVec<[QuotaAnswer; 1]>, Error> {
         if count.value == Value::Row {
-            let time = self.time;
+            let (time, cost) = (self.time, u32::try_from(cost).unwrap_or(u32::MAX));
             let counters = self.counters(count)?.into_iter().zip(count.quotas());
             let answers = counters.map(|(mut counter, quota)| {
                 let verdict = counter.evaluate(QuotaCheck::new(quota, cost, time));

@@ -75,7 +75,7 @@ fn pack_plan(plan: &CallPlan<'_>, clock: &ServerClock, out: &mut impl Write) -> 
         pack_numbers(head, out)?;
         for level in &group.levels {
             let list = plan.counts.get(level.count).map_or(0, |(place, _)| *place);
-            pack_numbers([list, level.cost.into()], out)?;
+            pack_numbers([list, level.cost], out)?;
         }
         let keys = plan.numbers_of(group).iter().copied();
         pack_numbers(keys.take(group.named_keys()), out)?;
@@ -353,6 +353,19 @@ mod tests {
         let expected = "p:v3:{l,a}:log:soft:1000000 1 13 1 log 0 0 3000 1 sliding_log 5 1000000 l \
             0 10 1 1 0 1 0 3 2 1";
         assert_eq!(words(&[(&[("l", "a", &alone, 2)], 1)]), expected);
+    }
+
+    #[test]
+    fn a_soft_log_is_asked_with_a_cost_that_never_fits_if_the_cost_is_too_large_for_a_log() {
+        let hard = Quota::per_second(900_000).with_algorithm(Algorithm::SlidingBuckets(1));
+        let soft = Quota::per_second(u32::MAX).soft();
+        let quotas = Quotas::from([hard, soft]);
+        let words = |cost| words(&[(&[("l", "a", &quotas, cost)], 1)]);
+        for (cost, of_soft) in [(100_000, 100_000), (100_001, 1_u64 << 32)] {
+            let words = words(cost);
+            let levels = format!("0 13 1 1 0 2 0 3 {of_soft} 13 {cost} 1 2");
+            assert!(words.ends_with(&levels), "{words}");
+        }
     }
 
     fn holding(sequence: u64, wanted: u32) -> Holding {
