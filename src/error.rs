@@ -229,18 +229,16 @@ impl Error {
             && matches!(kind, Some(ConfigErrorKind::Levels | ConfigErrorKind::Lease))
     }
 
-    pub(crate) fn cost_exceeds_limit(cost: u32, limit: u32) -> Self {
-        Self::new(
-            ErrorKind::CostExceedsLimit,
-            format!(
-                "a cost of {cost} never passes a limit of {limit}: lower the cost or raise the limit"
-            ),
-        )
+    /// `bound` names the limit, or the bound of a share.
+    pub(crate) fn cost_exceeds_limit(cost: u32, bound: &str) -> Self {
+        let text =
+            format!("a cost of {cost} never passes a {bound}: lower the cost or change the quota");
+        Self::new(ErrorKind::CostExceedsLimit, text)
     }
 
-    pub(crate) fn slots_exceed_limit(slots: u32, limit: u32) -> Self {
+    pub(crate) fn slots_exceed_limit(slots: u32, bound: &str) -> Self {
         let text = format!(
-            "{slots} slots never pass a limit of {limit} in flight: take fewer slots or raise the limit"
+            "{slots} slots in flight never pass a {bound}: take fewer slots or change the quota"
         );
         Self::new(ErrorKind::CostExceedsLimit, text)
     }
@@ -253,7 +251,7 @@ impl Error {
         Self::new(ErrorKind::Misconfigured, text)
     }
 
-    /// Returns the error of a limiter with a lease, of whose quotas some are not held in advance: `what` names them.
+    /// Returns the error of a limiter with a lease and with quotas that are not held in advance, which `what` names.
     #[cold]
     pub(crate) fn not_leased(limiter: &str, what: &str, lease: Duration) -> Self {
         let text = format!(

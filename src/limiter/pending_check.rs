@@ -763,7 +763,7 @@ fn is_asked(
         match slots {
             None if cost > 0 => return Err(Error::holds_nothing(&limiter.name)),
             Some(slots) if slots > limit && is_within_limits => {
-                return Err(Error::slots_exceed_limit(slots, limit));
+                return Err(Error::slots_exceed_limit(slots, &quotas.lowest_bound(true)));
             }
             _ => {}
         }
@@ -773,7 +773,7 @@ fn is_asked(
     match quotas.min_limit() {
         None => Ok(has_failed),
         Some(limit) if cost > limit && is_within_limits => {
-            Err(Error::cost_exceeds_limit(cost, limit))
+            Err(Error::cost_exceeds_limit(cost, &quotas.lowest_bound(false)))
         }
         // A refusal would tell a wait, but to wait does not help.
         Some(limit) if cost <= limit && !has_failed && quotas.iter().any(is_too_large) => {

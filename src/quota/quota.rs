@@ -598,8 +598,18 @@ impl Quota {
     }
 
     /// Returns the highest cost that the share that asks can ever be admitted with.
-    pub(super) fn ceiling(&self) -> u32 {
+    pub(crate) fn ceiling(&self) -> u32 {
         self.shares.ceiling(self.limit)
+    }
+
+    /// Names the highest cost that is ever admitted: the limit, or what its shares leave of it to the check.
+    pub(crate) fn bound(&self) -> String {
+        let most = self.ceiling();
+        match self.asking_share() {
+            _ if most == self.limit => format!("limit of {most}"),
+            Some(share) => format!("bound of {most} for share {share:?}"),
+            None => format!("bound of {most} for requests without a share"),
+        }
     }
 
     /// Sets for how long processes may hold units of this quota before they use them.

@@ -243,6 +243,15 @@ impl Quotas {
         self.0.min_limit
     }
 
+    /// Names the lowest bound of a rate, or of slots, for an error.
+    #[cold]
+    pub(crate) fn lowest_bound(&self, is_in_flight: bool) -> String {
+        let is_such = |quota: &&Quota| quota.is_in_flight() == is_in_flight && !quota.is_soft();
+        let bounding = self.iter().filter(is_such);
+        let lowest = bounding.min_by_key(|quota| quota.ceiling());
+        lowest.map(Quota::bound).unwrap_or_default()
+    }
+
     /// Returns the highest cost that all algorithms accept.
     #[inline]
     pub(crate) fn max_cost(&self) -> u32 {

@@ -94,10 +94,12 @@ impl LevelDiagnostics {
     fn never_admitted(&self, limiter: &str, decision: &DecisionView) {
         let (cost, limit) = (decision.cost(), decision.limit());
         if limit > 0 && self.cost_above_limit.first_time() {
+            let quota = decision.reported();
+            let bound = quota.map_or_else(String::new, |quota| quota.quota().bound());
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "a request costs {cost}, more than its limit of {limit}, and is never admitted: raise the limit or \
-                 lower the cost"
+                "a request costs {cost}, more than its {bound}, and is never admitted: change the quota or lower \
+                 the cost"
             );
         }
         // A limit of 0 may be meant, as for a plan that has ended.

@@ -5,7 +5,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::rejection::{Rejection, RejectionReason};
-use super::text::message;
+use super::text::{above_share, message};
 use crate::middleware::headers::{violated_policies, whole_seconds};
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -156,11 +156,11 @@ fn detail(rejection: &Rejection) -> String {
             let seconds = whole_seconds(wait).max(1);
             format!("The same request can be satisfied in {seconds} s.")
         }
-        (RejectionReason::Refused(_), None) => {
+        (RejectionReason::Refused(decision), None) if above_share(decision).is_none() => {
             "The request asks for more than the quota ever allows: waiting does not help."
                 .to_owned()
         }
-        (RejectionReason::Failed(_) | RejectionReason::NoKey(_), _) => message(rejection),
+        _ => message(rejection),
     }
 }
 

@@ -5,6 +5,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::rejection::{Rejection, RejectionReason};
+use crate::decision::DecisionView;
 use crate::error::ErrorKind;
 
 /// The number of headers of a rejection, including those that the server adds.
@@ -35,10 +36,23 @@ pub(super) fn message(rejection: &Rejection) -> String {
     String::from_utf8_lossy(line(rejection).trim_ascii_end()).into_owned()
 }
 
+/// Says that the cost is above what shares leave of the limit, which no header shows. `None` of any other refusal.
+pub(super) fn above_share(decision: &DecisionView) -> Option<String> {
+    let refusing = decision
+        .reported()
+        .filter(|quota| quota.retry_after().is_none())?;
+    let (cost, quota) = (refusing.cost(), refusing.quota());
+    let is_above = cost > quota.ceiling() && quota.ceiling() < quota.limit();
+    is_above.then(|| format!("the request costs {cost}, more than its {}", quota.bound()))
+}
+
 /// Returns the text with a line break. It contains no internals of the server.
 fn line(rejection: &Rejection) -> Bytes {
     match rejection.reason() {
-        RejectionReason::Refused(_) => Bytes::from_static(b"rate limit exceeded\n"),
+        RejectionReason::Refused(decision) => match above_share(decision) {
+            Some(text) => format!("{text}\n").into(),
+            None => Bytes::from_static(b"rate limit exceeded\n"),
+        },
         RejectionReason::NoKey(error) if rejection.status() == StatusCode::BAD_REQUEST => {
             format!("cannot identify the client: {error}\n").into()
         }
