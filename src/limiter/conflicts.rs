@@ -14,6 +14,7 @@ const MAX_LIMITERS: usize = 1_000;
 #[derive(Clone, Debug)]
 pub(super) struct LimiterInUse {
     pub(super) id: LimiterId,
+    pub(super) is_unnamed: bool,
     pub(super) quotas: Quotas,
     /// The type of the extractor of its key. `None` without HTTP.
     pub(super) key_type: Option<&'static str>,
@@ -33,33 +34,35 @@ pub(super) fn warn_of_conflict(name: &str, limiter: &LimiterInUse, owner: Owner)
     let mut limiters = LIMITERS.lock().unwrap_or_else(PoisonError::into_inner);
     let conflict = limiters.add(limiter.clone(), owner);
     drop(limiters);
-    match conflict {
-        None => {}
+    let problem = match conflict {
+        None => return,
         Some(Conflict::Quotas(other)) => {
             let quotas = &limiter.quotas;
-            tracing::warn!(target: "tollgate::diagnostics",
-                limiter = name,
+            format!(
                 "two limiters of this name and store have different quotas, \"{other}\" and \"{quotas}\": they share \
                  the counts of each key; give each limiter its own name, or use one limiter with `quotas_for` or \
                  `LevelCheck::quotas`"
-            );
+            )
         }
         Some(Conflict::Keys) => {
-            tracing::warn!(target: "tollgate::diagnostics",
-                limiter = name,
-                "two limiters of this name and store have keys of different kinds: they share a count where keys \
-                 are equal; give each limiter its own name"
-            );
+            "two limiters of this name and store have keys of different kinds: they share a count \
+             where keys are equal; give each limiter its own name"
+                .to_owned()
         }
         Some(Conflict::Leases(other)) => {
             let [one, other] = [other, limiter.lease].map(text);
-            tracing::warn!(target: "tollgate::diagnostics",
-                limiter = name,
+            format!(
                 "two limiters of this name have different leases, {one} and {other}: they count apart, so a client \
                  may use its limit twice; give both the same lease"
-            );
+            )
         }
-    }
+        Some(Conflict::Unnamed) => {
+            "two limiters of this store have no name and the same quotas: they share the counts \
+             of each key; give each limiter its own name, or use clones of one limiter"
+                .to_owned()
+        }
+    };
+    tracing::warn!(target: "tollgate::diagnostics", limiter = name, "{problem}");
 }
 
 fn text(lease: Duration) -> String {
@@ -76,6 +79,8 @@ enum Conflict {
     Quotas(Quotas),
     Keys,
     Leases(Duration),
+    /// There is no difference, but also no name that says that they belong together.
+    Unnamed,
 }
 
 /// The limiters that exist.
@@ -95,10 +100,9 @@ impl Limiters {
     /// Adds a limiter. Returns its conflict with another one, the first time that its name has a conflict of this
     /// kind.
     fn add(&mut self, limiter: LimiterInUse, owner: Owner) -> Option<Conflict> {
-        let is_same = |(known, other): &(LimiterInUse, Owner)| {
-            known.equals(&limiter) && std::ptr::addr_eq(other.as_ptr(), owner.as_ptr())
-        };
-        if self.known.iter().any(is_same) {
+        let is_owner = |other: &Owner| std::ptr::addr_eq(other.as_ptr(), owner.as_ptr());
+        let mut known = self.known.iter();
+        if known.any(|(known, other)| known.equals(&limiter) && is_owner(other)) {
             return None;
         }
         if self.known.len() >= MAX_LIMITERS {
@@ -108,7 +112,11 @@ impl Limiters {
             .known
             .iter()
             .filter(|(known, owner)| known.id == limiter.id && owner.strong_count() > 0);
-        let conflict = alive.find_map(|(known, _)| known.conflict_with(&limiter));
+        let conflict = alive.find_map(|(known, other)| {
+            let are_unnamed = limiter.is_unnamed && !is_owner(other);
+            let unnamed = are_unnamed.then_some(Conflict::Unnamed);
+            known.conflict_with(&limiter).or(unnamed)
+        });
         let id = limiter.id;
         if self.known.len() < MAX_LIMITERS {
             self.known.push((limiter, owner));
@@ -159,6 +167,7 @@ mod tests {
                 name: Key::from(name).fingerprint(),
                 store,
             },
+            is_unnamed: false,
             quotas: Quota::per_minute(9).into(),
             key_type: None,
             lease: Duration::ZERO,

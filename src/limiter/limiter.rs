@@ -86,6 +86,9 @@ const DEFAULT_NAME: &str = "default";
 impl RateLimiter {
     /// Creates a limiter with the name `default`.
     ///
+    /// Two limiters of one store that keep this name share their counts. If they are not clones of one limiter, a warning
+    /// says so.
+    ///
     /// `quotas` is one [`Quota`] or a list of them. An empty list admits everything.
     pub fn new(store: impl Store, quotas: impl IntoQuotas) -> Self {
         let name: Arc<str> = DEFAULT_NAME.into();
@@ -307,6 +310,7 @@ impl RateLimiter {
         let limiter = LimiterInUse {
             id: self.id,
             quotas: self.quotas.clone(),
+            is_unnamed: &*self.name == DEFAULT_NAME,
             key_type,
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration()),
             counted: lease.map_or(0, |lease| lease.counted()),
