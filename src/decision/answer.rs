@@ -238,7 +238,8 @@ pub enum Source {
     Block,
     /// The answer of an upstream: it told this process, or another one, to [wait](crate::RateLimiter::observe).
     HeldBack,
-    /// A store outside this crate.
+    /// A store outside this crate. Metrics and events have the name of its
+    /// [circuit breaker](crate::store::CircuitBreaker::name) in place of `other`.
     Other,
     /// Nothing: there are no quotas, or the store failed and the policy is
     /// [`FailurePolicy::open`](crate::FailurePolicy::open). The check was admitted and not charged.
@@ -260,8 +261,8 @@ impl Source {
         Self::None,
     ];
 
-    /// Returns the label in metrics and events.
-    pub(crate) fn text(self) -> &'static str {
+    /// Returns the label in metrics and events. `store` is the name of a store outside this crate.
+    pub(crate) fn text(self, store: &str) -> &str {
         match self {
             Self::Redis => "redis",
             Self::Lease => "lease",
@@ -270,7 +271,7 @@ impl Source {
             Self::Fallback => "fallback",
             Self::Block => "block",
             Self::HeldBack => "held_back",
-            Self::Other => "other",
+            Self::Other => store,
             Self::None => "none",
         }
     }

@@ -99,9 +99,9 @@ impl RateLimiter {
                 name: scope.fingerprint(),
                 store: store.id(),
             },
+            telemetry: Arc::new(Telemetry::new(&name, store.name(), None)),
             store,
             quotas: quotas.into_quotas(),
-            telemetry: Arc::new(Telemetry::new(&name, None)),
             name,
             holds: Holds::new(&scope, DEFAULT_MAX_HOLD, false),
             scope,
@@ -150,7 +150,8 @@ impl RateLimiter {
         self.holds = self.holds.renamed(&self.scope);
         self.first_check = Arc::default();
         self.permits = Arc::default();
-        self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
+        let tracked = self.telemetry.tracked_keys();
+        self.telemetry = Arc::new(Telemetry::new(&self.name, self.store.name(), tracked));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
         }
@@ -170,7 +171,7 @@ impl RateLimiter {
     /// Call it before you clone the limiter: earlier clones do not share the list.
     #[must_use]
     pub fn track_refused(mut self, keys: NonZeroUsize) -> Self {
-        self.telemetry = Arc::new(Telemetry::new(&self.name, Some(keys)));
+        self.telemetry = Arc::new(Telemetry::new(&self.name, self.store.name(), Some(keys)));
         self.renew_automatic_blocks()
     }
 
@@ -309,8 +310,8 @@ impl RateLimiter {
         let lease = self.lease.as_ref();
         let limiter = LimiterInUse {
             id: self.id,
-            quotas: self.quotas.clone(),
             is_unnamed: &*self.name == DEFAULT_NAME,
+            quotas: self.quotas.clone(),
             key_type,
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration()),
             counted: lease.map_or(0, |lease| lease.counted()),

@@ -22,7 +22,7 @@ use crate::error::ConfigError;
 /// [there](crate::RedisStore#sentinel-cluster-tls), too. `valkey` may replace `redis`, and `valkeys` `rediss`.
 ///
 /// For `postgres://…`, the crate `tollgate-postgres` has a function of the same name, which passes all other URLs on to this
-/// one.
+/// one. Here, such a URL is an error that names the crate.
 ///
 /// If several services share a Redis, give each its own [`prefix`](crate::RedisStore::prefix). Otherwise, limiters
 /// of the same name in two services share their counts.
@@ -73,7 +73,8 @@ fn redis(url: &str) -> Result<AnyStore, ConfigError> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     Err(ConfigError::url(
         &format!("{scheme}…"),
-        "this build supports only `memory:`: for Redis, enable the feature `redis`",
+        "this build supports only `memory:`: for Redis, enable the feature `redis`; for Postgres, use the crate \
+         `tollgate-postgres`",
     ))
 }
 
@@ -108,6 +109,7 @@ mod tests {
             assert_eq!(error.kind(), ConfigErrorKind::Url);
             let text = error.to_string();
             assert!(text.contains("enable the feature `redis`"), "{text}");
+            assert!(text.contains("`tollgate-postgres`"), "{text}");
             assert!(!text.contains("secret"), "{text}");
         }
     }
@@ -219,6 +221,11 @@ mod tests {
             #[cfg(feature = "cluster")]
             ("redis+cluster://user:secret@a:x,b", "invalid port number"),
             ("redis+http://user:secret@a", "not a redis url"),
+            ("postgres://user:secret@a/shop", "`tollgate-postgres`"),
+            (
+                "postgresql://user:secret@a/shop",
+                "\"postgresql://…\": open it by `from_url` of the crate `tollgate-postgres`",
+            ),
             ("redis-http://user:secret@a", "not a redis url"),
             (
                 "redis-sentinel://user:secret@a,b/m",

@@ -85,6 +85,11 @@ impl ProtectedStore {
         self.id
     }
 
+    /// Returns the name of the store in metrics and events.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        self.circuit_breaker.store_name()
+    }
+
     /// Asks the store to decide checks of one group, as [`Store::check`] does. Fails if the circuit breaker of the
     /// group is open, and repeats remembered refusals.
     #[inline(always)]

@@ -32,7 +32,8 @@ use crate::error::{Error, ErrorKind};
 ///
 /// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
 /// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
-/// ([`circuit_breaker`](StoreParts::circuit_breaker)), a cache of refusals ([`refusal_cache`](StoreParts::refusal_cache)),
+/// ([`circuit_breaker`](StoreParts::circuit_breaker), which also has the [name](super::CircuitBreaker::name) of the store in
+/// metrics), a cache of refusals ([`refusal_cache`](StoreParts::refusal_cache)),
 /// and blocked keys ([`block_list`](StoreParts::block_list)).
 ///
 /// To test an implementation, run the [`Conformance`](super::Conformance) kit of the feature `test-util`.

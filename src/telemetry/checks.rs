@@ -19,6 +19,8 @@ use crate::key::Key;
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     limiter: Arc<str>,
+    /// The name of the store.
+    store: Arc<str>,
     counts: CheckCounts,
     events: Events,
     marked_keys: MarkedKeys,
@@ -28,13 +30,14 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    pub(crate) fn new(limiter: &Arc<str>, tracked_keys: Option<NonZeroUsize>) -> Self {
+    pub(crate) fn new(limiter: &Arc<str>, store: &Arc<str>, tracked: Option<NonZeroUsize>) -> Self {
         Self {
             limiter: Arc::clone(limiter),
-            counts: CheckCounts::new(limiter),
+            store: Arc::clone(store),
+            counts: CheckCounts::new(limiter, store),
             events: Events::default(),
             marked_keys: MarkedKeys::default(),
-            most_refused: tracked_keys.map(MostRefused::new),
+            most_refused: tracked.map(MostRefused::new),
             settled_alone: OnceFlag::default(),
         }
     }
@@ -60,7 +63,7 @@ impl Telemetry {
         }
         self.counts
             .count(OutcomeLabel::Admitted, level.source(), level.share());
-        self.events.log_admitted(&self.limiter, level);
+        self.events.log_admitted(&self.limiter, &self.store, level);
         if level.may_be_marked() {
             self.record_marks(level);
         }
@@ -87,7 +90,8 @@ impl Telemetry {
         let level = decision.reported_level();
         let share = level.and_then(|level| level.share());
         self.counts.count(outcome, decision.source(), share);
-        self.events.log_refused(&self.limiter, outcome, decision);
+        self.events
+            .log_refused(&self.limiter, &self.store, outcome, decision);
         if let (Some(keys), Some(charged)) = (&self.most_refused, decision.charged_key()) {
             keys.record(&charged.key);
         }
@@ -142,7 +146,7 @@ mod tests {
     #[test]
     fn each_label_is_at_the_index_of_its_discriminant() {
         let outcomes = OutcomeLabel::ALL.map(|outcome| (outcome as usize, outcome.text()));
-        let sources = Source::ALL.map(|source| (source as usize, source.text()));
+        let sources = Source::ALL.map(|source| (source as usize, source.text("other")));
         let kinds = ErrorKind::ALL.map(|kind| (kind as usize, kind.text()));
         for labels in [&outcomes[..], &sources, &kinds] {
             let indices = labels.iter().map(|(index, _)| *index);

@@ -23,12 +23,12 @@ const MAX_INFO_PER_SECOND: u64 = 10;
 
 /// Logs a refusal at a level.
 macro_rules! refusal {
-    ($level:ident, $limiter:ident, $outcome:ident, $decision:ident $(, $left_out:ident)?) => {
+    ($level:ident, $limiter:ident, $store:ident, $outcome:ident, $decision:ident $(, $left_out:ident)?) => {
         $level!(
             target: "tollgate::check",
             limiter = $limiter,
             outcome = $outcome.text(),
-            source = $decision.source().text(),
+            source = $decision.source().text($store),
             cost = $decision.cost(),
             limit = $decision.limit(),
             retry_after = seconds($decision.retry_after()),
@@ -102,12 +102,12 @@ impl Default for Events {
 impl Events {
     /// Logs an admission at one level of a check.
     #[inline(always)]
-    pub(super) fn log_admitted(&self, limiter: &str, level: LevelDecision<'_>) {
+    pub(super) fn log_admitted(&self, limiter: &str, store: &str, level: LevelDecision<'_>) {
         debug!(
             target: "tollgate::check",
             limiter,
             outcome = OutcomeLabel::Admitted.text(),
-            source = level.source().text(),
+            source = level.source().text(store),
             cost = level.cost(),
             limit = level.limit(),
             remaining = level.remaining(),
@@ -119,12 +119,13 @@ impl Events {
     pub(super) fn log_refused(
         &self,
         limiter: &str,
+        store: &str,
         outcome: OutcomeLabel,
         decision: &DecisionView,
     ) {
         match self.take_info_turn(outcome) {
-            Some(left_out) => refusal!(info, limiter, outcome, decision, left_out),
-            None => refusal!(debug, limiter, outcome, decision),
+            Some(left_out) => refusal!(info, limiter, store, outcome, decision, left_out),
+            None => refusal!(debug, limiter, store, outcome, decision),
         }
     }
 

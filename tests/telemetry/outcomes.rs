@@ -8,10 +8,13 @@ use axum::http::Request;
 use metrics::{LocalRecorderGuard, set_default_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use tollgate::store::{TestClock, TestStore};
+use tollgate::store::{
+    Answer, Answers, Check, CircuitBreaker, QuotaAnswer, StoreFuture, StoreId, StoreParts,
+    TestClock, TestStore,
+};
 use tollgate::{
     ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
-    RateLimiter, RedisStore, Share, Source, key,
+    RateLimiter, RedisStore, Share, Source, Store, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -133,6 +136,72 @@ async fn each_request_is_counted_once_by_what_came_of_it() {
         (checks("search", "would_reject", "none"), 1),
     ];
     assert_eq!(counted(recorder), BTreeMap::from(expected));
+}
+
+/// A store of another crate, which refuses a cost of 2.
+struct Foreign {
+    id: StoreId,
+    breaker: CircuitBreaker,
+}
+
+impl Store for Foreign {
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        for (check, answer) in checks.iter().zip(answers.iter_mut()) {
+            let wait = Duration::from_secs(1);
+            let told = match check.cost {
+                2 => QuotaAnswer::refused(1, Some(wait), wait),
+                _ => QuotaAnswer::admitted(1, wait),
+            };
+            *answer = Answer::new(Source::Other, [told]);
+        }
+        None
+    }
+
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.circuit_breaker = self.breaker.clone();
+        parts
+    }
+}
+
+#[tokio::test]
+async fn checks_by_a_store_outside_have_the_name_of_the_store_as_their_source() {
+    for (breaker, source) in [
+        (CircuitBreaker::new().name("sqlite"), "sqlite"),
+        (CircuitBreaker::new(), "other"),
+    ] {
+        let (recorder, _guard) = record();
+        log::keep();
+        let id = StoreId::unique();
+        let limiter = RateLimiter::new(Foreign { id, breaker }, Quota::per_hour(9));
+        // The name and the list of refused keys are set later, too.
+        let limiters = [
+            limiter.clone(),
+            limiter.clone().name("named"),
+            limiter.track_refused(NonZeroUsize::MIN).name("tracked"),
+        ];
+        for limiter in limiters {
+            let decision = limiter.check(WHO).await.unwrap();
+            assert_eq!(decision.source(), Source::Other);
+            assert!(!limiter.check_n(WHO, 2).await.unwrap().is_allowed());
+        }
+        let counts = ["default", "named", "tracked"].map(|limiter| {
+            ["admitted", "refused"].map(|outcome| (checks(limiter, outcome, source), 1))
+        });
+        assert_eq!(counted(recorder), counts.into_iter().flatten().collect());
+        let lines = log::all_kept();
+        let refused = lines.iter().filter(|line| line.contains("check refused"));
+        let field = format!("source=\"{source}\"");
+        assert!(
+            refused.clone().all(|line| line.contains(&field)),
+            "{lines:?}"
+        );
+        assert_eq!(refused.count(), 3, "{lines:?}");
+    }
 }
 
 #[tokio::test]
@@ -678,6 +747,62 @@ async fn two_layers_of_one_name_with_other_quotas_or_keys_are_told_once_each() {
     let keys = conflict_warnings();
     assert_eq!(keys.len(), 1, "{keys:?}");
     assert!(keys[0].contains("keys of different kinds"), "{keys:?}");
+}
+
+/// The warnings about limiters without a name since the last call.
+fn warnings_of_unnamed() -> Vec<String> {
+    let mut lines = log::all_kept();
+    lines.retain(|line| line.contains("have no name"));
+    lines
+}
+
+#[tokio::test]
+async fn limiters_without_a_name_that_are_one_are_not_told() {
+    log::keep();
+    let store = MemoryStore::new();
+    let limiter = RateLimiter::new(store.clone(), Quota::per_minute(9));
+    let layer = RateLimitLayer::from(limiter.clone()).key(key::global());
+    for layer in [layer.clone(), layer.clone().cost(|_| 2), layer.clone()] {
+        let _ = (layer.layer(()), layer.layer(()));
+    }
+    let _ = limiter.check("ada").await.unwrap();
+    let _ = limiter.clone().check("bob").await.unwrap();
+    // Nor are these: of another store, with a name, or no longer there.
+    let _other = check_unnamed(MemoryStore::new()).await;
+    let named = || RateLimiter::new(store.clone(), Quota::per_minute(9)).name("named");
+    let (one, other) = (named(), named());
+    let _ = (one.check("ada").await, other.check("ada").await);
+    drop((limiter, layer));
+    drop(check_unnamed(store.clone()).await);
+    let _last = check_unnamed(store).await;
+    assert_eq!(warnings_of_unnamed(), [""; 0]);
+}
+
+#[tokio::test]
+async fn two_limiters_without_a_name_of_one_store_are_told_once() {
+    log::keep();
+    let store = MemoryStore::new();
+    let first = check_unnamed(store.clone()).await;
+    assert_eq!(warnings_of_unnamed(), [""; 0]);
+    let layer = RateLimitLayer::new(store.clone(), Quota::per_minute(9)).key(key::global());
+    let _ = layer.layer(());
+    let warnings = warnings_of_unnamed();
+    let [warning] = warnings.as_slice() else {
+        panic!("{warnings:?}");
+    };
+    for part in ["WARN", "share the counts", "give each limiter its own name"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+    let _third = check_unnamed(store).await;
+    let _ = (first.check("ada").await, layer.layer(()));
+    assert_eq!(warnings_of_unnamed(), [""; 0]);
+}
+
+/// A limiter without a name that has checked.
+async fn check_unnamed(store: MemoryStore) -> RateLimiter {
+    let limiter = RateLimiter::new(store, Quota::per_minute(9));
+    let _ = limiter.check("ada").await.unwrap();
+    limiter
 }
 
 #[tokio::test]

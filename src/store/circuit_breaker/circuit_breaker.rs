@@ -158,12 +158,21 @@ impl CircuitBreaker {
         Self::build(settings)
     }
 
-    /// Sets the name of the store in metrics. The default is `other`.
+    /// Sets the name of the store in metrics and events. The default is `other`.
+    ///
+    /// A store outside this crate tells its name so. It is the label `store`, and the `source` of the checks that the store
+    /// decides as [`Source::Other`](crate::Source::Other). Choose a name that is no other `source`: see
+    /// [the guide](crate::guide::monitoring).
     ///
     /// Returns a new circuit breaker, as all settings do.
     #[must_use]
     pub fn name(self, store: &str) -> Self {
-        self.meter(StoreMeter::new(store))
+        let meter = StoreMeter::new(store);
+        self.with(|settings| (settings.name, settings.meter) = (store.into(), meter))
+    }
+
+    pub(in crate::store) fn store_name(&self) -> &Arc<str> {
+        &self.inner.settings.name
     }
 
     pub(crate) fn meter(self, meter: StoreMeter) -> Self {

@@ -15,6 +15,8 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub(super) struct Settings {
+    /// The name of a store outside this crate. A store of this crate only names its meter.
+    pub(super) name: Arc<str>,
     pub(super) meter: StoreMeter,
     pub(super) clock: Clock,
     pub(super) deadline: Duration,
@@ -39,6 +41,7 @@ type SlotFn = dyn Fn(CountedKey<'_>) -> u16 + Send + Sync;
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            name: "other".into(),
             meter: StoreMeter::unnamed(),
             clock: Clock::monotonic(),
             deadline: DEFAULT_DEADLINE,

@@ -38,9 +38,8 @@ pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
         Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
         Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
         _ => {
-            if let Some(meant) = misspelled(scheme) {
-                let rule = format!("write `{meant}://` instead");
-                return Err(ConfigError::url(&format!("{scheme}://…"), &rule));
+            if let Some(remedy) = other_scheme(scheme) {
+                return Err(ConfigError::url(&format!("{scheme}://…"), &remedy));
             }
             let Endpoint { settings, .. } = Endpoint::parse(url)?;
             Ok(Connector::Server(Box::new(Server::new(settings))))
@@ -48,19 +47,23 @@ pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
     }
 }
 
-/// Returns the scheme that a name of other clients stands for: `redis+sentinel` for `redis-sentinel` or
-/// `sentinel`.
-fn misspelled(scheme: &str) -> Option<String> {
+/// Returns what to do about the scheme of another store, or of other clients: they write `redis-sentinel` or `sentinel` for
+/// `redis+sentinel`.
+fn other_scheme(scheme: &str) -> Option<String> {
     let is_deployment = |name: &str| matches!(name, "sentinel" | "cluster");
+    if matches!(scheme, "postgres" | "postgresql") {
+        return Some("open it by `from_url` of the crate `tollgate-postgres`".to_owned());
+    }
     if is_deployment(scheme) {
-        return Some(format!("redis+{scheme}"));
+        return Some(format!("write `redis+{scheme}://` instead"));
     }
     let (base, deployment) = scheme.split_once(['-', '+'])?;
     let (base, deployment) = match is_deployment(base) {
         true => (deployment, base),
         false => (base, deployment),
     };
-    (SCHEMES.contains(&base) && is_deployment(deployment)).then(|| format!("{base}+{deployment}"))
+    (SCHEMES.contains(&base) && is_deployment(deployment))
+        .then(|| format!("write `{base}+{deployment}://` instead"))
 }
 
 /// Finds a character in a user or password that ends the part of the URL before its `@`: the rest of the

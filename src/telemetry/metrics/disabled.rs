@@ -12,7 +12,7 @@ use crate::telemetry::outcome_label::{OutcomeLabel, WaitOutcome};
 pub(crate) struct CheckCounts;
 
 impl CheckCounts {
-    pub(crate) fn new(_limiter: &Arc<str>) -> Self {
+    pub(crate) fn new(_limiter: &Arc<str>, _store: &Arc<str>) -> Self {
         Self
     }
 

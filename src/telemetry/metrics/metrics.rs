@@ -86,6 +86,7 @@ struct ShareCounts {
 #[derive(Debug)]
 pub(crate) struct CheckCounts {
     limiter: Arc<str>,
+    store: Arc<str>,
     /// The checks without a share.
     counts: Counts,
     by_share: OnceLock<Box<ShareCounts>>,
@@ -96,9 +97,10 @@ pub(crate) struct CheckCounts {
 }
 
 impl CheckCounts {
-    pub(crate) fn new(limiter: &Arc<str>) -> Self {
+    pub(crate) fn new(limiter: &Arc<str>, store: &Arc<str>) -> Self {
         Self {
             limiter: Arc::clone(limiter),
+            store: Arc::clone(store),
             counts: Box::default(),
             by_share: OnceLock::new(),
             blocks: CachedHandle::default(),
@@ -213,7 +215,7 @@ impl CheckCounts {
         let mut labels = vec![
             Label::new("limiter", self.limiter.to_string()),
             Label::from_static_parts("outcome", outcome.text()),
-            Label::from_static_parts("source", source.text()),
+            Label::new("source", source.text(&self.store).to_owned()),
         ];
         labels.extend(share.map(|share| Label::new("share", share.share.to_string())));
         Key::from_parts(CHECKS.name, labels)
