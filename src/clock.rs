@@ -100,7 +100,7 @@ pub(crate) fn certain_part(micros: u64) -> u64 {
 /// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock),
 /// [`CircuitBreaker::with_clock`](crate::store::CircuitBreaker::with_clock) or
 /// [`RefusalCache::with_clock`](crate::store::RefusalCache::with_clock), and move the other clone. Clones share
-/// the time. Deadlines follow the time of tokio, not this clock.
+/// the time. The deadline of a store with such a clock follows the time of tokio, which the test can pause.
 ///
 /// # Examples
 ///

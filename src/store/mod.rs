@@ -36,6 +36,7 @@ mod from_url;
 mod future;
 mod memory;
 mod protected_store;
+mod real_time;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod refusal_cache;

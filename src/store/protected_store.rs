@@ -14,7 +14,7 @@ use super::refusal_cache::{RefusalCache, SendMark};
 use super::requests::{Block, Check, CountedKey, Credit, LimiterInfo, Refund, Reset};
 use super::store::{Store, StoreParts};
 use crate::decision::{Answer, Answers, Holding, Source, StoreId};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 
@@ -27,8 +27,6 @@ pub(crate) struct ProtectedStore {
     refusal_cache: Option<RefusalCache>,
     block_list: BlockList,
     supports_leases: bool,
-    /// `None` if the store enforces its own deadline.
-    deadline: Option<Duration>,
     /// Sends probes while no limiter checks. `None` in the handle that it uses itself.
     _prober: Option<Arc<Prober>>,
 }
@@ -64,7 +62,6 @@ impl ProtectedStore {
         } = store.parts();
         let store = Self {
             id: store.id(),
-            deadline: circuit_breaker.deadline_to_enforce(),
             block_list,
             circuit_breaker,
             refusal_cache,
@@ -184,10 +181,10 @@ impl ProtectedStore {
     /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline.
     pub(crate) fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
         let refresh = self.block_list.overdue_refresh()?;
-        // Outside a tokio runtime there are no timers.
-        Handle::try_current().ok()?;
-        let deadline = self.circuit_breaker.deadline_of_answers();
-        Some(StoreFuture::boxed(within_deadline(deadline, refresh)))
+        let circuit_breaker = self.circuit_breaker.clone();
+        Some(StoreFuture::boxed(async move {
+            circuit_breaker.within_deadline(refresh).await
+        }))
     }
 
     /// Tells the store of a limiter: see [`Store::announce`].
@@ -374,13 +371,11 @@ impl ProtectedStore {
 
     /// Applies the deadline to a pending future, unless the store enforces its own.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
-        match self.deadline {
-            // Outside a tokio runtime there are no timers.
-            Some(deadline) if Handle::try_current().is_ok() => {
-                StoreFuture::boxed(within_deadline(deadline, pending))
-            }
-            _ => pending,
+        if self.circuit_breaker.store_enforces_deadline() {
+            return pending;
         }
+        let circuit_breaker = self.circuit_breaker.clone();
+        StoreFuture::boxed(async move { circuit_breaker.within_deadline(pending).await })
     }
 
     /// Decides checks together by the fallback counts. `None` if the fallback is turned off, or has no room for a
@@ -423,12 +418,4 @@ fn repeat_refusals(cache: &RefusalCache, checks: &[Check<'_>], answers: &mut Ans
         }
     }
     is_refused
-}
-
-async fn within_deadline<T>(deadline: Duration, future: StoreFuture<T>) -> Result<T, Error> {
-    let outcome = tokio::time::timeout(deadline, future).await;
-    outcome.unwrap_or_else(|_| {
-        let text = format!("the store did not answer within {deadline:?}");
-        Err(Error::new(ErrorKind::Timeout, text))
-    })
 }

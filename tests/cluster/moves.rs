@@ -78,6 +78,18 @@ async fn decided_of(limiter: &RateLimiter, key: &str, checks: usize) -> usize {
     decided
 }
 
+#[tokio::test(start_paused = true)]
+async fn checks_are_decided_while_the_clock_of_tokio_is_paused() {
+    let cluster = Cluster::of_masters(2, &[]);
+    let limiter = RateLimiter::new(patient(&cluster), QUOTA);
+    for (key, _) in [key_on(&cluster, 0), key_on(&cluster, 1)] {
+        for used in 1..=20 {
+            assert_eq!(limiter.check(&*key).await.unwrap().used(), used);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn checks_are_decided_within_the_default_deadline_while_their_slot_moves() {
     const CHECKS: usize = 36;

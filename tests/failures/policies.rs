@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use crate::support::moody::{DEADLINE, Mood, Moody};
 use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
-use tollgate::store::{Answers, Check, CircuitBreaker, StoreFuture, StoreId};
+use tollgate::store::{
+    Answers, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock,
+};
 use tollgate::{
     Acquired, Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Permit, Quota,
     RateLimitLayer, RateLimiter, Share, Source, Store,
@@ -534,6 +536,63 @@ async fn a_store_that_hangs_is_waited_for_until_the_deadline() {
     assert_eq!(kind(&limiter).await, ErrorKind::Timeout);
     let waited = begin.elapsed();
     assert!(waited >= DEADLINE && waited < DEADLINE * 4, "{waited:?}");
+}
+
+/// A store outside the crate, which counts in memory and answers after a time by the system's clock, or never.
+struct Remote {
+    counts: MemoryStore,
+    circuit_breaker: CircuitBreaker,
+    answers_after: Option<Duration>,
+}
+
+impl Store for Remote {
+    fn id(&self) -> StoreId {
+        self.counts.id()
+    }
+
+    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        assert!(self.counts.check(checks, answers).is_none());
+        let (sender, reply) = tokio::sync::oneshot::channel();
+        let (answers, answers_after) = (answers.clone(), self.answers_after);
+        std::thread::spawn(move || {
+            std::thread::sleep(answers_after?);
+            sender.send(answers).ok()
+        });
+        Some(StoreFuture::boxed(async move {
+            match answers_after {
+                Some(_) => Ok(reply.await.unwrap()),
+                None => std::future::pending().await,
+            }
+        }))
+    }
+
+    fn parts(&self) -> StoreParts {
+        let mut parts = StoreParts::default();
+        parts.circuit_breaker = self.circuit_breaker.clone();
+        parts
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_of_tokio_ends_no_call_unless_a_test_moves_the_time_of_the_store() {
+    let deadline = Duration::from_secs(30);
+    let real = CircuitBreaker::new().deadline(deadline);
+    let moved = real.clone().with_clock(TestClock::new());
+    for (circuit_breaker, answers_after) in [(real, Some(deadline / 500)), (moved, None)] {
+        let store = Remote {
+            counts: MemoryStore::new(),
+            circuit_breaker,
+            answers_after,
+        };
+        let limiter = RateLimiter::new(store, Quota::per_hour(9));
+        let (begin, began) = (tokio::time::Instant::now(), Instant::now());
+        let checked = limiter.check("ada").await;
+        match answers_after {
+            Some(_) => assert!(checked.unwrap().is_allowed()),
+            None => assert_eq!(checked.unwrap_err().kind(), ErrorKind::Timeout),
+        }
+        assert!(begin.elapsed() <= deadline && began.elapsed() < deadline);
+    }
 }
 
 #[tokio::test]

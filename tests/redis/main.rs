@@ -15,6 +15,7 @@ mod credits;
 mod doctor;
 mod numbers;
 mod oracle;
+mod paused_time;
 mod processes;
 mod refusal_cache;
 mod script;

@@ -39,6 +39,16 @@ async fn until_enforced(limiter: &RateLimiter, sentinels: &Sentinels) -> Duratio
     promoted.elapsed()
 }
 
+#[tokio::test(start_paused = true)]
+async fn checks_are_decided_while_the_clock_of_tokio_is_paused() {
+    let sentinels = Sentinels::start();
+    let limiter = limiter(&sentinels.url());
+    for _ in 0..50 {
+        assert!(decided(&limiter, "ada").await.is_allowed());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+}
+
 #[tokio::test]
 async fn checks_follow_the_master_when_it_dies() {
     let mut sentinels = Sentinels::start();

@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::clock::TestClock;
 use crate::error::{Error, ErrorKind};
 use crate::store::memory::MemoryCounts;
+use crate::store::real_time;
 use crate::store::requests::CountedKey;
 use crate::telemetry::{StoreMeter, WaitOutcome};
 
@@ -201,7 +202,7 @@ impl CircuitBreaker {
     /// Uses a clock that a test moves.
     ///
     /// It is the clock of the fallback counts, and of the time that the circuit breaker stays open. The
-    /// deadline follows the time of tokio.
+    /// deadline then follows the time of tokio, which a test can pause. Otherwise it follows the real time.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]
@@ -270,19 +271,29 @@ impl CircuitBreaker {
         self.inner.fallback.get()
     }
 
-    /// Returns the deadline for callers to enforce, unless the store enforces its own.
-    /// Returns the deadline of an answer, whoever enforces it.
-    pub(in crate::store) fn deadline_of_answers(&self) -> Duration {
-        self.inner.settings.deadline
+    /// Returns whether the store applies the deadline to each call.
+    pub(in crate::store) fn store_enforces_deadline(&self) -> bool {
+        self.inner.settings.store_enforces_deadline
     }
 
-    pub(in crate::store) fn deadline_to_enforce(&self) -> Option<Duration> {
-        let Settings {
-            deadline,
-            store_enforces_deadline,
-            ..
-        } = self.inner.settings;
-        (!store_enforces_deadline).then_some(deadline)
+    /// Waits for calls to the store for at most the deadline, which memory does not need. Outside a tokio runtime there are no
+    /// timers.
+    pub(in crate::store) async fn within_deadline<T>(
+        &self,
+        calls: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let deadline = self.inner.settings.deadline;
+        let has_test_clock = self.inner.settings.clock.steps_back();
+        let outcome = match Handle::try_current() {
+            Ok(_) if self.is_in_process() => return calls.await,
+            Err(_) => return calls.await,
+            Ok(_) if has_test_clock => tokio::time::timeout(deadline, calls).await.ok(),
+            Ok(_) => real_time::timeout(deadline, calls).await,
+        };
+        outcome.unwrap_or_else(|| {
+            let text = format!("the store did not answer within {deadline:?}");
+            Err(Error::new(ErrorKind::Timeout, text))
+        })
     }
 
     /// Returns the partition of a key, and whether a request for the key may be sent.

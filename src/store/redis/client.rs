@@ -1,14 +1,12 @@
 //! The commands of a store: what is sent to Redis, and how replies are read.
 
 use std::fmt;
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use super::argument_clock::ArgumentClock;
 use super::connection::{
@@ -21,6 +19,7 @@ use super::protocol::{
 use super::script::{Script, Scripts};
 use crate::decision::{Answers, Holding};
 use crate::error::{Error, ErrorKind};
+use crate::store::real_time::{timeout, timeout_at};
 use crate::store::requests::{CountedKey, Credit, OwnedCheck, Refund, Reset};
 use crate::telemetry::StoreMeter;
 
@@ -173,8 +172,8 @@ impl Client {
                 progress.sent();
                 self.decide(&acquired, &[BatchEntry::only(levels)]).await
             };
-            let decided = tokio::time::timeout_at(until, pin!(decided)).await;
-            decided.unwrap_or_else(|_| Err(self.late_error(progress, &connection, slot)))
+            let decided = timeout_at(until, pin!(decided)).await;
+            decided.unwrap_or_else(|| Err(self.late_error(progress, &connection, slot)))
         })
         .await?;
         let answers = replies.into_iter().next().transpose()?;
@@ -298,8 +297,8 @@ impl Client {
         // Boxed, because each block around a future stores it once more.
         let call = Box::pin(call);
         noting_asked(async {
-            let answered = tokio::time::timeout(self.deadline, call).await;
-            answered.unwrap_or_else(|_| Err(self.timeout_error()))
+            let answered = timeout(self.deadline, call).await;
+            answered.unwrap_or_else(|| Err(self.timeout_error()))
         })
         .await
     }

@@ -3,20 +3,20 @@
 //! Both count as calls in flight of one target, under one lock, so both are in one file.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::iter::repeat;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{self, Instant};
 
 use super::queue::{Queue, QueueEntry};
 use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
+use crate::store::real_time::timeout_at;
 use crate::store::redis::client::{Client, Progress};
 use crate::store::redis::connection::{
     AcquiredConnection, Connection, PerConnection, noting_asked,
@@ -253,14 +253,14 @@ impl BatchWorker {
                 state.queue.expire(Instant::now(), &late_error);
                 state.queue.next_deadline()?
             };
-            match time::timeout_at(deadline, acquired.as_mut()).await {
-                Ok(Ok(acquired)) => return Some(acquired),
-                Ok(Err(error)) => {
+            match timeout_at(deadline, acquired.as_mut()).await {
+                Some(Ok(acquired)) => return Some(acquired),
+                Some(Err(error)) => {
                     let queue = std::mem::take(&mut self.batcher.lock().queue);
                     queue.fail(&error::from_connect(error));
                     return None;
                 }
-                Err(_) => {}
+                None => {}
             }
         }
     }
@@ -399,7 +399,7 @@ impl BatchWorker {
                 .min();
             let deadlines = [Some(call_deadline), waiter_deadline, queue_deadline];
             let deadline = deadlines.into_iter().flatten().min()?;
-            if let Ok(outcome) = time::timeout_at(deadline, call.as_mut()).await {
+            if let Some(outcome) = timeout_at(deadline, call.as_mut()).await {
                 return Some(outcome);
             }
             let now = Instant::now();

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::iter::repeat;
 use std::mem;
+use std::time::Instant;
 
 use hashbrown::HashTable;
-use tokio::time::Instant;
 
 use super::waiters::{Waiter, Waiters};
 use crate::error::Error;

@@ -1,10 +1,9 @@
 //! The callers that wait for the answers to identical checks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use crate::decision::Answers;
 use crate::error::Error;

@@ -1,11 +1,10 @@
 //! The connections of a pool, each to a single server or to all nodes of a cluster.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
 
 #[cfg(feature = "cluster")]
 use super::asked;
@@ -98,9 +97,9 @@ impl Connection {
         #[cfg(not(feature = "cluster"))]
         let _ = slot;
         match self {
-            Self::Server(connection) => connection.has_replied_since(since.into_std()),
+            Self::Server(connection) => connection.has_replied_since(since),
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.has_replied_since(since.into_std(), slot),
+            Self::Cluster(cluster) => cluster.has_replied_since(since, slot),
         }
     }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, RedisError};
 use tokio::net::TcpStream;
-use tokio::time;
+
+use crate::store::real_time;
 
 /// The limit on one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -55,9 +56,10 @@ pub(super) async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
     };
     let said = async {
         let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        time::timeout(UNASKED_TIMEOUT, read(&stream)).await?
+        let said = real_time::timeout(UNASKED_TIMEOUT, read(&stream)).await;
+        said.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     };
-    let said = time::timeout(PROBE_TIMEOUT, said).await.ok()?.ok()?;
+    let said = real_time::timeout(PROBE_TIMEOUT, said).await?.ok()?;
     let line = said.split(|byte| *byte == b'\r').next()?;
     let reply = redis::parse_redis_value(&[line, b"\r\n"].concat()).ok()?;
     reply.extract_error().err()
@@ -68,8 +70,8 @@ async fn first_reply(addr: &ConnectionAddr, greeting: &[u8]) -> Option<Vec<u8>> 
     let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = addr else {
         return None;
     };
-    let reply = time::timeout(PROBE_TIMEOUT, exchange(host, *port, greeting)).await;
-    reply.ok()?.ok()
+    let reply = real_time::timeout(PROBE_TIMEOUT, exchange(host, *port, greeting)).await;
+    reply?.ok()
 }
 
 async fn exchange(host: &str, port: u16, greeting: &[u8]) -> io::Result<Vec<u8>> {

@@ -9,7 +9,6 @@
 //! At most one attempt to connect is in progress, however many callers wait for it. A caller waits
 //! until its own deadline; the attempt goes on without it.
 
-use std::future::Future;
 use std::mem::discriminant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,7 +17,6 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time;
 
 use super::link::Connector;
 use super::script_support::{self, ScriptSupport};
@@ -26,6 +24,7 @@ use super::single::{CONCURRENT_COMMANDS, OnDisconnect};
 use super::state::{
     ConnectionState, Established, Failure, RECONNECT_BACKOFF, Step, is_connection_lost,
 };
+use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
@@ -126,7 +125,7 @@ impl ReconnectingConnection {
             return Ok(acquired);
         }
         let mut changes = self.state.subscribe();
-        let wait_until = time::Instant::now() + deadline / 2;
+        let wait_until = Instant::now() + deadline / 2;
         loop {
             let step = changes.borrow_and_update().step();
             match step {
@@ -137,8 +136,8 @@ impl ReconnectingConnection {
                 }
                 Step::Wait(None) => {}
                 Step::Wait(Some(previous)) => {
-                    let changed = time::timeout_at(wait_until, changes.changed()).await;
-                    if changed.is_err() {
+                    let changed = real_time::timeout_at(wait_until, changes.changed()).await;
+                    if changed.is_none() {
                         return Err(previous);
                     }
                     continue;
@@ -208,8 +207,8 @@ impl ReconnectingConnection {
             return None;
         }
         let probe = script_support::probe();
-        let reply = time::timeout(MIN_PROBE_TIMEOUT, established.link.send(&probe)).await;
-        let reply = reply.ok()?;
+        let reply = real_time::timeout(MIN_PROBE_TIMEOUT, established.link.send(&probe)).await;
+        let reply = reply?;
         self.scripts.note(&probe, &reply, false);
         reply.err().filter(error::is_unknown_command)
     }
@@ -440,7 +439,7 @@ impl ConnectionTask {
 
     async fn connect(mut self, not_before: Option<Instant>) {
         if let Some(not_before) = not_before {
-            time::sleep_until(not_before.into()).await;
+            real_time::sleep(not_before.saturating_duration_since(Instant::now())).await;
         }
         let state = match self.connection.connect().await {
             Ok(established) => ConnectionState::Established(established),

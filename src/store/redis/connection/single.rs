@@ -14,10 +14,10 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
     PushKind, RedisError, RedisResult,
 };
-use tokio::time;
 
 use super::port_probe;
 use super::server_settings::ServerSettings;
+use crate::store::real_time;
 #[cfg(feature = "cluster")]
 use crate::store::redis::protocol::CLUSTER_NODE;
 use crate::store::redis::protocol::ServerName;
@@ -97,8 +97,8 @@ impl Server {
         &self,
         on_push: OnPush,
     ) -> Result<MultiplexedConnection, ConnectError> {
-        let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_push));
-        let attempt = Box::pin(async { connected.await.unwrap_or_else(|_| Err(timed_out())) });
+        let connected = real_time::timeout(CONNECT_TIMEOUT, self.try_connect(on_push));
+        let attempt = Box::pin(async { connected.await.unwrap_or_else(|| Err(timed_out())) });
         let is_first = !self.has_connected.load(Ordering::Relaxed);
         let is_tls = self.settings.is_tls();
         let connected = if is_first && is_tls {
@@ -188,7 +188,7 @@ async fn diagnose_if_slow<T>(
 ) -> Result<RedisResult<T>, ConnectError> {
     let mut attempt = pin!(attempt);
     let mut diagnosis = pin!(async {
-        time::sleep(SLOW_HANDSHAKE).await;
+        real_time::sleep(SLOW_HANDSHAKE).await;
         match diagnosis.await {
             Some(error) => error,
             None => pending().await,

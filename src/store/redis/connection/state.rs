@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError};
-use tokio::time;
 
 use super::link::Link;
+use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError};
 
@@ -126,8 +126,8 @@ impl Established {
 
     /// Returns whether the server answers a probe. An error reply is an answer as well.
     pub(super) async fn answers(&self, probe: &Cmd, timeout: Duration) -> bool {
-        let answer = time::timeout(timeout, self.link.send(probe)).await;
-        answer.is_ok_and(|answer| !answer.is_err_and(|error| is_connection_lost(&error)))
+        let answer = real_time::timeout(timeout, self.link.send(probe)).await;
+        answer.is_some_and(|answer| !answer.is_err_and(|error| is_connection_lost(&error)))
     }
 
     pub(super) fn is_old_enough_to_give_up(&self) -> bool {

@@ -9,7 +9,9 @@ use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertific
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::{task, time};
+use tokio::task;
+
+use crate::store::real_time;
 
 /// The limit on reading the files. After it, a new connection uses the last good ones.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
@@ -74,11 +76,11 @@ impl TlsFiles {
             read.await
         };
         // The files may be on a network, and all threads for blocking calls may be busy.
-        match time::timeout(READ_TIMEOUT, reading).await {
-            Ok(Ok(read)) => self.record(read),
+        match real_time::timeout(READ_TIMEOUT, reading).await {
+            Some(Ok(read)) => self.record(read),
             // The runtime shuts down.
-            Ok(Err(_)) => {}
-            Err(_) => self.record(Err(format!(
+            Some(Err(_)) => {}
+            None => self.record(Err(format!(
                 "failed to read {} within {READ_TIMEOUT:?}",
                 self.paths
             ))),

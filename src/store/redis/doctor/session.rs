@@ -1,6 +1,5 @@
 //! The doctor's session with a server.
 
-use std::future::Future;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -62,8 +61,8 @@ impl Session {
     }
 
     pub(super) async fn query(&self, command: &Cmd) -> Result<Value, Error> {
-        self.within_timeout(self.client.query(KEYLESS, command))
-            .await
+        let query = self.client.query(KEYLESS, command);
+        self.client.within_deadline(query).await
     }
 
     /// Sends one check in a call of its own.
@@ -74,7 +73,7 @@ impl Session {
             let connection = self.client.acquire(KEYLESS).await?;
             self.client.decide(&connection, &entries).await
         };
-        let replies = self.within_timeout(replies).await?;
+        let replies = self.client.within_deadline(replies).await?;
         let answers = replies.into_iter().next().transpose()?;
         let answers = answers.into_iter().flatten().next();
         let answer = answers.and_then(|answers| answers.into_answers().next());
@@ -89,11 +88,13 @@ impl Session {
         units: u32,
     ) -> Result<(), Error> {
         let refund = key.counted_key().refund(answer, units, units);
-        self.within_timeout(self.client.refund(&refund)).await
+        let refund = self.client.refund(&refund);
+        self.client.within_deadline(refund).await
     }
 
     pub(super) async fn reset(&self, key: &ScratchKey) -> Result<(), Error> {
-        self.within_timeout(self.client.reset(key.reset())).await
+        let reset = self.client.reset(key.reset());
+        self.client.within_deadline(reset).await
     }
 
     /// Removes the stored keys of a scratch key by the first of three commands that the user may run. Returns
@@ -112,13 +113,6 @@ impl Session {
             }
         }
         false
-    }
-
-    async fn within_timeout<T>(
-        &self,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        self.client.within_deadline(call).await
     }
 }
 

@@ -13,7 +13,6 @@ use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
-use tokio::time;
 
 use super::super::asked;
 use super::super::link::Connector;
@@ -23,6 +22,7 @@ use super::super::state::{Failure, RECONNECT_BACKOFF};
 use super::cluster::Cluster;
 use super::redirect::Redirect;
 use super::slot_map::{self, Node, SlotMap, SlotRange};
+use crate::store::real_time;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 use crate::store::redis::protocol::{SLOTS, ServerName, slot_of_key};
 
@@ -271,7 +271,7 @@ impl ClusterConnection {
                 return reply;
             }
             if needs_time {
-                time::sleep(backoff.min(left)).await;
+                real_time::sleep(backoff.min(left)).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }
@@ -489,15 +489,15 @@ fn slots_command() -> Cmd {
 async fn read_slots_of(node: Arc<Node>) -> Option<Vec<SlotRange>> {
     let command = slots_command();
     let reply = send_to(&node, &command, false, READ_TIMEOUT);
-    let reply = time::timeout(READ_TIMEOUT, reply).await.ok()?.ok()?;
+    let reply = real_time::timeout(READ_TIMEOUT, reply).await?.ok()?;
     slot_map::parse(reply, &node.host)
 }
 
 async fn read_slots_of_seed(seed: &Server) -> Result<Vec<SlotRange>, ConnectError> {
     let mut connection = seed.connect(Box::new(|| ())).await?;
     let command = slots_command();
-    let reply = time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
-    let reply = reply.await.unwrap_or_else(|_| Err(timed_out()));
+    let reply = real_time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
+    let reply = reply.await.unwrap_or_else(|| Err(timed_out()));
     let reply = reply.and_then(Value::extract_error);
     let reply = reply.map_err(|error| ConnectError {
         server: seed.name().clone(),
@@ -564,7 +564,7 @@ struct RefreshTask {
 impl RefreshTask {
     async fn run(mut self, not_before: Option<Instant>) {
         if let Some(not_before) = not_before {
-            time::sleep_until(not_before.into()).await;
+            real_time::sleep(not_before.saturating_duration_since(Instant::now())).await;
         }
         let read = self.connection.read_map().await;
         self.end(read);

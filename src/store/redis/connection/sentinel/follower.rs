@@ -4,17 +4,18 @@
 //! replica that is being promoted is asked for its role.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{self, Instant};
+use tokio::time;
 
 use super::super::server_settings::ServerSettings;
 use super::super::single::Server;
 use super::client::{Address, Event, QUERY_TIMEOUT, SentinelClient, Vote};
 use super::master;
 use super::voters::Voters;
+use crate::store::real_time;
 
 /// How often the sentinels are asked for the master, beside their events. A master that was
 /// replaced on purpose, or while it hung, believes for ten more seconds that it is the master.
@@ -137,8 +138,8 @@ async fn report(mut client: SentinelClient, number: usize, reports: mpsc::Sender
             client.subscribe().await?;
             client.vote().await
         };
-        let answer = time::timeout(QUERY_TIMEOUT, asked).await;
-        let vote = answer.ok().and_then(Result::ok);
+        let answer = real_time::timeout(QUERY_TIMEOUT, asked).await;
+        let vote = answer.and_then(Result::ok);
         let sent = reports.send(Report::Vote(number, vote)).await;
         let event = time::timeout(POLL_INTERVAL, client.next_event()).await;
         if let Ok(Event::Promoting { replica, master }) = event {
@@ -159,10 +160,11 @@ async fn confirm(replica: Address, settings: ServerSettings, reports: mpsc::Send
             .await
             .is_err()
         {
-            time::sleep(PROMOTION_BACKOFF).await;
+            real_time::sleep(PROMOTION_BACKOFF).await;
         }
     };
-    if time::timeout(PROMOTION_TIMEOUT, promoted).await.is_ok() {
+    let promoted = real_time::timeout(PROMOTION_TIMEOUT, promoted).await;
+    if promoted.is_some() {
         // Fails if the follower has ended.
         let _ = reports.send(Report::Promoted(replica)).await;
     }

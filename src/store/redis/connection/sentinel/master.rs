@@ -2,11 +2,11 @@
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, Value};
-use tokio::time;
 
 use super::super::server_settings::ServerSettings;
 use super::super::single::{OnDisconnect, Server, timed_out};
 use super::client::{Address, QUERY_TIMEOUT};
+use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
 
@@ -27,8 +27,8 @@ pub(super) async fn connect(
     };
     let mut queried = connection.clone();
     let role = redis::cmd("ROLE");
-    let role = time::timeout(QUERY_TIMEOUT, queried.send_packed_command(&role)).await;
-    let role = role.unwrap_or_else(|_| Err(timed_out()));
+    let role = real_time::timeout(QUERY_TIMEOUT, queried.send_packed_command(&role)).await;
+    let role = role.unwrap_or_else(|| Err(timed_out()));
     match role.map_err(failed)? {
         Value::Array(role) if role.first() != Some(&Value::BulkString(b"master".to_vec())) => {
             let text = "the sentinels name this server as the master, but it is a replica";

@@ -2,16 +2,17 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
-use tokio::time::{self, Instant};
 
 use super::super::server_settings::ServerSettings;
 use super::super::single::{OnDisconnect, Server, timed_out};
 use super::client::{Address, QUERY_TIMEOUT, SENTINEL, SentinelClient};
 use super::follower::{MasterFollower, MasterWatcher};
 use super::master;
+use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
@@ -114,7 +115,7 @@ impl Sentinel {
         let all = name_all(SENTINEL, asked);
         let mut failure = failed(all.clone());
         // Returning drops the queries that are still running.
-        while let Ok(Some(answer)) = time::timeout_at(until, queries.join_next()).await {
+        while let Some(Some(answer)) = real_time::timeout_at(until, queries.join_next()).await {
             match answer.unwrap_or_else(|_| Err(failed(all.clone()))) {
                 Ok(address) => {
                     if count_vote(&mut votes, address) > asked.len() / 2 {
