@@ -127,8 +127,11 @@ impl Wait {
     ) -> bool {
         self.failures = 0;
         let time_left = self.time_left();
-        let backoff = self.turn.backoff(limiters, decision, time_left);
-        self.sleep(backoff).await
+        let Some(backoff) = self.turn.backoff(limiters, decision, time_left) else {
+            return false;
+        };
+        sleep(backoff).await;
+        true
     }
 
     /// Sleeps after a failure that may pass. Returns whether to check again.
@@ -139,7 +142,8 @@ impl Wait {
         }
         let backoff = outage_backoff(self.failures, random());
         self.failures = self.failures.saturating_add(1);
-        self.sleep(Some(backoff.min(time_left))).await
+        sleep(backoff.min(time_left)).await;
+        true
     }
 
     /// Adds the time of the wait to the error that ended it, if the wait went on after an earlier failure.
@@ -150,16 +154,6 @@ impl Wait {
         let waited = self.started_at.elapsed();
         let text = format!("the store still fails after a wait of {waited:.1?}: {error}");
         Error::new(error.kind(), text).with_source(error)
-    }
-
-    async fn sleep(&self, backoff: Option<Duration>) -> bool {
-        match backoff {
-            Some(backoff) => {
-                sleep(backoff).await;
-                true
-            }
-            None => false,
-        }
     }
 
     pub(in crate::limiter) fn time_left(&self) -> Duration {

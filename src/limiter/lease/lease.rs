@@ -219,22 +219,20 @@ impl Lease {
     /// Ends what this process holds of a key, and returns it to the store. Other processes hold their units for
     /// the rest of their lease.
     pub(in crate::limiter) async fn void(&self, key: &Key) -> Result<(), Error> {
-        let ended = self.table.void(key);
-        let refunds = ended.iter().map(|(quotas, grant)| {
-            let lease_key = LeaseKey { key, quotas };
-            self.refund_grant(lease_key, grant)
-        });
-        join_all(refunds.collect()).await.into_iter().collect()
+        self.refund_grants(self.table.void(key)).await
     }
 
     /// Returns all units to the store. From then on, this process takes none in advance.
     pub(in crate::limiter) async fn release(&self) -> Result<(), Error> {
         self.holds_units.store(false, Ordering::Relaxed);
-        let ended = self.table.end_all();
-        let refunds = ended.iter().map(|(key, quotas, grant)| {
-            let lease_key = LeaseKey { key, quotas };
-            self.refund_grant(lease_key, grant)
-        });
+        self.refund_grants(self.table.end_all()).await
+    }
+
+    /// Returns what is left of grants that have ended.
+    async fn refund_grants(&self, ended: Vec<(Key, Quotas, Grant)>) -> Result<(), Error> {
+        let refunds = ended
+            .iter()
+            .map(|(key, quotas, grant)| self.refund_grant(LeaseKey { key, quotas }, grant));
         join_all(refunds.collect()).await.into_iter().collect()
     }
 

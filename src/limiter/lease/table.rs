@@ -183,14 +183,15 @@ impl LeaseTable {
     }
 
     /// Ends all grants of a key, and returns them with their quotas.
-    pub(super) fn void(&self, key: &Key) -> Vec<(Quotas, Grant)> {
-        let fingerprint = key.fingerprint();
+    pub(super) fn void(&self, name: &Key) -> Vec<(Key, Quotas, Grant)> {
+        let fingerprint = name.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
         let mut ended = Vec::new();
         for key in shard.keys.iter_hash_mut(fingerprint.hash()) {
             if key.fingerprint == fingerprint {
                 let quotas = key.quotas.clone();
-                ended.extend(key.end_all().map(|grant| (quotas.clone(), grant)));
+                let grants = key.end_all();
+                ended.extend(grants.map(|grant| (name.clone(), quotas.clone(), grant)));
             }
         }
         ended

@@ -188,7 +188,7 @@ fn a_grant_that_arrives_after_its_key_became_void_is_not_added() {
             .is_none()
     );
     let void = table.void(lease_key.key);
-    assert_eq!(void.iter().map(|(_, grant)| grant.left).sum::<u32>(), 10);
+    assert_eq!(void.iter().map(|(_, _, grant)| grant.left).sum::<u32>(), 10);
     assert!(
         table
             .add(lease_key, request, grant(&table, 2, 10, 800))
