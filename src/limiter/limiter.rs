@@ -343,20 +343,28 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the units that this process [holds](Self::lease) to the store. From then on, all clones of this
-    /// limiter ask the store for each check.
+    /// Returns what this process holds to the store: the units of its [lease](Self::lease), and the
+    /// [slots](crate::Quota::in_flight) of permits that were dropped. It waits until the store knows.
     ///
-    /// Call it at the end of a graceful shutdown, after the last request. Else other processes get these units
-    /// when the lease ends or, if the process ends before, after the window and the lease.
+    /// Call it at the end of a graceful shutdown, after the last request and before the runtime ends. Without it, other
+    /// processes may get the slots only when their [lease](crate::Quota::slot_lease) ends, 15 s by default, and the units after
+    /// the window and the lease.
+    ///
+    /// - **Units**: those of this limiter. From then on, all of its clones ask the store for each check.
+    /// - **Slots**: those of all limiters of the store in this process, so one call is enough. A server may drop the last
+    ///   responses a moment after it has ended. So while permits are held, `release` waits for them, for at most the
+    ///   [deadline](crate::RedisStore::deadline) of the store. Permits that are held longer stay valid.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails. The units then count for the window and the lease.
+    /// Returns an error if the store fails, or does not answer within its deadline. The units then count for the window and the
+    /// lease, and the slots for their lease.
     pub async fn release(&self) -> Result<(), Error> {
-        match &self.lease {
+        let units = match &self.lease {
             Some(lease) => lease.release().await,
             None => Ok(()),
-        }
+        };
+        units.and(self.permits().table.release(&self.store).await)
     }
 
     /// Returns quotas as this limiter counts them: with its lease.

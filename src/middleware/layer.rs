@@ -496,8 +496,8 @@ impl RateLimitLayer {
     /// request asks the store.
     ///
     /// **The limit is never exceeded**, but a key that uses its whole limit gets `limit / (window + lease)`. See
-    /// [`RateLimiter::lease`] and [the guide](crate::guide::leases). For a graceful shutdown, call
-    /// `layer.limiter().release().await` after the last request.
+    /// [`RateLimiter::lease`] and [the guide](crate::guide::leases). At the end of a graceful shutdown, call
+    /// `layer.limiter().release().await`, as [here](crate::guide::deployment#shutdown).
     ///
     /// `lease` is cut to a tenth of the shortest window, also of the quotas that
     /// [`quotas_for`](Self::quotas_for) returns. It applies to the first level. Limiters that are

@@ -378,6 +378,14 @@ impl ProtectedStore {
         StoreFuture::boxed(async move { circuit_breaker.within_deadline(pending).await })
     }
 
+    /// Waits for calls to the store for at most its deadline.
+    pub(crate) async fn within_deadline<T>(
+        &self,
+        calls: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.circuit_breaker.within_deadline(calls).await
+    }
+
     /// Decides checks together by the fallback counts. `None` if the fallback is turned off, or has no room for a
     /// key.
     pub(crate) fn check_fallback(&self, checks: &[Check<'_>]) -> Option<Answers> {

@@ -13,5 +13,6 @@ mod parity;
 mod permits;
 mod redis;
 mod shares;
+mod shutdown;
 mod stored;
 mod surface;

@@ -157,7 +157,7 @@ impl SlotsOfCheck {
 /// The permits of a limiter.
 pub(in crate::limiter) struct LimiterPermits {
     /// Those of the store in this process. The limiter keeps them, so that they are one holder for its time.
-    table: Arc<PermitTable>,
+    pub(in crate::limiter) table: Arc<PermitTable>,
     meter: PermitMeter,
 }
 
@@ -167,7 +167,7 @@ impl RateLimiter {
         self.permits().table.holder
     }
 
-    fn permits(&self) -> &LimiterPermits {
+    pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
         self.permits.get_or_init(|| LimiterPermits {
             table: PermitTable::of(&self.store),
             meter: PermitMeter::new(&self.name),

@@ -11,7 +11,7 @@ use crate::decision::{Answer, Holding, holder_for};
 use crate::error::Error;
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas, ShareId};
-use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore};
+use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore, StoreFuture};
 use crate::telemetry::PermitMeter;
 
 /// How long a process whose checks wait takes each slot again that it gives back, in microseconds. Then other processes may get
@@ -260,6 +260,16 @@ impl HeldKey {
         self.flush(now);
     }
 
+    /// States the key now. Returns what waits until the store knows what is held.
+    pub(super) fn tell(&mut self, now: u64) -> StoreFuture<()> {
+        let (listener, told) = oneshot::channel();
+        self.listeners.push(listener);
+        // Also after a message that is under way, which may state more.
+        self.is_changed = true;
+        self.state_at(now);
+        StoreFuture::waiting(told)
+    }
+
     /// Sets when the store learns what was given back: at once if another share of this process may ask for it next.
     fn flush(&mut self, now: u64) {
         let is_wanted = !self.waiting.is_empty();
@@ -299,7 +309,9 @@ impl HeldKey {
             // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay.
             let may_be_held = self.stated() > 0 || now < self.held_until;
             self.is_changed = may_be_held || !self.listeners.is_empty();
-            self.states_at = self.is_changed.then(|| now + self.retry_after());
+            let is_awaited = !self.listeners.is_empty();
+            let retry_after = if is_awaited { 0 } else { self.retry_after() };
+            self.states_at = self.is_changed.then_some(now + retry_after);
             return;
         }
         // The store keeps the lease of the newest message, even if an earlier one had a longer lease.

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::table::{LEASE_SHORTENED, PermitTable};
 use crate::decision::{Answers, Decision, DecisionView};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// Slots of a quota [in flight](crate::Quota::in_flight), held until the permit is dropped.
 ///
@@ -131,16 +131,11 @@ impl fmt::Debug for Permit {
 pub(crate) struct Ticket {
     table: Arc<PermitTable>,
     number: u64,
-    is_over: bool,
 }
 
 impl Ticket {
     pub(super) fn new(table: Arc<PermitTable>, number: u64) -> Self {
-        Self {
-            table,
-            number,
-            is_over: false,
-        }
+        Self { table, number }
     }
 
     /// Returns the decision of this process in place of the store, if there is one.
@@ -152,10 +147,9 @@ impl Ticket {
         self.table.lost_in(self.number)
     }
 
-    async fn release(mut self) -> Result<(), Error> {
-        self.is_over = true;
+    async fn release(self) -> Result<(), Error> {
         for told in self.table.end(self.number, true) {
-            told.await.unwrap_or_else(|_| Err(dropped()))?;
+            told.await?;
         }
         Ok(())
     }
@@ -163,13 +157,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.is_over {
-            drop(self.table.end(self.number, false));
-        }
+        // Nothing, if the permit was released.
+        drop(self.table.end(self.number, false));
     }
-}
-
-fn dropped() -> Error {
-    let text = "the message about slots was dropped (runtime shut down?): they are stated again";
-    Error::new(ErrorKind::Unavailable, text)
 }

@@ -11,11 +11,12 @@ use tokio::time::timeout;
 use super::held_key::{HeldKey, id_of};
 use super::message::{AllWanted, Caller, CallerWait, Message, Reply, SlotCheck, Wanted};
 use super::permit::Ticket;
-use super::state::{State, Told};
+use super::state::State;
 use super::table::PermitTable;
 use crate::clock::micros;
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
+use crate::key::Fingerprint;
 use crate::quota::Quotas;
 use crate::store::{Check, ProtectedStore, StoreFuture, join_all, to_owned};
 use crate::telemetry::{PermitMeter, PermitWait};
@@ -158,10 +159,48 @@ impl PermitTable {
     }
 
     /// Gives the slots of a permit back, or gives a check up. Returns what waits until the store knows, if it `is_awaited`.
-    pub(super) fn end(self: &Arc<Self>, ticket: u64, is_awaited: bool) -> Vec<Told> {
-        let mut state = self.lock();
+    pub(super) fn end(self: &Arc<Self>, ticket: u64, is_awaited: bool) -> Vec<StoreFuture<()>> {
+        let told = self.change(|state, now| state.end(ticket, now), is_awaited);
+        self.given_back.notify_waiters();
+        told
+    }
+
+    /// Waits until the store knows what was given back: also, for at most the deadline, of permits that are dropped meanwhile.
+    pub(in crate::limiter) async fn release(
+        self: &Arc<Self>,
+        store: &ProtectedStore,
+    ) -> Result<(), Error> {
+        let mut outcome = None;
+        let release = async {
+            loop {
+                // Before the look, so that no permit that is dropped after it is missed.
+                let given_back = self.given_back.notified();
+                outcome = None;
+                let told = join_all(self.change(|state, _| state.untold(), true)).await;
+                outcome = Some(told.into_iter().collect());
+                let may_wait = !store.is_in_process() && Handle::try_current().is_ok();
+                if !may_wait || self.lock().permits.is_empty() {
+                    return Ok(());
+                }
+                given_back.await;
+            }
+        };
+        let in_time = store.within_deadline(release).await;
+        outcome.unwrap_or(in_time)
+    }
+
+    /// Changes keys, and sends what they have to say. Returns what waits until the store knows, if it `is_awaited`.
+    fn change(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut State, u64) -> SmallVec<[Fingerprint; 1]>,
+        is_awaited: bool,
+    ) -> Vec<StoreFuture<()>> {
+        let (mut state, mut told) = (self.lock(), Vec::new());
         let now = self.clock.now();
-        let (ids, told) = state.end(ticket, is_awaited, now);
+        let ids = change(&mut state, now);
+        for id in ids.iter().filter(|_| is_awaited) {
+            told.extend(state.keys.get_mut(id).map(|key| key.tell(now)));
+        }
         let message = self.next_message(&mut state, &ids, now);
         drop(state);
         if !ids.is_empty() {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::{Handle, Id};
-use tokio::sync::oneshot;
 
 use super::held_key::{AFTER_RELEASE, GATHERED, HeldKey, POLL, Refusal, jittered};
 use super::message::{Caller, SlotCheck, Wanted, answer_to_caller};
@@ -343,6 +342,13 @@ impl State {
         key.is_some_and(|key| key.losses == Some(self.losses))
     }
 
+    /// Returns the keys of which the store may not know what is held.
+    pub(super) fn untold(&self) -> SmallVec<[Fingerprint; 1]> {
+        let keys = self.keys.iter();
+        let untold = keys.filter(|(_, key)| key.is_changed || key.is_busy);
+        untold.map(|(id, _)| *id).collect()
+    }
+
     /// States what is held of these keys.
     pub(super) fn state_now(&mut self, ids: impl IntoIterator<Item = Fingerprint>, now: u64) {
         for id in ids {
@@ -404,15 +410,8 @@ impl State {
     }
 
     /// Gives the slots of a permit back, or takes a check out of the line. Returns the keys that have something to say.
-    ///
-    /// A listener waits for each key of the permit if it `is_awaited`.
-    pub(super) fn end(
-        &mut self,
-        ticket: u64,
-        is_awaited: bool,
-        now: u64,
-    ) -> (SmallVec<[Fingerprint; 1]>, Vec<Told>) {
-        let (mut ids, mut told, mut others) = (SmallVec::new(), Vec::new(), Vec::new());
+    pub(super) fn end(&mut self, ticket: u64, now: u64) -> SmallVec<[Fingerprint; 1]> {
+        let (mut ids, mut others) = (SmallVec::new(), Vec::new());
         self.sent.remove(&ticket);
         self.decided_here.remove(&ticket);
         if let Some(check) = self.line.remove(&ticket) {
@@ -435,11 +434,6 @@ impl State {
                 .map(move |slots| (permit.since, slots))
         }) {
             if let Some(key) = self.keys.get_mut(&id) {
-                if is_awaited {
-                    let (sender, receiver) = oneshot::channel();
-                    key.listeners.push(sender);
-                    told.push(receiver);
-                }
                 key.release(slots, epoch, now);
                 others.extend(key.other_shares().into_iter().map(|(_, id)| id));
                 let micros = now.saturating_sub(since);
@@ -462,12 +456,9 @@ impl State {
         for id in ids.iter().chain(&others) {
             self.update_timer(*id, now);
         }
-        (ids, told)
+        ids
     }
 }
-
-/// Tells that the store knows what was given back.
-pub(super) type Told = oneshot::Receiver<Result<(), Error>>;
 
 /// Returns the quotas in flight of a level, with their answers.
 fn slot_answers<'a>(

@@ -34,6 +34,8 @@ pub(in crate::limiter) struct PermitTable {
     state: Mutex<State>,
     /// Wakes the task that waits for timers.
     pub(super) timers_changed: Notify,
+    /// Wakes those who wait until all slots are given back.
+    pub(super) given_back: Notify,
 }
 
 impl PermitTable {
@@ -63,6 +65,7 @@ impl PermitTable {
             clock,
             state: Mutex::default(),
             timers_changed: Notify::new(),
+            given_back: Notify::new(),
         }
     }
 
