@@ -24,6 +24,7 @@ use futures_util::stream::unfold;
 use hyper::upgrade::{self, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::signal::ctrl_c;
 use tokio::time::sleep;
 use tollgate::{Algorithm, Permit, PermitHandle, Quota, RateLimitLayer, key};
 
@@ -40,6 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .name("streams")
         .key(key::header("x-api-key"))
         .cost(|_| TOKENS);
+    let limiter = streams.limiter().clone();
     let app = Router::new()
         .route("/events", get(events))
         .route("/socket", get(socket))
@@ -55,7 +57,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -iN -H 'x-api-key: ada' -H 'connection: upgrade' -H 'upgrade: echo' http://{address}/socket"
     );
-    axum::serve(listener, app).await?;
+    // Ctrl-C lets the streams end. Then other processes have their slots at once.
+    let stop = async { ctrl_c().await.unwrap_or_default() };
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop)
+        .await?;
+    limiter.release().await?;
     Ok(())
 }
 

@@ -953,6 +953,34 @@ async fn a_sixth_stream_of_a_user_is_refused_until_another_one_ends() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn after_ctrl_c_the_next_process_has_the_slots_of_the_streams() {
+    let redis = RedisServer::start();
+    let open = async |address: &str| {
+        let stream = Client::new().get(format!("http://{address}/events"));
+        let stream = stream.header("x-api-key", "ada").send().await;
+        let mut stream = stream.expect("an answer");
+        assert_eq!(stream.status(), 200);
+        let event = stream.chunk().await.expect("a body").expect("an event");
+        assert_eq!(event, "data: word\n\n");
+        stream
+    };
+    let mut example = Example::start("in_flight", &redis.url());
+    for _ in 0..2 {
+        let address = example.address();
+        let mut streams = Vec::new();
+        for _ in 0..5 {
+            streams.push(open(&address).await);
+        }
+        drop(streams);
+        let process = example.process.id().to_string();
+        let stopped = Command::new("kill").args(["-s", "INT", &process]).status();
+        assert!(stopped.expect("kill runs").success());
+        assert!(example.process.wait().expect("it runs").success());
+        example = Example::start("in_flight", &redis.url());
+    }
+}
+
 #[test]
 fn a_client_that_waits_for_its_turn_is_never_refused_by_its_upstream() {
     let mut example = Example::start("outbound", "memory:");
