@@ -128,6 +128,10 @@ impl KeyExtractor for Authorization {
             .require(values.map(|value| value.as_bytes().trim_ascii()))?;
         Ok(self.of(value))
     }
+
+    fn config_error(&self) -> Option<KeyError> {
+        self.hash_key.check().err()
+    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,24 @@ use super::tag::Tag;
 ///   together, use `key::path().or(key::global())`.
 /// - With `Router::route_layer`, it is not limited and gets the 404 of the fallback.
 ///
+/// # Where no route is matched
+///
+/// tonic's `Server` has no routes, and axum matches none for a service of
+/// [`nest_service`](axum::Router::nest_service). If that service is a `Router`, add the layer to it. Otherwise, count by
+/// the path of the URI. List the paths that you serve, because a client can invent others, and each would have a fresh
+/// quota:
+///
+/// ```
+/// use tollgate::key;
+///
+/// let by_method = key::from_fn(|parts| match parts.uri.path() {
+///     path @ ("/shop.Orders/Place" | "/shop.Orders/List") => path.to_owned(),
+///     _ => "other".to_owned(),
+/// });
+/// ```
+///
+/// Inside a nested service, the URI lacks the prefix, and axum's `OriginalUri` in the extensions has it.
+///
 /// # Examples
 ///
 /// ```
@@ -83,7 +101,7 @@ impl Reads {
     /// Reads the route that axum matched, as [`path`] does.
     ///
     /// The layer warns if none of its first requests has a route, as for [an extension](Self::extension): then it is
-    /// outside of the router.
+    /// outside of the router, or in front of a service [without routes](path#where-no-route-is-matched).
     #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
     #[must_use]
     pub const fn matched_path() -> Self {

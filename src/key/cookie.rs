@@ -125,6 +125,11 @@ impl KeyExtractor for Cookie {
             self.of(value)
         })
     }
+
+    fn config_error(&self) -> Option<KeyError> {
+        let name_error = self.name.as_ref().err().cloned();
+        name_error.or_else(|| self.hash_key.check().err())
+    }
 }
 
 /// Returns whether browsers prevent other sites from setting a cookie with this name. The case of the prefix

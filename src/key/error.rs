@@ -28,7 +28,8 @@ pub enum KeyErrorKind {
     /// `.or(..)` does not try its second key. No extractor of this crate returns it.
     Invalid,
     /// The server is misconfigured, so no request has a key: 500, and one log line with the text of the
-    /// error, which should name the remedy.
+    /// error, which should name the remedy. The line comes when the layer is added to a service if the extractor
+    /// [knows the error](crate::KeyExtractor::config_error) by then, else with the first request.
     Misconfigured,
 }
 

@@ -150,6 +150,10 @@ impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn reads(&self) -> Reads {
         Reads::extension::<T>()
     }
+
+    fn config_error(&self) -> Option<KeyError> {
+        self.tag.hash_key?.check().err()
+    }
 }
 
 inherent_or!(Extension<T>);

@@ -39,6 +39,16 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Reads::nothing()
     }
 
+    /// Returns what is wrong with the configuration of this extractor, such as an invalid network of
+    /// [`client_ip`](super::client_ip()), if it can be seen without a request.
+    ///
+    /// A layer logs the error when it is added to a service, before the first request. The error has the kind
+    /// [`Misconfigured`](KeyErrorKind::Misconfigured), and [`extract`](Self::extract) returns it, too. An extractor that
+    /// wraps others should forward the call. The default is `None`.
+    fn config_error(&self) -> Option<KeyError> {
+        None
+    }
+
     /// Uses the key of `second` if a request does not have this key.
     ///
     /// `second` is tried only after [`KeyErrorKind::Missing`]. A request whose key is ambiguous is still
@@ -69,25 +79,25 @@ impl KeyExtractor for Key {
     }
 }
 
-impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        (**self).extract(parts)
-    }
+macro_rules! pointers {
+    ($($pointer:ident)+) => {$(
+        impl<E: KeyExtractor + ?Sized> KeyExtractor for $pointer<E> {
+            fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+                (**self).extract(parts)
+            }
 
-    fn reads(&self) -> Reads {
-        (**self).reads()
-    }
+            fn reads(&self) -> Reads {
+                (**self).reads()
+            }
+
+            fn config_error(&self) -> Option<KeyError> {
+                (**self).config_error()
+            }
+        }
+    )+};
 }
 
-impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        (**self).extract(parts)
-    }
-
-    fn reads(&self) -> Reads {
-        (**self).reads()
-    }
-}
+pointers!(Arc Box);
 
 /// A key extractor that uses a second one if a request does not have the first key; created by
 /// [`KeyExtractor::or`].
@@ -123,6 +133,11 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 
     fn reads(&self) -> Reads {
         self.first.reads().and(self.second.reads())
+    }
+
+    fn config_error(&self) -> Option<KeyError> {
+        let first = self.first.config_error();
+        first.or_else(|| self.second.config_error())
     }
 }
 

@@ -53,7 +53,7 @@ pub fn header(name: impl AsRef<str>) -> Header {
         tag: NamedTag::header(name.as_ref().map_or("", HeaderName::as_str)),
         name,
         single_value: SingleValue::new(&format!("the header `{configured}`")),
-        storage: Storage::Hashed(HashKey::new(HEADER)),
+        hash_key: Some(HashKey::new(HEADER)),
     }
 }
 
@@ -63,14 +63,8 @@ pub struct Header {
     name: Result<HeaderName, KeyError>,
     tag: NamedTag,
     single_value: SingleValue,
-    storage: Storage,
-}
-
-/// The form in which values are stored.
-#[derive(Clone, Copy)]
-enum Storage {
-    Plain,
-    Hashed(HashKey),
+    /// `None` if values are stored as readable text.
+    hash_key: Option<HashKey>,
 }
 
 impl Header {
@@ -78,7 +72,7 @@ impl Header {
     /// tenant's name.
     #[must_use]
     pub fn plain(mut self) -> Self {
-        self.storage = Storage::Plain;
+        self.hash_key = None;
         self
     }
 
@@ -90,7 +84,7 @@ impl Header {
     /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.storage = Storage::Hashed(HashKey::from_secret(HEADER, secret.as_ref()));
+        self.hash_key = Some(HashKey::from_secret(HEADER, secret.as_ref()));
         self
     }
 
@@ -113,9 +107,9 @@ impl Header {
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
         let (tag, value) = (Tag::Named(&self.tag), value.as_ref().trim_ascii());
-        match &self.storage {
-            Storage::Plain => Key::tagged(tag, value),
-            Storage::Hashed(hash_key) => Key::hashed(tag, &hash_key.hash(value)),
+        match &self.hash_key {
+            None => Key::tagged(tag, value),
+            Some(hash_key) => Key::hashed(tag, &hash_key.hash(value)),
         }
     }
 }
@@ -125,14 +119,17 @@ inherent_or!(Header);
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let name = self.name.as_ref().map_err(KeyError::clone)?;
-        if let Storage::Hashed(hash_key) = &self.storage {
-            hash_key.check()?;
-        }
+        self.hash_key.iter().try_for_each(HashKey::check)?;
         let values = parts.headers.get_all(name).iter();
         let value = self
             .single_value
             .require(values.map(|value| value.as_bytes().trim_ascii()))?;
         Ok(self.of(value))
+    }
+
+    fn config_error(&self) -> Option<KeyError> {
+        let name_error = self.name.as_ref().err().cloned();
+        name_error.or_else(|| self.hash_key.as_ref()?.check().err())
     }
 }
 

@@ -14,7 +14,7 @@ use http::Extensions;
 /// | the extractor reads | the layer warns |
 /// |---|---|
 /// | [the peer's address](Self::peer_address) | if a proxy seems to be in front, because then all its clients share one limit |
-/// | [the matched path](Self::matched_path) | if no request has one, because then the layer is outside of the router |
+/// | [the matched path](Self::matched_path) | if no request has one, because then the layer is outside of the router, or there are no routes |
 /// | [an extension](Self::extension) | if no request has it, because then the layer that inserts it runs too late |
 /// | [none of these](Self::nothing) | about none |
 ///

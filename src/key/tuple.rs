@@ -9,8 +9,8 @@ use super::reads::Reads;
 
 macro_rules! tuples {
     ($(($head:ident $($tail:ident)+))*) => {$(
+        #[expect(non_snake_case, reason = "a part is named as its type")]
         impl<$head: KeyExtractor, $($tail: KeyExtractor),+> KeyExtractor for ($head, $($tail),+) {
-            #[expect(non_snake_case, reason = "a part is named as its type")]
             fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
                 let ($head, $($tail),+) = self;
                 let key = $head.extract(parts)?;
@@ -18,12 +18,18 @@ macro_rules! tuples {
                 Ok(key)
             }
 
-            #[expect(non_snake_case, reason = "a part is named as its type")]
             fn reads(&self) -> Reads {
                 let ($head, $($tail),+) = self;
                 let reads = $head.reads();
                 $(let reads = reads.and($tail.reads());)+
                 reads
+            }
+
+            fn config_error(&self) -> Option<KeyError> {
+                let ($head, $($tail),+) = self;
+                let error = $head.config_error();
+                $(let error = error.or_else(|| $tail.config_error());)+
+                error
             }
         }
     )*};

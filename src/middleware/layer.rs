@@ -773,6 +773,7 @@ impl<S: CloneService> Layer<S> for RateLimitLayer {
         if self.config.enabled {
             for level in self.config.levels() {
                 level.limiter.warn_of_conflict(Some(level.key_type));
+                level.report_config_error(self.config.is_dry_run);
             }
         }
         RateLimit::new(inner, Arc::clone(&self.config))

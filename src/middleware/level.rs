@@ -193,6 +193,15 @@ impl Level {
         self.key = Arc::new(key);
     }
 
+    /// Logs that no request will have a key, if the extractor is misconfigured.
+    pub(super) fn report_config_error(&self, is_dry_run: bool) {
+        if let Some(error) = self.key.config_error() {
+            let limiter = &self.limiter.name;
+            self.diagnostics
+                .key_misconfigured(limiter, is_dry_run, &error);
+        }
+    }
+
     /// Extracts the key of a request. Returned as the extractor returns it: to move a key takes time.
     #[inline]
     pub(super) fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {

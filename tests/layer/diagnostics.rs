@@ -3,6 +3,7 @@
 use std::env;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -10,7 +11,9 @@ use axum::http::{Request, Response};
 use axum::{Router, routing::get};
 use http_body_util::Full;
 use tollgate::key::{self, KeyError, PeerAddr, Reads};
-use tollgate::{Algorithm, Key, KeyExtractor, MemoryStore, Quota, RateLimitLayer, Store};
+use tollgate::{
+    Algorithm, Key, KeyExtractor, MemoryStore, Quota, RateLimitLayer, RateLimiter, Store,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
@@ -129,6 +132,88 @@ fn of_user() -> Request<()> {
     let mut request = from("203.0.113.9", &[]);
     request.extensions_mut().insert(User("ada"));
     request
+}
+
+/// What is logged while a layer is added to two routes.
+fn said_at_the_start(layer: &RateLimitLayer) -> Vec<String> {
+    log::keep();
+    let _ = [0, 1].map(|_| layer.layer(service_fn(ok::<()>)));
+    log::kept()
+}
+
+#[tokio::test]
+async fn a_key_that_is_configured_wrongly_is_one_error_line_before_the_first_request() {
+    let network = || key::client_ip().behind("10.0.0/8");
+    let invalid = "invalid network \"10.0.0/8\" of trusted proxies: use an address, or a CIDR like 10.0.0.0/8";
+    let empty =
+        "the secret of a key is empty: pass another one to `.secret(..)`, or do not call it";
+    let tenant = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).name("tenant");
+    let rows = [
+        (layer(network()), invalid),
+        (layer((key::global(), network())), invalid),
+        (layer(key::header("x-api-key").or(network())), invalid),
+        (layer(Box::new(Arc::new(network()))), invalid),
+        (
+            limited(MemoryStore::new(), "other").and(tenant.name("search"), network()),
+            invalid,
+        ),
+        (
+            layer(key::client_ip()),
+            "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`",
+        ),
+        (
+            layer(key::client_ip().hops(1).header("x ip")),
+            "invalid header name `x ip`",
+        ),
+        (
+            layer(key::header("x api")),
+            "invalid header name `x api`: pass a valid one to key::header",
+        ),
+        (
+            layer(key::cookie("a;b")),
+            "invalid cookie name `a;b`: pass a valid one to key::cookie",
+        ),
+        (layer(key::header("x-api-key").secret("")), empty),
+        (layer(key::cookie("session").secret("")), empty),
+        (layer(key::authorization().secret("")), empty),
+        (layer(key::extension::<User>().secret("")), empty),
+    ];
+    for (layer, error) in rows {
+        let log = said_at_the_start(&layer);
+        assert_eq!(log.len(), 1, "{error}: {log:?}");
+        let line = format!("cannot extract a rate limit key, answering 500: {error}");
+        for text in ["ERROR", "search", &line] {
+            assert!(log[0].contains(text), "{log:?}");
+        }
+        // It is not repeated.
+        let requests = (0..50).map(|_| of_user());
+        assert_eq!(said_of(&layer, requests).await, [""; 0]);
+    }
+    let dry = said_at_the_start(&layer(network()).dry_run());
+    assert!(dry[0].contains("letting it pass in a dry run"), "{dry:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_only_a_request_shows_to_be_wrong_is_no_line_at_the_start() {
+    for layer in [
+        layer(key::peer_ip()),
+        layer(key::client_ip().behind("")).disable(),
+        layer(key::client_ip().behind([""; 0])),
+        layer((
+            key::path(),
+            key::header("x-api-key").plain(),
+            key::cookie("session"),
+        )),
+    ] {
+        assert_eq!(said_at_the_start(&layer), [""; 0]);
+    }
+    let layer = layer(key::peer_ip());
+    let log = said_of(&layer, std::iter::repeat_n(Request::new(()), 3)).await;
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(
+        log[0].contains("cannot extract a rate limit key, answering 500: the peer"),
+        "{log:?}"
+    );
 }
 
 #[tokio::test]
@@ -492,6 +577,47 @@ async fn a_layer_that_counts_by_a_route_where_there_is_none_says_so_once() {
         said_by(routes.route_layer(layer(key::path()))).await,
         [""; 0]
     );
+}
+
+/// A router that answers each path.
+fn any_path() -> Router {
+    Router::new().fallback(|| async { "ok" })
+}
+
+#[tokio::test]
+async fn where_no_route_is_matched_the_remedy_is_the_path_of_the_uri() {
+    // `Router::layer` was called already.
+    let nested = Router::new()
+        .nest_service("/api", any_path())
+        .layer(layer(key::path()));
+    log::keep();
+    for _ in 0..MANY {
+        let mut request = from("203.0.113.9", &[]).map(|()| Body::empty());
+        *request.uri_mut() = "/api/users".parse().unwrap();
+        let _ = nested.clone().oneshot(request).await.unwrap();
+    }
+    let nested = log::kept();
+    for text in [
+        "nest_service",
+        "`key::from_fn` with the path of the URI",
+        "`OriginalUri`",
+    ] {
+        is_one_line(&nested, text);
+    }
+
+    // Around the services of tonic, whose `Server` has no router.
+    let calls = layer(key::path()).layer(tonic::service::Routes::default());
+    log::keep();
+    for _ in 0..MANY {
+        let call = Request::post("/shop.Orders/Place").header("content-type", "application/grpc");
+        let call = call.extension(PeerAddr(([203, 0, 113, 9], 5_000).into()));
+        let call = call.body(Body::empty()).unwrap();
+        let _ = calls.clone().oneshot(call).await.unwrap();
+    }
+    let calls = log::kept();
+    for text in ["tonic", "`key::from_fn` with the path of the URI"] {
+        is_one_line(&calls, text);
+    }
 }
 
 #[tokio::test]

@@ -174,7 +174,7 @@ impl ClientIp {
     ///
     /// Several calls add up. With an empty list, no proxy is trusted, and the peer is the client.
     ///
-    /// With an invalid network, all requests are answered 500, and one log line says so. Call
+    /// With an invalid network, all requests are answered 500, and one log line says so when the layer is added. Call
     /// [`checked`](Self::checked) to get the error at startup. `0.0.0.0/0` and `::/0` trust every peer, so
     /// each client can choose how it is counted; they log a warning.
     ///
@@ -313,18 +313,6 @@ impl ClientIp {
         self.ipv6_prefix.key_of(address)
     }
 
-    fn config_error(&self) -> Option<KeyError> {
-        let no_proxies = || {
-            KeyError::new(
-                KeyErrorKind::Misconfigured,
-                "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`, or \
-                 their number with `.hops(1)`",
-            )
-        };
-        let error = self.config_error.clone();
-        error.or_else(|| (!self.proxies.are_configured()).then(no_proxies))
-    }
-
     /// Finds the client. `None` if neither the peer nor a header identifies it.
     fn find(&self, parts: &Parts) -> Result<Option<IpAddr>, KeyError> {
         let peer = peer_of(parts).map(|peer| peer.to_canonical());
@@ -397,6 +385,18 @@ impl KeyExtractor for ClientIp {
             warned: self.warnings.any(),
             ..Reads::nothing()
         }
+    }
+
+    fn config_error(&self) -> Option<KeyError> {
+        let no_proxies = || {
+            KeyError::new(
+                KeyErrorKind::Misconfigured,
+                "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`, or \
+                 their number with `.hops(1)`",
+            )
+        };
+        let error = self.config_error.clone();
+        error.or_else(|| (!self.proxies.are_configured()).then(no_proxies))
     }
 }
 

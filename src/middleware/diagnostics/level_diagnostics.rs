@@ -50,18 +50,21 @@ impl LevelDiagnostics {
         }
     }
 
-    /// Logs that no key can be extracted because the server is misconfigured.
+    /// Logs that no key can be extracted because the server is misconfigured: when the layer is added to a service, or
+    /// at the first request if only a request shows it.
     pub(in crate::middleware) fn key_misconfigured(
         &self,
         limiter: &str,
         is_dry_run: bool,
         error: &KeyError,
     ) {
-        if self.key_misconfigured.first_time() {
+        // An application may add its layers before it has a subscriber, which then would never get the line.
+        let is_read = tracing::enabled!(target: "tollgate::diagnostics", tracing::Level::ERROR);
+        if is_read && self.key_misconfigured.first_time() {
             let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "failed to extract a rate limit key, {answering}: {error}"
+                "cannot extract a rate limit key, {answering}: {error}"
             );
         }
     }
@@ -165,8 +168,17 @@ mod tests {
             log[0].contains("ERROR") && log[0].contains("search"),
             "{log:?}"
         );
-        let line = "failed to extract a rate limit key, answering 500: call the_method()";
+        let line = "cannot extract a rate limit key, answering 500: call the_method()";
         assert!(log[0].contains(line), "{log:?}");
+    }
+
+    #[test]
+    fn a_misconfigured_key_is_logged_once_there_is_a_subscriber() {
+        let error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
+        let diagnostics = LevelDiagnostics::default();
+        diagnostics.key_misconfigured("search", false, &error);
+        let log = log_of(|| diagnostics.key_misconfigured("search", false, &error));
+        assert_eq!(log.len(), 1, "{log:?}");
     }
 
     #[test]

@@ -149,7 +149,9 @@ impl MisconfigurationChecks {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "none of the first {nth} requests has a matched path, which `key::path` reads: add the \
-                 layer with `Router::layer` or `Router::route_layer`"
+                 layer by `Router::layer` to the router that has the routes; under tonic and for a service of \
+                 `nest_service`, which match no route, use `key::from_fn` with the path of the URI, or of \
+                 `OriginalUri` inside the nested service"
             );
         }
     }
