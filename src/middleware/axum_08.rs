@@ -85,7 +85,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for Reservation {
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 #[diagnostic::do_not_recommend]
 impl<R: IntoResponse> RejectionResponse<Response<Bytes>> for R {
-    fn into_rejection_response(self) -> Response<Bytes> {
-        with_ready_body(self.into_response())
+    fn into_rejection_response(self) -> Option<Response<Bytes>> {
+        Some(with_ready_body(self.into_response()))
     }
 }

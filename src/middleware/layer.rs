@@ -14,7 +14,7 @@ use super::config::LayerConfig;
 use super::diagnostics::layer_created;
 use super::headers::Headers;
 use super::level::{CostFn, Level, MissingKey, SettleFn, ShareFn};
-use super::rejection::Rejection;
+use super::rejection::{Rejection, plain_text};
 use super::rejection_response::RejectionResponse;
 use super::service::{CloneService, RateLimit};
 use crate::decision::DecisionView;
@@ -552,6 +552,11 @@ impl RateLimitLayer {
     /// Sets the function that creates the response to a rejected request. By default, the body is a short text
     /// such as `rate limit exceeded`.
     ///
+    /// **It answers every rejection, not only refusals.** A request without a key (400), a store that failed (503) and
+    /// a misconfigured server (500) are rejected, too: [`Rejection::reason`] tells which it is, and the rejection's
+    /// `Display` is a text for clients. Return an `Option` to answer only some of them: `None` leaves the rejection to
+    /// the default.
+    ///
     /// It returns an [`http::Response`] with a text or bytes as its body or, with the feature `axum-08`, anything
     /// that implements axum's `IntoResponse`, such as a text, `Json(..)` or your own error type.
     ///
@@ -574,7 +579,23 @@ impl RateLimitLayer {
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
     ///
     /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
-    ///     .responder(|rejection| Response::new(format!("slow down, {}\n", rejection.limiter())));
+    ///     .responder(|rejection| Response::new(format!("{}: {rejection}\n", rejection.limiter())));
+    /// ```
+    ///
+    /// Refusals only:
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, RejectionReason};
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(|rejection| {
+    ///     match rejection.reason() {
+    ///         RejectionReason::Refused(decision) => {
+    ///             Some(Response::new(format!("at most {} requests per minute\n", decision.limit())))
+    ///         }
+    ///         _ => None,
+    ///     }
+    /// });
     /// ```
     ///
     /// In axum:
@@ -583,17 +604,23 @@ impl RateLimitLayer {
     /// # #[cfg(feature = "axum-08")] {
     /// use axum::Json;
     /// use serde::Serialize;
-    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, RejectionReason};
     ///
     /// #[derive(Serialize)]
     /// struct ApiError {
     ///     code: &'static str,
-    ///     retry_in: Option<u64>,
+    ///     message: String,
+    ///     retry_in: Option<f64>,
     /// }
     ///
     /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(|rejection| {
-    ///     let retry_in = rejection.retry_after().map(|wait| wait.as_secs());
-    ///     Json(ApiError { code: "rate_limited", retry_in })
+    ///     let code = match rejection.reason() {
+    ///         RejectionReason::Refused(_) => "rate_limited",
+    ///         RejectionReason::NoKey(_) => "unidentified",
+    ///         _ => "unavailable",
+    ///     };
+    ///     let retry_in = rejection.retry_after().map(|wait| wait.as_secs_f64());
+    ///     Json(ApiError { code, message: rejection.to_string(), retry_in })
     /// });
     /// # }
     /// ```
@@ -602,7 +629,10 @@ impl RateLimitLayer {
         F: Fn(&Rejection) -> R + Send + Sync + 'static,
         R: RejectionResponse<Form>,
     {
-        let responder = move |rejection: &Rejection| responder(rejection).into_rejection_response();
+        let responder = move |rejection: &Rejection| {
+            let response = responder(rejection).into_rejection_response();
+            response.unwrap_or_else(|| plain_text()(rejection))
+        };
         self.with(|config| config.responder = Arc::new(responder))
     }
 

@@ -15,24 +15,31 @@ use crate::telemetry::OnceFlag;
 /// - An [`http::Response`] whose body is a text or bytes: `&'static str`, `String`, `Bytes`, `Vec<u8>`.
 /// - An [`http::Response`] with a body in memory, such as `http_body_util::Full`.
 /// - With the feature `axum-08`, anything that implements axum's `IntoResponse`.
+/// - An `Option` of one of these. `None` leaves the rejection to [`plain_text`](crate::plain_text()), the default.
 ///
 /// `Form` tells the compiler which of these it is. It is always inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a response to a rejected request",
     label = "the responder returns this",
     note = "return an `http::Response` with a text or bytes as its body or, with the feature `axum-08`, anything \
-            that implements axum's `IntoResponse`, such as `\"slow down\"` or `Json(..)`"
+            that implements axum's `IntoResponse`, such as `\"slow down\"` or `Json(..)`; or an `Option` of these"
 )]
 pub trait RejectionResponse<Form> {
-    /// Converts to a response with a body in memory.
-    fn into_rejection_response(self) -> Response<Bytes>;
+    /// Converts to a response with a body in memory. `None` declines to respond.
+    fn into_rejection_response(self) -> Option<Response<Bytes>>;
+}
+
+impl<R: RejectionResponse<Form>, Form> RejectionResponse<Option<Form>> for Option<R> {
+    fn into_rejection_response(self) -> Option<Response<Bytes>> {
+        self.and_then(R::into_rejection_response)
+    }
 }
 
 macro_rules! bytes_body {
     ($($body:ty)*) => {$(
         impl RejectionResponse<Bytes> for Response<$body> {
-            fn into_rejection_response(self) -> Response<Bytes> {
-                self.map(Bytes::from)
+            fn into_rejection_response(self) -> Option<Response<Bytes>> {
+                Some(self.map(Bytes::from))
             }
         }
     )*};

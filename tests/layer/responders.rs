@@ -12,7 +12,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use tollgate::{
     Error, ErrorKind, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer, RateLimiter,
-    Rejection, key,
+    Rejection, RejectionReason, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -127,6 +127,78 @@ async fn a_status_that_a_responder_sets_stays() {
     }
     let elsewhere = refusing().responder(|_| Redirect::to("/busy"));
     assert_eq!(status(&elsewhere, "/").await, 303);
+}
+
+/// A layer that rejects for each reason, and the text by which the layer answers unless a responder does.
+fn rejecting() -> [(RateLimitLayer, u16, &'static str); 4] {
+    let failed = RateLimitLayer::new(Moody::unavailable(), Quota::per_hour(1)).key(key::global());
+    [
+        (refusing(), 429, "rate limit exceeded"),
+        (
+            refusing().key(key::header("x-api-key")),
+            400,
+            "cannot identify the client: the header `x-api-key` is missing",
+        ),
+        (
+            refusing().key(key::client_ip()),
+            500,
+            "the rate limiter is not set up",
+        ),
+        (
+            failed.on_failure(FailurePolicy::closed()),
+            503,
+            "the rate limiter cannot decide",
+        ),
+    ]
+}
+
+async fn answer(layer: &RateLimitLayer) -> (u16, Bytes) {
+    let service = layer.layer(service_fn(ok::<()>));
+    let response = service.oneshot(to("/")).await.expect("nothing fails");
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.expect("in memory");
+    (status, body.to_bytes())
+}
+
+#[tokio::test]
+async fn a_responder_that_returns_none_leaves_the_rejection_to_the_default() {
+    for (layer, expected, text) in rejecting() {
+        let of_refusals = layer.responder(|rejection| match rejection.reason() {
+            RejectionReason::Refused(decision) => Some(Json([
+                "rate_limited".to_owned(),
+                decision.limit().to_string(),
+            ])),
+            _ => None,
+        });
+        let (status, body) = answer(&of_refusals).await;
+        assert_eq!(status, expected);
+        match status {
+            429 => assert_eq!(body, r#"["rate_limited","0"]"#),
+            _ => assert_eq!(body, format!("{text}\n")),
+        }
+    }
+    // What it returns else is as without the `Option`: the status of the rejection, unless it sets one.
+    for (set, expected) in [(StatusCode::OK, 429), (StatusCode::FORBIDDEN, 403)] {
+        let of_http = refusing().responder(move |_| {
+            Some(
+                Response::builder()
+                    .status(set)
+                    .body("slow down")
+                    .expect("a response"),
+            )
+        });
+        assert_eq!(answer(&of_http).await, (expected, Bytes::from("slow down")));
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_a_rejection_is_that_of_its_default_response() {
+    for (layer, expected, text) in rejecting() {
+        let (status, body) = answer(&layer).await;
+        assert_eq!((status, body), (expected, format!("{text}\n").into()));
+        let displayed = layer.responder(|rejection| rejection.to_string());
+        assert_eq!(answer(&displayed).await, (expected, text.into()));
+    }
 }
 
 /// As a GraphQL service does, whose errors are in the body.

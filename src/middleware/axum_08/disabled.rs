@@ -11,7 +11,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    fn into_rejection_response(self) -> Response<Bytes> {
-        with_ready_body(self)
+    fn into_rejection_response(self) -> Option<Response<Bytes>> {
+        Some(with_ready_body(self))
     }
 }

@@ -16,7 +16,6 @@ use prost::DecodeError;
 use prost::encoding::{self, DecodeContext, WireType};
 
 use super::rejection::{Rejection, RejectionReason};
-use super::text::message;
 use crate::error::ErrorKind;
 use crate::key::KeyErrorKind;
 use crate::middleware::headers::field_names as field;
@@ -84,7 +83,7 @@ impl Grpc {
         let content_type = HeaderValue::from_static(self.content_type());
         headers.insert(CONTENT_TYPE, content_type);
         headers.insert(field::GRPC_STATUS, HeaderValue::from(code(rejection)));
-        let message = utf8_percent_encode(&message(rejection), ENCODED).to_string();
+        let message = utf8_percent_encode(&rejection.to_string(), ENCODED).to_string();
         if let Ok(message) = HeaderValue::try_from(message) {
             headers.insert(field::GRPC_MESSAGE, message);
         }
@@ -112,7 +111,7 @@ fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
         field::GRPC_RETRY_PUSHBACK,
         HeaderValue::from(pushback(wait)),
     );
-    let details = status_with_retry_info(code(rejection), &message(rejection), wait);
+    let details = status_with_retry_info(code(rejection), &rejection.to_string(), wait);
     if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(details)) {
         headers.insert(field::GRPC_STATUS_DETAILS, details);
     }

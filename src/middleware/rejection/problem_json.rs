@@ -5,7 +5,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::rejection::{Rejection, RejectionReason};
-use super::text::{above_share, message};
+use super::text::above_share;
 use crate::middleware::headers::{violated_policies, whole_seconds};
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -160,7 +160,7 @@ fn detail(rejection: &Rejection) -> String {
             "The request asks for more than the quota ever allows: waiting does not help."
                 .to_owned()
         }
-        _ => message(rejection),
+        _ => rejection.to_string(),
     }
 }
 

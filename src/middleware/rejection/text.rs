@@ -1,5 +1,7 @@
 //! Rejections as short plain text.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
@@ -31,9 +33,12 @@ fn respond(rejection: &Rejection) -> Response<Bytes> {
     response
 }
 
-/// Returns the text without its line break.
-pub(super) fn message(rejection: &Rejection) -> String {
-    String::from_utf8_lossy(line(rejection).trim_ascii_end()).into_owned()
+/// Writes the text of [`plain_text`], such as `rate limit exceeded`. Any client may see it: it contains no key, and no
+/// internals of the server.
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(line(self).trim_ascii_end()))
+    }
 }
 
 /// Says that the cost is above what shares leave of the limit, which no header shows. `None` of any other refusal.
@@ -46,7 +51,7 @@ pub(super) fn above_share(decision: &DecisionView) -> Option<String> {
     is_above.then(|| format!("the request costs {cost}, more than its {}", quota.bound()))
 }
 
-/// Returns the text with a line break. It contains no internals of the server.
+/// Returns the text with a line break.
 fn line(rejection: &Rejection) -> Bytes {
     match rejection.reason() {
         RejectionReason::Refused(decision) => match above_share(decision) {

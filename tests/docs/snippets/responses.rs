@@ -40,7 +40,10 @@ struct Problem {
 async fn a_status_and_json() {
     let layer = layer().responder(|rejection| {
         let retry_in = rejection.retry_after().map(|wait| wait.as_secs());
-        let code = "rate_limited";
+        let code = match rejection.reason() {
+            RejectionReason::Refused(_) => "rate_limited",
+            _ => "rejected",
+        };
         (rejection.status(), Json(Problem { code, retry_in }))
     });
     let (status, headers, body) = rejected(layer).await;
@@ -114,6 +117,33 @@ async fn an_error_type_of_the_application() {
         _ => ApiError::Internal,
     });
     assert_eq!(rejected(layer).await.2, "too many");
+}
+
+#[tokio::test]
+async fn only_refusals() {
+    let json = layer().responder(|rejection| match rejection.reason() {
+        RejectionReason::Refused(_) => Some(Json("slow down")),
+        _ => None,
+    });
+    let text = layer().responder(|rejection| {
+        let RejectionReason::Refused(_) = rejection.reason() else {
+            return None;
+        };
+        Some(Response::new("slow down"))
+    });
+    for layer in [json, text] {
+        assert_eq!(rejected(layer.clone()).await.0, 429);
+        let keyless = layer.key(key::header("x-api-key"));
+        let (status, _, body) = rejected(keyless).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(body.starts_with(b"cannot identify the client"));
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_a_rejection() {
+    let layer = layer().responder(|rejection| format!("{}: {rejection}", rejection.limiter()));
+    assert_eq!(rejected(layer).await.2, "default: rate limit exceeded");
 }
 
 #[tokio::test]

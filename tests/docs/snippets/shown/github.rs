@@ -30,12 +30,13 @@ async fn used(Extension(decision): Decision, request: Request, next: Next) -> Re
     response
 }
 
-fn refused(rejection: &Rejection) -> (HeaderMap, &'static str) {
+fn refused(rejection: &Rejection) -> Option<(HeaderMap, String)> {
+    let RejectionReason::Refused(decision) = rejection.reason() else {
+        return None;
+    };
     let mut headers = HeaderMap::new();
-    if let RejectionReason::Refused(decision) = rejection.reason() {
-        write(decision, &mut headers);
-    }
-    (headers, "rate limit exceeded\n")
+    write(decision, &mut headers);
+    Some((headers, format!("{rejection}\n")))
 }
 
 fn limited(router: Router, limit: RateLimitLayer) -> Router {
