@@ -182,7 +182,8 @@ impl RateLimiter {
     ///
     /// `max_wait` is counted from the call. If the next wait would end later, the refusal is returned at
     /// once; its `retry_after` is the wait that is still needed. An error is returned at once, too, unless
-    /// [`wait_through_outages`](Self::wait_through_outages) is set.
+    /// [`wait_through_outages`](Self::wait_through_outages) is set. A check that is under way when `max_wait` ends has the
+    /// deadline of the store, so the call may take that much longer.
     ///
     /// If the future is dropped while it waits for time to pass, nothing is charged. While it waits for Redis,
     /// the same applies as for `check_n`.

@@ -69,7 +69,8 @@ use crate::store::Store;
 ///
 /// # Where to add it
 ///
-/// - [`Router::layer`](axum::Router::layer) limits the fallback and all routes that were added before.
+/// - [`Router::layer`](axum::Router::layer) limits the fallback and all routes that were added before. On a nested
+///   router, it limits unknown paths only if that router has a `fallback` of its own.
 /// - [`Router::route_layer`](axum::Router::route_layer) does not limit requests that match no route.
 /// - `get(handler).layer(..)` limits one route. For several layers on one route, pass a tuple,
 ///   `get(handler).layer((outer, inner))`, or a `tower::ServiceBuilder`: for `.layer(..).layer(..)`, Rust cannot
@@ -180,7 +181,8 @@ impl RateLimitLayer {
     /// **Compute the cost from the route, not from the path.** The closure sees the path as the client
     /// spelled it. For example, axum routes `/search/export` and `/search/%65xport` to the same handler, but
     /// `ends_with("/export")` is true only for the first. Give expensive handlers their own route and layer,
-    /// or read axum's `MatchedPath` from the extensions. The same holds for the query.
+    /// or read axum's `MatchedPath` from the extensions. The same holds for the query. In a
+    /// [nested](axum::Router::nest) router, the path also lacks the prefix; axum's `OriginalUri` has it.
     ///
     /// # Examples
     ///
@@ -314,6 +316,9 @@ impl RateLimitLayer {
     /// `skip` is called before the key is extracted. A skipped request is not counted. Its extensions have no
     /// decision, and its response no headers of the limit.
     ///
+    /// In a router that is [nested](axum::Router::nest) at `/api`, the path of `/api/healthz` is `/healthz`. axum's
+    /// `OriginalUri` in the extensions has the whole path.
+    ///
     /// # Examples
     ///
     /// ```
@@ -388,7 +393,9 @@ impl RateLimitLayer {
     /// answers. In front of a server, reject instead: a waiting request holds memory and a connection, and its client
     /// may have disconnected.
     ///
-    /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service.
+    /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service. A
+    ///   check that is under way when it ends has the [deadline](crate::RedisStore::deadline) of the store, 100 ms by
+    ///   default: the answer may come that much later.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
     ///   may be refunded.
     /// - Waiting requests form no queue: the first one that checks again is admitted. For slots

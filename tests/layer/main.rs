@@ -9,6 +9,7 @@ mod diagnostics;
 mod dry_run;
 mod in_handler;
 mod law_of_settling;
+mod nesting;
 mod plans;
 mod responders;
 mod settling;

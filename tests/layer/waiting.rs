@@ -16,7 +16,7 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::support::calls::{ok, stores};
-use crate::support::moody::{Mood, Moody};
+use crate::support::moody::{DEADLINE, Mood, Moody};
 use crate::support::redis_server::RedisServer;
 use crate::{ask, by_path, status, to, told, used};
 
@@ -105,6 +105,30 @@ async fn patience_is_for_all_waits_together() {
     assert_eq!(refused, Ok(429));
     // Asked each second, until less is left than the ten of the next turn.
     assert_eq!(begin.elapsed().as_secs(), 26);
+}
+
+/// A check that is under way when `max_wait` ends has the deadline of the store.
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_at_most_one_deadline_of_the_store_after_max_wait() {
+    const MAX_WAIT: Duration = Duration::from_millis(10);
+    let hangs = || Moody::new(Mood::Hangs);
+    let begin = tokio::time::Instant::now();
+    let layer = RateLimitLayer::new(hangs(), Quota::new(1, WINDOW)).key(by_path());
+    let layer = layer.on_failure(FailurePolicy::closed());
+    assert_eq!(status(&layer.wait_up_to(MAX_WAIT), "/ada").await, 503);
+    assert_eq!(begin.elapsed(), DEADLINE);
+
+    let begin = tokio::time::Instant::now();
+    let limiter = RateLimiter::new(hangs(), Quota::new(1, WINDOW));
+    let waited = limiter.until_ready("ada", 1, MAX_WAIT).await;
+    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(begin.elapsed(), DEADLINE);
+
+    let begin = tokio::time::Instant::now();
+    let slots = RateLimiter::new(hangs(), Quota::in_flight(1)).max_wait(MAX_WAIT);
+    let waited = slots.acquire("ada").await;
+    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(begin.elapsed(), DEADLINE);
 }
 
 #[tokio::test(start_paused = true)]

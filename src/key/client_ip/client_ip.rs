@@ -273,6 +273,7 @@ impl ClientIp {
 
     /// Sets the number of leading bits that identify a client by its IPv6 address, from 32 to 128. The
     /// default is 64, the smallest network that providers give to a customer.
+    /// [Pods](crate::guide::keys#ipv6) of one node often share a /64, and so a count: set 128 for them.
     ///
     /// With fewer bits, more clients share a count: a provider may give a customer a /56 or a /48, which
     /// contains many /64 networks. With 128 bits, a client can use a new address, and so a new count, for

@@ -175,7 +175,8 @@ impl RateLimiter {
     }
 
     /// Sets how long [`acquire`](Self::acquire) waits for a permit. The default is 60 seconds. After that, it returns an error
-    /// of kind [`MaxWait`](ErrorKind::MaxWait).
+    /// of kind [`MaxWait`](ErrorKind::MaxWait). A check that is under way then has the deadline of the store, so the call may
+    /// take that much longer.
     ///
     /// In a layer made [from](crate::RateLimitLayer) this limiter, requests wait for the same time unless
     /// [`wait_up_to`](crate::RateLimitLayer::wait_up_to) says otherwise. Without a call of this method, they do not wait.

@@ -16,6 +16,9 @@ use crate::error::Error;
 /// The process renews the [lease](crate::Quota::slot_lease) of its permits in the background, however long the work takes. If
 /// it is killed, the slots return when the lease ends.
 ///
+/// The store learns of a dropped permit within some milliseconds. If the tokio runtime ends before, the slots stay taken
+/// until the lease ends: await [`RateLimiter::release`](crate::RateLimiter::release) before the runtime ends.
+///
 /// # Examples
 ///
 /// ```
@@ -70,7 +73,8 @@ impl Permit {
 
     /// Gives the slots back, and waits until the store knows.
     ///
-    /// Dropping the permit gives them back too, and the store learns it within some milliseconds.
+    /// Dropping the permit gives them back too, and the store learns it within some milliseconds, unless the runtime ends
+    /// before.
     ///
     /// # Errors
     ///
