@@ -638,13 +638,47 @@ async fn one_route_that_is_known_is_enough_to_say_nothing_of_those_that_are_not(
 /// Set in the process that this test starts, where no other test makes layers.
 const ALONE: &str = "TOLLGATE_TEST_ALONE";
 
+/// Returns whether this process runs only this test. Otherwise, starts one that does.
+fn is_alone(test: &str) -> bool {
+    if env::var(ALONE).is_ok() {
+        return true;
+    }
+    let mut alone = Command::new(env::current_exe().unwrap());
+    let status = alone.args([test, "--exact"]).env(ALONE, "1").status();
+    assert!(status.unwrap().success());
+    false
+}
+
+#[test]
+fn a_wrong_key_that_nobody_could_read_at_the_start_is_one_line_at_the_first_request() {
+    let test = "diagnostics::a_wrong_key_that_nobody_could_read_at_the_start_is_one_line_at_the_first_request";
+    if !is_alone(test) {
+        return;
+    }
+    // The process has no subscriber yet.
+    let layer = layer(key::client_ip().behind("10.0.0/8"));
+    let _ = layer.layer(service_fn(ok::<()>));
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let requests = (0..3).map(|_| from("203.0.113.9", &[]));
+    let log = runtime.unwrap().block_on(async {
+        let service = layer.layer(service_fn(ok::<()>));
+        log::keep();
+        for request in requests {
+            let _ = service.clone().oneshot(request).await.unwrap();
+        }
+        log::kept()
+    });
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(
+        log[0].contains("ERROR") && log[0].contains("10.0.0/8"),
+        "{log:?}"
+    );
+}
+
 #[test]
 fn layers_that_are_made_while_requests_are_answered_are_said_once() {
     let test = "diagnostics::layers_that_are_made_while_requests_are_answered_are_said_once";
-    if env::var(ALONE).is_err() {
-        let mut alone = Command::new(env::current_exe().unwrap());
-        let status = alone.args([test, "--exact"]).env(ALONE, "1").status();
-        assert!(status.unwrap().success());
+    if !is_alone(test) {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -173,15 +173,6 @@ mod tests {
     }
 
     #[test]
-    fn a_misconfigured_key_is_logged_once_there_is_a_subscriber() {
-        let error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
-        let diagnostics = LevelDiagnostics::default();
-        diagnostics.key_misconfigured("search", false, &error);
-        let log = log_of(|| diagnostics.key_misconfigured("search", false, &error));
-        assert_eq!(log.len(), 1, "{log:?}");
-    }
-
-    #[test]
     fn a_dry_run_does_not_claim_to_answer_500() {
         let key_error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
