@@ -517,10 +517,4 @@ impl StoreId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
-
-    /// Returns the number of the store in this process.
-    #[cfg(feature = "redis")]
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
 }

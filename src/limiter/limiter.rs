@@ -16,7 +16,7 @@ use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
-use crate::store::{CountedKey, LimiterInfo, ProtectedStore, Reset, Store};
+use crate::store::{CountedKey, ProtectedStore, Reset, Store};
 use crate::telemetry::{LineInterval, Telemetry};
 
 /// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
@@ -324,7 +324,7 @@ impl RateLimiter {
         warn_of_conflict(&self.name, &limiter, owner);
     }
 
-    /// Compares this limiter with others of its name, here and in other processes, when it first checks.
+    /// Compares this limiter with others of its name in this process, when it first checks.
     #[inline]
     pub(super) fn observe_check(&self) {
         if !self.first_check.load(Ordering::Relaxed) {
@@ -336,10 +336,6 @@ impl RateLimiter {
     fn observe_first_check(&self) {
         if !self.first_check.swap(true, Ordering::Relaxed) {
             self.warn_of_conflict(None);
-            self.store.announce(LimiterInfo {
-                limiter: &self.scope,
-                quotas: &self.quotas,
-            });
         }
     }
 

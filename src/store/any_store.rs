@@ -6,7 +6,7 @@ use super::memory::MemoryStore;
 use super::redis::RedisStore;
 #[cfg(feature = "doctor")]
 use super::redis::doctor::Report;
-use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+use super::requests::{Block, Check, Credit, Refund, Reset};
 use super::store::{Store, StoreParts, delegate_to_store};
 use crate::decision::{Answers, Holding, StoreId};
 use crate::error::Error;

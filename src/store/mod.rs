@@ -60,7 +60,7 @@ pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
-pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+pub use requests::{Block, Check, Credit, Refund, Reset};
 pub(crate) use requests::{CountedKey, OwnedChecks, to_owned};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]

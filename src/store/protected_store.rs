@@ -11,7 +11,7 @@ use super::circuit_breaker::{CircuitBreaker, Operation, Permit, Prober};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
-use super::requests::{Block, Check, CountedKey, Credit, LimiterInfo, Refund, Reset};
+use super::requests::{Block, Check, CountedKey, Credit, Refund, Reset};
 use super::store::{Store, StoreParts};
 use crate::decision::{Answer, Answers, Holding, Source, StoreId};
 use crate::error::Error;
@@ -185,11 +185,6 @@ impl ProtectedStore {
         Some(StoreFuture::boxed(async move {
             circuit_breaker.within_deadline(refresh).await
         }))
-    }
-
-    /// Tells the store of a limiter: see [`Store::announce`].
-    pub(crate) fn announce(&self, limiter: LimiterInfo<'_>) {
-        self.store.announce(limiter);
     }
 
     /// Returns the group of a check: see [`Store::atomic_group`].

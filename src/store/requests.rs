@@ -1,4 +1,4 @@
-//! The requests to a store: checks, refunds, credits, resets, blocks and announcements.
+//! The requests to a store: checks, refunds, credits, resets and blocks.
 
 use std::time::Duration;
 
@@ -63,16 +63,6 @@ macro_rules! impl_subject {
 }
 
 impl_subject!(Check Reset Refund Credit);
-
-/// A limiter that begins to ask a [`Store`](crate::Store), for [`Store::announce`](crate::Store::announce).
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct LimiterInfo<'a> {
-    /// The name of the limiter, in its stored form. Limiters of one name share their counts.
-    pub limiter: &'a Key,
-    /// The quotas of the limiter. A check may have others: see [`quotas_for`](crate::RateLimitLayer::quotas_for).
-    pub quotas: &'a Quotas,
-}
 
 /// A request to a [`Store`](crate::Store): charge a cost to a key, if its quotas admit it.
 #[derive(Clone, Copy, Debug)]

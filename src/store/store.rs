@@ -6,7 +6,7 @@ use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
-use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+use super::requests::{Block, Check, Credit, Refund, Reset};
 use crate::decision::{Answers, Holding, StoreId};
 use crate::error::{Error, ErrorKind};
 
@@ -108,17 +108,6 @@ pub trait Store: Send + Sync + 'static {
     /// If one check is refused, the answers to the others still say whether each would be admitted, with the units
     /// used before.
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture>;
-
-    /// Learns that a limiter begins to ask the store. Limiters call it once, at their first check.
-    ///
-    /// A store that several services share warns here if another service counts under the same name with other
-    /// quotas. The limiters of one store in this process are compared without it. Do this in the background: the check
-    /// does not wait.
-    ///
-    /// The default implementation does nothing.
-    fn announce(&self, limiter: LimiterInfo<'_>) {
-        let _ = limiter;
-    }
 
     /// Returns the group of a check: [`check`](Self::check) decides checks of the same group in one atomic step.
     ///
@@ -235,10 +224,6 @@ macro_rules! delegate_to_store {
 
         fn check(&$self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
             $store.check(checks, answers)
-        }
-
-        fn announce(&$self, limiter: LimiterInfo<'_>) {
-            $store.announce(limiter);
         }
 
         fn atomic_group(&$self, check: Check<'_>) -> u64 {

@@ -191,15 +191,14 @@ impl RedisServer {
     }
 }
 
-/// All keys with their PTTL in milliseconds, but for the descriptions of limiters.
+/// All keys with their PTTL in milliseconds.
 pub(crate) fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, i64)> {
     let keys: Vec<String> = connection.keys("*").expect("KEYS answers");
     let pttl = |key: String| {
         let millis = connection.pttl(&key).expect("PTTL answers");
         (key, millis)
     };
-    let counts = keys.into_iter().filter(|key| !key.contains(":{limiters}:"));
-    counts.map(pttl).collect()
+    keys.into_iter().map(pttl).collect()
 }
 
 /// Runs a command and ignores the reply.

@@ -17,8 +17,7 @@ const MAX_AGE_OF_DENIALS: Duration = Duration::from_secs(1);
 const MOVE: &str = r"
 redis.call('SET', 'test:clock', ARGV[1])
 for _, key in ipairs(redis.call('KEYS', '*')) do
-  -- Descriptions of limiters are not written by a script.
-  if key:sub(1, 5) ~= 'test:' and not key:find(':{limiters}:', 1, true) then
+  if key:sub(1, 5) ~= 'test:' then
     local deadline = redis.call('HGET', 'test:deadlines', key)
     if not deadline then
       return redis.error_reply('no time to live: ' .. key)

@@ -91,7 +91,7 @@ fn waits(store: &str, outcome: &str) -> String {
     format!("tollgate_store_duration_seconds{{store={store},outcome={outcome}}}")
 }
 
-fn layer(store: impl tollgate::Store, quota: Quota) -> RateLimitLayer {
+fn layer(store: impl Store, quota: Quota) -> RateLimitLayer {
     RateLimitLayer::new(store, quota)
         .name("search")
         .key(key::header("x-api-key").plain())

@@ -1,7 +1,7 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: doctor,
-//! `redis_store`, `block_list`, `limiter_descriptions` and batch, `eval`, client and url, connection, topology and `argument_clock`, protocol, script.
+//! `redis_store`, `block_list` and batch, `eval`, client and url, connection, topology and `argument_clock`, protocol, script.
 
 mod argument_clock;
 mod batch;
@@ -11,7 +11,6 @@ mod connection;
 #[cfg(feature = "doctor")]
 pub mod doctor;
 mod eval;
-mod limiter_descriptions;
 mod open;
 mod protocol;
 mod redis_store;

@@ -13,7 +13,6 @@ use super::client::{Client, current_runtime};
 #[cfg(feature = "redis-1")]
 use super::connection::Connector;
 use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
-use super::limiter_descriptions;
 use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
 use super::topology::Topology;
@@ -25,9 +24,7 @@ use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
-use crate::store::requests::{
-    Block, Check, Credit, LimiterInfo, OwnedChecks, Refund, Reset, to_owned,
-};
+use crate::store::requests::{Block, Check, Credit, OwnedChecks, Refund, Reset, to_owned};
 use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
 
@@ -212,10 +209,8 @@ pub(crate) trait FeatureRedis1 {
 /// [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With
 /// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are counted like units, under
 /// the name `blocks=limiter`: in `prefix:v3:{blocks=limiter,key}:buckets:length` and
-/// `prefix:v3:{blocks=limiter,key}:log`. The quotas of
-/// each limiter are in `prefix:v3:{limiters}:name` for a day: a second after its first check, a process compares
-/// them with its own, and logs a warning if another process, or another store of its own, counts under the same name
-/// with other quotas.
+/// `prefix:v3:{blocks=limiter,key}:log`. An [unblock](crate::Admin::unblock) of the last hour is in
+/// `prefix:v3:{blocks=limiter,key}`.
 ///
 /// Run Redis with `maxmemory-policy noeviction`. If Redis evicts a key, its client has the whole limit again.
 #[derive(Clone)]
@@ -502,20 +497,6 @@ impl Store for RedisStore {
             circuit_breaker: self.shared.circuit_breaker.clone(),
             refusal_cache: Some(self.shared.refusal_cache.clone()),
             supports_leases: true,
-        }
-    }
-
-    /// Compares the quotas of the limiter with those that other processes and stores have stored. Not with a clock of a
-    /// test.
-    fn announce(&self, limiter: LimiterInfo<'_>) {
-        let Shared {
-            id,
-            client,
-            settings,
-            ..
-        } = &*self.shared;
-        if !settings.clock.steps_back() {
-            limiter_descriptions::compare(client, *id, limiter);
         }
     }
 

@@ -63,9 +63,6 @@ const FORMAT_VERSION: &str = "v3";
 /// The hash tag of the block list. No key has it: theirs contain a comma or are numbers.
 const BLOCK_LIST_TAG: &str = "blocks";
 
-/// The hash tag of the descriptions of limiters.
-const DESCRIPTION_TAG: &str = "limiters";
-
 /// The slots of a cluster, fixed by its specification.
 pub(in crate::store::redis) const SLOTS: u16 = 16_384;
 
@@ -142,15 +139,6 @@ impl KeyNames {
             HashTags::PerKey => None,
             HashTags::Shared(tags) | HashTags::ByFirstPart(tags) => Some(tags),
         }
-    }
-
-    /// The name of the description of a limiter, given in its stored form.
-    pub(crate) fn description(&self, limiter: &Key) -> String {
-        let limiter = limiter.as_str();
-        format!(
-            "{}:{FORMAT_VERSION}:{{{DESCRIPTION_TAG}}}:{limiter}",
-            self.prefix
-        )
     }
 
     /// The cluster slot of the block list.
