@@ -363,7 +363,7 @@ mod tests {
         let words = |cost| words(&[(&[("l", "a", &quotas, cost)], 1)]);
         for (cost, of_soft) in [(100_000, 100_000), (100_001, 1_u64 << 32)] {
             let words = words(cost);
-            let levels = format!("0 13 1 1 0 2 0 3 {of_soft} 13 {cost} 1 2");
+            let levels = format!("0 13 1 1 0 2 0 3 {of_soft} 13 {cost} 2 1");
             assert!(words.ends_with(&levels), "{words}");
         }
     }
