@@ -145,8 +145,11 @@ impl RateLimitLayer {
 
     /// Sets the name of the limiter, which is a part of each stored key. The default is `default`.
     ///
-    /// Layers with the same store and name share their counts, so give each separate limit its own name. Two layers of one
-    /// store without a name are logged once, unless they are clones or have [one limiter](Self::from). If two nested layers have the same store, name and key, a request may be charged twice to the same count.
+    /// Layers with the same store and name share their counts, so give each separate limit its own name. If two
+    /// nested layers have the same store, name and key, a request may be charged twice to the same count.
+    ///
+    /// Two layers of one store that keep the default name are logged once, unless they are clones or
+    /// [have one limiter](Self::from).
     ///
     /// Clients may see the name, as the name of a policy in the [headers](crate::Headers).
     pub fn name(self, name: impl AsRef<str>) -> Self {
