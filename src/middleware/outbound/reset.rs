@@ -11,9 +11,11 @@ const EPOCH: Duration = Duration::from_secs(1_000_000_000);
 
 const SECOND: u64 = 1_000_000;
 
-const WEEKDAYS: &str = "Mon Tue Wed Thu Fri Sat Sun";
+const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
-const MONTHS: &str = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec";
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
 
 /// The units of a duration, in microseconds. `ms` comes before `m`.
 const UNITS: [(&str, u64); 5] = [
@@ -81,12 +83,10 @@ fn rfc_3339(text: &str) -> Option<Duration> {
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let (year, date) = date.split_once('-')?;
     let (month, day) = date.split_once('-')?;
-    let month = MONTHS
-        .split(' ')
-        .nth(month.parse::<usize>().ok()?.checked_sub(1)?)?;
+    let month = MONTHS.get(month.parse::<usize>().ok()?.checked_sub(1)?)?;
     // An HTTP date has a day of the week, and is valid with the right one only.
     let date = |weekday| http_date(&format!("{weekday}, {day} {month} {year} {time} GMT"));
-    let seconds = WEEKDAYS.split(' ').find_map(date)?;
+    let seconds = WEEKDAYS.into_iter().find_map(date)?;
     let fraction = decimal(&format!("0.{fraction}"), SECOND)?;
     Some(seconds + Duration::from_micros(fraction))
 }

@@ -61,11 +61,8 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> Option<Option<Dur
         resets.extend(limits.iter().map(|limit| limit.reset));
     }
     waits.append(&mut resets);
-    let is_nonsense = waits.contains(&None);
-    match waits.into_iter().flatten().find(|wait| !wait.is_zero()) {
-        None if !is_nonsense => None,
-        wait => Some(wait),
-    }
+    let told = waits.iter().flatten().find(|wait| !wait.is_zero());
+    (told.is_some() || waits.contains(&None)).then_some(told.copied())
 }
 
 /// Returns the limits that the headers describe.

@@ -1,7 +1,7 @@
 //! Rejections of gRPC calls, as a "Trailers-Only" response.
 //!
 //! A gRPC client maps a plain 429 to `UNAVAILABLE`, which it may retry at once. So the response has status
-//! 200, and `grpc-status` in its headers.
+//! 200, and `grpc-status` in its headers. The details of a status are also decoded here, as an upstream sends them.
 
 use std::time::Duration;
 
