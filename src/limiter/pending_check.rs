@@ -365,7 +365,7 @@ impl PendingCheck {
                 self.refuse_blocked_meanwhile(limiters);
                 return match self.start_asking(limiters) {
                     Poll::Pending => self.poll(limiters, cx),
-                    checked => checked,
+                    ready @ Poll::Ready(_) => ready,
                 };
             }
             Step::AwaitGroups(groups) => {
