@@ -44,10 +44,6 @@ impl Way {
     }
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "few of them, and a box would cost the measured path"
-)]
 enum Slots {
     Semaphore(Semaphore),
     Tollgate(RateLimiter),
