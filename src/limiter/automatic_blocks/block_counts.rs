@@ -20,7 +20,7 @@ const ALL_BLOCKS: Quota = Quota::new(u32::MAX, MAX_WINDOW);
 /// How long an unblock is known: longer than refusals wait to be sent while the store answers.
 const UNBLOCK_WINDOW: Duration = Duration::from_secs(3_600);
 
-/// Has one unit since the last unblock. Its algorithm is another one than those of the refusals and the blocks, so that it
+/// One unit since the last unblock. Its algorithm is not that of the refusals or the blocks, so that it
 /// is a value of its own.
 const UNBLOCK: Quota = Quota::new(1, UNBLOCK_WINDOW).with_algorithm(Algorithm::Gcra);
 
