@@ -57,7 +57,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -iN -H 'x-api-key: ada' -H 'connection: upgrade' -H 'upgrade: echo' http://{address}/socket"
     );
-    // Ctrl-C lets the streams end. Then other processes have their slots at once.
+    // Ctrl-C lets the event streams end, and then other processes have their slots at once. The slot of an open socket
+    // returns when its lease ends, after 15 s.
     let stop = async { ctrl_c().await.unwrap_or_default() };
     axum::serve(listener, app)
         .with_graceful_shutdown(stop)

@@ -275,8 +275,9 @@ impl Admin {
     /// nor refused.
     ///
     /// It also forgets the [automatic](crate::BlockRule) blocks of the key, and its refusals. Processes send refusals once a
-    /// second: those of checks that began before the unblock do not block the key again, whatever process has them. If this
-    /// limiter does not have the [rule](RateLimiter::block_after), refusals that were counted since the block stay.
+    /// second: those of checks that began before the unblock do not block the key again, whatever process has them. Those of
+    /// another process, and all of them if this limiter does not have the [rule](RateLimiter::block_after), may count
+    /// towards a later block.
     ///
     /// The quotas of the key stay used up. [Reset](Self::reset) it as well to admit it at once.
     ///
@@ -290,13 +291,19 @@ impl Admin {
             store,
             scope,
             holds,
+            automatic_blocks,
             ..
         } = &self.limiter;
         let counts = self.block_counts();
-        // From here on, no refusal from before the unblock blocks the key: neither one that is unsent, nor one that is
-        // sent, nor one of another process.
+        // From here on, refusals from before the unblock block the key in no process.
         let noted = counts.note_unblock(&key).await;
-        store.block_list().until_automatic_are_done().await;
+        if let Some(blocks) = automatic_blocks {
+            blocks.forget_unsent(&key);
+        }
+        if let Some(end) = store.block_list().automatic_under_way() {
+            // Not for longer than the deadline: their runtime may stand still.
+            let _ = store.within_deadline(end).await;
+        }
         for limiter in [scope, &holds.name] {
             store
                 .block(Block::new(limiter, &key, Duration::ZERO))

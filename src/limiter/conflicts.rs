@@ -57,7 +57,7 @@ pub(super) fn warn_of_conflict(name: &str, limiter: &LimiterInUse, owner: Owner)
             )
         }
         Some(Conflict::Unnamed) => {
-            "two limiters of this store have no name and the same quotas: they share the counts \
+            "two limiters of this store have the default name and the same quotas: they share the counts \
              of each key; give each limiter its own name, or use clones of one limiter"
                 .to_owned()
         }

@@ -46,9 +46,9 @@ impl RateLimiter {
     /// Set it where a block or a [hold](Self::hold_back) by another process must reach also a process that checks less
     /// than once a second: its first check after a pause would pass. An [`OutboundLayer`](crate::OutboundLayer) sets it.
     ///
-    /// At most once an interval, checks wait for one small call, and not longer than the deadline of the store. If the
-    /// call fails, they go on with the list that is known. No check waits while the circuit breaker is open, or if the
-    /// interval is zero.
+    /// Once an interval, checks wait for one small call, and not longer than the deadline of the store after its start. If
+    /// the call fails, they go on with the list that is known. No check waits while the circuit breaker of its key is
+    /// open, if the interval is zero, or outside of a tokio runtime.
     ///
     /// # Examples
     ///

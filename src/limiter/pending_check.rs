@@ -208,7 +208,7 @@ impl PendingCheck {
         if level.is_none() {
             return;
         }
-        self.needs_fresh_list |= limiter.holds.needs_fresh_list;
+        self.needs_fresh_list |= limiter.holds.needs_fresh_list && !self.ignores_blocks;
         if !quotas.is_usual(cost) {
             let slots = self.slots.as_deref().map(|slots| slots.of_level(index));
             let (has_failed, is_within_limits) = (failure.is_some(), self.is_within_limits);
@@ -282,14 +282,20 @@ impl PendingCheck {
     pub(crate) fn start(&mut self, limiters: &impl Limiters) -> Poll<Checked> {
         if self.needs_fresh_list
             && matches!(self.step, Step::AskForAll | Step::AskForSome)
-            && let Some(refresh) = limiters
-                .limiter(0)
-                .and_then(|first| first.store.refreshed_blocks())
+            && let Some(refresh) = self.refreshed_blocks(limiters)
         {
             self.step = Step::AwaitBlocks(refresh, Box::new(mem::take(&mut self.step)));
             return Poll::Pending;
         }
         self.start_asking(limiters)
+    }
+
+    #[cold]
+    fn refreshed_blocks(&mut self, limiters: &impl Limiters) -> Option<StoreFuture<()>> {
+        let (first, level) = (limiters.limiter(0)?, self.decision.levels().first()?);
+        let quotas = self.levels.get(0).quotas(first);
+        let counted_key = first.counted_key(quotas, level.key()?);
+        first.store.refreshed_blocks(counted_key)
     }
 
     /// Starts the check against the blocks that this process knows.

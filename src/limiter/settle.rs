@@ -103,9 +103,7 @@ impl RateLimiter {
             };
             outcome = sent.await.and(outcome);
         }
-        if self.automatic_blocks.is_some() {
-            self.store.block_list().forget_wait(&self.scope, key);
-        }
+        self.store.block_list().forget_wait(&self.scope, key);
         outcome
     }
 

@@ -398,7 +398,8 @@ impl RateLimitLayer {
     ///
     /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service. A
     ///   check that is under way when it ends has the [deadline](crate::RedisStore::deadline) of the store, 100 ms by
-    ///   default: the answer may come that much later.
+    ///   default: the answer may come that much later. A check with [fresh blocks](crate::RateLimiter::fresh_blocks), as in an
+    ///   `OutboundLayer`, may take two deadlines.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
     ///   may be refunded.
     /// - Waiting requests form no queue: the first one that checks again is admitted. For slots
@@ -563,7 +564,7 @@ impl RateLimitLayer {
     /// such as `rate limit exceeded`.
     ///
     /// **It answers every rejection, not only refusals.** A request without a key (400), a store that failed (503) and
-    /// a misconfigured server (500) are rejected, too: [`Rejection::reason`] tells which it is, and the rejection's
+    /// a misconfigured server (500) are rejected, too: [`Rejection::reason`] is the reason, and the rejection's
     /// `Display` is a text for clients. Return an `Option` to answer only some of them: `None` leaves the rejection to
     /// the default.
     ///
@@ -626,7 +627,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(|rejection| {
     ///     let code = match rejection.reason() {
     ///         RejectionReason::Refused(_) => "rate_limited",
-    ///         RejectionReason::NoKey(_) => "unidentified",
+    ///         RejectionReason::NoKey(_) if rejection.status() == 400 => "unidentified",
     ///         _ => "unavailable",
     ///     };
     ///     let retry_in = rejection.retry_after().map(|wait| wait.as_secs_f64());

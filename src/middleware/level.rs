@@ -193,9 +193,12 @@ impl Level {
         self.key = Arc::new(key);
     }
 
-    /// Logs that no request will have a key, if the extractor is misconfigured.
+    /// Logs that the extractor is misconfigured. If nobody reads the line yet, the first request logs it: an application may
+    /// add its layers before it has a subscriber.
     pub(super) fn report_config_error(&self, is_dry_run: bool) {
-        if let Some(error) = self.key.config_error() {
+        if let Some(error) = self.key.config_error()
+            && tracing::enabled!(target: "tollgate::diagnostics", tracing::Level::ERROR)
+        {
             let limiter = &self.limiter.name;
             self.diagnostics
                 .key_misconfigured(limiter, is_dry_run, &error);

@@ -236,7 +236,8 @@ impl BlockRule {
 
     /// Returns the age from which on refusals are not sent any more.
     pub(crate) fn max_age(&self) -> Duration {
-        self.within / 5
+        // An unblock is known for an hour.
+        (self.within / 5).min(Duration::from_secs(3_600))
     }
 
     /// Returns the quota to which `blocks` blocks are charged. They count until they are forgotten, or for the longest

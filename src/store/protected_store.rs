@@ -178,9 +178,15 @@ impl ProtectedStore {
         &self.block_list
     }
 
-    /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline.
-    pub(crate) fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
-        let refresh = self.block_list.overdue_refresh()?;
+    /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline. `None` if the
+    /// circuit breaker of the key is open.
+    pub(crate) fn refreshed_blocks(&self, counted_key: CountedKey<'_>) -> Option<StoreFuture<()>> {
+        let deadline = self.circuit_breaker.deadline_of_answers();
+        let refresh = self.block_list.overdue_refresh(deadline)?;
+        // Outside a tokio runtime there are no timers.
+        if self.is_failing(counted_key) || Handle::try_current().is_err() {
+            return None;
+        }
         let circuit_breaker = self.circuit_breaker.clone();
         Some(StoreFuture::boxed(async move {
             circuit_breaker.within_deadline(refresh).await

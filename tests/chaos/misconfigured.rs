@@ -39,7 +39,8 @@ impl Mistake<'_> {
         drive
             .goes_on_for(Duration::from_millis(short_or_long(500, 5_000)))
             .await;
-        let closed = by_path(store, QUOTA).on_failure(FailurePolicy::closed());
+        let closed = by_path(store, QUOTA).name("closed");
+        let closed = closed.on_failure(FailurePolicy::closed());
         let response = ask(&closed, "/ada").await;
         let answers = drive.end().await;
         let lines = log::kept();

@@ -644,8 +644,9 @@ fn is_alone(test: &str) -> bool {
         return true;
     }
     let mut alone = Command::new(env::current_exe().unwrap());
-    let status = alone.args([test, "--exact"]).env(ALONE, "1").status();
-    assert!(status.unwrap().success());
+    let output = alone.args([test, "--exact"]).env(ALONE, "1").output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(text.contains("1 passed"), "{text}");
     false
 }
 

@@ -77,7 +77,7 @@ async fn a_handler_that_checks_by_its_body_answers_like_a_layer() {
     assert_eq!(told(&above, "retry-after"), "-");
     assert_eq!(
         text(above).await,
-        "the request costs more than its rate limit\n"
+        "the request costs more than its quota ever admits\n"
     );
 
     store.fail_all(ErrorKind::Unavailable);

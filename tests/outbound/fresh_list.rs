@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use futures_util::FutureExt;
 use http::Request;
 use tokio::sync::Semaphore;
 use tollgate::store::{
@@ -19,7 +20,7 @@ use crate::support::redis_server::RedisServer;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-const DEADLINE: Duration = Duration::from_millis(200);
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Counts in memory. Another process blocks `ada`, which a refresh finds out while `gate` has a permit for it.
 #[derive(Clone)]
@@ -28,6 +29,7 @@ struct SharedStore {
     list: BlockList,
     refreshes: Arc<AtomicUsize>,
     gate: Arc<Semaphore>,
+    deadline: Duration,
 }
 
 impl SharedStore {
@@ -48,6 +50,7 @@ impl SharedStore {
             list,
             refreshes,
             gate,
+            deadline: DEADLINE,
         }
     }
 
@@ -68,7 +71,7 @@ impl Store for SharedStore {
     fn parts(&self) -> StoreParts {
         let mut parts = self.counts.parts();
         parts.block_list = self.list.clone();
-        parts.circuit_breaker = CircuitBreaker::new().deadline(DEADLINE);
+        parts.circuit_breaker = CircuitBreaker::new().deadline(self.deadline);
         parts
     }
 }
@@ -101,12 +104,48 @@ async fn a_check_waits_for_the_deadline_at_most_and_without_the_setting_not_at_a
     let store = SharedStore::new(SECOND / 100);
     let begin = Instant::now();
     assert_eq!(source(&store.limiter(), "ada").await, Source::Memory);
-    assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
     let (limiter, begin) = (store.limiter().fresh_blocks(), Instant::now());
     assert_eq!(source(&limiter, "ada").await, Source::Memory);
     assert!(begin.elapsed() >= DEADLINE, "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn checks_wait_only_once_for_a_refresh_that_hangs() {
+    let mut store = SharedStore::new(SECOND / 100);
+    store.deadline = SECOND / 2;
+    let limiter = store.limiter().fresh_blocks();
+    let begin = Instant::now();
+    assert_eq!(source(&limiter, "ada").await, Source::Memory);
+    assert!(begin.elapsed() >= store.deadline, "{:?}", begin.elapsed());
+    // Its time is over, however long it takes.
+    let begin = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(source(&limiter, "ada").await, Source::Memory);
+    }
+    assert!(begin.elapsed() < store.deadline, "{:?}", begin.elapsed());
+    assert_eq!(store.refreshes.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_check_that_is_not_polled_keeps_no_other_from_a_refresh() {
+    let store = SharedStore::new(SECOND / 100);
+    let limiter = store.limiter().fresh_blocks();
+    let mut left_alone = Box::pin(limiter.check("ada"));
+    assert!(left_alone.as_mut().now_or_never().is_none());
     store.gate.add_permits(1);
     assert_eq!(source(&limiter, "ada").await, Source::Block);
+    // The list is too old again. Each further check refreshes it.
+    for refreshes in 2..5 {
+        tokio::time::sleep(SECOND / 50).await;
+        store.gate.add_permits(1);
+        assert_eq!(source(&limiter, "ada").await, Source::Block);
+        assert_eq!(store.refreshes.load(Ordering::SeqCst), refreshes);
+    }
+    assert_eq!(
+        left_alone.await.expect("a decision").source(),
+        Source::Block
+    );
 }
 
 #[tokio::test]

@@ -243,6 +243,24 @@ fn the_details_of_a_grpc_status_are_understood() {
 }
 
 #[test]
+fn details_of_a_grpc_status_without_a_sensible_wait_hide_no_other_header() {
+    let held = |details, name, value| {
+        let code = tonic::Code::ResourceExhausted;
+        let status = tonic::Status::with_error_details(code, "slow down", details);
+        let mut headers = HeaderMap::new();
+        status.add_header(&mut headers).expect("headers");
+        headers.insert(name, HeaderValue::from_static(value));
+        limiter().observe_head("ada", StatusCode::OK, &headers)
+    };
+    let ten_years = ErrorDetails::with_retry_info(Some(Duration::from_secs(315_360_000)));
+    let wait = held(ten_years, "retry-after", "20");
+    assert_eq!(wait, Some(Duration::from_secs(20)));
+    let other = ErrorDetails::with_quota_failure_violation("ada", "too many");
+    let wait = held(other, "ratelimit", "\"default\";r=3;t=30");
+    assert_eq!(wait, Some(Duration::from_secs(30)));
+}
+
+#[test]
 fn the_drafts_of_the_ietf_are_understood() {
     let until_06 = [
         ("ratelimit-limit", "100, 100;w=60"),

@@ -752,7 +752,7 @@ async fn two_layers_of_one_name_with_other_quotas_or_keys_are_told_once_each() {
 /// The warnings about limiters without a name since the last call.
 fn warnings_of_unnamed() -> Vec<String> {
     let mut lines = log::all_kept();
-    lines.retain(|line| line.contains("have no name"));
+    lines.retain(|line| line.contains("have the default name"));
     lines
 }
 

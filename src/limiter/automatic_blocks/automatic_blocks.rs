@@ -62,6 +62,10 @@ struct Refused {
     count: u32,
     /// The time at which the first of their checks began, in microseconds of the clock of this process.
     first_at: u64,
+    /// The time at which the last of their checks began.
+    last_at: u64,
+    /// The time until which the quotas refuse the key.
+    until: u64,
 }
 
 /// The end of a call of [`AutomaticBlocks::send`].
@@ -120,15 +124,18 @@ impl AutomaticBlocks {
     /// Counts a refusal of a key with this wait.
     fn count(self: &Arc<Self>, key: &Key, begun_at: u64, wait: Duration) {
         if !self.is_unsupported.load(Ordering::Relaxed) {
-            let until = self.now().saturating_add(micros(wait));
-            self.list().set_wait(&self.limiter, key, begun_at, until);
-            self.add(key, begun_at);
+            self.add(key, begun_at, wait);
             self.send_unless_sending();
         }
     }
 
+    /// Forgets the unsent refusals of a key that is unblocked.
+    pub(in crate::limiter) fn forget_unsent(&self, key: &Key) {
+        self.unsent().remove(&key.fingerprint());
+    }
+
     /// Adds a refusal to the unsent ones. While these are of too many keys, refusals of further keys are dropped.
-    fn add(&self, key: &Key, begun_at: u64) {
+    fn add(&self, key: &Key, begun_at: u64, wait: Duration) {
         let now = self.now();
         let mut unsent = self.unsent();
         let name = key.fingerprint();
@@ -139,11 +146,14 @@ impl AutomaticBlocks {
             key: key.clone(),
             count: 0,
             first_at: begun_at,
+            last_at: begun_at,
+            until: 0,
         });
         if self.is_outdated(refused, now) {
             (refused.count, refused.first_at) = (0, begun_at);
         }
         refused.count = refused.count.saturating_add(1);
+        (refused.last_at, refused.until) = (begun_at, now.saturating_add(micros(wait)));
     }
 
     /// Sends unsent refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
@@ -211,10 +221,7 @@ impl AutomaticBlocks {
         if is_outdated || !self.counts.count_refusals(key, *count).await? {
             return Ok(());
         }
-        let unblocked = self.counts.since_unblock(key).await?;
-        if unblocked
-            .is_some_and(|since| self.now().saturating_sub(micros(since)) > refused.first_at)
-        {
+        if self.is_undone(refused).await? {
             return Ok(());
         }
         let earlier = self.counts.blocks(key).await?;
@@ -227,6 +234,13 @@ impl AutomaticBlocks {
             }
             outcome => outcome?,
         };
+        let Refused { last_at, until, .. } = *refused;
+        self.list().set_wait(&self.limiter, key, last_at, until);
+        // Another process may have unblocked the key since the first look.
+        if has_blocked && self.is_undone(refused).await? {
+            let unblock = Block::new(&self.limiter, key, Duration::ZERO);
+            return self.counts.store.block(unblock).await.map(drop);
+        }
         // Otherwise another process has blocked the key, and so its blocks grow once.
         if has_blocked {
             let blocks = earlier.saturating_add(1);
@@ -235,6 +249,13 @@ impl AutomaticBlocks {
             self.counts.set_blocks(key, blocks).await?;
         }
         Ok(())
+    }
+
+    /// Returns whether the key was unblocked since the first of its refused checks began.
+    async fn is_undone(&self, refused: &Refused) -> Result<bool, Error> {
+        let since = self.counts.since_unblock(&refused.key).await?;
+        let unblocked_at = since.map(|since| self.now().saturating_sub(micros(since)));
+        Ok(unblocked_at.is_some_and(|at| at > refused.first_at))
     }
 
     fn warn_of_full_list(&self) {

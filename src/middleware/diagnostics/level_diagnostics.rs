@@ -58,9 +58,7 @@ impl LevelDiagnostics {
         is_dry_run: bool,
         error: &KeyError,
     ) {
-        // An application may add its layers before it has a subscriber, which then would never get the line.
-        let is_read = tracing::enabled!(target: "tollgate::diagnostics", tracing::Level::ERROR);
-        if is_read && self.key_misconfigured.first_time() {
+        if self.key_misconfigured.first_time() {
             let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,

@@ -59,8 +59,8 @@ impl OutboundLayer {
         Self::from(layer.wait_up_to(DEFAULT_WAIT))
     }
 
-    /// Sets the key of a request. The default is its host, without a port and in lower case. Requests without one, as
-    /// those of a channel of tonic, have one key together.
+    /// Sets the key of a request. The default is its host, without a port and in lower case. Requests without one, such
+    /// as those of a tonic channel, share one key.
     ///
     /// Choose what the upstream counts by, such as the token of the caller. [`key::from_fn`](crate::key::from_fn) reads
     /// it by a closure.

@@ -1,4 +1,4 @@
-//! The forms in which services tell a time: seconds, milliseconds, a duration such as `6m0s`, a time since 1970, an HTTP
+//! The formats of a wait or a time in headers: seconds, milliseconds, a duration such as `6m0s`, a time since 1970, an HTTP
 //! date, and RFC 3339.
 
 use std::time::{Duration, SystemTime};
@@ -60,7 +60,7 @@ pub(super) fn pushback(text: &str, now: Duration) -> Option<Duration> {
 }
 
 /// Returns a wait that is not too long.
-fn plausible(wait: Duration) -> Option<Duration> {
+pub(super) fn plausible(wait: Duration) -> Option<Duration> {
     (wait <= MAX_WAIT).then_some(wait)
 }
 

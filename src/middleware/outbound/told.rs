@@ -18,10 +18,13 @@ struct Limit {
     reset: Option<Duration>,
 }
 
+/// The header with the `google.rpc.Status` of a gRPC call.
+const DETAILS: &str = "grpc-status-details-bin";
+
 /// The headers of a refusal that tell a wait, and their forms. The most precise one comes first.
 const WAITS: [(&str, Form); 4] = [
     ("grpc-retry-pushback-ms", reset::pushback),
-    ("grpc-status-details-bin", retry_delay),
+    (DETAILS, retry_delay),
     ("retry-after-ms", reset::millis),
     ("retry-after", reset::wait),
 ];
@@ -50,7 +53,9 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> Option<Option<Dur
 
     let mut waits = Vec::new();
     for (name, form) in WAITS.into_iter().filter(|_| is_refused) {
-        waits.extend(value(headers, name).map(|text| form(text?, now)));
+        let wait = value(headers, name).map(|text| form(text?, now).and_then(reset::plausible));
+        // Details may have no wait at all.
+        waits.extend(wait.filter(|wait| name != DETAILS || *wait != Some(Duration::ZERO)));
     }
     let mut limits = limits(headers, now);
     limits.sort_by_key(|limit| limit.reset);

@@ -33,8 +33,8 @@ fn respond(rejection: &Rejection) -> Response<Bytes> {
     response
 }
 
-/// Writes the text of [`plain_text`], such as `rate limit exceeded`. Any client may see it: it contains no key, and no
-/// internals of the server.
+/// Writes the text of [`plain_text`], such as `rate limit exceeded`. Any client may see it: it contains no key and no error
+/// of the store. If the cost is above the bound of a share, it names both.
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(line(self).trim_ascii_end()))
@@ -63,7 +63,7 @@ fn line(rejection: &Rejection) -> Bytes {
         }
         RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),
         RejectionReason::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => {
-            Bytes::from_static(b"the request costs more than its rate limit\n")
+            Bytes::from_static(b"the request costs more than its quota ever admits\n")
         }
         RejectionReason::Failed(_) => Bytes::from_static(b"the rate limiter cannot decide\n"),
     }

@@ -7,9 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, RwLock as AsyncRwLock, RwLockReadGuard};
+use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard, watch};
 use tokio::task::unconstrained;
-use tokio::time::timeout;
 
 use super::filter::Filter;
 use super::hold::Hold;
@@ -29,9 +28,6 @@ const MAX_AUTOMATIC: usize = 9_000;
 /// The most blocked keys of a limiter for an automatic block of it to be added, so that a flood at one limiter leaves
 /// room for nine.
 const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
-
-/// The longest that an operator waits for automatic blocks under way: their runtime may stand still.
-const LONGEST_AUTOMATIC: Duration = Duration::from_secs(1);
 
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
 /// [automatic](crate::BlockRule) blocks, and the keys that an [upstream](crate::RateLimiter::observe) holds back.
@@ -184,13 +180,14 @@ impl BlockList {
         unconstrained(self.inner.automatic.read()).await
     }
 
-    /// Waits until the automatic blocks that have begun are done.
-    pub(crate) async fn until_automatic_are_done(&self) {
-        let done = self.inner.automatic.write();
-        match Handle::try_current() {
-            Ok(_) => drop(timeout(LONGEST_AUTOMATIC, done).await),
-            Err(_) => drop(done.await),
-        }
+    /// Returns the end of the automatic blocks that have begun. `None` if there are none, or outside of a runtime, where
+    /// their end cannot be waited for.
+    pub(crate) fn automatic_under_way(&self) -> Option<impl Future<Output = Result<(), Error>>> {
+        let are_done = self.inner.automatic.try_write().is_ok();
+        (!are_done && Handle::try_current().is_ok()).then(|| async {
+            drop(self.inner.automatic.write().await);
+            Ok(())
+        })
     }
 
     /// Sets how long the quotas of a key refuse it, by a check that began at the time `as_of`.
@@ -285,14 +282,21 @@ impl BlockList {
     }
 
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
-    /// than the interval.
-    pub(crate) fn overdue_refresh(&self) -> Option<StoreFuture<()>> {
+    /// than the interval. `None` if this one has taken longer than `patience` already.
+    pub(crate) fn overdue_refresh(&self, patience: Duration) -> Option<StoreFuture<()>> {
         let refresher = self.inner.refresher.as_ref()?;
-        let is_fresh = self.inner.clock.now() < refresher.fresh_until.load(Ordering::Relaxed);
-        let running = Arc::clone(&refresher.running);
-        (!is_fresh && running.try_lock().is_err()).then(|| {
+        let now = self.inner.clock.now();
+        let begun_at = refresher.next_at.load(Ordering::Relaxed);
+        let begun_at = begun_at.saturating_sub(refresher.interval);
+        let is_fresh = now < refresher.fresh_until.load(Ordering::Relaxed);
+        if is_fresh || now >= begun_at.saturating_add(micros(patience)) {
+            return None;
+        }
+        // Before the look, so that no end after it is missed.
+        let mut ended = refresher.ended.subscribe();
+        refresher.is_running.load(Ordering::Acquire).then(|| {
             StoreFuture::boxed(async move {
-                drop(running.lock().await);
+                let _ = ended.changed().await;
                 Ok(())
             })
         })
@@ -461,8 +465,22 @@ pub(in crate::store) struct Refresher {
     next_at: AtomicU64,
     /// The time at which the last refresh in the background that has succeeded is as old as the interval.
     fresh_until: AtomicU64,
-    /// Locked while a refresh in the background is running.
-    running: Arc<Mutex<()>>,
+    /// Whether a refresh in the background is running.
+    is_running: AtomicBool,
+    /// Tells the end of each refresh in the background.
+    ended: watch::Sender<()>,
+}
+
+/// A refresh in the background that is running. It ends when this is dropped.
+struct Running(BlockList);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(refresher) = &self.0.inner.refresher {
+            refresher.is_running.store(false, Ordering::Release);
+            refresher.ended.send_replace(());
+        }
+    }
 }
 
 impl Refresher {
@@ -477,42 +495,48 @@ impl Refresher {
             interval: micros(interval),
             next_at: AtomicU64::new(0),
             fresh_until: AtomicU64::new(0),
-            running: Arc::default(),
+            is_running: AtomicBool::new(false),
+            ended: watch::Sender::default(),
         }
     }
 
     /// Starts a refresh in the background if one is due.
     #[inline]
     fn refresh_if_due(&self, list: &BlockList, now: u64) {
-        let due_at = self.next_at.load(Ordering::Relaxed);
-        if self.interval > 0 && now >= due_at {
-            self.start_refresh(list, due_at, now);
+        if self.is_due(now) {
+            self.start_refresh(list, now);
         }
     }
 
+    #[inline]
+    fn is_due(&self, now: u64) -> bool {
+        self.interval > 0 && now >= self.next_at.load(Ordering::Relaxed)
+    }
+
     #[cold]
-    fn start_refresh(&self, list: &BlockList, due_at: u64, now: u64) {
+    fn start_refresh(&self, list: &BlockList, now: u64) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let next_at = now.saturating_add(self.interval);
-        let moved =
-            self.next_at
-                .compare_exchange(due_at, next_at, Ordering::Relaxed, Ordering::Relaxed);
         // If a refresh is slow, the next one waits for its end.
-        if moved.is_ok()
-            && let Ok(running) = Arc::clone(&self.running).try_lock_owned()
-        {
-            let refresh = (self.in_background)(list);
-            let list = list.clone();
-            drop(runtime.spawn(async move {
-                let _running = running;
-                // The function logs its errors.
-                if let (Ok(()), Some(refresher)) = (refresh.await, &list.inner.refresher) {
-                    refresher.fresh_until.store(next_at, Ordering::Relaxed);
-                }
-            }));
+        if self.is_running.swap(true, Ordering::Acquire) {
+            return;
         }
+        let running = Running(list.clone());
+        // Another thread may have run one meanwhile.
+        if !self.is_due(now) {
+            return;
+        }
+        let next_at = now.saturating_add(self.interval);
+        self.next_at.store(next_at, Ordering::Relaxed);
+        let refresh = (self.in_background)(list);
+        drop(runtime.spawn(async move {
+            let Running(list) = &running;
+            // The function logs its errors.
+            if let (Ok(()), Some(refresher)) = (refresh.await, &list.inner.refresher) {
+                refresher.fresh_until.store(next_at, Ordering::Relaxed);
+            }
+        }));
     }
 }
 

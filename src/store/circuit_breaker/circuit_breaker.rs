@@ -271,6 +271,11 @@ impl CircuitBreaker {
         self.inner.fallback.get()
     }
 
+    /// Returns the deadline of an answer.
+    pub(in crate::store) fn deadline_of_answers(&self) -> Duration {
+        self.inner.settings.deadline
+    }
+
     /// Returns whether the store applies the deadline to each call.
     pub(in crate::store) fn store_enforces_deadline(&self) -> bool {
         self.inner.settings.store_enforces_deadline

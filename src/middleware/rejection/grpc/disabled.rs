@@ -23,7 +23,7 @@ impl Grpc {
 
 pub(super) fn lengthen_wait(_: &Rejection, _: Duration, _: &mut HeaderMap) {}
 
-/// The details tell nothing.
+/// The details are not read.
 pub(in crate::middleware) fn retry_delay(_: &str, _: Duration) -> Option<Duration> {
     Some(Duration::ZERO)
 }
