@@ -411,7 +411,7 @@ fn each_fact_is_told_in_one_way() {
 /// What users can call and name. Take something away before you raise a bound.
 #[test]
 fn the_public_surface_does_not_grow_unnoticed() {
-    const METHODS: usize = 358;
+    const METHODS: usize = 359;
     const TYPES: usize = 90;
     let sources = ["src", "crates"].into_iter();
     let sources = sources.flat_map(|directory| files(directory, &["rs"]));
