@@ -34,13 +34,12 @@ impl Mistake<'_> {
         } = self;
         let _ = log::kept();
         let store = RedisStore::open(url).expect("a URL");
-        let layer = by_path(store.clone(), QUOTA);
+        let layer = by_path(store, QUOTA);
         let drive = Drive::start(&layer, |_| "/ada".to_owned());
         drive
             .goes_on_for(Duration::from_millis(short_or_long(500, 5_000)))
             .await;
-        let closed = by_path(store, QUOTA).name("closed");
-        let closed = closed.on_failure(FailurePolicy::closed());
+        let closed = layer.clone().on_failure(FailurePolicy::closed());
         let response = ask(&closed, "/ada").await;
         let answers = drive.end().await;
         let lines = log::kept();
