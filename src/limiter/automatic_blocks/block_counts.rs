@@ -76,7 +76,11 @@ impl BlockCounts {
     /// Notes that a key is unblocked now, for refusals that were not sent yet. Other processes may have some, too.
     pub(in crate::limiter) async fn note_unblock(&self, key: &Key) -> Result<(), Error> {
         self.reset(key, &UNBLOCK.into()).await?;
-        self.check(key, &UNBLOCK.into(), 1).await.map(drop)
+        match self.check(key, &UNBLOCK.into(), 1).await {
+            // A full server takes no automatic block either.
+            Err(error) if error.kind() == ErrorKind::Full => Ok(()),
+            outcome => outcome.map(drop),
+        }
     }
 
     /// Returns how long ago a key was unblocked. `None` if that is not known.
