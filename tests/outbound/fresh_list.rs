@@ -13,7 +13,9 @@ use tokio::sync::Semaphore;
 use tollgate::store::{
     Answers, BlockList, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts,
 };
-use tollgate::{Key, MemoryStore, OutboundLayer, Quota, RateLimiter, RedisStore, Source, key};
+use tollgate::{
+    Error, ErrorKind, Key, MemoryStore, OutboundLayer, Quota, RateLimiter, RedisStore, Source, key,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::redis_server::RedisServer;
@@ -30,6 +32,8 @@ struct SharedStore {
     refreshes: Arc<AtomicUsize>,
     gate: Arc<Semaphore>,
     deadline: Duration,
+    /// Whether each check fails.
+    fails: bool,
 }
 
 impl SharedStore {
@@ -51,6 +55,7 @@ impl SharedStore {
             refreshes,
             gate,
             deadline: DEADLINE,
+            fails: false,
         }
     }
 
@@ -65,6 +70,10 @@ impl Store for SharedStore {
     }
 
     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+        if self.fails {
+            let error = Error::new(ErrorKind::Unavailable, "out of reach");
+            return Some(StoreFuture::ready(Err(error)));
+        }
         self.counts.check(checks, answers)
     }
 
@@ -125,6 +134,23 @@ async fn checks_wait_only_once_for_a_refresh_that_hangs() {
     }
     assert!(begin.elapsed() < store.deadline, "{:?}", begin.elapsed());
     assert_eq!(store.refreshes.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn no_check_waits_while_the_circuit_breaker_is_open() {
+    let mut store = SharedStore::new(SECOND / 100);
+    (store.deadline, store.fails) = (SECOND / 2, true);
+    let limiter = store.limiter().fresh_blocks();
+    for _ in 0..50 {
+        assert!(limiter.check("bob").await.is_err());
+    }
+    // The first refresh ends. The next one begins with the next check, and hangs.
+    store.gate.add_permits(1);
+    tokio::time::sleep(SECOND / 20).await;
+    let begin = Instant::now();
+    assert!(limiter.check("bob").await.is_err());
+    assert!(begin.elapsed() < store.deadline, "{:?}", begin.elapsed());
+    assert_eq!(store.refreshes.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
