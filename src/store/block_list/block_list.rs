@@ -184,7 +184,7 @@ impl BlockList {
     /// their end cannot be waited for.
     pub(crate) fn automatic_under_way(&self) -> Option<impl Future<Output = Result<(), Error>>> {
         let are_done = self.inner.automatic.try_write().is_ok();
-        (!are_done && Handle::try_current().is_ok()).then(|| async {
+        (!are_done && Handle::try_current().is_ok()).then_some(async {
             drop(self.inner.automatic.write().await);
             Ok(())
         })
