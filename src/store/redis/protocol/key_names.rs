@@ -73,6 +73,7 @@ impl KeyNames {
         Self { prefix, ..self }
     }
 
+    #[cfg(feature = "doctor")]
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
