@@ -165,17 +165,17 @@ fn rounds() -> Vec<Round> {
             part: millis(2),
         },
         kills_redis: false,
-        ..round(200, 1, [1_000, 600, 20_000], 1_200)
+        ..round(200, 5, [500, 200, 20_000], 1_200)
     });
     let short = pairs().map(|pair| Round {
         algorithms: pair,
-        ..round(200, 20, [300, 500, 20_000], 2_500)
+        ..round(200, 20, [150, 200, 20_000], 2_500)
     });
     let mut all: Vec<_> = shortest.chain(short).collect();
     all.extend([
-        round(1_000, 50, [50_000, 1_000, 400], 9_000),
-        round(4_000, 400, [2_000, 200_000, 1_500], 9_000),
-        round(60_000, 6_000, [2_000, 500_000, 3_000], 8_000),
+        round(1_000, 50, [50_000, 300, 200], 9_000),
+        round(4_000, 400, [1_000, 200_000, 800], 9_000),
+        round(60_000, 6_000, [1_500, 500_000, 1_000], 8_000),
     ]);
     all
 }
@@ -378,16 +378,17 @@ fn connections_are_cut_and_no_span_exceeds_the_limit() {
     }
     alone(async {
         let test = "levels::leases::connections_are_cut_and_no_span_exceeds_the_limit";
-        let redis = Node::start(&DURABLE);
+        let redis = Node::start(&[]);
         let proxy = Proxy::before(redis.port()).await;
         let millis = Duration::from_millis;
         let round = Round {
             algorithms: &ALGORITHMS,
-            window: millis(500),
-            lease: millis(50),
-            limits: [20_000, 600, 200],
+            // Where both cores have other work, a reply takes more than 50 ms.
+            window: millis(2_000),
+            lease: millis(200),
+            limits: [80_000, 2_400, 800],
             pace: Pace {
-                part: millis(125),
+                part: millis(500),
                 ..STEADY
             },
             lasts: Duration::ZERO,
