@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Quota, RedisStore};
 
 use crate::drive::{Drive, by_path};
-use crate::suite::{alone, report, short_or_long};
+use crate::suite::{beside_others, report, short_or_long};
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
 
@@ -25,7 +25,7 @@ async fn driven_for_a_second(server: &RedisServer) -> (Proxy, Drive) {
 
 #[test]
 fn a_connection_that_has_become_a_hole_is_replaced_and_a_whole_hole_heals() {
-    alone(async {
+    beside_others(async {
         let server = RedisServer::start();
         let (proxy, drive) = driven_for_a_second(&server).await;
         // As when a router between has forgotten the connection: a new one would work.
@@ -72,7 +72,7 @@ fn a_connection_that_has_become_a_hole_is_replaced_and_a_whole_hole_heals() {
 
 #[test]
 fn half_closed_and_slow_connections_are_no_trap() {
-    alone(async {
+    beside_others(async {
         let server = RedisServer::start();
         let (proxy, drive) = driven_for_a_second(&server).await;
         for wire in [Wire::HalfClosed, Wire::Slow(Duration::from_millis(300))] {

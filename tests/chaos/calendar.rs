@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::{Quota, RateLimiter, RedisStore};
 
 use crate::clock::{preload_skew, skewed_server};
-use crate::suite::alone;
+use crate::suite::beside_others;
 
 const LIMIT: u32 = 500;
 const DAY: i64 = 86_400 * 1_000_000;
@@ -92,7 +92,7 @@ fn processes_with_wrong_clocks_admit_exactly_the_limit_on_both_sides_of_midnight
         println!("\n{REPORT}{first} {second}");
         return;
     }
-    assert_eq!(alone(async { admitted_by_processes() }), [LIMIT; 2]);
+    assert_eq!(beside_others(async { admitted_by_processes() }), [LIMIT; 2]);
 }
 
 /// Runs the processes, and returns the sum of their reports.

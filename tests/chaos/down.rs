@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{FailurePolicy, Quota, RedisStore, Source};
 
 use crate::drive::{By, Drive, ask, by_path, decided_by};
-use crate::suite::{alone, report, short_or_long};
+use crate::suite::{beside_others, report, short_or_long};
 use crate::support::log;
 use crate::support::node::Node;
 
@@ -13,7 +13,7 @@ const QUOTA: Quota = Quota::per_hour(1_000_000);
 
 #[test]
 fn a_killed_server_is_found_again_on_its_port_within_a_second() {
-    alone(async {
+    beside_others(async {
         let mut server = Node::start(&[]);
         let store = RedisStore::open(&server.url()).expect("a URL");
         let layer = by_path(store.clone(), QUOTA);
@@ -69,7 +69,7 @@ fn a_killed_server_is_found_again_on_its_port_within_a_second() {
 
 #[test]
 fn a_service_starts_while_redis_is_down_and_counts_exactly_when_it_comes() {
-    alone(async {
+    beside_others(async {
         let mut server = Node::start(&[]);
         server.kill();
         let store = RedisStore::open(&server.url()).expect("a URL");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tollgate::{FailurePolicy, Quota, RateLimitLayer, RedisStore};
 
 use crate::drive::{Answer, Answers, Drive, RATE, ask, by_path};
-use crate::suite::{alone, report, until};
+use crate::suite::{beside_others, report, until};
 use crate::support::sentinel::Sentinels;
 
 const KEYS: u64 = 20;
@@ -37,7 +37,7 @@ async fn promoted(servers: &Sentinels, drive: &Drive) -> Duration {
 
 #[test]
 fn a_failover_is_followed_within_two_seconds_and_gives_at_most_one_quota() {
-    alone(async {
+    beside_others(async {
         let mut servers = Sentinels::start();
         let layer = closed(&servers, LIMIT);
         let drive = Drive::start(&layer, |turn| format!("/{}", turn % KEYS));
@@ -94,7 +94,7 @@ fn lost(servers: &Sentinels, answers: &Answers) -> Vec<Answer> {
 
 /// Stops the master, and wakes it so long after the promotion of its replica.
 fn the_master_wakes(fault: &str, late: Duration) {
-    alone(async {
+    beside_others(async {
         let servers = Sentinels::start();
         let drive = Drive::start(&closed(&servers, 9), |turn| format!("/{turn}"));
         drive.goes_on_for(Duration::from_secs(1)).await;
@@ -148,7 +148,7 @@ fn a_master_that_wakes_in_the_moment_of_its_failover_is_asked_no_more() {
 
 #[test]
 fn without_a_quorum_redis_decides_as_long_as_the_master_lives() {
-    alone(async {
+    beside_others(async {
         let mut servers = Sentinels::start();
         let layer = closed(&servers, 9);
         let drive = Drive::start(&layer, |turn| format!("/{turn}"));

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::suite::{alone, child, patient, report, run, short_or_long, told, until};
+use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};
 use crate::support::node::Node;
 use crate::support::process::Process;
 use crate::support::proxy::{Proxy, Wire};
@@ -313,7 +313,7 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
     const TEST: &str =
         "in_flight::processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays";
     let (kills, restarts, wanted) = short_or_long((4, 1, 4_000), (20, 5, 1_000_000));
-    alone(async {
+    beside_others(async {
         let directory = tempfile::tempdir().unwrap();
         let end = directory.path().join("end");
         let mut redis = Node::start(&DURABLE);
@@ -397,7 +397,7 @@ fn processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its
     const TEST: &str = "in_flight::processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its_own";
     let leases = short_or_long([5, 8, 13], [5, 15, 60]).map(Duration::from_secs);
     let load = short_or_long(Duration::from_secs(4), Duration::from_secs(60));
-    alone(async {
+    beside_others(async {
         let directory = tempfile::tempdir().unwrap();
         let redis = Node::start(&[]);
         let mut started = Vec::new();
@@ -486,7 +486,7 @@ fn a_process_that_stood_still_has_lost_its_slots_before_it_takes_another() {
             tokio::time::sleep(Duration::from_millis(500)).await;
         });
     }
-    alone(async {
+    beside_others(async {
         let directory = tempfile::tempdir().unwrap();
         let redis = Node::start(&[]);
         let told = Told {

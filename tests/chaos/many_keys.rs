@@ -11,7 +11,7 @@ use tollgate::{MemoryStore, Quota, RateLimitLayer, RedisStore};
 
 use crate::drive::{ask, by_path};
 use crate::suite::{
-    Process, alone, answer_parent, closed, report, run, short_or_long, told, until,
+    Process, answer_parent, beside_others, closed, report, run, short_or_long, told, until,
 };
 use crate::support::redis_server::{DeadPort, RedisServer};
 
@@ -123,7 +123,7 @@ fn a_million_keys_on_redis_leave_nothing_behind() {
         let taken = run(async { Taken::by(&closed(by_path(store, ON_REDIS)), keys).await });
         return answer_parent(&taken.write());
     }
-    alone(async {
+    beside_others(async {
         let server = RedisServer::start();
         let process = Process::of(TEST, &server.url());
         let reported = tokio::task::spawn_blocking(move || process.report());
@@ -143,8 +143,7 @@ fn a_million_keys_on_redis_leave_nothing_behind() {
         until(
             at_most + Duration::from_secs(2),
             "every key is gone",
-            // The description of the limiter stays for a day.
-            async || held().await <= 1,
+            async || held().await == 0,
         )
         .await;
         report(
@@ -171,7 +170,7 @@ fn taken_in_memory(test: &str, fault: &str, layer: impl FnOnce() -> RateLimitLay
         let taken = run(async { Taken::by(&layer(), keys).await });
         return answer_parent(&taken.write());
     }
-    alone(async {
+    beside_others(async {
         let taken = Taken::read(&Process::of(test, "memory").report());
         report(
             11,

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tollgate::{Acquired, FailurePolicy, Permit, Quota, RateLimiter, RedisStore};
 
-use crate::suite::{alone, patient, report, short_or_long, until};
+use crate::suite::{beside_others, patient, report, short_or_long, until};
 use crate::support::node::{Node, wait_until};
 use crate::support::sentinel::Sentinels;
 
@@ -158,7 +158,7 @@ const SPREADS: [u32; 2] = [1_000, 4];
 
 #[test]
 fn streams_that_a_flush_has_removed_are_counted_again_with_the_next_message() {
-    alone(async {
+    beside_others(async {
         let redis = Node::start(&[]);
         for keys in SPREADS {
             for (is_told, within) in [(true, Duration::from_secs(1)), (false, THIRD)] {
@@ -194,7 +194,7 @@ fn streams_that_a_flush_has_removed_are_counted_again_with_the_next_message() {
 
 #[test]
 fn streams_are_counted_again_after_a_restart_without_data() {
-    alone(async {
+    beside_others(async {
         let mut redis = Node::start(&[]);
         for keys in SPREADS {
             let streams = Streams::open(&redis.url(), keys).await;
@@ -218,7 +218,7 @@ fn streams_are_counted_again_after_a_restart_without_data() {
 
 #[test]
 fn streams_are_counted_again_after_a_failover_that_loses_them() {
-    alone(async {
+    beside_others(async {
         for keys in SPREADS {
             let mut servers = Sentinels::start();
             let streams = Streams::open(&servers.url(), keys).await;
@@ -251,7 +251,7 @@ fn streams_are_counted_again_after_a_failover_that_loses_them() {
 
 #[test]
 fn permits_that_are_given_while_redis_is_away_count_within_one_renewal() {
-    alone(async {
+    beside_others(async {
         let mut redis = Node::start(&[]);
         let policies = [
             ("fall_back", FailurePolicy::fall_back()),
@@ -314,7 +314,7 @@ fn permits_that_are_given_while_redis_is_away_count_within_one_renewal() {
 #[test]
 fn slots_return_within_one_lease_of_a_step_back_though_every_message_is_refused() {
     const LEASE: Duration = Duration::from_secs(5);
-    alone(async {
+    beside_others(async {
         let directory = tempfile::tempdir().expect("a directory");
         let (server, skew) = crate::clock::skewed_server(directory.path());
         let [gone, waiting] = [(); 2].map(|()| {

@@ -3,10 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, Once, PoisonError, RwLock};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 use std::{env, panic};
 
+use tokio::sync::Semaphore;
 use tollgate::{FailurePolicy, RateLimitLayer, RedisStore};
 
 use crate::support::log;
@@ -17,19 +18,26 @@ const SIZE: &str = "TOLLGATE_CHAOS";
 /// Where the lines of the table are added, if anywhere.
 const TABLE: &str = "TOLLGATE_CHAOS_TABLE";
 
-/// What is held while a test runs.
-static TURN: RwLock<()> = RwLock::new(());
+/// How many tests run at a time: most of them send requests all the time, on two cores.
+const PLACES: u32 = 3;
 
-/// Runs a test while no other one does: its figures are times, which others would disturb.
+static FREE_PLACES: Semaphore = Semaphore::const_new(PLACES as usize);
+
+/// Runs a test while no other one does: it keeps all cores busy, or its figures are times.
 pub(crate) fn alone<T>(test: impl Future<Output = T>) -> T {
-    let _turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
-    run(test)
+    run_in(PLACES, test)
 }
 
-/// Runs a test, perhaps beside others: its figures are counts.
+/// Runs a test, perhaps beside others.
 pub(crate) fn beside_others<T>(test: impl Future<Output = T>) -> T {
-    let _turn = TURN.read().unwrap_or_else(PoisonError::into_inner);
-    run(test)
+    run_in(1, test)
+}
+
+fn run_in<T>(places: u32, test: impl Future<Output = T>) -> T {
+    run(async move {
+        let _places = FREE_PLACES.acquire_many(places).await;
+        test.await
+    })
 }
 
 /// On two threads, which write to the log of the test.

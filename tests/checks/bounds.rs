@@ -9,6 +9,7 @@ use tollgate::store::TestClock;
 use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
 
 use crate::support::algorithms::{algorithms, promised};
+use crate::support::cases::cases;
 
 const LIMIT: u32 = 8;
 const WINDOW: Duration = Duration::from_millis(100);
@@ -221,7 +222,7 @@ async fn gcra_does_not_drift_where_the_limit_does_not_divide_the_window() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(256))]
 
     /// Also where time is counted in ticks of more than a microsecond, into which the window does not
     /// go: what is rounded is rounded against admission.
@@ -259,7 +260,7 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn a_clock_that_steps_back_an_hour_admits_nothing_more_and_locks_for_two_windows_at_most(

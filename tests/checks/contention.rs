@@ -52,7 +52,7 @@ const TRAFFIC: Traffic = Traffic {
     threads: 8,
     limits: &[50],
     window: millis(20),
-    duration: millis(1_000),
+    duration: millis(500),
     work: Duration::ZERO,
     rest: Duration::ZERO,
     refunds: false,
@@ -66,7 +66,7 @@ const IN_MEMORY: [Traffic; 6] = [
         threads: 16,
         limits: &[100],
         window: millis(500),
-        duration: millis(2_000),
+        duration: millis(1_000),
         work: Duration::from_micros(20),
         ..TRAFFIC
     },
@@ -74,7 +74,7 @@ const IN_MEMORY: [Traffic; 6] = [
         threads: 4,
         limits: &[10],
         window: millis(1_000),
-        duration: millis(2_500),
+        duration: millis(1_500),
         ..TRAFFIC
     },
     Traffic {

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Decision, MemoryStore, Quota, RateLimiter};
 
+use crate::support::cases::cases;
+
 const WINDOW: u64 = 1_000;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -176,7 +178,7 @@ async fn agrees_with_the_meter(limits: &[u32], steps: Vec<Step>) -> Result<(), T
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn a_limit_admits_and_gets_back_what_the_meter_of_all_units_says(

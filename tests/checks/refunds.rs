@@ -11,6 +11,7 @@ use tollgate::store::{Answers, Check, Store, StoreFuture, StoreId, TestClock};
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
 use crate::support::algorithms::algorithms;
+use crate::support::cases::cases;
 
 const LIMIT: u32 = 20;
 const WINDOW: u64 = 1_000;
@@ -191,7 +192,7 @@ async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn what_is_taken_back_is_what_the_list_of_units_says(

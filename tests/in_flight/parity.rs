@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use crate::support::ask;
+use crate::support::cases::cases;
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::test_time::TestTime;
 use futures_util::future::{join, join_all};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 use tollgate::store::{Answer, Answers, Check, Holding};
 use tollgate::{Algorithm, Key, Quota, Quotas, Share};
 
@@ -395,11 +396,6 @@ impl Pair {
 #[test]
 fn memory_and_redis_answer_holders_alike() {
     let server = RedisServer::start();
-    let config = Config {
-        cases: 150,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let total = std::cell::RefCell::new(Seen::default());
     let law = |steps: Vec<Step>| {
         let mut pair = Pair::new(&server);
@@ -429,7 +425,7 @@ fn memory_and_redis_answer_holders_alike() {
         total.superseded += seen.superseded;
         Ok(())
     };
-    TestRunner::new(config)
+    TestRunner::new(cases(150))
         .run(&prop::collection::vec(step(), 20..60), law)
         .unwrap();
     let Seen {
@@ -440,7 +436,7 @@ fn memory_and_redis_answer_holders_alike() {
         superseded,
     } = total.into_inner();
     let seen = [admitted, refused, partly, missing, superseded];
-    assert!(seen.iter().all(|times| *times > 100), "{seen:?}");
+    assert!(seen.iter().all(|times| *times > 10), "{seen:?}");
 }
 
 /// A step that takes a slot for this lease.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 use redis::Commands;
 use tollgate::{Algorithm, Decision, Quota, RateLimiter};
 
 use crate::support::algorithms::is_log;
+use crate::support::cases::cases;
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
 use crate::support::stored::{HEADER, double_at};
@@ -135,12 +136,7 @@ fn products_beyond_2_pow_53_are_decided_alike_and_waits_are_exact() {
     let any_cost = Algorithm::ALL.iter().copied();
     let any_cost: Vec<_> = any_cost.filter(|algorithm| !is_log(*algorithm)).collect();
     let algorithm = prop::sample::select(any_cost);
-    let config = Config {
-        cases: 400,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    TestRunner::new(config)
+    TestRunner::new(cases(400))
         .run(
             &(limit, window, algorithm, steps),
             |(limit, window, algorithm, steps)| {

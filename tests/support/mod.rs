@@ -4,6 +4,7 @@
 pub(crate) mod algorithms;
 #[cfg(feature = "redis")]
 pub(crate) mod calls;
+pub(crate) mod cases;
 pub(crate) mod cluster;
 #[cfg(feature = "redis")]
 pub(crate) mod costs;

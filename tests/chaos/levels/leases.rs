@@ -9,7 +9,7 @@ use super::hammer::{Load, PATIENCE, Pace, hammer, unix_time};
 use super::notes::Notes;
 use super::tree::{Level, Tree};
 use crate::clock::skewed_server;
-use crate::suite::{alone, patient, report, told, until};
+use crate::suite::{alone, patient, report, short_or_long, told, until};
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
@@ -172,10 +172,11 @@ fn rounds() -> Vec<Round> {
         ..round(200, 20, [150, 200, 20_000], 2_500)
     });
     let mut all: Vec<_> = shortest.chain(short).collect();
+    let lasts = |short| short_or_long(short, 9_000);
     all.extend([
-        round(1_000, 50, [50_000, 300, 200], 9_000),
-        round(4_000, 400, [1_000, 200_000, 800], 9_000),
-        round(60_000, 6_000, [1_500, 500_000, 1_000], 8_000),
+        round(1_000, 50, [50_000, 300, 200], lasts(4_500)),
+        round(4_000, 400, [1_000, 200_000, 800], lasts(6_000)),
+        round(60_000, 6_000, [1_500, 500_000, 1_000], lasts(4_500)),
     ]);
     all
 }
@@ -233,11 +234,11 @@ fn the_clock_of_redis_steps_back_and_no_span_exceeds_the_limit() {
         let millis = Duration::from_millis;
         let round = Round {
             algorithms: &ALGORITHMS,
-            window: millis(1_000),
-            lease: millis(100),
-            limits: [1_000, 400, 700],
+            window: millis(short_or_long(600, 1_000)),
+            lease: millis(60),
+            limits: [600, 240, 420],
             pace: Pace {
-                part: millis(250),
+                part: millis(150),
                 ..STEADY
             },
             lasts: Duration::ZERO,
@@ -283,8 +284,11 @@ fn what_is_not_used_returns_within_the_lease() {
     alone(async {
         let test = "levels::leases::what_is_not_used_returns_within_the_lease";
         let server = RedisServer::start();
-        let (window, limit) = (Duration::from_secs(20), 40_000);
-        let lease = window / 20;
+        let window = Duration::from_secs(short_or_long(10, 20));
+        let (lease, limit) = (
+            window / 20,
+            2_000 * u32::try_from(window.as_secs()).expect("few"),
+        );
         // 64 tasks use 40 % of the limit.
         let pace = Pace {
             burst: 1,

@@ -1,3 +1,6 @@
+//~ lifetime may not live long enough
+//~ returning this value requires that `'1` must outlive `'2`
+
 use tollgate::key;
 
 fn main() {

@@ -1,3 +1,7 @@
+//~ `User` has no text that could be a key: it does not implement `Display`
+//~ this type does not implement `Display`
+//~ take a part of it with a closure: `key::extension_with(|value: &User| value.id)`
+
 use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
 
 #[derive(Clone)]

@@ -1,3 +1,6 @@
+//~ type annotations needed
+//~ cannot infer type of the type parameter `NewError` declared on the method `layer`
+
 use axum::Router;
 use axum::routing::get;
 use tollgate::{MemoryStore, Quota, RateLimitLayer};

@@ -1,3 +1,6 @@
+//~ expected a `Fn(&http::request::Parts)` closure, found `{integer}`
+//~ expected an `Fn(&http::request::Parts)` closure, found `{integer}`
+
 use tollgate::{MemoryStore, Quota, RateLimitLayer};
 
 fn main() {

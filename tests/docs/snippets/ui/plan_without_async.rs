@@ -1,3 +1,6 @@
+//~ `tollgate::Quota` is not a future
+//~ `tollgate::Quota` is not a future
+
 use tollgate::{MemoryStore, Quota, RateLimitLayer};
 
 fn main() {

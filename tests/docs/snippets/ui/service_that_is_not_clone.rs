@@ -1,3 +1,8 @@
+//~ `BoxService<http::Request<Body>, Response<Body>, Infallible>` is not `Clone`, so a rate limit cannot wrap it
+//~ the inner service of a rate limit has to implement `Clone`
+//~ derive `Clone`, or replace `BoxService` by `BoxCloneService` (`.boxed()` by `.boxed_clone()`)
+//~ a service that cannot be cloned can be shared by `tower::buffer::Buffer` inside of the rate limit
+
 use std::convert::Infallible;
 
 use axum::body::Body;

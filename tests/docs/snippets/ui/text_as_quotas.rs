@@ -1,3 +1,7 @@
+//~ `&str` is not a quota or a list of quotas
+//~ expected quotas, such as `Quota::per_minute(100)`
+//~ for text like "100/minute", write `RateLimitLayer::try_new(store, "100/minute")?`, `RateLimiter::try_new(store, "100/minute")?`, or `text.parse::<Quotas>()?`
+
 use tollgate::{MemoryStore, RateLimitLayer};
 
 fn main() {

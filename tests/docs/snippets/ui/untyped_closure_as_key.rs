@@ -1,3 +1,6 @@
+//~ type annotations needed
+//~ ----- type must be known at this point
+
 use tollgate::{MemoryStore, Quota, RateLimitLayer};
 
 fn main() {
