@@ -1,10 +1,10 @@
 //! Finds the problems of a document.
 
 use std::ops::Range;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use crate::commands;
-use crate::markdown::{Block, Document, Kind};
+use crate::markdown::{Block, Document};
 use crate::project::Project;
 use crate::sources::{Source, source};
 
@@ -29,19 +29,15 @@ impl Problem {
 pub(crate) fn problems(document: &Document, doctested: bool) -> Vec<Problem> {
     let blocks = document.blocks.iter();
     let mut problems: Vec<_> = blocks
-        .filter_map(|block| {
-            let plain = block.from.is_none();
-            match &block.kind {
-                Kind::Code(language) if is_rust(language) && !is_compiled_elsewhere(block) => {
-                    rust(language, doctested)
-                        .err()
-                        .map(|message| Problem::new(block.line, message))
-                }
-                Kind::Code(language) if plain && language == "sh" => None,
-                // A column of figures is aligned to the right.
-                Kind::Table(_) if plain && !block.text.contains("--:") => None,
-                _ => stale(block),
+        .filter_map(|block| match &block.language {
+            Some(language) if is_rust(language) && !is_compiled_elsewhere(block) => {
+                let error = rust(language, doctested)?;
+                Some(Problem::new(block.line, error.to_owned()))
             }
+            Some(language) if block.from.is_none() && language == "sh" => None,
+            // A column of figures is aligned to the right.
+            None if block.from.is_none() && !block.text.contains("--:") => None,
+            _ => stale(block),
         })
         .collect();
     problems.extend(stale_commands(document));
@@ -52,9 +48,10 @@ pub(crate) fn problems(document: &Document, doctested: bool) -> Vec<Problem> {
 
 /// Returns the commands that nothing runs.
 pub(crate) fn stale_commands(document: &Document) -> Vec<Problem> {
-    let shell = document.blocks.iter().filter(|block| {
-        block.from.is_none() && matches!(&block.kind, Kind::Code(language) if language == "sh")
-    });
+    let shell = document
+        .blocks
+        .iter()
+        .filter(|block| block.from.is_none() && block.language.as_deref() == Some("sh"));
     let in_blocks = shell.flat_map(|block| {
         let commands = commands::in_block(&block.text).into_iter();
         commands.map(|command| (command, block.line))
@@ -69,14 +66,7 @@ pub(crate) fn stale_commands(document: &Document) -> Vec<Problem> {
 
 /// Whether rustdoc takes a block of this language for Rust.
 fn is_rust(language: &str) -> bool {
-    let known = [
-        "rust",
-        "no_run",
-        "ignore",
-        "should_panic",
-        "compile_fail",
-        "edition",
-    ];
+    let known = ["rust", "no_run", "ignore", "should_panic", "compile_fail"];
     let mut words = language.split(',');
     language.is_empty() || words.any(|word| known.iter().any(|one| word.trim().starts_with(one)))
 }
@@ -87,15 +77,15 @@ fn is_compiled_elsewhere(block: &Block) -> bool {
     matches!(source, Some(Source::Compiled(_)))
 }
 
-fn rust(language: &str, doctested: bool) -> Result<(), String> {
+/// Returns what is wrong with a block of Rust.
+fn rust(language: &str, doctested: bool) -> Option<&'static str> {
     if language.contains("ignore") {
-        return Err("Rust that is not compiled: make it `no_run` at least".to_owned());
+        return Some("Rust that is not compiled: make it `no_run` at least");
     }
-    doctested.then_some(()).ok_or_else(|| {
+    (!doctested).then_some(
         "Rust in a document that rustdoc does not read: name another language, or include the \
-         document in src/lib.rs or src/guide/mod.rs"
-            .to_owned()
-    })
+         document in src/lib.rs or src/guide/mod.rs",
+    )
 }
 
 /// Compares a block with its source.
@@ -135,49 +125,33 @@ pub(crate) fn broken_links(document: &Document) -> Vec<Problem> {
 }
 
 fn follow(document: &Document, link: &str) -> Result<(), &'static str> {
-    let directory = document.path.parent().unwrap_or_else(|| Path::new(""));
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let found = |is_found: bool| is_found.then_some(()).ok_or("");
     let is_in_guide = document.path.starts_with("src/guide");
-    let is_on_docs_rs = path.starts_with(PACKAGED) || path.starts_with(GUIDE);
-    if is_on_docs_rs && !is_in_guide {
-        return Err(": docs.rs has no such page before the first release");
-    }
-    let path = if let Some(file) = path.strip_prefix(PACKAGED) {
-        let packaged = Project::packaged().contains(file);
-        packaged
-            .then(|| PathBuf::from(file))
-            .ok_or(": not in the package, see `include` in Cargo.toml")?
-    } else if let Some(page) = path.strip_prefix(GUIDE) {
+    let path = if let Some(file) = path.strip_prefix(PACKAGED).filter(|_| is_in_guide) {
+        if !Project::packaged().contains(file) {
+            return Err(": not in the package, see `include` in Cargo.toml");
+        }
+        PathBuf::from(file)
+    } else if let Some(page) = path.strip_prefix(GUIDE).filter(|_| is_in_guide) {
         let page = page.strip_suffix('/').ok_or(": a page ends with a slash")?;
         Path::new("src/guide").join(page).with_extension("md")
+    } else if path.starts_with(PACKAGED) || path.starts_with(GUIDE) {
+        return Err(": docs.rs has no such page before the first release");
     } else if path.contains(':') || path == "crate" || link.starts_with('`') {
         return Ok(());
     } else if path.is_empty() {
-        document.path.clone()
+        return found(has_heading(&document.text, anchor));
     } else if is_in_guide {
         return Err(": docs.rs needs an absolute link");
     } else {
-        normalized(&directory.join(path))
+        document.path.with_file_name(path)
     };
-    let resolves = match (path == document.path, anchor) {
-        (_, "") => crate::root().join(path).exists(),
-        (true, anchor) => has_heading(&document.text, anchor),
-        (false, anchor) => std::fs::read_to_string(crate::root().join(path))
-            .is_ok_and(|text| has_heading(&text, anchor)),
-    };
-    resolves.then_some(()).ok_or("")
-}
-
-/// Resolves each `..`.
-fn normalized(path: &Path) -> PathBuf {
-    let mut normalized = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(normalized.pop()),
-            part => normalized.push(part),
-        }
-    }
-    normalized
+    let path = crate::root().join(path);
+    let text = || std::fs::read_to_string(&path);
+    found(
+        path.exists() && (anchor.is_empty() || text().is_ok_and(|text| has_heading(&text, anchor))),
+    )
 }
 
 fn has_heading(text: &str, anchor: &str) -> bool {

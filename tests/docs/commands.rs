@@ -32,10 +32,8 @@ pub(crate) fn is_run(command: &str) -> Result<(), String> {
     let project = Project::get();
     match *words {
         ["cd", directory] => {
-            let exists = crate::root().join(directory).is_dir();
-            exists
-                .then_some(())
-                .ok_or_else(|| format!("there is no directory {directory}"))
+            let exists = crate::root().join(directory).is_dir().then_some(());
+            exists.ok_or_else(|| format!("there is no directory {directory}"))
         }
         ["cargo", "run", ..] if words.contains(&"--example") => {
             let name = value_of("--example", &words);
@@ -109,13 +107,12 @@ fn a_test_runs(example: &str) -> Result<(), String> {
 
 /// Cargo refuses to build a target whose features are off.
 fn features_are_named(required: &[String], words: &[&str]) -> Result<(), String> {
-    let all = words.contains(&"--all-features");
-    let mut missing = required.iter().filter(|feature| {
-        let mut words = words.iter();
-        let named = words.any(|word| word.split(',').any(|each| each == **feature));
-        !(all || named || Project::get().is_default(feature))
+    let words: Vec<_> = words.iter().flat_map(|word| word.split(',')).collect();
+    let missing = required.iter().find(|feature| {
+        let is_named = words.contains(&"--all-features") || words.contains(&feature.as_str());
+        !is_named && !Project::get().is_default(feature)
     });
-    missing.next().map_or(Ok(()), |feature| {
+    missing.map_or(Ok(()), |feature| {
         Err(format!("it needs --features {feature}"))
     })
 }

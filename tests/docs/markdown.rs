@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use pulldown_cmark::{CodeBlockKind, Event, LinkType, Options, Parser, Tag, TagEnd};
 
 use crate::commands::is_command;
+use crate::project::read;
 
 /// The comment before a block that has a source.
 const MARKER: (&str, &str) = ("<!-- from: ", " -->");
@@ -22,9 +23,12 @@ pub(crate) struct Document {
 }
 
 /// A block of code, or a table.
-#[derive(Clone, Debug)]
+#[derive(Default)]
 pub(crate) struct Block {
-    pub(crate) kind: Kind,
+    /// The language after the opening fence. `None` for a table.
+    pub(crate) language: Option<String>,
+    /// The cells of each row of a table as they are written, the head first.
+    cells: Vec<Vec<String>>,
     /// The lines between the fences, or the whole table.
     pub(crate) text: String,
     /// The place of `text` in the document.
@@ -33,106 +37,111 @@ pub(crate) struct Block {
     /// The name in the comment before it.
     pub(crate) from: Option<String>,
     /// The words after that name.
-    pub(crate) arguments: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kind {
-    /// The language after the opening fence.
-    Code(String),
-    /// The cells of each row as they are written, the head first.
-    Table(Vec<Vec<String>>),
+    pub(crate) arguments: String,
 }
 
 impl Block {
+    /// Returns all words of the comment before it.
+    pub(crate) fn marker(&self) -> Option<String> {
+        let name = self.from.as_ref()?;
+        let words = format!("{name} {}", self.arguments);
+        Some(words.trim_end().to_owned())
+    }
+
     /// Returns the rows of a table, without its head.
     pub(crate) fn rows(&self) -> &[Vec<String>] {
-        match &self.kind {
-            Kind::Table(rows) => &rows[1..],
-            Kind::Code(_) => &[],
-        }
+        self.cells.get(1..).unwrap_or_default()
+    }
+
+    pub(crate) fn heads(&self) -> Vec<&str> {
+        let heads = self.cells.iter().take(1).flatten();
+        heads.map(String::as_str).collect()
+    }
+
+    pub(crate) fn cell(&self, row: &str, column: &str) -> &str {
+        self.cell_after(row, column, 0)
+    }
+
+    /// Returns the cell that is `after` columns to the right of `column`.
+    pub(crate) fn cell_after(&self, row: &str, column: &str, after: usize) -> &str {
+        let heads = self.heads();
+        let at = heads.iter().position(|head| *head == column);
+        let at = at.unwrap_or_else(|| panic!("no column {column:?} in {heads:?}")) + after;
+        let cells = self.rows().iter().find(|cells| cells[0] == row);
+        &cells.unwrap_or_else(|| panic!("no row {row:?} under {heads:?}"))[at]
     }
 }
 
 impl Document {
-    pub(crate) fn read(path: &Path) -> Self {
-        let text = std::fs::read_to_string(crate::root().join(path));
-        let text = text.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Self::parse(path, text)
+    pub(crate) fn read(path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        Self::parse(path, read(&path.to_string_lossy()))
     }
 
     pub(crate) fn parse(path: &Path, text: String) -> Self {
-        let mut blocks = Vec::new();
-        let mut commands = Vec::new();
-        let mut links = Vec::new();
-        let mut marker: Option<String> = None;
-        let mut rows: Vec<Vec<String>> = Vec::new();
-        let line_of = |at: usize| text[..at].matches('\n').count() + 1;
-        let words_of = |marker: Option<String>| {
-            let marker = marker.unwrap_or_default();
-            let mut words = marker.split_whitespace().map(str::to_owned);
-            (words.next(), words.collect::<Vec<_>>())
+        let mut document = Self {
+            path: path.to_owned(),
+            text: String::new(),
+            blocks: Vec::new(),
+            commands: Vec::new(),
+            links: Vec::new(),
         };
+        let line_of = |at: usize| text[..at].matches('\n').count() + 1;
+        // The next block, of which the comment and the cells come first.
+        let mut next = Block::default();
         for (event, range) in Parser::new_ext(&text, Options::ENABLE_TABLES).into_offset_iter() {
             match event {
                 Event::Html(html) => {
-                    let name = html.trim().strip_prefix(MARKER.0);
-                    let name = name.and_then(|rest| rest.strip_suffix(MARKER.1));
-                    marker = name.map(|name| name.trim().to_owned()).or(marker);
+                    let words = html.trim().strip_prefix(MARKER.0);
+                    if let Some(words) = words.and_then(|rest| rest.strip_suffix(MARKER.1)) {
+                        let (name, arguments) = words.split_once(' ').unwrap_or((words, ""));
+                        next.from = Some(name.to_owned());
+                        arguments.clone_into(&mut next.arguments);
+                    }
                 }
                 Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(info))) => {
                     let fenced = &text[range.clone()];
                     let begin = fenced.find('\n').map_or(fenced.len(), |at| at + 1);
                     let end = fenced.rfind("```").unwrap_or(fenced.len()).max(begin);
-                    let (from, arguments) = words_of(marker.take());
-                    blocks.push(Block {
-                        kind: Kind::Code(info.trim().to_owned()),
+                    document.blocks.push(Block {
+                        language: Some(info.trim().to_owned()),
                         text: fenced[begin..end].to_owned(),
                         range: range.start + begin..range.start + end,
                         line: line_of(range.start),
-                        from,
-                        arguments,
+                        ..std::mem::take(&mut next)
                     });
                 }
-                Event::Start(Tag::TableHead | Tag::TableRow) => rows.push(Vec::new()),
+                Event::Start(Tag::TableHead | Tag::TableRow) => next.cells.push(Vec::new()),
                 Event::Start(Tag::TableCell) => {
                     let cell = text[range].trim().trim_matches('|').trim().to_owned();
-                    rows.last_mut().expect("a row").push(cell);
+                    next.cells.last_mut().expect("a row").push(cell);
                 }
-                Event::End(TagEnd::Table) => {
-                    let (from, arguments) = words_of(marker.take());
-                    blocks.push(Block {
-                        kind: Kind::Table(std::mem::take(&mut rows)),
-                        text: text[range.clone()].to_owned(),
-                        line: line_of(range.start),
-                        range,
-                        from,
-                        arguments,
-                    });
-                }
+                Event::End(TagEnd::Table) => document.blocks.push(Block {
+                    text: text[range.clone()].to_owned(),
+                    line: line_of(range.start),
+                    range,
+                    ..std::mem::take(&mut next)
+                }),
                 // rustdoc and the browser know where `<https://…>` leads.
                 Event::Start(Tag::Link {
                     link_type: LinkType::Autolink,
                     ..
                 }) => {}
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                    links.push((dest_url.to_string(), line_of(range.start)));
+                    let link = (dest_url.to_string(), line_of(range.start));
+                    document.links.push(link);
                 }
                 Event::Code(code) if is_command(&code) => {
-                    commands.push((code.to_string(), line_of(range.start)));
+                    let command = (code.to_string(), line_of(range.start));
+                    document.commands.push(command);
                 }
                 // A comment belongs to the block right after it.
-                Event::Start(Tag::Paragraph | Tag::Heading { .. }) => marker = None,
+                Event::Start(Tag::Paragraph | Tag::Heading { .. }) => next = Block::default(),
                 _ => {}
             }
         }
-        Self {
-            path: path.to_owned(),
-            text,
-            blocks,
-            commands,
-            links,
-        }
+        document.text = text;
+        document
     }
 
     /// Returns the section under the heading that starts with `heading`. A line in bold is the lowest heading.
@@ -151,44 +160,10 @@ impl Document {
     }
 
     /// Returns the first table.
-    pub(crate) fn table(&self) -> Table {
-        let mut tables = self.blocks.iter().filter_map(|block| match &block.kind {
-            Kind::Table(rows) => Some(rows.clone()),
-            Kind::Code(_) => None,
-        });
-        let rows = tables.next().expect("a table");
-        Table { rows }
-    }
-}
-
-/// A table of results.
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(crate) fn cell(&self, row: &str, column: &str) -> &str {
-        self.cell_after(row, column, 0)
-    }
-
-    /// Returns the cell that is `after` columns to the right of `column`.
-    pub(crate) fn cell_after(&self, row: &str, column: &str, after: usize) -> &str {
-        let heads = &self.rows[0];
-        let at = heads.iter().position(|head| head == column);
-        let at = at.unwrap_or_else(|| panic!("no column {column:?} in {heads:?}")) + after;
-        let cells = self.rows.iter().find(|cells| cells[0] == row);
-        &cells.unwrap_or_else(|| panic!("no row {row:?} under {heads:?}"))[at]
-    }
-
-    pub(crate) fn number(&self, row: &str, column: &str) -> f64 {
-        let cell = self.cell(row, column).replace(' ', "");
-        cell.parse()
-            .unwrap_or_else(|_| panic!("{cell:?} of {row}, {column}"))
-    }
-
-    /// Returns the rows without the head.
-    pub(crate) fn rows(&self) -> &[Vec<String>] {
-        &self.rows[1..]
+    pub(crate) fn table(self) -> Block {
+        let mut tables = self.blocks.into_iter();
+        let table = tables.find(|block| block.language.is_none());
+        table.expect("a table")
     }
 }
 
@@ -200,33 +175,8 @@ pub(crate) fn table(
 ) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |");
     let mut text = line(heads.iter().map(|head| (*head).to_owned()).collect());
-    let rules = (0..heads.len()).map(|at| {
-        if at + right < heads.len() {
-            "---"
-        } else {
-            "--:"
-        }
-    });
-    text.push_str(&format!("|{}|\n", rules.collect::<Vec<_>>().join("|")));
+    let rules = [vec!["---"; heads.len() - right], vec!["--:"; right]].concat();
+    text.push_str(&format!("|{}|\n", rules.join("|")));
     text.extend(rows.into_iter().map(line));
     text
-}
-
-/// Returns the numbers in a text, those with a space between their thousands without it.
-pub(crate) fn numbers(text: &str) -> Vec<String> {
-    let mut numbers = vec![String::new()];
-    let mut rest = text.chars();
-    while let Some(each) = rest.next() {
-        let digits = rest.as_str().bytes().take_while(u8::is_ascii_digit).count();
-        let number = numbers.last_mut().expect("one");
-        match each {
-            '0'..='9' => number.push(each),
-            '.' if !number.is_empty() && digits > 0 => number.push('.'),
-            ' ' if !number.is_empty() && digits == 3 => {}
-            _ if !number.is_empty() => numbers.push(String::new()),
-            _ => {}
-        }
-    }
-    numbers.retain(|number| !number.is_empty());
-    numbers
 }

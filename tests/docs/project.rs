@@ -33,56 +33,43 @@ impl Project {
     /// Returns the paths of the files in the published package.
     pub(crate) fn packaged() -> &'static BTreeSet<String> {
         static PACKAGED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
-            let mut command = Command::new(env!("CARGO"));
-            command.current_dir(crate::root());
-            command.args(["package", "--package", "tollgate", "--list"]);
-            command.args(["--allow-dirty", "--offline"]);
-            let output = command.output().expect("cargo runs");
-            let paths = String::from_utf8(output.stdout).expect("text");
+            let package = ["package", "--package", "tollgate", "--list"];
+            let paths = cargo(&[&package[..], &["--allow-dirty", "--offline"]].concat());
             paths.lines().map(str::to_owned).collect()
         });
         &PACKAGED
     }
 
     fn read() -> Self {
-        let mut command = Command::new(env!("CARGO"));
-        command.current_dir(crate::root());
-        command.args(["metadata", "--no-deps", "--format-version=1"]);
-        let output = command.output().expect("cargo runs");
-        let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let arguments = ["metadata", "--no-deps", "--format-version=1"];
+        let metadata: Value = serde_json::from_str(&cargo(&arguments)).expect("JSON");
         let packages = metadata["packages"].as_array().expect("a list");
-        let package = packages
-            .iter()
-            .find(|package| package["name"] == "tollgate");
+        let mut named = packages.iter();
+        let package = named.find(|package| package["name"] == "tollgate");
         let package = package.expect("the package tollgate");
-        let texts = |value: &Value| -> Vec<String> {
-            let values = value.as_array().into_iter().flatten();
-            values
-                .map(|value| value.as_str().expect("text").to_owned())
-                .collect()
-        };
         let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let texts = |value: &Value| value.as_array().into_iter().flatten().map(text).collect();
         let features = package["features"].as_object().expect("a table");
+        let targets = packages
+            .iter()
+            .flat_map(|package| package["targets"].as_array().expect("a list"));
+        // The example of a crate belongs to its README and its tests.
+        let targets = targets.filter(|target| {
+            target["kind"][0] != "example" || !text(&target["src_path"]).contains("/crates/")
+        });
+        let targets = targets.map(|target| Target {
+            kind: text(&target["kind"][0]),
+            name: text(&target["name"]),
+            source: text(&target["src_path"]).into(),
+            required_features: texts(&target["required-features"]),
+        });
         Self {
             features: features
                 .iter()
                 .map(|(name, on)| (name.clone(), texts(on)))
                 .collect(),
             rust_version: text(&package["rust_version"]),
-            targets: (packages.iter())
-                .flat_map(|package| package["targets"].as_array().expect("a list"))
-                // The example of a crate belongs to its README and its tests.
-                .filter(|target| {
-                    target["kind"][0] != "example"
-                        || !text(&target["src_path"]).contains("/crates/")
-                })
-                .map(|target| Target {
-                    kind: text(&target["kind"][0]),
-                    name: text(&target["name"]),
-                    source: text(&target["src_path"]).into(),
-                    required_features: texts(&target["required-features"]),
-                })
-                .collect(),
+            targets: targets.collect(),
         }
     }
 
@@ -109,6 +96,14 @@ impl Project {
     }
 }
 
+/// Returns what cargo prints.
+fn cargo(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO"));
+    let output = command.current_dir(crate::root()).args(arguments).output();
+    String::from_utf8(output.expect("cargo runs").stdout).expect("text")
+}
+
+/// Returns the text of a file of the repository.
 pub(crate) fn read(path: &str) -> String {
     let text = std::fs::read_to_string(crate::root().join(path));
     text.unwrap_or_else(|error| panic!("{path}: {error}"))

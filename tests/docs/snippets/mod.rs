@@ -1,18 +1,16 @@
-//! Short programs as somebody would write them who has read only the docs, by builder: all of them compile and run.
+//! Code as somebody might guess it who has read only the docs: all of it compiles and does what it says.
 //!
-//! Snippets that cannot compile are in `ui/`, with the error that says what to write instead.
+//! Here are the guesses that no doctest and no other test has. Those that cannot compile are in `ui/`, with the error
+//! that says what to write instead. `shown/` has code that pages show.
 
-mod checks;
 mod keys;
 mod layers;
 mod quotas;
 mod responses;
 mod routers;
-mod settings;
 mod shown;
 mod ui;
 
-use std::error::Error;
 use std::net::SocketAddr;
 
 use axum::Router;
@@ -20,9 +18,6 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use tollgate::key::PeerAddr;
 use tower::ServiceExt;
-
-/// The result of a snippet, as of `main` in the docs.
-type Done = Result<(), Box<dyn Error>>;
 
 /// A request from 192.0.2.1.
 fn get(path: &str) -> Request<Body> {

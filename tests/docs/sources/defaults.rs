@@ -3,50 +3,38 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue};
-use http_body_util::BodyExt;
-use metrics_util::debugging::DebuggingRecorder;
-use tollgate::key::{self, KeyExtractor};
-use tollgate::store::{
-    Answer, Answers, Check, CircuitBreaker, QuotaAnswer, Store, StoreFuture, StoreId, StoreParts,
-    TestClock, TestStore,
-};
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use tollgate::store::{Checked, CircuitBreaker, TestClock, TestStore};
 use tollgate::{
-    Algorithm, BlockRule, DecisionView, FailurePolicy, Headers, Level, MemoryStore, OutboundLayer,
-    Quota, RateLimiter, RedisStore, Rejection, Source,
+    Algorithm, BlockRule, FailurePolicy, Headers, MemoryStore, OutboundLayer, Quota, Quotas,
+    RateLimiter, RedisStore, Rejection, key,
 };
 
 use super::block_on;
-use super::requests::{
-    address, checked, failing, grpc_request, layer, refusing, request, send, send_request,
-    without_address, without_key,
-};
+use super::requests::{address, failing, layer, refusing, send, send_request};
 use crate::markdown::Block;
-use crate::support::moody::Moody;
 
 /// Checks the second cell of each row against the settings that the first one links to. A first cell without
 /// links is the name of a fact. A default in words, like "nothing", is not checked.
 pub(super) fn defaults(block: &Block) -> Result<(), String> {
     for row in block.rows() {
-        let value = &row[1];
+        let value = &*row[1];
         if !value.contains(|each: char| each == '`' || each.is_ascii_digit()) {
             continue;
         }
+        let fact = row[0].replace('`', "");
         let links = row[0].split("](crate::").skip(1);
         let mut names: Vec<_> = links
             .filter_map(|link| Some(link.split_once(')')?.0))
             .collect();
-        let fact = row[0].replace('`', "");
         if names.is_empty() {
             names.push(&fact);
         }
         for name in names {
-            let (default, is_default) = default_of(name)
-                .ok_or_else(|| format!("{name}: tests/docs/sources/defaults.rs lacks it"))?;
-            if value != default || !is_default {
+            if !(is_default(name, value) || BOUNDS_OF_TESTS.contains(&(name, value))) {
                 return Err(format!(
-                    "{name}: {value:?} should be {default:?}, and is: {is_default}"
+                    "{name} is not {value}, or tests/docs/sources/defaults.rs lacks the row"
                 ));
             }
         }
@@ -54,383 +42,178 @@ pub(super) fn defaults(block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the default of a setting as the page writes it, and whether the code has it.
-pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
-    // Its Debug shows its clock, which clones share.
-    let untouched = RedisStore::open("redis://127.0.0.1:1").expect("a URL");
-    let second = Duration::from_secs(1);
-    let deadline = Duration::from_millis(100);
-    let set = |set: &dyn Fn(RedisStore) -> RedisStore| set(untouched.clone());
-    Some(match setting {
-        "Quota::with_algorithm" => {
-            let algorithm = Quota::per_minute(1).algorithm();
-            ("`SlidingLog`", algorithm == Algorithm::SlidingLog)
+/// Bounds that other tests hold, and that no getter has.
+const BOUNDS_OF_TESTS: [(&str, &str); 9] = [
+    // src/quota/block_rule.rs
+    ("BlockRule::max_block", "1 day"),
+    ("BlockRule::forget_after", "1 day"),
+    // tests/checks/admin.rs
+    ("Admin::block", "10 000"),
+    // src/limiter/lease and tests/leases
+    ("lowest limit that is leased", "21"),
+    ("fewest checks for a lease", "16 in the time of the lease"),
+    ("units that a lease takes at once", "1/8 of what is left"),
+    // tests/telemetry/outcomes.rs
+    ("store::CircuitBreaker::name", "`other`"),
+    ("MemoryStore::name", "`memory`"),
+    // tests/in_flight/permits.rs
+    ("LevelCheck::slots", "1 slot"),
+];
+
+/// Whether the code has the default that the page writes like this.
+pub(super) fn is_default(setting: &str, value: &str) -> bool {
+    match (setting, value) {
+        ("Quota::with_algorithm", "`SlidingLog`") => {
+            Quota::per_minute(1).algorithm() == Algorithm::SlidingLog
         }
-        "RateLimiter::name" | "RateLimitLayer::name" => {
-            ("`default`", checked().limiter.as_str() == "default")
+        ("RateLimiter::name" | "RateLimitLayer::name", "`default`") => {
+            of_layer("name: \"default\"")
         }
-        "RateLimitLayer::cost" => ("1 unit", checked().cost == 1),
-        "RateLimitLayer::key" => {
-            let key = key::peer_ip().of(address().ip());
-            ("`peer_ip()`", checked().key == key)
-        }
-        "RateLimitLayer::on_missing_key" => ("rejected with 400", without_key() == 400),
-        "key::peer_ip" => ("rejected with 500", without_address() == 500),
-        "key::PeerIp::ipv6_prefix" => {
-            let key = key::peer_ip().of(address().ip());
-            ("64 bits", key.as_str().ends_with("/64"))
-        }
-        "key::ClientIp::ipv6_prefix" => {
-            let key = key::client_ip().of(address().ip());
-            ("64 bits", key.as_str().ends_with("/64"))
-        }
-        "key::ClientIp::behind" | "key::ClientIp::hops" => {
-            let layer = layer(TestStore::new()).key(key::client_ip());
-            ("no proxy is trusted: 500", send(&layer).status() == 500)
-        }
-        "key::ClientIp::forwarded" | "key::ClientIp::header" => {
-            ("`X-Forwarded-For`", reads_x_forwarded_for())
-        }
-        "RateLimitLayer::status" => ("429", send(&refusing()).status() == 429),
-        "RateLimitLayer::responder" => ("`rate limit exceeded`", body() == "rate limit exceeded\n"),
-        "RateLimitLayer::grpc" => {
-            let status = send_request(&refusing(), grpc_request()).status();
-            ("an HTTP status, also for `application/grpc`", status == 429)
-        }
-        "RateLimitLayer::without_connection_close" => ("`Connection: close`", closes_upload()),
-        "RateLimitLayer::headers" => (
-            "`X-RateLimit-*`",
-            Headers::default() == Headers::x_ratelimit(),
-        ),
-        "Retry-After of a 503" => {
-            let response = send(&failing().on_failure(FailurePolicy::closed()));
-            ("1 s", seconds(response.headers()) == 1)
-        }
-        "Quota::slot_lease" => {
-            let lease = Quota::in_flight(1).window();
-            ("15 s", lease == Duration::from_secs(15))
-        }
-        "LevelCheck::slots" | "RateLimitLayer::slots" | "Level::slots" => (
-            "1 slot",
-            format!("{:?}", key_level()).contains("slots: 1,") && takes_a_slot(),
-        ),
-        "RateLimiter::max_wait" => ("60 s", waits_for_a_minute()),
-        "lease of a slot" => ("5 s to 10 min", slot_leases_are_bounded()),
-        "OutboundLayer::wait_up_to" => {
+        ("RateLimitLayer::cost", "1 unit") => checked(|check| check.cost == 1),
+        ("OutboundLayer::wait_up_to", "30 s") => {
             let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(9));
-            let layer = format!("{:?}", OutboundLayer::new(limiter));
-            ("30 s", layer.contains("max_wait: 30s,"))
+            has(&OutboundLayer::new(limiter), "max_wait: 30s,")
         }
-        "RateLimiter::max_hold" => ("1 h", held(7_200) == Some(3_600)),
-        "longest wait that an upstream can tell" => (
-            "31 days",
-            held(31 * 86_400).is_some() && held(31 * 86_400 + 1).is_none(),
-        ),
-        "RateLimitLayer::on_failure" => ("`fall_back()`", falls_back()),
-        "RedisStore::deadline" => {
-            let [same, other] = [deadline, second].map(|time| set(&|store| store.deadline(time)));
-            ("100 ms", is_default(&untouched, &same, &other))
+        ("RateLimiter::max_hold", "1 h") => held(7_200) == Some(3_600),
+        ("BlockRule::within", "10 min") => has(&BlockRule::refusals(1), "within: 600s"),
+        ("BlockRule::block_for", "10 min") => has(&BlockRule::refusals(1), "first: 600s"),
+
+        ("Quota::slot_lease", "15 s") => Quota::in_flight(1).window().as_secs() == 15,
+        ("RateLimitLayer::slots" | "Level::slots", "1 slot") => of_layer("slots: 1,"),
+        ("RateLimiter::max_wait", "60 s") => text_of_a_full_line().contains("of 60s"),
+
+        ("RateLimitLayer::key", "`peer_ip()`") => {
+            checked(|check| check.key == key::peer_ip().of(address().ip()))
         }
-        "store::CircuitBreaker::deadline" => {
-            let new = CircuitBreaker::new;
-            let [same, other] = [deadline, second].map(|time| new().deadline(time));
-            ("100 ms", is_default(&new(), &same, &other))
+        ("RateLimitLayer::on_missing_key", "rejected with 400") => {
+            let by_header = layer(TestStore::new()).key(key::header("x-api-key"));
+            send(&by_header).status() == 400
         }
-        "RedisStore::fallback_keys" => {
-            let [same, other] = [100_000, 1].map(|keys| set(&|store| store.fallback_keys(keys)));
-            ("100 000", is_default(&untouched, &same, &other))
+        ("key::peer_ip", "rejected with 500") => {
+            send_request(&layer(TestStore::new()), Request::default()).status() == 500
         }
-        "store::CircuitBreaker::fallback_keys" => {
-            let new = CircuitBreaker::new;
-            let [same, other] = [100_000, 1].map(|keys| new().fallback_keys(keys));
-            ("100 000", is_default(&new(), &same, &other))
+        ("key::PeerIp::ipv6_prefix" | "key::ClientIp::ipv6_prefix", "64 bits") => {
+            let address = address().ip();
+            let keys = [key::peer_ip().of(address), key::client_ip().of(address)];
+            keys.iter().all(|key| key.as_str().ends_with("/64"))
         }
-        "RedisStore::prefix" => {
-            let [same, other] = ["tollgate", "shop"].map(|name| set(&|store| store.prefix(name)));
-            ("`tollgate`", is_default(&untouched, &same, &other))
+        ("key::ClientIp::behind" | "key::ClientIp::hops", "no proxy is trusted: 500") => {
+            send(&layer(TestStore::new()).key(key::client_ip())).status() == 500
         }
-        "RedisStore::refusal_cache" => {
-            let times = [second, deadline];
-            let [same, other] = times.map(|time| set(&|store| store.refusal_cache(time)));
-            ("1 s at most", is_default(&untouched, &same, &other))
+        ("key::ClientIp::forwarded" | "key::ClientIp::header", "`X-Forwarded-For`") => {
+            has(&key::client_ip(), "source: List(XForwardedFor)")
         }
-        "RedisStore::block_list_refresh" => {
-            let times = [second, deadline];
-            let [same, other] = times.map(|time| set(&|store| store.block_list_refresh(time)));
-            ("1 s", is_default(&untouched, &same, &other))
+
+        ("RateLimitLayer::status", "429") => send(&refusing()).status() == 429,
+        ("RateLimitLayer::responder", "`rate limit exceeded`") => {
+            let refused = send(&refusing());
+            let rejection = refused.extensions().get::<Rejection>();
+            rejection.is_some_and(|rejection| rejection.to_string() == "rate limit exceeded")
         }
-        "BlockRule::within" => {
-            let within =
-                |minutes: u64| BlockRule::refusals(1).within(Duration::from_secs(60 * minutes));
-            ("10 min", within(10) == BlockRule::refusals(1))
+        ("RateLimitLayer::grpc", "an HTTP status, also for `application/grpc`") => {
+            send(&refusing()).status() == 429
         }
-        "BlockRule::block_for" => {
-            let rule = BlockRule::refusals(1);
-            ("10 min", rule == rule.block_for(Duration::from_secs(600)))
+        ("RateLimitLayer::without_connection_close", "`Connection: close`") => {
+            of_layer("closes_rejected_uploads: true")
         }
-        "BlockRule::max_block" => (
-            "1 day",
-            longest_block() == Some(Duration::from_secs(86_400)),
-        ),
-        "BlockRule::forget_after" => ("1 day", blocks_are_forgotten_after(86_400)),
-        "Admin::block" => ("10 000", blocks_at_most(10_000)),
-        "units of one check or credit in a log" => {
-            let is_bound = costs_at_most(100_000) && credits_at_most(100_000);
-            ("100 000", is_bound)
+        ("RateLimitLayer::headers", "`X-RateLimit-*`") => {
+            of_layer(&format!("headers: {:?}", Headers::x_ratelimit()))
         }
-        "longest lease" => ("1/10 of the shortest window", leases_are_bounded()),
-        "lowest limit that is leased" => {
-            let is_lowest = checks_before_lease(20).is_none() && checks_before_lease(21).is_some();
-            ("21", is_lowest)
+
+        ("RateLimitLayer::on_failure", "`fall_back()`") => {
+            let policy = FailurePolicy::fall_back();
+            of_layer(&format!("on_failure: Some({policy:?})"))
         }
-        "fewest checks for a lease" => (
-            "16 in the time of the lease",
-            checks_before_lease(1_000) == Some(16),
-        ),
-        "units that a lease takes at once" => ("1/8 of what is left", grants_an_eighth()),
-        "window of a quota" => ("1 ms to 366 days", windows_are_bounded()),
-        "buckets of SlidingBuckets" => ("1 to 1 000", buckets_are_bounded()),
-        "MemoryStore::with_max_keys" => (
-            "100 000 keys",
-            format!("{:?}", MemoryStore::new()).contains("max_keys: 100000"),
-        ),
-        "store::CircuitBreaker::name" => {
-            ("`other`", name_in_metrics(Moody::unavailable()) == "other")
+        ("RedisStore::deadline", "100 ms") => of_redis("deadline: 100ms"),
+        ("RedisStore::fallback_keys", "100 000") => of_redis("fallback_keys: 100000"),
+        ("RedisStore::prefix", "`tollgate`") => of_redis("prefix: \"tollgate\""),
+        ("RedisStore::refusal_cache", "1 s at most") => of_redis("refusal_max_age: 1s"),
+        ("RedisStore::block_list_refresh", "1 s") => of_redis("block_list_refresh: 1s"),
+        ("store::CircuitBreaker::deadline", "100 ms") => of_breaker("deadline: 100ms"),
+        ("store::CircuitBreaker::fallback_keys", "100 000") => of_breaker("keys: 100000"),
+        ("MemoryStore::with_max_keys", "100 000 keys") => {
+            has(&MemoryStore::new(), "max_keys: 100000")
         }
-        "MemoryStore::name" => ("`memory`", name_in_metrics(MemoryStore::new()) == "memory"),
-        _ => return None,
-    })
+
+        ("window of a quota", "1 ms to 366 days") => {
+            are_bounds(["1/999us", "1/1ms", "1/366d", "1/367d"])
+        }
+        ("buckets of SlidingBuckets", "1 to 1 000") => {
+            are_bounds(["0", "1", "1000", "1001"].map(|n| format!("1/s sliding-buckets:{n}")))
+        }
+        ("lease of a slot", "5 s to 10 min") => {
+            are_bounds(["4s", "5s", "10m", "601s"].map(|lease| format!("1 in-flight:{lease}")))
+        }
+        ("units of one check or credit in a log", "100 000") => {
+            let limiter = RateLimiter::new(TestStore::new(), Quota::per_minute(u32::MAX));
+            let admin = limiter.admin();
+            let is_charged = |units| block_on(limiter.check_n("ada", units)).is_ok();
+            let is_credited = |units| block_on(admin.credit("ada", units)).is_ok();
+            let fits = |units| [is_charged(units), is_credited(units)];
+            fits(100_000) == [true; 2] && fits(100_001) == [false; 2]
+        }
+        ("longest lease", "1/10 of the shortest window") => {
+            let quotas = [Quota::per_hour(9), Quota::per_minute(9)];
+            let limiter = RateLimiter::new(TestStore::new(), quotas);
+            let lease = |millis| limiter.clone().try_lease(Duration::from_millis(millis));
+            lease(6_000).is_ok() && lease(6_001).is_err()
+        }
+        ("longest wait that an upstream can tell", "31 days") => {
+            held(31 * 86_400).is_some() && held(31 * 86_400 + 1).is_none()
+        }
+        ("Retry-After of a 503", "1 s") => {
+            send(&failing().on_failure(FailurePolicy::closed())).headers()[RETRY_AFTER] == "1"
+        }
+        _ => false,
+    }
+}
+
+/// Whether the debug output has a field with its value.
+fn has(shown: &impl Debug, field: &str) -> bool {
+    format!("{shown:?}").contains(field)
+}
+
+fn of_layer(field: &str) -> bool {
+    has(&layer(TestStore::new()), field)
+}
+
+fn of_breaker(field: &str) -> bool {
+    has(&CircuitBreaker::new(), field)
+}
+
+fn of_redis(field: &str) -> bool {
+    let store = RedisStore::open("redis://127.0.0.1:1").expect("a URL");
+    has(&store, field)
+}
+
+/// Whether the check of a request is so.
+fn checked(is_so: impl Fn(&Checked) -> bool) -> bool {
+    let store = TestStore::new();
+    send(&layer(store.clone()));
+    store.take_checks().first().is_some_and(is_so)
+}
+
+/// Whether the quotas in the middle are valid, and those around them are not.
+fn are_bounds<T: AsRef<str>>(quotas: [T; 4]) -> bool {
+    quotas.map(|text| text.as_ref().parse::<Quotas>().is_ok()) == [false, true, true, false]
 }
 
 /// Returns for how many seconds a `Retry-After` of so many holds a key back.
 fn held(seconds: u64) -> Option<u64> {
     let store = MemoryStore::with_clock(TestClock::new());
     let limiter = RateLimiter::new(store, Quota::per_minute(9));
-    let response = http::Response::builder().status(429);
+    let response = Response::builder().status(429);
     let response = response.header(RETRY_AFTER, seconds).body(());
     let held = limiter.observe("ada", &response.expect("a response"));
     held.map(|held| held.as_secs())
 }
 
-/// Whether setting the default changes nothing, and setting another value does.
-fn is_default(untouched: &impl Debug, same: &impl Debug, other: &impl Debug) -> bool {
-    let shown = format!("{untouched:?}");
-    shown == format!("{same:?}") && shown != format!("{other:?}")
-}
-
-fn reads_x_forwarded_for() -> bool {
-    let mut request = request();
-    let client = HeaderValue::from_static("192.0.2.7");
-    request.headers_mut().insert("x-forwarded-for", client);
-    let extractor = key::client_ip().behind(["2001:db8::/32"]);
-    let (parts, ()) = request.into_parts();
-    extractor
-        .extract(&parts)
-        .is_ok_and(|key| key.as_str().contains("192.0.2.7"))
-}
-
-fn body() -> String {
-    let body = send(&refusing()).into_body().collect();
-    let bytes = block_on(body).expect("a body").to_bytes();
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
-
-fn closes_upload() -> bool {
-    let mut request = request();
-    let headers = request.headers_mut();
-    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("9"));
-    let response = send_request(&refusing(), request);
-    response
-        .headers()
-        .get(CONNECTION)
-        .is_some_and(|value| value == "close")
-}
-
-fn seconds(headers: &HeaderMap) -> u64 {
-    let value = headers[RETRY_AFTER].to_str().expect("text");
-    value.parse().expect("a number")
-}
-
-fn falls_back() -> bool {
-    let response = send(&failing());
-    let decision = response.extensions().get::<DecisionView>();
-    let rejected = response.extensions().get::<Rejection>().is_some();
-    !rejected && decision.is_some_and(|decision| decision.source() == Source::Fallback)
-}
-
-/// The default of `BlockRule::block_for`.
-const FIRST_BLOCK: Duration = Duration::from_secs(600);
-
-/// Whether the second block of a key is a first one again after so many seconds, and not before.
-fn blocks_are_forgotten_after(seconds: u64) -> bool {
-    let rule = BlockRule::refusals(1).doubling();
-    // The duration of the second block, if the first one ended that long ago.
-    let second_after = |quiet: Duration| {
-        let clock = TestClock::new();
-        let limiter = RateLimiter::new(
-            MemoryStore::with_clock(clock.clone()),
-            Quota::new(1, Duration::from_secs(300 * 86_400)),
-        );
-        let limiter = limiter.block_after(rule);
-        let refuse = || (0..2).for_each(|_| drop(block_on(limiter.check("ada"))));
-        refuse();
-        clock.advance(FIRST_BLOCK + quiet);
-        refuse();
-        let status = block_on(limiter.admin().peek("ada"));
-        status.ok()?.blocked_for
-    };
-    let quiet = Duration::from_secs(seconds);
-    second_after(quiet) == Some(FIRST_BLOCK)
-        && second_after(quiet - Duration::from_micros(1)) == Some(2 * FIRST_BLOCK)
-}
-
-/// The tenth block of a key whose blocks double, which is the longest.
-fn longest_block() -> Option<Duration> {
-    let clock = TestClock::new();
-    let store = MemoryStore::with_clock(clock.clone());
-    let limiter = RateLimiter::new(store, Quota::new(1, Duration::from_secs(300 * 86_400)));
-    let limiter = limiter.block_after(BlockRule::refusals(1).doubling());
-    let mut longest = None;
-    for _ in 0..10 {
-        (0..2).for_each(|_| drop(block_on(limiter.check("ada"))));
-        longest = block_on(limiter.admin().peek("ada")).ok()?.blocked_for;
-        clock.advance(longest?);
-    }
-    longest
-}
-
-fn blocks_at_most(keys: usize) -> bool {
-    let admin = RateLimiter::new(MemoryStore::new(), Quota::per_minute(9)).admin();
-    let hour = Duration::from_secs(3_600);
-    let block = |key: usize| block_on(admin.block(format!("{key}"), hour)).is_ok();
-    (0..keys).all(block) && !block(keys)
-}
-
-fn costs_at_most(units: u32) -> bool {
-    let limiter = RateLimiter::new(TestStore::new(), Quota::per_minute(u32::MAX));
-    let costs = |units| block_on(limiter.check_n("ada", units)).is_ok();
-    costs(units) && !costs(units + 1)
-}
-
-fn credits_at_most(units: u32) -> bool {
-    let admin = RateLimiter::new(TestStore::new(), Quota::per_minute(u32::MAX)).admin();
-    let credits = |units| block_on(admin.credit("ada", units)).is_ok();
-    credits(units) && !credits(units + 1)
-}
-
-fn leases_are_bounded() -> bool {
-    let quotas = [Quota::per_hour(9), Quota::per_minute(9)];
-    let limiter = RateLimiter::new(TestStore::new(), quotas);
-    let longest = Duration::from_secs(6);
-    let is_lease = |lease| limiter.clone().try_lease(lease).is_ok();
-    is_lease(longest) && !is_lease(longest + Duration::from_micros(1))
-}
-
-/// A store that grants as many units as a check asks for.
-struct Granting;
-
-impl Store for Granting {
-    fn id(&self) -> StoreId {
-        StoreId::unique()
-    }
-
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        for (check, answer) in checks.iter().zip(answers.iter_mut()) {
-            let quotas = check.quotas.iter();
-            let admitted = quotas.map(|quota| QuotaAnswer::admitted(1, quota.window()));
-            *answer = Answer::new(Source::Other, admitted).with_extra_units(check.extra_units);
-        }
-        None
-    }
-
-    fn parts(&self) -> StoreParts {
-        let mut parts = StoreParts::default();
-        parts.supports_leases = true;
-        parts
-    }
-}
-
-/// Returns how many checks of a key ask the store before one is admitted from memory.
-fn checks_before_lease(limit: u32) -> Option<usize> {
-    let limiter = RateLimiter::new(Granting, Quota::per_hour(limit));
-    let limiter = limiter.lease(Duration::from_secs(360));
+/// Returns the error of a call that may not wait, which names the longest wait.
+fn text_of_a_full_line() -> String {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1)).queue(0);
     block_on(async {
-        for checks in 0..100 {
-            let decision = limiter.check("ada").await.expect("the store answers");
-            if decision.source() == Source::Lease {
-                return Some(checks);
-            }
-            // So that the request for units is answered.
-            tokio::task::yield_now().await;
-        }
-        None
+        let _permit = limiter.acquire("ada").await.expect("a slot");
+        let error = limiter.acquire("ada").await.expect_err("a full line");
+        error.to_string()
     })
-}
-
-/// The part that the script of Redis charges.
-fn grants_an_eighth() -> bool {
-    include_str!("../../../lua/decide.lua").contains("floor(min(8 * more, least) / 8)")
-}
-
-fn key_level() -> Level {
-    Level::new(
-        RateLimiter::new(MemoryStore::new(), Quota::in_flight(9)),
-        key::global(),
-    )
-}
-
-fn takes_a_slot() -> bool {
-    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(9));
-    let permit = block_on(limiter.acquire("ada"));
-    permit.is_ok_and(|permit| permit.decision().used() == 1)
-}
-
-/// No test waits for a minute.
-fn waits_for_a_minute() -> bool {
-    include_str!("../../../src/limiter/in_flight/acquire.rs")
-        .contains("DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);")
-}
-
-fn slot_leases_are_bounded() -> bool {
-    let is_lease = |lease: &str| format!("1 in-flight:{lease}").parse::<Quota>().is_ok();
-    !is_lease("4999ms") && is_lease("5s") && is_lease("600s") && !is_lease("600001ms")
-}
-
-fn windows_are_bounded() -> bool {
-    let (shortest, longest) = (
-        Duration::from_millis(1),
-        Duration::from_secs(366 * 24 * 3_600),
-    );
-    let micro = Duration::from_micros(1);
-    let is_window = |window| Quota::try_new(1, window).is_ok();
-    is_window(shortest)
-        && is_window(longest)
-        && !is_window(shortest - micro)
-        && !is_window(longest + micro)
-}
-
-fn buckets_are_bounded() -> bool {
-    let is_number = |buckets| {
-        let quota = format!("1/minute sliding-buckets:{buckets}");
-        quota.parse::<Quota>().is_ok()
-    };
-    !is_number(0) && is_number(1) && is_number(1_000) && !is_number(1_001)
-}
-
-/// Returns the label `store` of the metrics.
-fn name_in_metrics(store: impl Store) -> String {
-    let recorder = DebuggingRecorder::new();
-    metrics::with_local_recorder(&recorder, || {
-        let limiter = RateLimiter::new(store, Quota::per_minute(9));
-        let _ = block_on(limiter.check("ada"));
-    });
-    let metrics = recorder.snapshotter().snapshot().into_vec();
-    let labels = metrics
-        .iter()
-        .flat_map(|(metric, ..)| metric.key().labels());
-    let mut stores = labels.filter(|label| label.key() == "store");
-    stores
-        .next()
-        .map(|label| label.value().to_owned())
-        .unwrap_or_default()
 }

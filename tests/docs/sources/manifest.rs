@@ -1,52 +1,37 @@
 //! The examples and features, from Cargo.toml and the first line of each example.
 
 use crate::markdown::{Block, table};
-use crate::project::{Project, read};
+use crate::project::{Project, Target, read};
 
 /// Lists the examples in the order of the block. New ones come last.
 pub(super) fn examples(block: &Block) -> String {
     let place = |name: &str| {
-        let row = format!("[`{name}`]");
-        block
-            .rows()
-            .iter()
-            .position(|cells| cells[0].starts_with(&row))
-            .unwrap_or(usize::MAX)
+        let start = format!("[`{name}`]");
+        let mut rows = block.rows().iter();
+        let place = rows.position(|cells| cells[0].starts_with(&start));
+        place.unwrap_or(usize::MAX)
     };
-    let mut names: Vec<&str> = Project::get()
-        .targets("example")
-        .map(|one| &*one.name)
-        .collect();
-    names.sort_by_key(|name| (place(name), *name));
-    let rows = names.into_iter().map(|name| {
-        let source = &Project::get()
-            .target("example", name)
-            .expect("it is there")
-            .source;
-        let path = source
-            .strip_prefix(crate::root().join("examples"))
-            .expect("an example")
-            .display();
-        let shows = first_line(name).0;
-        vec![format!("[`{name}`]({path})"), shows]
+    let mut examples: Vec<_> = Project::get().targets("example").collect();
+    examples.sort_by_key(|example| (place(&example.name), &example.name));
+    let rows = examples.into_iter().map(|example| {
+        let path = example.source.strip_prefix(crate::root().join("examples"));
+        let path = path.expect("an example").display();
+        let (shows, _) = first_line(example);
+        vec![format!("[`{}`]({path})", example.name), shows]
     });
     table(&["example", "shows"], 0, rows)
 }
 
 /// Returns what an example shows, and the command that runs it: the first line of its module docs.
-pub(crate) fn first_line(name: &str) -> (String, String) {
-    let source = &Project::get()
-        .target("example", name)
-        .expect("an example")
-        .source;
-    let source = std::fs::read_to_string(source).expect("a text");
+pub(crate) fn first_line(example: &Target) -> (String, String) {
+    let source = read(&example.source.to_string_lossy());
     let line = source
         .lines()
         .next()
         .and_then(|line| line.strip_prefix("//! "));
     let parts = line.and_then(|line| line.strip_suffix('`')?.split_once(": `"));
     let (shows, command) = parts.unwrap_or_else(|| {
-        panic!("the first line of the example {name} should be like: //! A router with two limits: `cargo run --example {name}`")
+        panic!("the first line of {:?} should be like: //! A router with two limits: `cargo run --example two`", example.source)
     });
     (shows.to_owned(), command.to_owned())
 }
@@ -63,13 +48,10 @@ pub(super) fn features() -> String {
             comment.push(text);
         } else if let Some((name, _)) = line.split_once(" = ") {
             let adds = std::mem::take(&mut comment).join(" ");
-            let default = if Project::get().is_default(name) {
-                "yes"
-            } else {
-                ""
-            };
+            let adds = adds.trim_end_matches('.').to_owned();
+            let is_default = Project::get().is_default(name);
+            let default = if is_default { "yes" } else { "" };
             if name != "default" {
-                let adds = adds.trim_end_matches('.').to_owned();
                 rows.push(vec![format!("`{name}`"), adds, default.to_owned()]);
             }
         }

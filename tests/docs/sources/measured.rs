@@ -1,31 +1,27 @@
-//! Figures from the results of the benches.
-
-use std::path::Path;
+//! Tables of figures from the results of the benches. A block has the heads of its table.
 
 use tollgate::Algorithm;
 
-use crate::markdown::{Block, Document, Kind, Table, table};
+use crate::markdown::{Block, Document, table};
 
 fn results() -> Document {
-    Document::read(Path::new("benches/RESULTS.md"))
+    Document::read("benches/RESULTS.md")
 }
 
 /// Succeeds if the figures of each row are in one row of the results, in the same order. If the first cell is code,
 /// as is the name of an algorithm, that row has the same name.
 pub(super) fn printed(block: &Block) -> Result<(), String> {
     let results = results();
-    let printed = results.blocks.iter().flat_map(Block::rows);
-    let printed: Vec<_> = printed.collect();
+    let printed: Vec<_> = results.blocks.iter().flat_map(Block::rows).collect();
     for row in block.rows() {
         let name = row[0]
             .strip_prefix('`')
             .and_then(|name| name.strip_suffix('`'));
         let found = printed.iter().any(|cells| {
             let mut rest = cells.iter();
-            let in_order = row[1..]
-                .iter()
-                .all(|figure| rest.any(|cell| cell == figure));
-            in_order && name.is_none_or(|name| cells[0] == name)
+            let mut figures = row[1..].iter();
+            figures.all(|figure| rest.any(|cell| cell == figure))
+                && name.is_none_or(|name| cells[0] == name)
         });
         if !found {
             return Err(format!(
@@ -36,180 +32,99 @@ pub(super) fn printed(block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of a load in the guide, the start and end of its heading in the results, and its row there. In the loads
-/// with live units, one unit expires for each unit that is charged; in the other loads, none expires.
-const LOADS: [(&str, [&str; 2], &str); 6] = [
-    ("10 live units, 512 at a time", TEN_LIVE[2], "SlidingLog"),
-    (
-        "10 live units, 64 at a time, without batches",
-        TEN_LIVE[1],
-        "SlidingLog, each check a call",
-    ),
-    (
-        "1 000 live units, 64 at a time",
-        ["About 1 000 live units", "; 64"],
-        "SlidingLog",
-    ),
-    (
-        "10 000 live units, 64 at a time",
-        ["About 10 000 live units", "; 64"],
-        "SlidingLog",
-    ),
-    (
-        "one hot key, 512 at a time",
-        ["one hot key, all admitted", "; 512"],
-        "SlidingLog",
-    ),
-    (
-        "one key refused, 64 at a time",
-        ["one key, all refused", "; 64"],
-        "SlidingLog",
-    ),
-];
-
-/// With 1, 64 and 512 tasks.
-const TEN_LIVE: [[&str; 2]; 3] = [
-    ["About 10 live units", "; 1"],
-    ["About 10 live units", "; 64"],
-    ["About 10 live units", "; 512"],
-];
-
-/// The cost of a decision in Redis. The block has the heads, and its first argument chooses the rows:
-///
-/// - none: the default algorithm under each of [`LOADS`]: CPU, its ratio to the script of tutorials, decisions per
-///   second, p50, p99.
-/// - `steady LIVE TASKS`: each algorithm: CPU, its ratio to the script, decisions per second, p50.
-/// - `alone`: the same of one check at a time, beside the script and the native module.
-/// - `charges`: each algorithm: the ratios of four quotas, of 100 units and of 10 000 units to one unit of one quota.
-pub(super) fn redis_cost(block: &Block) -> String {
-    let results = results().section("## What a decision costs in Redis");
-    let arguments: Vec<_> = block.arguments.iter().map(String::as_str).collect();
-    let rows = match *arguments {
-        [] => of_loads(&results),
-        ["steady", ref live @ .., tasks] => {
-            let start = format!("About {} live units", live.join(" "));
-            let measured = under(&results, [&start, &format!("; {tasks}")]);
-            of_algorithms(&measured, &STEADY)
-        }
-        ["charges"] => of_charges(&results),
-        ["alone"] => of_lone_checks(&results),
-        _ => panic!("redis-cost has no {arguments:?}"),
-    };
-    let heads = heads(block);
-    table(&heads, heads.len() - 1, rows)
-}
-
 /// A column of the results, and how many columns to the right of it the figure is.
 type Column = (&'static str, usize);
 
-const STEADY: [Column; 4] = [
+/// The columns of a load: CPU, its ratio to the script of tutorials, decisions a second, and two percentiles.
+const COSTS: [Column; 5] = [
     ("Redis CPU µs", 0),
     ("Redis CPU µs", 1),
     ("decisions/s", 0),
     ("p50 µs", 0),
+    ("p99", 0),
 ];
 
-fn of_loads(results: &Document) -> Vec<Vec<String>> {
-    let rows = LOADS.iter().map(|(name, heading, row)| {
-        let measured = under(results, *heading);
-        let figures = STEADY.iter().chain(&[("p99", 0)]);
-        let figures = figures.map(|(column, after)| measured.cell_after(row, column, *after));
-        let row = [*name].into_iter().chain(figures);
-        row.map(str::to_owned).collect()
-    });
-    rows.collect()
+/// The name of a contestant of one check at a time in the guide, and in the results.
+const ALONE: [(&str, &str); 4] = [
+    ("`SlidingLog`", "SlidingLog"),
+    ("`Gcra`", "Gcra"),
+    ("the script", "textbook sorted set"),
+    ("redis-cell, a native module", "redis-cell, a native module"),
+];
+
+/// The cost of a decision in Redis: of the default algorithm under each load that the block names, of each algorithm
+/// under one load, of one check at a time, and of each algorithm by what it charges, relative to one unit of one quota.
+pub(super) fn redis_cost(block: &Block) -> String {
+    let results = results().section("## What a decision costs in Redis");
+    let rows = match &*block.arguments {
+        "" => {
+            let names = block.rows().iter().map(|row| &*row[0]);
+            let rows = names.map(|name| {
+                let row = match name.ends_with(", without batches") {
+                    true => "SlidingLog, each check a call",
+                    false => "SlidingLog",
+                };
+                line(name, &under(&results, name), row, &COSTS)
+            });
+            rows.collect()
+        }
+        "steady" => {
+            let measured = under(&results, "10 live units, 64 at a time");
+            of_algorithms(&measured, &COSTS[..4])
+        }
+        "alone" => {
+            let measured = under(&results, "10 live units, 1 at a time");
+            let rows = ALONE.iter();
+            let rows = rows.map(|(name, row)| line(name, &measured, row, &COSTS[..4]));
+            rows.collect()
+        }
+        "charges" => {
+            let many = under(&results, "Quotas and costs, 64 at a time");
+            let many = of_algorithms(&many, &[("one unit, four quotas", 1), ("100 units", 1)]);
+            // A check of 10 000 units is slow with some algorithms, so fewer of them run.
+            let most = under(&results, "Quotas and costs, 8 at a time");
+            let most = of_algorithms(&most, &[("10 000 units", 1)]);
+            let rows = many.iter().zip(&most);
+            rows.map(|(many, most)| [many, &most[1..]].concat())
+                .collect()
+        }
+        other => panic!("redis-cost has no {other:?}"),
+    };
+    of_figures(block, rows)
 }
 
-fn of_algorithms(measured: &Table, columns: &[Column]) -> Vec<Vec<String>> {
-    let rows = Algorithm::ALL.iter().map(|algorithm| {
-        let name = format!("{algorithm:?}");
-        let figures = columns.iter();
-        let figures = figures.map(|(column, after)| measured.cell_after(&name, column, *after));
-        let figures: Vec<_> = figures.map(str::to_owned).collect();
-        [vec![format!("`{name}`")], figures].concat()
-    });
-    rows.collect()
-}
-
-fn of_charges(results: &Document) -> Vec<Vec<String>> {
-    let many = under(results, ["Quotas and costs", "; 64"]);
-    // A check of 10 000 units is slow with some algorithms, so fewer of them run.
-    let most = under(results, ["Quotas and costs", "; 8"]);
-    let rows = of_algorithms(&many, &[("one unit, four quotas", 1), ("100 units", 1)]).into_iter();
-    let most = of_algorithms(&most, &[("10 000 units", 1)]);
-    let rows = rows.zip(most);
-    rows.map(|(row, most)| [&row, &most[1..]].concat())
-        .collect()
-}
-
-/// Returns what one check at a time costs, beside the script and the native module.
-fn of_lone_checks(results: &Document) -> Vec<Vec<String>> {
-    let measured = under(results, TEN_LIVE[0]);
-    let rows = [
-        ("`SlidingLog`", "SlidingLog"),
-        ("`Gcra`", "Gcra"),
-        ("the script", "textbook sorted set"),
-        ("redis-cell, a native module", "redis-cell, a native module"),
-    ]
-    .map(|(name, row)| {
-        let figures = STEADY.map(|(column, after)| measured.cell_after(row, column, after));
-        let figures = figures.map(str::to_owned).into_iter();
-        std::iter::once(name.to_owned()).chain(figures).collect()
-    });
-    rows.into()
-}
-
-/// Returns the table under a line in bold that starts and ends like this.
-fn under(results: &Document, [start, end]: [&str; 2]) -> Table {
-    let (start, end) = (format!("**{start}"), format!("{end} at a time**"));
-    let mut lines = results.text.lines();
-    let heading = lines.find(|line| line.starts_with(&start) && line.ends_with(&end));
-    let heading = heading.unwrap_or_else(|| panic!("no results {start} … {end}"));
+/// Returns the table under the line in bold of a load, which is written like `10 live units, 64 at a time`.
+fn under(results: &Document, load: &str) -> Block {
+    let parts = load.split(" at a time").next().unwrap_or_default();
+    let (load, tasks) = parts.rsplit_once(", ").unwrap_or((parts, ""));
+    let end = format!("; {tasks} at a time**");
+    let mut headings = results.text.lines().filter(|line| line.ends_with(&end));
+    let starts = [format!("**{load}"), format!("**About {load}")];
+    let heading = headings.find(|line| starts.iter().any(|start| line.starts_with(start)));
+    let heading = heading.unwrap_or_else(|| panic!("no results of {load}, {tasks} at a time"));
     results.section(heading).table()
 }
 
-/// The example of the guide: a quota, its algorithm, the number of keys, and the column with the bytes of a key.
-const EXAMPLE: [(&str, &str, u32, &str); 4] = [
-    (
-        "100 per minute, all full",
-        "SlidingLog",
-        50_000,
-        "limit 100",
-    ),
-    (
-        "10 000 per day, all full",
-        "SlidingLog",
-        1_000_000,
-        "limit 10 000",
-    ),
-    (
-        "10 000 per day",
-        "SlidingBuckets(60)",
-        1_000_000,
-        "limit 10 000",
-    ),
-    (
-        "10 000 per day",
-        "SlidingCounter",
-        1_000_000,
-        "limit 10 000",
-    ),
-];
+/// Writes a table whose columns but the first are figures.
+fn of_figures(block: &Block, rows: Vec<Vec<String>>) -> String {
+    let heads = block.heads();
+    table(&heads, heads.len() - 1, rows)
+}
 
-/// The memory of keys in Redis. The block has the heads, and its argument chooses the rows:
-///
-/// - `full`: the bytes of a full key, by algorithm and limit.
-/// - `example`: the memory of a number of keys.
-pub(super) fn redis_memory(block: &Block) -> String {
-    let results = results().section("## Memory and commands");
-    let full = results.table();
-    let heads = heads(block);
-    let (right, rows) = match &*block.arguments.join(" ") {
-        "full" => (4, of_full(&full)),
-        "example" => (2, of_example(&full)),
-        other => panic!("redis-memory has no {other:?}"),
-    };
-    table(&heads, right, rows)
+/// Returns a line of a table: the name, and the figures of a row of the results.
+fn line(name: &str, measured: &Block, row: &str, columns: &[Column]) -> Vec<String> {
+    let figures = columns.iter();
+    let figures = figures.map(|(column, after)| measured.cell_after(row, column, *after));
+    let line = std::iter::once(name).chain(figures);
+    line.map(str::to_owned).collect()
+}
+
+fn of_algorithms(measured: &Block, columns: &[Column]) -> Vec<Vec<String>> {
+    let names = Algorithm::ALL
+        .iter()
+        .map(|algorithm| format!("{algorithm:?}"));
+    let lines = names.map(|name| line(&format!("`{name}`"), measured, &name, columns));
+    lines.collect()
 }
 
 const LIMITS: [Column; 4] = [
@@ -219,42 +134,45 @@ const LIMITS: [Column; 4] = [
     ("limit 10 000", 0),
 ];
 
-fn of_full(full: &Table) -> Vec<Vec<String>> {
-    let mut rows = of_algorithms(full, &LIMITS);
-    let spread = LIMITS.map(|(limit, _)| full.cell("the same, no bucket empty", limit).to_owned());
-    let spread = [vec!["60 buckets, none empty".to_owned()], spread.into()].concat();
-    let buckets = rows.iter().position(|row| row[0] == "`SlidingBuckets(60)`");
-    rows.insert(buckets.expect("a row of buckets") + 1, spread);
-    rows
+/// Buckets take most when none is empty.
+const FULL_BUCKETS: &str = "the same, no bucket empty";
+
+/// The memory of keys in Redis: the bytes of a full key by algorithm and limit, or the memory of a number of keys.
+pub(super) fn redis_memory(block: &Block) -> String {
+    let full = results().section("## Memory and commands").table();
+    let rows = match &*block.arguments {
+        "full" => {
+            let mut rows = of_algorithms(&full, &LIMITS);
+            let buckets = rows.iter().position(|row| row[0] == "`SlidingBuckets(60)`");
+            let spread = line("60 buckets, none empty", &full, FULL_BUCKETS, &LIMITS);
+            rows.insert(buckets.expect("a row of buckets") + 1, spread);
+            rows
+        }
+        "example" => block.rows().iter().map(|row| example(row, &full)).collect(),
+        other => panic!("redis-memory has no {other:?}"),
+    };
+    of_figures(block, rows)
 }
 
-fn of_example(full: &Table) -> Vec<Vec<String>> {
-    let rows = EXAMPLE.iter().map(|(quota, algorithm, keys, limit)| {
-        // Buckets take most when none is empty.
-        let row = match *algorithm {
-            "SlidingBuckets(60)" => "the same, no bucket empty",
-            other => other,
-        };
-        let bytes = full.cell(row, limit);
-        let total = f64::from(*keys) * full.number(row, limit);
-        vec![
-            format!("{quota}, `{algorithm}`"),
-            format!("{} × {bytes}", grouped(*keys)),
-            match total {
-                1e9.. => format!("{:.1} GB", total / 1e9),
-                _ => format!("{:.0} MB", total / 1e6),
-            },
-        ]
-    });
-    rows.collect()
-}
-
-/// The digits in groups of three.
-fn grouped(number: u32) -> String {
-    match number {
-        0..1_000 => number.to_string(),
-        _ => format!("{} {:03}", grouped(number / 1_000), number % 1_000),
-    }
+/// Calculates the memory of some keys. Their quota and number are written by hand: `10 000 per day, … | 50 000 × …`.
+fn example(written: &[String], full: &Block) -> Vec<String> {
+    let quota = &written[0];
+    let limit = quota.split(" per ").next().unwrap_or_default();
+    let row = match quota.split('`').nth(1) {
+        Some("SlidingBuckets(60)") => FULL_BUCKETS,
+        algorithm => algorithm.unwrap_or_default(),
+    };
+    let bytes = full.cell(row, &format!("limit {limit}"));
+    let keys = written[1].split(" × ").next().unwrap_or_default();
+    let number = |text: &str| text.replace(' ', "").parse::<u64>().expect(text);
+    let memory = match number(keys) * number(bytes) {
+        total @ 1_000_000_000.. => {
+            let tenths = (total + 50_000_000) / 100_000_000;
+            format!("{}.{} GB", tenths / 10, tenths % 10)
+        }
+        total => format!("{} MB", (total + 500_000) / 1_000_000),
+    };
+    vec![quota.clone(), format!("{keys} × {bytes}"), memory]
 }
 
 /// The name of a contestant in the README, and in the results.
@@ -271,7 +189,7 @@ const CONTESTANTS: [(&str, &str); 7] = [
     ("tower_governor, memory", "tower_governor"),
 ];
 
-/// Compares limiters by requests a second, relative to a server without one. The block has the heads.
+/// Compares limiters by requests a second, relative to a server without one.
 pub(super) fn beside_peers(block: &Block) -> String {
     let results = results().section("## Beside other limiters");
     let headings = [
@@ -280,18 +198,12 @@ pub(super) fn beside_peers(block: &Block) -> String {
         "**one key far over its limit",
     ];
     let tables = headings.map(|heading| results.section(heading).table());
-    let rows = CONTESTANTS.map(|(name, in_results)| {
-        let cells = tables.iter().map(|table| table.cell(in_results, "× bare"));
-        [name].into_iter().chain(cells).map(str::to_owned).collect()
+    let rows = CONTESTANTS.iter().map(|(name, row)| {
+        let cells = tables.iter().map(|table| table.cell(row, "× bare"));
+        let line = std::iter::once(*name).chain(cells);
+        line.map(str::to_owned).collect()
     });
-    table(&heads(block), 3, rows)
-}
-
-fn heads(block: &Block) -> Vec<&str> {
-    match &block.kind {
-        Kind::Table(rows) => rows[0].iter().map(String::as_str).collect(),
-        Kind::Code(_) => Vec::new(),
-    }
+    of_figures(block, rows.collect())
 }
 
 /// The rows of the guide about leases: what is measured, its heading in the results, the column, and its unit.
@@ -322,14 +234,14 @@ const LEASES: [(&str, &str, &str, &str); 4] = [
     ),
 ];
 
-/// Decisions in memory, through Redis, and with a lease, of [`LEASES`].
+/// Decisions in memory, through Redis, and with a lease.
 pub(super) fn leases(block: &Block) -> String {
     let results = results().section("## Leases");
-    let rows = LEASES.map(|(name, heading, column, unit)| {
+    let rows = LEASES.iter().map(|(name, heading, column, unit)| {
         let measured = results.section(heading).table();
         let ways = ["in memory", "Redis", "Redis with a lease"];
         let figures = ways.map(|way| format!("{}{unit}", measured.cell(way, column)));
-        [vec![name.to_owned()], figures.into()].concat()
+        [vec![(*name).to_owned()], figures.into()].concat()
     });
-    table(&heads(block), 3, rows)
+    of_figures(block, rows.collect())
 }

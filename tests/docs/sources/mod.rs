@@ -5,8 +5,8 @@
 
 mod algorithms;
 mod clients;
+mod code;
 mod defaults;
-mod faults;
 mod manifest;
 mod measured;
 mod moving;
@@ -19,8 +19,8 @@ use std::future::Future;
 
 use crate::markdown::Block;
 
+pub(crate) use code::regions;
 pub(crate) use manifest::first_line;
-pub(crate) use moving::{regions, snippets};
 
 pub(crate) enum Source {
     /// Generates the text of the block.
@@ -36,7 +36,6 @@ pub(crate) enum Source {
 const SOURCES: &[(&str, Source)] = &[
     ("algorithms", Source::Text(algorithms::readme)),
     ("promises", Source::Text(algorithms::promises)),
-    ("commands", Source::Check(algorithms::commands_of_a_check)),
     ("try-axum", Source::Text(|_| programs::axum().0)),
     ("axum", Source::Text(|_| programs::axum().1)),
     ("doctor", Source::Shape(programs::doctor)),
@@ -47,13 +46,11 @@ const SOURCES: &[(&str, Source)] = &[
     ("beside-peers", Source::Text(measured::beside_peers)),
     ("leases", Source::Text(measured::leases)),
     ("benches", Source::Check(measured::printed)),
-    ("faults", Source::Check(faults::figures)),
-    ("fault-bounds", Source::Check(faults::bounds)),
     ("defaults", Source::Check(defaults::defaults)),
     ("governor-quotas", Source::Check(moving::quotas)),
     ("headers", Source::Check(moving::headers)),
-    ("migrating", Source::Compiled(moving::code)),
-    ("snippets", Source::Compiled(moving::snippet)),
+    ("migrating", Source::Compiled(code::code)),
+    ("snippets", Source::Compiled(code::code)),
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
     ("plans", Source::Check(plans::plans)),
@@ -77,42 +74,23 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 impl Source {
     /// Returns the text that the block should have, if it has another one.
     pub(crate) fn compare(&self, block: &Block) -> Result<Option<String>, String> {
-        let (text, is_current) = match self {
-            Self::Text(generate) => {
-                let text = generate(block);
-                let is_current = text == block.text;
-                (text, is_current)
-            }
-            Self::Shape(generate) => {
-                let text = generate(block);
-                let is_current = shape(&text) == shape(&block.text);
-                (text, is_current)
-            }
-            Self::Compiled(code) => {
-                let text = code(block)?;
-                let is_current = text == block.text;
-                (text, is_current)
-            }
+        let text = match self {
+            Self::Text(generate) | Self::Shape(generate) => generate(block),
+            Self::Compiled(code) => code(block)?,
             Self::Check(check) => return check(block).map(|()| None),
+        };
+        let is_current = match self {
+            Self::Shape(_) => shape(&text) == shape(&block.text),
+            _ => text == block.text,
         };
         Ok((!is_current).then_some(text))
     }
 }
 
-/// Replaces each number by 0.
-fn shape(text: &str) -> String {
-    let mut shape = String::new();
-    let mut rest = text.chars().peekable();
-    while let Some(each) = rest.next() {
-        let ends = !rest.peek().is_some_and(char::is_ascii_digit);
-        match each {
-            '0'..='9' if shape.ends_with('0') => {}
-            '0'..='9' => shape.push('0'),
-            '.' if shape.ends_with('0') && !ends => {}
-            _ => shape.push(each),
-        }
-    }
-    shape
+/// Returns what is around the numbers.
+fn shape(text: &str) -> Vec<&str> {
+    let parts = text.split(|each: char| each.is_ascii_digit());
+    parts.filter(|part| !["", "."].contains(part)).collect()
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -1,7 +1,5 @@
 //! The table of attacked limiters.
 
-use std::path::Path;
-
 use crate::markdown::Document;
 
 /// The contestants of the README, which has room for ten. `crates/torture/RESULTS.md` has all of them.
@@ -20,7 +18,7 @@ const SHOWN: [&str; 10] = [
 
 /// Returns the lines of the short table for these contestants.
 pub(super) fn table() -> String {
-    let results = Document::read(Path::new("crates/torture/RESULTS.md"));
+    let results = Document::read("crates/torture/RESULTS.md");
     let section = results.section("## In short");
     let mut lines = section.text.lines().filter(|line| line.starts_with('|'));
     let mut table: Vec<_> = lines.by_ref().take(2).collect();
