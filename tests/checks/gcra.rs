@@ -8,12 +8,9 @@ use proptest::prelude::*;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Decision, MemoryStore, Quota, RateLimiter};
 
-const WINDOW: u64 = 1_000;
+use crate::support::block_on;
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(future)
-}
+const WINDOW: u64 = 1_000;
 
 fn limiter(store: &MemoryStore, limit: u32, window: Duration) -> RateLimiter {
     let quota = Quota::new(limit, window).with_algorithm(Algorithm::Gcra);
