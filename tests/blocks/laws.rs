@@ -12,6 +12,7 @@ use tollgate::{BlockReason, BlockRule, ErrorKind, Key, Quota, RateLimiter, Sourc
 
 use crate::support::cases::cases;
 use crate::support::redis_server::RedisServer;
+use crate::support::runtime;
 use crate::support::test_time::TestTime;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -329,10 +330,7 @@ async fn follows_the_model<S: Store + Clone>(
 #[test]
 fn no_key_is_blocked_after_fewer_refusals_than_the_rule_says_and_blocks_grow_as_it_says() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime();
     for is_redis in [false, true] {
         let seen = RefCell::new(Seen::default());
         let mut runner = TestRunner::new(cases(if is_redis { 160 } else { 1_200 }));

@@ -1,8 +1,6 @@
 //! `block_after` with Redis: processes that share refusals, an outage in between, and what it costs.
 
-use std::env;
-use std::io::{BufRead, BufReader, Write, stdin};
-use std::process::{Command, Stdio};
+use std::io::stdin;
 use std::time::{Duration, Instant};
 
 use redis::Commands;
@@ -12,9 +10,10 @@ use tollgate::{BlockReason, BlockRule, FailurePolicy, Quota, RateLimiter, RedisS
 use crate::support::cluster::Cluster;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
+use crate::support::process::{Process, argument, print, report};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::relay::Relay;
-use crate::support::store_on;
+use crate::support::{store_on, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -41,16 +40,6 @@ async fn refuse(limiter: &RateLimiter, refusals: u32) {
         let decision = limiter.check("ada").await.expect("a decision");
         assert!(!decision.is_allowed() && decision.source() != Source::Block);
     }
-}
-
-/// Waits until a condition holds.
-async fn until(holds: impl AsyncFn() -> bool) -> Duration {
-    let begin = Instant::now();
-    while !holds().await {
-        assert!(begin.elapsed() < 10 * SECOND, "it never holds");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    begin.elapsed()
 }
 
 async fn blocks(limiter: &RateLimiter) -> Vec<(BlockReason, u64)> {
@@ -481,17 +470,11 @@ fn counted(server: &RedisServer) -> u32 {
     u32::from_be_bytes(position)
 }
 
-const PROCESSES: u32 = 4;
-
-/// The variable with the server's URL, which only child processes have.
-const SERVER: &str = "TOLLGATE_TEST_BLOCKING_SERVER";
-
-const REPORT: &str = "source after five refusals: ";
-
 #[test]
 fn four_processes_share_twenty_refusals() {
+    const TEST: &str = "redis::four_processes_share_twenty_refusals";
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    if let Ok(url) = env::var(SERVER) {
+    if let Some(url) = argument() {
         let source = runtime.block_on(async {
             let store = RedisStore::open(&url).expect("a URL");
             let limiter = limiter(store.deadline(10 * SECOND), RULE);
@@ -503,33 +486,15 @@ fn four_processes_share_twenty_refusals() {
             until(peek).await;
             source(&limiter).await
         });
-        println!("\n{REPORT}{source:?}");
-        return;
+        return report(format_args!("{source:?}"));
     }
     let server = RedisServer::start();
     let here = limiter(store_on(&server), RULE);
     runtime.block_on(async {
         assert_eq!(source(&here).await, Source::Redis);
     });
-    let children: Vec<_> = (0..PROCESSES)
-        .map(|_| {
-            Command::new(env::current_exe().expect("this program"))
-                .args([
-                    "redis::four_processes_share_twenty_refusals",
-                    "--exact",
-                    "--nocapture",
-                ])
-                .env(SERVER, server.url())
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("a process")
-        })
-        .collect();
-    for child in children {
-        let output = child.wait_with_output().expect("a report");
-        let text = String::from_utf8(output.stdout).expect("text");
-        let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
-        assert_eq!(report, Some("Block"), "{text}");
+    for child in [(); 4].map(|()| Process::of(TEST, &server.url())) {
+        assert_eq!(child.report(), "Block");
     }
     let blocks = runtime.block_on(blocks(&here));
     assert_eq!(blocks.len(), 1);
@@ -541,23 +506,22 @@ const READY: &str = "ready";
 
 const HAMMERED: &str = "hammered";
 
-const REFUSED: &str = "refused after the reset: ";
-
 /// Three processes refuse twenty keys, each for a part of a second. An operator in this process then unblocks and resets
 /// them, while the others have refusals that they did not send.
 #[test]
 fn an_unblock_holds_in_all_processes() {
+    const TEST: &str = "redis::an_unblock_holds_in_all_processes";
     const KEYS: u64 = 20;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let limiter = |url: &str| {
         let store = RedisStore::open(url).expect("a URL").deadline(10 * SECOND);
         RateLimiter::new(store, Quota::new(60, 900 * SECOND)).block_after(RULE)
     };
-    if let Ok(url) = env::var(SERVER) {
+    if let Some(url) = argument() {
         let limiter = limiter(&url);
         let refused = runtime.block_on(async {
             let _ = limiter.check("ada").await.expect("a decision");
-            println!("\n{READY}");
+            print(READY);
             stdin().read_line(&mut String::new()).expect("a line");
             let begin = Instant::now();
             for key in 0..KEYS {
@@ -567,7 +531,7 @@ fn an_unblock_holds_in_all_processes() {
                     let _ = limiter.check(key).await.expect("a decision");
                 }
             }
-            println!("\n{HAMMERED}");
+            print(HAMMERED);
             tokio::time::sleep(3 * SECOND).await;
             // A process without checks still has the list of its last one.
             assert_eq!(blocks(&limiter).await, []);
@@ -578,34 +542,19 @@ fn an_unblock_holds_in_all_processes() {
             }
             refused
         });
-        println!("\n{REFUSED}{refused:?}");
-        return;
+        return report(format_args!("{refused:?}"));
     }
     let server = RedisServer::start();
     let limiter = limiter(&server.url());
-    let mut children = [(); 3].map(|()| {
-        let mut child = Command::new(env::current_exe().expect("this program"))
-            .args([
-                "redis::an_unblock_holds_in_all_processes",
-                "--exact",
-                "--nocapture",
-            ])
-            .env(SERVER, server.url())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process");
-        let output = child.stdout.take().expect("a pipe");
-        (child, BufReader::new(output).lines().map_while(Result::ok))
-    });
-    for (_, lines) in &mut children {
-        assert!(lines.any(|line| line == READY));
+    let mut children = [(); 3].map(|()| Process::of(TEST, &server.url()));
+    for child in &mut children {
+        child.rest_of_line(READY);
     }
-    for (child, _) in &mut children {
-        writeln!(child.stdin.take().expect("a pipe")).expect("a line");
+    for child in &mut children {
+        child.send_line("");
     }
-    for (_, lines) in &mut children {
-        assert!(lines.any(|line| line == HAMMERED));
+    for child in &mut children {
+        child.rest_of_line(HAMMERED);
     }
     runtime.block_on(async {
         let admin = limiter.admin();
@@ -614,9 +563,7 @@ fn an_unblock_holds_in_all_processes() {
             admin.reset(key).await.expect("reset");
         }
     });
-    for (child, lines) in &mut children {
-        let report = lines.find_map(|line| Some(line.strip_prefix(REFUSED)?.to_owned()));
-        assert_eq!(report.as_deref(), Some("[]"));
-        assert!(child.wait().expect("an end").success());
+    for child in children {
+        assert_eq!(child.report(), "[]");
     }
 }

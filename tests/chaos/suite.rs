@@ -2,7 +2,6 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 use std::{env, panic};
@@ -11,6 +10,8 @@ use tokio::sync::Semaphore;
 use tollgate::{FailurePolicy, RateLimitLayer, RedisStore};
 
 use crate::support::log;
+use crate::support::process;
+pub(crate) use crate::support::process::{Process, argument as told, child};
 
 /// Says `long` where the suite is to take its time.
 const SIZE: &str = "TOLLGATE_CHAOS";
@@ -97,49 +98,9 @@ pub(crate) fn closed(layer: RateLimitLayer) -> RateLimitLayer {
     layer.on_failure(FailurePolicy::closed())
 }
 
-/// The variable with the argument for a child process that runs the same test.
-const TOLD: &str = "TOLLGATE_CHAOS_CHILD";
-
-/// What stands before the report of a child.
-const REPORT: &str = "reported: ";
-
-/// Returns the argument of this process, if it is a child of a test.
-pub(crate) fn told() -> Option<String> {
-    env::var(TOLD).ok()
-}
-
 /// Answers the parent.
-pub(crate) fn answer_parent(report: &str) {
-    println!("\n{REPORT}{report}");
-}
-
-/// The command of another process of this program, which runs one test and knows that it is a child.
-pub(crate) fn child(test: &str, told: &str) -> Command {
-    let mut command = Command::new(env::current_exe().expect("this program"));
-    command
-        .args([test, "--exact", "--nocapture"])
-        .env(TOLD, told);
-    command
-}
-
-/// Such a process.
-pub(crate) struct Process(Child);
-
-impl Process {
-    pub(crate) fn of(test: &str, told: &str) -> Self {
-        let child = child(test, told).stdout(Stdio::piped()).spawn();
-        Self(child.expect("a process"))
-    }
-
-    /// What it reports at its end.
-    pub(crate) fn report(self) -> String {
-        let output = self.0.wait_with_output().expect("it ends");
-        let text = String::from_utf8(output.stdout).expect("text");
-        let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
-        report
-            .unwrap_or_else(|| panic!("no report in {text}"))
-            .to_owned()
-    }
+pub(crate) fn answer_parent(result: &str) {
+    process::report(result);
 }
 
 /// Where something has panicked so far, but for assertions of tests.

@@ -9,6 +9,7 @@ use tollgate::store::TestClock;
 use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
 
 use crate::support::algorithms::{algorithms, promised};
+use crate::support::block_on;
 use crate::support::cases::cases;
 
 const LIMIT: u32 = 8;
@@ -35,11 +36,6 @@ enum Clock {
 }
 
 const MOVES: usize = 30;
-
-fn wait_for(future: impl Future<Output = u32>) -> u32 {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(future)
-}
 
 /// The most units that this traffic is admitted in any span as long as the window.
 async fn most_in_a_window(algorithm: Algorithm, traffic: &Traffic) -> u32 {
@@ -88,7 +84,7 @@ async fn most_in_a_window(algorithm: Algorithm, traffic: &Traffic) -> u32 {
 fn worst_found(algorithm: Algorithm, clock: Clock) -> u32 {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let window = u64::try_from(WINDOW.as_micros()).unwrap();
-    wait_for(async {
+    block_on(async {
         let mut worst = 0;
         for _ in 0..12 {
             let mut a_move = || {
@@ -235,8 +231,7 @@ proptest! {
         let clock = TestClock::new();
         let quota = Quota::new(limit, Duration::from_micros(window)).with_algorithm(Algorithm::Gcra);
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let (mut admitted, mut elapsed) = (0_u128, 0_u64);
             for step in steps {
                 // Much less than a window, and sometimes no more than some ticks.
@@ -271,8 +266,7 @@ proptest! {
         let clock = TestClock::new();
         let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
         let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             for (index, (wait, cost)) in checks.into_iter().enumerate() {
                 clock.advance(Duration::from_micros(wait));
                 if index == at {
@@ -296,62 +290,6 @@ proptest! {
                     prop_assert!(admitted || decision.is_allowed());
                 }
                 let _ = limiter.check_n("ada", cost).await.unwrap();
-            }
-            Ok(())
-        })?;
-    }
-
-    #[test]
-    fn a_changed_limit_takes_effect_at_once_and_keeps_the_history(
-        algorithm in any_algorithm(),
-        charged in 0..=LIMIT,
-        limit in 0..2 * LIMIT,
-    ) {
-        let clock = TestClock::new();
-        let store = MemoryStore::with_clock(clock);
-        let limited_to = |limit| {
-            RateLimiter::new(store.clone(), Quota::new(limit, WINDOW).with_algorithm(algorithm))
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            if charged > 0 {
-                let _ = limited_to(LIMIT).check_n("ada", charged).await.unwrap();
-            }
-            let changed = limited_to(limit).peek("ada").await.unwrap();
-            prop_assert_eq!(changed.remaining(), limit.saturating_sub(charged));
-            // Another window has a count of its own, except of a log.
-            let other = Quota::new(LIMIT, 2 * WINDOW).with_algorithm(algorithm);
-            let other = RateLimiter::new(store.clone(), other);
-            let shared = if algorithm == Algorithm::SlidingLog { charged } else { 0 };
-            prop_assert_eq!(other.peek("ada").await.unwrap().used(), shared);
-            Ok(())
-        })?;
-    }
-
-    #[test]
-    fn what_one_quota_refuses_is_charged_to_none_whatever_their_order(
-        order in Just(vec![0, 1, 2]).prop_shuffle(),
-        costs in prop::collection::vec(1..4_u32, 1..40),
-    ) {
-        let quotas = [
-            Quota::per_second(10),
-            Quota::per_minute(12).with_algorithm(Algorithm::SlidingBuckets(60)),
-            Quota::per_day(14).with_algorithm(Algorithm::SlidingCounter),
-        ];
-        let clock = TestClock::new();
-        let ordered = order.iter().map(|index| quotas[*index].clone());
-        let limiter = RateLimiter::new(
-            MemoryStore::with_clock(clock),
-            ordered.collect::<tollgate::Quotas>(),
-        );
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let mut charged = 0;
-            for cost in costs {
-                let decision = limiter.check_n("ada", cost).await.unwrap();
-                prop_assert_eq!(decision.is_allowed(), charged + cost <= 10);
-                charged += if decision.is_allowed() { cost } else { 0 };
-                prop_assert!(decision.quotas().all(|quota| quota.used() == charged));
             }
             Ok(())
         })?;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tollgate::Quota;
+
+use crate::support::both::Both;
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
-use tollgate::{Quota, RateLimiter};
 
 const MICRO: Duration = Duration::from_micros(1);
 
@@ -25,30 +27,18 @@ const ZONES: [&str; 10] = [
 /// Uses up each window, waits as long as the stores say, and returns the lengths of all windows but the first, which has
 /// begun before.
 async fn walk(time: &mut TestTime, quota: Quota, windows: usize) -> Vec<Duration> {
-    // A refusal that is remembered would not ask Redis.
-    let redis = time.redis.fork().refusal_cache(Duration::ZERO);
-    let limiters = [
-        RateLimiter::new(time.memory.clone(), quota.clone()),
-        RateLimiter::new(redis, quota.clone()),
-    ];
+    let limiters = Both::uncached(time, quota.clone());
     let mut lengths = Vec::with_capacity(windows);
     for number in 0..windows {
-        let mut waits = [Duration::ZERO; 2];
-        for (limiter, wait) in limiters.iter().zip(&mut waits) {
-            let all = limiter.check_n("ada", quota.limit()).await;
-            let all = all.expect("a decision");
-            assert!(all.is_allowed(), "{quota}, window {number}");
-            let more = limiter.check("ada").await.expect("a decision");
-            *wait = more.retry_after().expect("a refusal");
-            assert_eq!(all.reset_after(), *wait, "{quota}, window {number}");
-        }
-        assert_eq!(waits[0], waits[1], "{quota}, window {number}");
-        lengths.push(waits[0]);
-        time.advance(waits[0] - MICRO);
-        for limiter in &limiters {
-            let early = limiter.check("ada").await.expect("a decision");
-            assert_eq!(early.retry_after(), Some(MICRO), "{quota}, window {number}");
-        }
+        let all = limiters.decide("ada", quota.limit()).await;
+        assert!(all.allowed, "{quota}, window {number}");
+        let more = limiters.decide("ada", 1).await;
+        let wait = more.wait().expect("a refusal");
+        assert_eq!(all.whole.reset_after, wait, "{quota}, window {number}");
+        lengths.push(wait);
+        time.advance(wait - MICRO);
+        let early = limiters.decide("ada", 1).await;
+        assert_eq!(early.wait(), Some(MICRO), "{quota}, window {number}");
         time.advance(MICRO);
     }
     lengths.split_off(1)
@@ -102,23 +92,17 @@ async fn days_and_weeks_of_a_year_begin_at_the_same_time_in_both_stores() {
 async fn a_change_of_the_zone_or_of_the_limit_keeps_the_count() {
     let server = RedisServer::start();
     let time = TestTime::new(&server);
-    let memory = |quota: Quota| RateLimiter::new(time.memory.clone(), quota);
-    let redis = |quota: Quota| RateLimiter::new(time.redis.clone(), quota);
-    let stores: [&dyn Fn(Quota) -> RateLimiter; 2] = [&memory, &redis];
-    for limiter in stores {
-        let limiter = |text: &str| limiter(text.parse().expect("a quota"));
-        let berlin = limiter("10/month@Europe/Berlin");
-        let charged = berlin.check_n("ada", 4).await.expect("a decision");
-        assert!(charged.is_allowed());
-        for (text, used) in [
-            ("10/month@America/New_York", 4),
-            ("3/month@Asia/Tokyo", 4),
-            ("10/week@Europe/Berlin", 0),
-            ("10/minute fixed-window", 0),
-        ] {
-            let now = limiter(text).peek("ada").await.expect("a decision");
-            assert_eq!(now.used(), used, "{text}");
-        }
+    let limiters = |text: &str| Both::new(&time, text.parse::<Quota>().expect("a quota"));
+    let charged = limiters("10/month@Europe/Berlin").decide("ada", 4).await;
+    assert!(charged.allowed);
+    for (text, used) in [
+        ("10/month@America/New_York", 4),
+        ("3/month@Asia/Tokyo", 4),
+        ("10/week@Europe/Berlin", 0),
+        ("10/minute fixed-window", 0),
+    ] {
+        let looked = limiters(text).decide("ada", 0).await;
+        assert_eq!(looked.used(), used, "{text}");
     }
 }
 
@@ -143,18 +127,12 @@ async fn zones_whose_dates_differ_by_two_share_the_limit_of_each_window() {
     let server = RedisServer::start();
     for (units, days, windows) in UNITS {
         let mut time = TestTime::new(&server);
-        let redis = time.redis.fork().refusal_cache(Duration::ZERO);
         let quotas = DISTANT_ZONES.iter().flat_map(|zone| {
             let quota = |unit: &&str| format!("10/{unit}@{zone}").parse().expect("a quota");
             units.iter().map(quota).collect::<Vec<Quota>>()
         });
-        let limiters: Vec<[RateLimiter; 2]> = quotas
-            .map(|quota| {
-                let memory = RateLimiter::new(time.memory.clone(), quota.clone());
-                [memory, RateLimiter::new(redis.clone(), quota)]
-            })
-            .collect();
-        let mut admitted = [0, 0];
+        let limiters: Vec<_> = quotas.map(|quota| Both::uncached(&time, quota)).collect();
+        let mut admitted = 0;
         // Half past each hour from 9 to 12 UTC, of each day.
         let day = Duration::from_secs(86_400);
         let since_midnight = Duration::from_micros(time.now()).as_micros() % day.as_micros();
@@ -165,20 +143,15 @@ async fn zones_whose_dates_differ_by_two_share_the_limit_of_each_window() {
                 // Each zone asks again after each other one.
                 for limiters in limiters.iter().chain(&limiters) {
                     for cost in [7, 3] {
-                        let mut decisions = Vec::new();
-                        for (limiter, admitted) in limiters.iter().zip(&mut admitted) {
-                            let decision = limiter.check_n("ada", cost).await.expect("a decision");
-                            *admitted += cost * u32::from(decision.is_allowed());
-                            decisions.push((decision.used(), decision.retry_after()));
-                        }
-                        assert_eq!(decisions[0], decisions[1], "{units:?}");
+                        let decided = limiters.decide("ada", cost).await;
+                        admitted += cost * u32::from(decided.allowed);
                     }
                 }
                 time.advance(Duration::from_secs(step * 3_600));
             }
         }
-        println!("{units:?}: {admitted:?} of 10 admitted in {days} days");
-        assert!(admitted[0] <= 10 * windows, "{units:?}: {admitted:?}");
-        assert!(admitted[0] >= 10 * (windows - 4), "{units:?}: {admitted:?}");
+        println!("{units:?}: {admitted} of 10 admitted in {days} days");
+        assert!(admitted <= 10 * windows, "{units:?}: {admitted}");
+        assert!(admitted >= 10 * (windows - 4), "{units:?}: {admitted}");
     }
 }

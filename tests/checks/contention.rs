@@ -5,6 +5,8 @@
 //! is inside it, so a counted admission was certainly in the span.
 
 mod adversary;
+mod runtime;
+
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use crate::support::algorithms::promised;
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
 use adversary::{Traffic, Wait, is_kept};
+use runtime::Runtime;
 
 /// A store in memory answers at once.
 struct AtOnce;
@@ -25,22 +28,6 @@ impl Wait for AtOnce {
             Poll::Ready(output) => output,
             Poll::Pending => panic!("a store in memory answers at once"),
         }
-    }
-}
-
-/// A runtime for each thread, and so a connection for each.
-struct Runtime(tokio::runtime::Runtime);
-
-impl Runtime {
-    fn new(_: usize) -> Self {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        Self(runtime.enable_all().build().expect("a runtime"))
-    }
-}
-
-impl Wait for Runtime {
-    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        self.0.block_on(future)
     }
 }
 

@@ -8,14 +8,10 @@ use proptest::prelude::*;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Decision, MemoryStore, Quota, RateLimiter};
 
+use crate::support::block_on;
 use crate::support::cases::cases;
 
 const WINDOW: u64 = 1_000;
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(future)
-}
 
 fn limiter(store: &MemoryStore, limit: u32, window: Duration) -> RateLimiter {
     let quota = Quota::new(limit, window).with_algorithm(Algorithm::Gcra);

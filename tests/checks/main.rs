@@ -1,5 +1,9 @@
 //! The counting rules of every algorithm, in memory and in Redis.
 
+#[cfg(all(feature = "calendar", feature = "redis"))]
+#[macro_use]
+#[path = "../support/each_algorithm.rs"]
+mod each_algorithm;
 #[cfg(feature = "redis")]
 #[path = "../support/spans.rs"]
 mod spans;

@@ -5,12 +5,14 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::support::cases::cases;
+use proptest::prelude::*;
+use tokio::runtime::Runtime;
+use tollgate::{Algorithm, Decision, ErrorKind, Quota, Source};
+
+use crate::support::both::{Both, Outcome, outcome};
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::test_time::TestTime;
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
-use tollgate::{Algorithm, Decision, ErrorKind, Quota, Quotas, RateLimiter, Source};
+use crate::support::{holds_for_any, runtime};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(100);
@@ -153,36 +155,6 @@ fn step(long: impl Strategy<Value = Duration> + Clone + 'static) -> impl Strateg
     ]
 }
 
-/// Every field of a decision except its source.
-#[derive(Debug, PartialEq)]
-struct Fields {
-    numbers: Vec<(u32, u32, u32)>,
-    durations: Vec<(Duration, Option<Duration>)>,
-    allowed: bool,
-    exceeded: bool,
-}
-
-fn fields(decision: &Result<Decision, tollgate::Error>) -> Result<Fields, ErrorKind> {
-    let decision = decision.as_ref().map_err(tollgate::Error::kind)?;
-    let quotas = decision.quotas();
-    let (mut numbers, mut durations): (Vec<_>, Vec<_>) = quotas
-        .map(|quota| {
-            (
-                (quota.limit(), quota.used(), quota.remaining()),
-                (quota.reset_after(), quota.retry_after()),
-            )
-        })
-        .unzip();
-    numbers.push((decision.limit(), decision.used(), decision.remaining()));
-    durations.push((decision.reset_after(), decision.retry_after()));
-    Ok(Fields {
-        numbers,
-        durations,
-        allowed: decision.is_allowed(),
-        exceeded: decision.is_exceeded(),
-    })
-}
-
 /// Whether a stricter quota judges the same meter.
 fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
     let shares = |other: &&Quota| {
@@ -206,47 +178,35 @@ struct Pair {
     last: (usize, &'static str, u32),
     /// How often Redis was not asked.
     denied_locally: usize,
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
 }
 
 impl Pair {
     fn new(server: &RedisServer, plans: Vec<Vec<Quota>>) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
         Self {
             plans,
             time: TestTime::new(server),
             admitted: Vec::new(),
             last: (0, KEYS[0], 1),
             denied_locally: 0,
-            runtime: runtime.expect("a runtime"),
+            runtime: runtime(),
         }
     }
 
-    fn limiters(&self, plan: usize) -> [RateLimiter; 2] {
-        self.limiters_of(self.plans[plan].clone())
+    /// The limiters of a plan in both stores.
+    fn limiters(&self, plan: usize) -> Both {
+        Both::new(&self.time, &self.plans[plan][..])
     }
 
-    /// The limiters of both stores.
-    fn limiters_of(&self, quotas: impl Into<Quotas>) -> [RateLimiter; 2] {
-        let quotas = quotas.into();
-        [
-            RateLimiter::new(self.time.memory.clone(), quotas.clone()),
-            RateLimiter::new(self.time.redis.clone(), quotas),
-        ]
+    /// Decides a cost for `ada` by limiters of any quotas.
+    fn decide(&self, limiters: &Both, cost: u32) -> Outcome {
+        self.runtime.block_on(limiters.decide("ada", cost))
     }
 
     /// What both stores say, after seeing that it is the same.
-    fn check(&mut self, plan: usize, key: &str, cost: u32) -> Result<Fields, ErrorKind> {
-        let [memory, redis] = self.limiters(plan);
-        let (in_memory, in_redis) = self.runtime.block_on(async {
-            (
-                memory.check_n(key, cost).await,
-                redis.check_n(key, cost).await,
-            )
-        });
-        let said = fields(&in_memory);
+    fn check(&mut self, plan: usize, key: &str, cost: u32) -> Result<Outcome, ErrorKind> {
+        let [in_memory, in_redis] = self.runtime.block_on(self.limiters(plan).check(key, cost));
+        let said = outcome(&in_memory);
         let context = format!("cost {cost} of plan {plan} on {key:?}");
         match &in_redis {
             // The units used are those at the refusal in Redis.
@@ -257,12 +217,11 @@ impl Pair {
                 assert_eq!(decision.retry_after(), in_memory.retry_after(), "{context}");
                 // Redis would have said so, too; and the memory has trimmed what has expired, which a
                 // clock that is set back would show.
-                let asking = self.time.redis.fork().refusal_cache(Duration::ZERO);
-                let asking = RateLimiter::new(asking, self.plans[plan].clone());
+                let Both([_, asking]) = Both::uncached(&self.time, &self.plans[plan][..]);
                 let asked = self.runtime.block_on(asking.check_n(key, cost));
-                assert_eq!(said, fields(&asked), "{context}, asked");
+                assert_eq!(said, outcome(&asked), "{context}, asked");
             }
-            _ => assert_eq!(said, fields(&in_redis), "{context}"),
+            _ => assert_eq!(said, outcome(&in_redis), "{context}"),
         }
         if let (Ok(in_memory), Ok(in_redis)) = (in_memory, in_redis)
             && in_memory.held() > 0
@@ -279,15 +238,12 @@ impl Pair {
         for plan in 0..PLANS {
             let _ = self.check(plan, KEYS[0], 0);
         }
-        let [memory, redis] = self.limiters(0);
+        let limiters = self.limiters(0);
         let count = self.admitted.len().max(1);
-        if let Some([in_memory, in_redis]) = self.admitted.get_mut(decision % count) {
-            let left = in_memory.held().saturating_sub(units);
-            self.runtime.block_on(async {
-                memory.refund(in_memory, units).await.expect("a refund");
-                redis.refund(in_redis, units).await.expect("a refund");
-            });
-            assert_eq!([in_memory.held(), in_redis.held()], [left; 2]);
+        if let Some(decisions) = self.admitted.get_mut(decision % count) {
+            let left = decisions[0].held().saturating_sub(units);
+            self.runtime.block_on(limiters.refund(decisions, units));
+            assert_eq!(decisions.each_ref().map(Decision::held), [left; 2]);
         }
         for key in KEYS {
             let _ = self.check(decision % PLANS, key, 0);
@@ -297,26 +253,18 @@ impl Pair {
     /// Credits units in both stores, and verifies the units that still count.
     fn credit(&mut self, plan: usize, key: &str, units: u32) {
         let before = self.check(plan, key, 0).expect("a look");
-        let [memory, redis] = self.limiters(plan);
-        self.runtime.block_on(async {
-            memory.admin().credit(key, units).await.expect("a gift");
-            redis.admin().credit(key, units).await.expect("a gift");
-        });
+        self.runtime
+            .block_on(self.limiters(plan).credit(key, units));
         let after = self.check(plan, key, 0).expect("a look");
-        let quotas = self.plans[plan].clone();
-        // The last ones are those of the whole decision.
-        for ((at, before), after) in before.numbers.iter().enumerate().zip(&after.numbers) {
-            let Some(quota) = quotas.get(at) else {
-                continue;
-            };
-            let (_, before, _) = before;
-            let (_, after, _) = after;
-            let expected = before.saturating_sub(units);
+        let quotas = &self.plans[plan];
+        let numbers = before.quotas.iter().zip(&after.quotas);
+        for (quota, (before, after)) in quotas.iter().zip(numbers) {
+            let expected = before.used.saturating_sub(units);
             // A laxer quota of the same meter sees it drain by its own limit.
-            let is_laxer = is_laxer_of_meter(quota, &quotas);
+            let is_laxer = is_laxer_of_meter(quota, quotas);
             assert!(
-                *after == expected || is_laxer && *after <= expected,
-                "{units} given of {before} leave {after} of {quota}"
+                after.used == expected || is_laxer && after.used <= expected,
+                "{units} given of {before:?} leave {after:?} of {quota}"
             );
         }
     }
@@ -344,14 +292,10 @@ impl Pair {
                 );
             }
             Step::Reset { plan, key } => {
-                let [memory, redis] = self.limiters(plan);
-                self.runtime.block_on(async {
-                    memory.reset(KEYS[key]).await.expect("reset");
-                    redis.reset(KEYS[key]).await.expect("reset");
-                });
+                self.runtime.block_on(self.limiters(plan).reset(KEYS[key]));
                 self.time.advance(Duration::ZERO);
-                let used = self.check(plan, KEYS[key], 0).expect("a look");
-                assert!(used.numbers.iter().all(|(_, used, _)| *used == 0));
+                let looked = self.check(plan, KEYS[key], 0).expect("a look");
+                assert!(looked.quotas.iter().all(|quota| quota.used == 0));
             }
             Step::Refund { decision, units } => self.refund(decision, units),
             Step::Credit { plan, key, units } => self.credit(plan, KEYS[key], units),
@@ -365,10 +309,10 @@ impl Pair {
         let Ok(first) = self.check(plan, key, cost) else {
             return;
         };
-        let Some((_, Some(wait))) = first.durations.last() else {
+        let Some(wait) = first.wait() else {
             return;
         };
-        let early = *wait - Duration::from_micros(1);
+        let early = wait - Duration::from_micros(1);
         let half = Duration::from_micros(u64::try_from(early.as_micros() / 2).unwrap());
         for part in [half, early - half] {
             self.time.advance(part);
@@ -459,22 +403,21 @@ fn same_decisions_of_plans(
 ) {
     let server = RedisServer::start();
     let (taken, denied_locally) = (Cell::new(0), Cell::new(0));
-    TestRunner::new(cases(290))
-        .run(&prop::collection::vec(step(long), 1..160), |steps| {
-            let mut pair = Pair::new(&server, plans.to_vec());
-            for step in &steps {
-                pair.take(step);
-            }
-            let stepped_back = steps.iter().map(|step| match step {
-                Step::SetBack(duration) => i128::try_from(duration.as_millis()).unwrap() + 1,
-                _ => 0,
-            });
-            assert_times_to_live(&mut pair.time, longest, stepped_back.sum());
-            taken.set(taken.get() + steps.len());
-            denied_locally.set(denied_locally.get() + pair.denied_locally);
-            Ok(())
-        })
-        .unwrap();
+    let steps = prop::collection::vec(step(long), 1..160);
+    holds_for_any(290, &steps, |steps| {
+        let mut pair = Pair::new(&server, plans.to_vec());
+        for step in &steps {
+            pair.take(step);
+        }
+        let stepped_back = steps.iter().map(|step| match step {
+            Step::SetBack(duration) => i128::try_from(duration.as_millis()).unwrap() + 1,
+            _ => 0,
+        });
+        assert_times_to_live(&mut pair.time, longest, stepped_back.sum());
+        taken.set(taken.get() + steps.len());
+        denied_locally.set(denied_locally.get() + pair.denied_locally);
+        Ok(())
+    });
     println!(
         "{name}: {} steps, {} checks denied locally",
         taken.get(),
@@ -505,39 +448,11 @@ mod same_decisions_and_exact_waits {
         same_decisions_of_plans("calendars", &calendar_plans(), longest, long);
     }
 
-    #[test]
-    fn sliding_log() {
-        same_decisions(Algorithm::SlidingLog);
-    }
-
-    #[test]
-    fn sorted_set_log() {
-        same_decisions(Algorithm::SortedSetLog);
-    }
-
-    #[test]
-    fn sliding_counter() {
-        same_decisions(Algorithm::SlidingCounter);
-    }
-
-    #[test]
-    fn sliding_buckets_that_do_not_divide_the_window() {
-        same_decisions(Algorithm::SlidingBuckets(7));
-    }
+    test_each_algorithm!(same_decisions, buckets: 7);
 
     #[test]
     fn sliding_buckets_that_divide_the_window() {
         same_decisions(Algorithm::SlidingBuckets(50));
-    }
-
-    #[test]
-    fn fixed_window() {
-        same_decisions(Algorithm::FixedWindow);
-    }
-
-    #[test]
-    fn gcra() {
-        same_decisions(Algorithm::Gcra);
     }
 }
 
@@ -579,17 +494,16 @@ fn a_calendar_window_that_is_ahead_after_a_step_back_ends_when_the_stores_say() 
 fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-    let quota = Quota::new(50, 10 * SECOND);
-    let [memory, redis] = pair.limiters_of(quota);
+    let limiters = Both::new(&pair.time, Quota::new(50, 10 * SECOND));
     // The clock stands on a multiple of ten seconds.
     pair.time.advance(9 * SECOND);
     let mut admitted = [0, 0];
     for _ in 0..2 {
         pair.runtime.block_on(async {
             for _ in 0..50 {
-                for (limiter, admitted) in [&memory, &redis].into_iter().zip(&mut admitted) {
-                    let decision = limiter.check("ada").await.expect("a decision");
-                    *admitted += u32::from(decision.is_allowed());
+                let decisions = limiters.check("ada", 1).await;
+                for (decision, admitted) in decisions.into_iter().zip(&mut admitted) {
+                    *admitted += u32::from(decision.expect("a decision").is_allowed());
                 }
             }
         });
@@ -602,16 +516,7 @@ fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
 fn a_large_log_is_trimmed_searched_and_rewound_alike() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-    let quota = Quota::new(200_000, 10 * SECOND);
-    let [memory, redis] = pair.limiters_of(quota);
-    let both = |pair: &Pair, cost| {
-        pair.runtime.block_on(async {
-            let in_memory = fields(&memory.check_n("ada", cost).await);
-            let in_redis = fields(&redis.check_n("ada", cost).await);
-            assert_eq!(in_memory, in_redis, "cost {cost}");
-            in_memory.expect("a decision")
-        })
-    };
+    let limiters = Both::new(&pair.time, Quota::new(200_000, 10 * SECOND));
     for (cost, step) in [
         (100_000, SECOND),
         (7_999, SECOND),
@@ -623,26 +528,15 @@ fn a_large_log_is_trimmed_searched_and_rewound_alike() {
         (90_000, SECOND),
         (100_000, Duration::ZERO),
     ] {
-        let _ = both(&pair, cost);
+        let _ = pair.decide(&limiters, cost);
         pair.time.advance(step);
     }
     pair.time.step_back(5 * SECOND);
-    let looked = both(&pair, 0);
-    let rewound = both(&pair, 100_000);
-    assert_eq!(looked.numbers[0].1, rewound.numbers[0].1);
-    let (_, wait) = rewound.durations[0];
-    pair.time.advance(wait.expect("a wait"));
-    assert!(both(&pair, 100_000).allowed);
-}
-
-/// Charges units to both stores, and returns the units in the window.
-fn charge_both(pair: &Pair, limiters: &[RateLimiter; 2], cost: u32) -> u32 {
-    let [memory, redis] = limiters;
-    pair.runtime.block_on(async {
-        let in_memory = fields(&memory.check_n("ada", cost).await);
-        assert_eq!(in_memory, fields(&redis.check_n("ada", cost).await));
-        in_memory.expect("a decision").numbers[0].1
-    })
+    let looked = pair.decide(&limiters, 0);
+    let rewound = pair.decide(&limiters, 100_000);
+    assert_eq!(looked.used(), rewound.used());
+    pair.time.advance(rewound.wait().expect("a wait"));
+    assert!(pair.decide(&limiters, 100_000).allowed);
 }
 
 #[test]
@@ -651,10 +545,10 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
         for many_every in [0, 40] {
             let server = RedisServer::start();
             let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-            let limiters = pair.limiters_of(Quota::new(310, window));
+            let limiters = Both::new(&pair.time, Quota::new(310, window));
             for number in 1..=1_500 {
                 let cost = 1 + u32::from(many_every > 0 && number % many_every == 0);
-                let used = charge_both(&pair, &limiters, cost);
+                let used = pair.decide(&limiters, cost).used();
                 assert!(used <= 310 && (number < 320 || used >= 300), "{used}");
                 pair.time.advance(window / 300);
             }
@@ -670,20 +564,6 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
     }
 }
 
-/// Decides by both stores with all quotas of a limiter, and returns the units that count against the first one.
-fn decide_both(pair: &Pair, limiters: &[RateLimiter; 2], cost: u32, context: &str) -> Fields {
-    let [memory, redis] = limiters;
-    let (in_memory, in_redis) = pair.runtime.block_on(async {
-        (
-            memory.check_n("ada", cost).await,
-            redis.check_n("ada", cost).await,
-        )
-    });
-    let in_memory = fields(&in_memory);
-    assert_eq!(in_memory, fields(&in_redis), "{context}, cost {cost}");
-    in_memory.expect("a decision")
-}
-
 /// A key that fills slowly, is silent, and fills again at once. Whatever a store keeps for it, and whenever each part of
 /// that expires, nothing of the first fill counts after its window.
 #[test]
@@ -694,12 +574,7 @@ fn a_large_log_that_is_silent_and_fills_again_is_decided_alike() {
     for (window, units) in [(8 * SECOND, 3), (3_600 * SECOND, 1)] {
         let server = RedisServer::start();
         let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-        let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
-        let quota = Quota::new(1_000, window);
-        let limiters = [
-            RateLimiter::new(pair.time.memory.clone(), quota.clone()),
-            RateLimiter::new(redis, quota),
-        ];
+        let limiters = Both::uncached(&pair.time, Quota::new(1_000, window));
         // In percent of a window. The value dies two windows after the first charge, or after one that renewed it, and
         // the list two windows after the charge that began it: both live, only the list does, or none.
         for (fill, silence) in [
@@ -716,24 +591,20 @@ fn a_large_log_that_is_silent_and_fills_again_is_decided_alike() {
             let fills = [window * fill / 100, window / 100];
             for (fill, silence) in fills.into_iter().zip([silence, 0]) {
                 for _ in 0..CHARGES {
-                    let _ = decide_both(&pair, &limiters, units, &context);
+                    let _ = pair.decide(&limiters, units);
                     pair.time.advance(fill / CHARGES);
                 }
                 pair.time.advance(window * silence / 100);
-                let left = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                let left = pair.decide(&limiters, 0).used();
                 assert!(left == 0 || silence < 100, "{context}: {left} left");
             }
             // Units of the first fill have no part in these.
             for credit in [0, 100] {
-                let [memory, redis] = &limiters;
-                pair.runtime.block_on(async {
-                    memory.admin().credit("ada", credit).await.expect("units");
-                    redis.admin().credit("ada", credit).await.expect("units");
-                });
-                let used = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                pair.runtime.block_on(limiters.credit("ada", credit));
+                let used = pair.decide(&limiters, 0).used();
                 for cost in [1_001 - used, 1_000 - used / 2, 1_000] {
-                    let refused = decide_both(&pair, &limiters, cost, &context);
-                    assert!(refused.durations[0].1.is_some(), "{context}: {refused:?}");
+                    let refused = pair.decide(&limiters, cost);
+                    assert!(refused.wait().is_some(), "{context}: {refused:?}");
                 }
             }
             pair.time.advance(window * 4);
@@ -758,12 +629,11 @@ fn a_log_that_is_in_use_for_ten_years_is_decided_alike() {
     ] {
         let server = RedisServer::start();
         let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-        let limiters = pair.limiters_of(quotas.clone());
+        let limiters = Both::new(&pair.time, quotas.clone());
         for check in 0..checks_a_year * 10 {
             let cost = costs[(check % 2) as usize];
-            let context = format!("check {check} of {quotas:?}");
-            let used = decide_both(&pair, &limiters, cost, &context).numbers[0].1;
-            assert!(used <= quotas[0].limit(), "{context}: {used}");
+            let used = pair.decide(&limiters, cost).used();
+            assert!(used <= quotas[0].limit(), "{used} after check {check}");
             pair.time.advance(year / checks_a_year);
         }
     }
@@ -773,14 +643,11 @@ fn a_log_that_is_in_use_for_ten_years_is_decided_alike() {
 fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-    let quota = Quota::new(1_000, 100 * SECOND);
-    let limiters = pair.limiters_of(quota);
+    let limiters = Both::new(&pair.time, Quota::new(1_000, 100 * SECOND));
     for check in 0..20 {
         // Of checks 60 seconds apart, two are in any 100 seconds.
-        assert_eq!(
-            charge_both(&pair, &limiters, 1),
-            if check == 0 { 1 } else { 2 }
-        );
+        let expected = if check == 0 { 1 } else { 2 };
+        assert_eq!(pair.decide(&limiters, 1).used(), expected);
         pair.time.advance(60 * SECOND);
     }
 }
@@ -789,16 +656,15 @@ fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
 fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-    let quota = Quota::new(1_000, 100 * SECOND);
-    let limiters = pair.limiters_of(quota);
+    let limiters = Both::new(&pair.time, Quota::new(1_000, 100 * SECOND));
     // The log begins, and is trimmed by none of these.
-    assert_eq!(charge_both(&pair, &limiters, 1), 1);
+    assert_eq!(pair.decide(&limiters, 1).used(), 1);
     pair.time.advance(99 * SECOND);
-    assert_eq!(charge_both(&pair, &limiters, 1), 2);
+    assert_eq!(pair.decide(&limiters, 1).used(), 2);
     // Steps back and forth keep the first unit in the window, and the second is charged again.
     for used in 3..9 {
         pair.time.step_back(30 * SECOND);
-        assert_eq!(charge_both(&pair, &limiters, 1), used);
+        assert_eq!(pair.decide(&limiters, 1).used(), used);
         pair.time.advance(30 * SECOND);
     }
     let left = pair.time.times_to_live();
@@ -820,7 +686,7 @@ fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
         pair.time.step_back(Duration::from_micros(10));
         let _ = pair.check(1, "ada", 4);
         pair.refund(2, 4);
-        assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 3);
+        assert_eq!(pair.check(1, "ada", 0).expect("a look").used(), 3);
     }
 }
 
@@ -835,86 +701,94 @@ fn after_a_step_back_all_that_is_stored_counts_by_its_own_time_alike() {
         }
         pair.credit(1, "ada", 1);
         pair.time.step_back(WINDOW / 2);
-        assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 6);
+        assert_eq!(pair.check(1, "ada", 0).expect("a look").used(), 6);
     }
 }
 
-/// What a test does to a log of which more units have expired than a charge removes from a sorted set.
+/// A step of the history of one key.
 #[derive(Clone, Copy, Debug)]
-enum Stir {
-    Charge,
-    Refuse,
-    /// Refunds the newest charge.
-    Refund,
-    Credit,
-    Advance(u64),
-    SetBack(u64),
+enum Act {
+    Check(u32),
+    Credit(u32),
+    /// Refunds units of an earlier decision: the number counts back from the newest one.
+    Refund(usize, u32),
+    Advance(Duration),
+    SetBack(Duration),
+}
+
+impl Pair {
+    /// Acts for `ada` by limiters of any quotas. Returns what a check said.
+    fn act(&mut self, act: Act, limiters: &Both) -> Option<Outcome> {
+        let mut said = None;
+        match act {
+            Act::Check(cost) => {
+                let decisions = self.runtime.block_on(limiters.check("ada", cost));
+                let [in_memory, in_redis] = decisions.each_ref().map(outcome);
+                let decisions = decisions.map(|decision| decision.expect("a decision"));
+                if decisions[1].source() != Source::RefusalCache {
+                    assert_eq!(in_memory, in_redis, "{act:?}");
+                }
+                if decisions[1].held() > 0 {
+                    self.admitted.push(decisions);
+                }
+                said = in_memory.ok();
+            }
+            Act::Credit(units) => self.runtime.block_on(limiters.credit("ada", units)),
+            Act::Refund(back, units) => {
+                let count = self.admitted.len().max(1);
+                if let Some(decisions) = self.admitted.iter_mut().nth_back(back % count) {
+                    self.runtime.block_on(limiters.refund(decisions, units));
+                }
+            }
+            Act::Advance(duration) => self.time.advance(duration),
+            Act::SetBack(duration) => self.time.step_back(duration),
+        }
+        said
+    }
 }
 
 #[test]
 fn units_that_have_expired_count_no_more_wherever_the_clock_steps() {
-    use Stir::{Advance, Charge, Credit, Refund, Refuse, SetBack};
+    const CHARGE: Act = Act::Check(2);
+    const REFUSE: Act = Act::Check(9_000);
+    const REFUND: Act = Act::Refund(0, 2);
+    const CREDIT: Act = Act::Credit(1);
+    let advance = |seconds| Act::Advance(Duration::from_secs(seconds));
+    let set_back = |seconds| Act::SetBack(Duration::from_secs(seconds));
     let server = RedisServer::start();
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        for stirs in [
-            &[Charge, SetBack(3), Charge, Advance(1), Charge][..],
-            &[Charge, SetBack(3), Refuse, SetBack(2), Charge],
-            &[Charge, SetBack(3), Charge, SetBack(1), Refuse],
-            &[Charge, Charge, SetBack(3), Refund],
-            &[Charge, Refund, SetBack(3), Charge, Charge],
-            &[Charge, Refund, SetBack(3), Refuse, SetBack(1)],
-            &[Charge, Charge, Refund, SetBack(3), Credit],
-            &[Credit, SetBack(3), Charge, Advance(2)],
-            &[Charge, Credit, SetBack(3), Charge],
-            &[Charge, Advance(2), Credit, SetBack(5), Charge],
+        for acts in [
+            &[CHARGE, set_back(3), CHARGE, advance(1), CHARGE][..],
+            &[CHARGE, set_back(3), REFUSE, set_back(2), CHARGE],
+            &[CHARGE, set_back(3), CHARGE, set_back(1), REFUSE],
+            &[CHARGE, CHARGE, set_back(3), REFUND],
+            &[CHARGE, REFUND, set_back(3), CHARGE, CHARGE],
+            &[CHARGE, REFUND, set_back(3), REFUSE, set_back(1)],
+            &[CHARGE, CHARGE, REFUND, set_back(3), CREDIT],
+            &[CREDIT, set_back(3), CHARGE, advance(2)],
+            &[CHARGE, CREDIT, set_back(3), CHARGE],
+            &[CHARGE, advance(2), CREDIT, set_back(5), CHARGE],
             // The key expires in both stores at the same time.
-            &[Charge, Advance(1), Charge, Advance(20), SetBack(12)],
-            &[Charge, Advance(9), Charge, Advance(20), SetBack(12)],
+            &[CHARGE, advance(1), CHARGE, advance(20), set_back(12)],
+            &[CHARGE, advance(9), CHARGE, advance(20), set_back(12)],
         ] {
             let mut pair = Pair::new(&server, plans(algorithm));
-            let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
             let quota = Quota::new(9_000, 10 * SECOND).with_algorithm(algorithm);
-            let limiters = [
-                RateLimiter::new(pair.time.memory.clone(), quota.clone()),
-                RateLimiter::new(redis, quota),
-            ];
-            let [memory, redis] = &limiters;
+            let limiters = Both::uncached(&pair.time, quota);
             // Five times as many as a charge removes, at several times.
             for _ in 0..10 {
-                let _ = decide_both(&pair, &limiters, 500, "fill");
+                let _ = pair.decide(&limiters, 500);
                 pair.time.advance(SECOND / 10);
             }
             pair.time.advance(5 * SECOND);
-            let _ = decide_both(&pair, &limiters, 3, "before they expire");
+            let _ = pair.decide(&limiters, 3);
             pair.time.advance(5 * SECOND);
-            let mut newest: Vec<[Decision; 2]> = Vec::new();
-            for stir in stirs {
-                let context = format!("{stir:?} of {algorithm:?}: {stirs:?}");
-                match *stir {
-                    Charge => {
-                        let decisions = pair.runtime.block_on(async {
-                            let in_memory = memory.check_n("ada", 2).await;
-                            [in_memory.unwrap(), redis.check_n("ada", 2).await.unwrap()]
-                        });
-                        newest.push(decisions);
-                    }
-                    Refuse => {
-                        let refused = decide_both(&pair, &limiters, 9_000, &context);
-                        assert!(!refused.allowed, "{context}");
-                    }
-                    Refund => pair.runtime.block_on(async {
-                        let [in_memory, in_redis] = newest.last_mut().expect("a charge");
-                        memory.refund(in_memory, 2).await.expect("a refund");
-                        redis.refund(in_redis, 2).await.expect("a refund");
-                    }),
-                    Credit => pair.runtime.block_on(async {
-                        memory.admin().credit("ada", 1).await.expect("a credit");
-                        redis.admin().credit("ada", 1).await.expect("a credit");
-                    }),
-                    Advance(seconds) => pair.time.advance(Duration::from_secs(seconds)),
-                    SetBack(seconds) => pair.time.step_back(Duration::from_secs(seconds)),
-                }
-                let _ = decide_both(&pair, &limiters, 0, &context);
+            for act in acts {
+                let said = pair.act(*act, &limiters);
+                let is_refused = said.is_some_and(|said| !said.allowed);
+                let refuses = matches!(act, Act::Check(9_000));
+                assert!(is_refused || !refuses, "{act:?} of {algorithm:?}: {acts:?}");
+                let _ = pair.decide(&limiters, 0);
             }
         }
     }
@@ -932,29 +806,22 @@ fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
     let _ = pair.check(1, "ada", 5);
     // What the first one has charged was the oldest.
     pair.refund(0, 3);
-    assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 7);
+    assert_eq!(pair.check(1, "ada", 0).expect("a look").used(), 7);
 }
 
-/// A step of a large log: a check or a credit, and the time until the next step.
-#[derive(Clone, Debug)]
-enum LargeStep {
-    Check(u32, u64),
-    Credit(u32),
-    Refund(usize, u32),
-    Advance(u64),
-    SetBack(u64),
-    /// A part of the first window, in percent.
-    Silence(u32),
-}
-
-fn large_step(costs: Range<u32>) -> impl Strategy<Value = LargeStep> {
+/// An act of a long history by limits of which the first has this window. A check takes time.
+fn long_act(costs: Range<u32>, window: Duration) -> impl Strategy<Value = (Act, Duration)> {
+    let millis = Duration::from_millis;
+    let act = prop_oneof![
+        6 => (0..90_u32).prop_map(Act::Credit),
+        18 => (0..100_000_usize, 1..3_u32).prop_map(|(back, units)| Act::Refund(back, units)),
+        6 => (0..900_u64).prop_map(move |time| Act::Advance(millis(time))),
+        6 => (0..3_000_u64).prop_map(move |time| Act::SetBack(millis(time))),
+        1 => (50..310_u32).prop_map(move |percent| Act::Advance(window * percent / 100)),
+    ];
     prop_oneof![
-        240 => (costs, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
-        6 => (0..90_u32).prop_map(LargeStep::Credit),
-        18 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
-        6 => (0..900_u64).prop_map(LargeStep::Advance),
-        6 => (0..3_000_u64).prop_map(LargeStep::SetBack),
-        1 => (50..310_u32).prop_map(LargeStep::Silence),
+        240 => (costs, 1..30_u64).prop_map(move |(cost, time)| (Act::Check(cost), millis(time))),
+        37 => act.prop_map(|act| (act, Duration::ZERO)),
     ]
 }
 
@@ -1008,73 +875,21 @@ fn several_logs_of_a_key_are_decided_alike() {
 fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> u32 {
     let server = RedisServer::start();
     let most = Cell::new(0);
-    TestRunner::new(cases(12))
-        .run(
-            &prop::collection::vec(large_step(costs), 500..900),
-            |steps| {
-                let mut pair = Pair::new(&server, plans.to_vec());
-                // A refusal that Redis does not see removes nothing there.
-                let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
-                let limits = plans.clone().map(|quotas| {
-                    let [memory, _] = pair.limiters_of(quotas.clone());
-                    [memory, RateLimiter::new(redis.clone(), quotas)]
-                });
-                for (number, step) in steps.iter().enumerate() {
-                    let [memory, redis] = &limits[usize::from(number % 7 == 0)];
-                    match *step {
-                        LargeStep::Check(cost, step) => {
-                            let (in_memory, in_redis) = pair.runtime.block_on(async {
-                                (
-                                    memory.check_n("ada", cost).await,
-                                    redis.check_n("ada", cost).await,
-                                )
-                            });
-                            let (told, asked) = (fields(&in_memory), fields(&in_redis));
-                            let decisions = [in_memory.unwrap(), in_redis.unwrap()];
-                            if decisions[1].source() != Source::RefusalCache {
-                                assert_eq!(told, asked, "step {number}");
-                            }
-                            most.set(most.get().max(decisions[0].used()));
-                            if decisions[1].held() > 0 {
-                                pair.admitted.push(decisions);
-                            }
-                            pair.time.advance(Duration::from_millis(step));
-                        }
-                        LargeStep::Credit(units) => pair.runtime.block_on(async {
-                            memory.admin().credit("ada", units).await.unwrap();
-                            redis.admin().credit("ada", units).await.unwrap();
-                        }),
-                        LargeStep::Refund(at, units) => {
-                            let count = pair.admitted.len().max(1);
-                            if let Some([in_memory, in_redis]) = pair.admitted.get_mut(at % count) {
-                                pair.runtime.block_on(async {
-                                    memory.refund(in_memory, units).await.unwrap();
-                                    redis.refund(in_redis, units).await.unwrap();
-                                });
-                            }
-                        }
-                        LargeStep::Advance(millis) => {
-                            pair.time.advance(Duration::from_millis(millis));
-                        }
-                        LargeStep::SetBack(millis) => {
-                            pair.time.step_back(Duration::from_millis(millis));
-                        }
-                        LargeStep::Silence(percent) => {
-                            pair.time.advance(plans[0][0].window() * percent / 100);
-                        }
-                    }
-                    let looked = pair
-                        .runtime
-                        .block_on(async { (memory.peek("ada").await, redis.peek("ada").await) });
-                    assert_eq!(
-                        fields(&looked.0),
-                        fields(&looked.1),
-                        "a look after step {number}"
-                    );
-                }
-                Ok(())
-            },
-        )
-        .unwrap();
+    let acts = prop::collection::vec(long_act(costs, plans[0][0].window()), 500..900);
+    holds_for_any(12, &acts, |acts| {
+        let mut pair = Pair::new(&server, plans.to_vec());
+        // A refusal that Redis does not see removes nothing there.
+        let limits = plans
+            .each_ref()
+            .map(|quotas| Both::uncached(&pair.time, &quotas[..]));
+        for (number, (act, time)) in acts.into_iter().enumerate() {
+            let limiters = &limits[usize::from(number % 7 == 0)];
+            let said = pair.act(act, limiters);
+            most.set(most.get().max(said.map_or(0, |said| said.used())));
+            pair.time.advance(time);
+            let _ = pair.decide(limiters, 0);
+        }
+        Ok(())
+    });
     most.get()
 }

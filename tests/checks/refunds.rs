@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use tollgate::store::{Answers, Check, Store, StoreFuture, StoreId, TestClock};
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
-use crate::support::algorithms::algorithms;
+use crate::support::algorithms::{algorithms, part_of};
+use crate::support::block_on;
 use crate::support::cases::cases;
 
 const LIMIT: u32 = 20;
@@ -103,21 +104,6 @@ fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
 /// Returns any algorithm, with 10 buckets.
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     prop::sample::select(algorithms(10).collect::<Vec<_>>())
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(future)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::float_arithmetic,
-    reason = "a part of it"
-)]
-fn part_of(limit: u32, part: f64) -> u32 {
-    (f64::from(limit) * part) as u32
 }
 
 async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<(), TestCaseError> {

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use crate::support::cases::cases;
+use crate::support::both::{Both, Outcome, outcome};
+use crate::support::process::{Process, argument, report};
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
+use crate::support::{holds_for_any, runtime};
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use tokio::runtime::Runtime;
 use tollgate::{
-    Algorithm, Decision, Error, ErrorKind, MemoryStore, Quota, Quotas, RateLimiter, RedisStore,
-    Share, Source,
+    Algorithm, Decision, ErrorKind, MemoryStore, Quota, Quotas, RateLimiter, RedisStore, Share,
+    Source,
 };
 
 const WINDOW: Duration = Duration::from_millis(100);
@@ -187,29 +189,9 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap()
 }
 
-/// All numbers of a decision.
-#[derive(Debug, PartialEq)]
-struct Fields {
-    allowed: bool,
-    quotas: Vec<(u32, u32, Duration, Option<Duration>)>,
-}
-
-fn fields(decided: &Result<Decision, Error>) -> Result<Fields, ErrorKind> {
-    let decision = decided.as_ref().map_err(Error::kind)?;
-    let quotas = decision.quotas().map(|quota| {
-        let times = (quota.reset_after(), quota.retry_after());
-        (quota.used(), quota.remaining(), times.0, times.1)
-    });
-    Ok(Fields {
-        allowed: decision.is_allowed(),
-        quotas: quotas.collect(),
-    })
-}
-
 struct Pair {
     algorithm: Algorithm,
     time: TestTime,
-    redis: RedisStore,
     model: Model,
     /// Whether the model knows what the stores know.
     has_model: bool,
@@ -217,14 +199,12 @@ struct Pair {
     has_changed: bool,
     last_plan: usize,
     admitted: Vec<([Decision; 2], u64, &'static str)>,
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
     promised: usize,
 }
 
 impl Pair {
     fn new(server: &RedisServer, algorithm: Algorithm, steps: &[Step]) -> Self {
-        let time = TestTime::new(server);
-        let redis = time.redis.fork().refusal_cache(Duration::ZERO);
         let has = |is: fn(&Step) -> bool| steps.iter().any(is);
         let gives_back = has(|step| matches!(step, Step::Refund { .. } | Step::Credit { .. }));
         let steps_back = has(|step| matches!(step, Step::SetBack(_)));
@@ -241,21 +221,17 @@ impl Pair {
             // What was refunded may be the newest unit, by which a step back judges the others.
             has_model: !(gives_back && steps_back) && is_known && !steps.iter().any(has_two),
             algorithm,
-            time,
-            redis,
+            time: TestTime::new(server),
             model: Model::new(algorithm),
             has_changed: false,
             last_plan: usize::MAX,
             admitted: Vec::new(),
-            runtime: tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap(),
+            runtime: runtime(),
             promised: 0,
         }
     }
 
-    fn limiters(&self, plan: usize) -> [RateLimiter; 2] {
+    fn limiters(&self, plan: usize) -> Both {
         let quotas = match numbers().get(plan) {
             Some(numbers) => Quotas::from(quota(numbers, self.algorithm)),
             // A window without shares in the same log.
@@ -264,23 +240,20 @@ impl Pair {
                 Quota::new(14, 2 * WINDOW).with_algorithm(self.algorithm),
             ]),
         };
-        [
-            RateLimiter::new(self.time.memory.clone(), quotas.clone()),
-            RateLimiter::new(self.redis.clone(), quotas),
-        ]
+        Both::uncached(&self.time, quotas)
     }
 
-    fn check(&mut self, plan: usize, share: &'static str, cost: u32) -> Result<Fields, ErrorKind> {
-        let [memory, redis] = self.limiters(plan);
-        let [in_memory, in_redis] = [&memory, &redis].map(|limiter| {
+    fn check(&mut self, plan: usize, share: &'static str, cost: u32) -> Result<Outcome, ErrorKind> {
+        let Both(limiters) = self.limiters(plan);
+        let [in_memory, in_redis] = limiters.each_ref().map(|limiter| {
             let level = limiter.on(KEY).cost(cost).share(share);
             self.runtime.block_on(RateLimiter::check_all([level]))
         });
         let (said, context) = (
-            fields(&in_memory),
+            outcome(&in_memory),
             format!("{cost} of {share:?} in plan {plan}"),
         );
-        assert_eq!(said, fields(&in_redis), "{context}");
+        assert_eq!(said, outcome(&in_redis), "{context}");
         self.has_changed |= self.last_plan != usize::MAX && self.last_plan != plan;
         self.last_plan = plan;
         let now = self.time.now();
@@ -315,7 +288,7 @@ impl Pair {
         share: &str,
         cost: u32,
         now: u64,
-        said: &Result<Fields, ErrorKind>,
+        said: &Result<Outcome, ErrorKind>,
     ) {
         let admits = self.model.admits(numbers, share, cost.into(), now);
         let context = format!("{cost} of {share:?} at {now} in {numbers:?}: {said:?}");
@@ -327,7 +300,8 @@ impl Pair {
         assert_eq!(said.allowed, admits, "{context}");
         let charged = if said.allowed { i64::from(cost) } else { 0 };
         let left = self.model.remaining(numbers, share, now);
-        assert_eq!(i64::from(said.quotas[0].1), left - charged, "{context}");
+        let remaining = said.quotas[0].remaining;
+        assert_eq!(i64::from(remaining), left - charged, "{context}");
         let find = numbers.1.iter().find(|(own, ..)| *own == share);
         if let Some((_, reserve, _)) = find
             && self.model.used(now, Some(share)) + i64::from(cost) <= i64::from(*reserve)
@@ -349,11 +323,7 @@ impl Pair {
             }
             Step::Refund { decision, units } => self.refund(decision, units),
             Step::Credit { units } => {
-                let [memory, redis] = self.limiters(0);
-                self.runtime.block_on(async {
-                    memory.admin().credit(KEY, units).await.unwrap();
-                    redis.admin().credit(KEY, units).await.unwrap();
-                });
+                self.runtime.block_on(self.limiters(0).credit(KEY, units));
                 self.has_model &= self.model.credit(self.time.now(), units);
             }
             Step::Advance(step) => {
@@ -362,10 +332,7 @@ impl Pair {
                 if self.model.used(self.time.now(), None) == 0 && self.has_model {
                     self.model.units.clear();
                     self.admitted.clear();
-                    let limiters = self.limiters(0);
-                    for limiter in limiters {
-                        self.runtime.block_on(limiter.reset(KEY)).unwrap();
-                    }
+                    self.runtime.block_on(self.limiters(0).reset(KEY));
                     self.time.advance(Duration::ZERO);
                 }
             }
@@ -377,17 +344,13 @@ impl Pair {
     }
 
     fn refund(&mut self, decision: usize, units: u32) {
-        let [memory, redis] = self.limiters(0);
+        let limiters = self.limiters(0);
         let count = self.admitted.len().max(1);
-        let Some(([in_memory, in_redis], time, share)) = self.admitted.get_mut(decision % count)
-        else {
+        let Some((decisions, time, share)) = self.admitted.get_mut(decision % count) else {
             return;
         };
-        let held = in_memory.held();
-        self.runtime.block_on(async {
-            memory.refund(in_memory, units).await.unwrap();
-            redis.refund(in_redis, units).await.unwrap();
-        });
+        let held = decisions[0].held();
+        self.runtime.block_on(limiters.refund(decisions, units));
         let charge = (*time, *share);
         for _ in 0..held.min(units) {
             match self.model.units.iter().position(|unit| *unit == charge) {
@@ -402,7 +365,12 @@ impl Pair {
         let Ok(first) = self.check(plan, share, cost) else {
             return;
         };
-        let Some(wait) = first.quotas.iter().filter_map(|quota| quota.3).max() else {
+        let Some(wait) = first
+            .quotas
+            .iter()
+            .filter_map(|quota| quota.retry_after)
+            .max()
+        else {
             return;
         };
         self.time.advance(wait - MICROSECOND);
@@ -450,27 +418,21 @@ fn same_decisions(algorithm: Algorithm) {
         credited.set(credited.get() + if pair.has_model { credits.count() } else { 0 });
         promised.set(promised.get() + pair.promised);
     };
-    TestRunner::new(cases(250))
-        .run(
-            &(prop::collection::vec(step(), 1..120), 0..3_u8),
-            |(steps, kind)| {
-                law(steps, kind);
-                Ok(())
-            },
-        )
-        .unwrap();
-    let one_plan = (prop::collection::vec(step(), 1..120), 0..4_usize);
-    TestRunner::new(cases(100))
-        .run(&one_plan, |(mut steps, only)| {
-            for step in &mut steps {
-                if let Step::Check { plan, .. } | Step::CheckAndWait { plan, .. } = step {
-                    *plan = only;
-                }
+    let steps = || prop::collection::vec(step(), 1..120);
+    holds_for_any(250, &(steps(), 0..3_u8), |(steps, kind)| {
+        law(steps, kind);
+        Ok(())
+    });
+    let one_plan = (steps(), 0..4_usize);
+    holds_for_any(100, &one_plan, |(mut steps, only)| {
+        for step in &mut steps {
+            if let Step::Check { plan, .. } | Step::CheckAndWait { plan, .. } = step {
+                *plan = only;
             }
-            law(steps, 0);
-            Ok(())
-        })
-        .unwrap();
+        }
+        law(steps, 0);
+        Ok(())
+    });
     println!(
         "{} sequences with a model, {} checks below a reserve, {} credits",
         modelled.get(),
@@ -560,7 +522,7 @@ fn shares_that_cannot_be_kept_are_errors() {
         leased.contains("shares are not held in advance"),
         "{leased}"
     );
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let runtime = Runtime::new().unwrap();
     let error = runtime
         .block_on(limiter().lease(lease).check(KEY))
         .unwrap_err();
@@ -697,12 +659,9 @@ fn threads_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once() {
     });
 }
 
-const SERVER: &str = "TOLLGATE_SHARES_SERVER";
-const REPORT: &str = "admitted units: ";
-
 #[test]
 fn processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let runtime = Runtime::new().unwrap();
     let limiter = |url: &str| {
         contended(
             RedisStore::open(url)
@@ -710,33 +669,22 @@ fn processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once()
                 .deadline(Duration::from_secs(30)),
         )
     };
-    if let Ok(url) = std::env::var(SERVER) {
+    if let Some(url) = argument() {
         let limiter = limiter(&url);
-        for run in 0..20 {
+        let admitted = (0..20).map(|run| {
             let admitted = runtime.block_on(hammer(&limiter, &run.to_string()));
-            println!("\n{REPORT}{run} {admitted}");
-        }
-        return;
+            admitted.to_string()
+        });
+        return report(admitted.collect::<Vec<_>>().join(" "));
     }
     let server = RedisServer::start();
     let test =
         "shares::processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once";
-    let children: Vec<_> = (0..4)
-        .map(|_| {
-            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            let child = child
-                .args([test, "--exact", "--nocapture"])
-                .env(SERVER, server.url());
-            child.stdout(std::process::Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
+    let children = [(); 4].map(|()| Process::of(test, &server.url()));
     let mut admitted = [0_u32; 20];
     for child in children {
-        let output = child.wait_with_output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        for line in text.lines().filter_map(|line| line.strip_prefix(REPORT)) {
-            let (run, units) = line.split_once(' ').unwrap();
-            admitted[run.parse::<usize>().unwrap()] += units.parse::<u32>().unwrap();
+        for (admitted, units) in admitted.iter_mut().zip(child.report().split(' ')) {
+            *admitted += units.parse::<u32>().unwrap();
         }
     }
     let limiter = limiter(&server.url());
@@ -845,10 +793,7 @@ fn columns_without_units_go_with_the_next_trim_so_that_the_log_is_a_plain_one_ag
     let quota = quota(&numbers()[0], Algorithm::SlidingLog);
     let shares = RateLimiter::new(time.redis.clone(), quota);
     let plain = RateLimiter::new(time.redis.clone(), Quota::new(10, WINDOW));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let _ = runtime
         .block_on(RateLimiter::check_all([shares.on(KEY).share("a")]))
         .unwrap();
@@ -865,11 +810,7 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
     const COLUMNS: usize = 64;
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
-    let redis = time.redis.fork().refusal_cache(Duration::ZERO);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     // Each plan has one share, and all plans have one log.
     let check = |store: std::sync::Arc<dyn tollgate::Store>, share: usize, cost: u32| {
         let name = format!("share-{share}");
@@ -880,7 +821,7 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
     };
     let stores: [std::sync::Arc<dyn tollgate::Store>; 2] = [
         std::sync::Arc::new(time.memory.clone()),
-        std::sync::Arc::new(redis),
+        std::sync::Arc::new(time.uncached.clone()),
     ];
     for store in &stores {
         for share in 0..COLUMNS + 6 {

@@ -1,6 +1,5 @@
 //! Soft quotas and warnings: they tell, and refuse nothing.
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +9,12 @@ use tollgate::{
     RedisStore, Share,
 };
 
+use crate::support::both::Both;
 use crate::support::calls::stores;
+use crate::support::process::{Process, argument, report};
 use crate::support::redis_server::RedisServer;
-use crate::support::store_on;
 use crate::support::test_time::TestTime;
+use crate::support::{block_on, store_on};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -27,10 +28,10 @@ fn used_of_soft(decision: &Decision) -> Vec<u32> {
     soft.map(|quota| quota.used()).collect()
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build().expect("a runtime");
-    runtime.block_on(future)
+/// The units that count against `ada`, as a whole and under the soft quota.
+async fn counted(limiter: &RateLimiter) -> (u32, Vec<u32>) {
+    let looked = limiter.peek("ada").await.unwrap();
+    (looked.used(), used_of_soft(&looked))
 }
 
 #[tokio::test]
@@ -205,19 +206,9 @@ async fn only_what_was_charged_returns() {
             let mut exceeded = limiter.check_n("ada", 4).await.unwrap();
             assert!(!charged.is_exceeded() && exceeded.is_exceeded());
             limiter.refund(&mut exceeded, 4).await.unwrap();
-            let left = limiter.peek("ada").await.unwrap();
-            assert_eq!(
-                (left.used(), used_of_soft(&left)),
-                (4, vec![4]),
-                "{algorithm}"
-            );
+            assert_eq!(counted(&limiter).await, (4, vec![4]), "{algorithm}");
             limiter.refund(&mut charged, 3).await.unwrap();
-            let left = limiter.peek("ada").await.unwrap();
-            assert_eq!(
-                (left.used(), used_of_soft(&left)),
-                (1, vec![1]),
-                "{algorithm}"
-            );
+            assert_eq!(counted(&limiter).await, (1, vec![1]), "{algorithm}");
 
             // A settlement, too: below the reserved cost, and above it.
             let reserved = limiter.check_n("ada", 2).await.unwrap();
@@ -225,35 +216,15 @@ async fn only_what_was_charged_returns() {
             let reserved = limiter.check_n("ada", 9).await.unwrap();
             assert!(reserved.is_exceeded());
             limiter.settle(reserved, 2).await.unwrap();
-            let left = limiter.peek("ada").await.unwrap();
-            assert_eq!(
-                (left.used(), used_of_soft(&left)),
-                (4, vec![2]),
-                "{algorithm}"
-            );
+            assert_eq!(counted(&limiter).await, (4, vec![2]), "{algorithm}");
             let reserved = limiter.check_n("ada", 1).await.unwrap();
             limiter.settle(reserved, 3).await.unwrap();
-            let left = limiter.peek("ada").await.unwrap();
-            assert_eq!(
-                (left.used(), used_of_soft(&left)),
-                (7, vec![5]),
-                "{algorithm}"
-            );
+            assert_eq!(counted(&limiter).await, (7, vec![5]), "{algorithm}");
 
             limiter.admin().credit("ada", 1).await.unwrap();
-            let left = limiter.peek("ada").await.unwrap();
-            assert_eq!(
-                (left.used(), used_of_soft(&left)),
-                (6, vec![4]),
-                "{algorithm}"
-            );
+            assert_eq!(counted(&limiter).await, (6, vec![4]), "{algorithm}");
             limiter.reset("ada").await.unwrap();
-            let left = limiter.peek("ada").await.unwrap();
-            assert_eq!(
-                (left.used(), used_of_soft(&left)),
-                (0, vec![0]),
-                "{algorithm}"
-            );
+            assert_eq!(counted(&limiter).await, (0, vec![0]), "{algorithm}");
         }
     }
 }
@@ -264,19 +235,13 @@ async fn a_refund_of_what_was_exceeded_takes_no_units_of_another_check_at_the_sa
     let time = TestTime::new(&server);
     for algorithm in Algorithm::ALL {
         let quotas = [per_hour(20, *algorithm), per_hour(5, *algorithm).soft()];
-        let memory = RateLimiter::new(time.memory.clone(), quotas.clone());
-        for limiter in [memory, RateLimiter::new(time.redis.clone(), quotas)] {
+        for limiter in Both::new(&time, quotas).0 {
             let limiter = limiter.name(algorithm.to_string());
             let _charged = limiter.check_n("ada", 4).await.unwrap();
             let mut exceeded = limiter.check_n("ada", 4).await.unwrap();
             assert!(exceeded.is_exceeded());
             limiter.refund(&mut exceeded, 4).await.unwrap();
-            let left = limiter.peek("ada").await.unwrap();
-            assert_eq!(
-                (left.used(), used_of_soft(&left)),
-                (4, vec![4]),
-                "{algorithm}"
-            );
+            assert_eq!(counted(&limiter).await, (4, vec![4]), "{algorithm}");
         }
     }
 }
@@ -329,38 +294,22 @@ fn beside_a_soft_quota_threads_are_admitted_all_that_the_hard_one_allows() {
     }
 }
 
-/// The variable with the server's URL, which only child processes have.
-const SERVER: &str = "TOLLGATE_TEST_SOFT_SERVER";
-
 #[test]
 fn beside_a_soft_quota_four_processes_are_admitted_all_that_the_hard_one_allows() {
-    const REPORT: &str = "admitted and exceeded: ";
-    if let Ok(url) = std::env::var(SERVER) {
+    const TEST: &str =
+        "soft::beside_a_soft_quota_four_processes_are_admitted_all_that_the_hard_one_allows";
+    if let Some(url) = argument() {
         let store = RedisStore::open(&url).unwrap();
         let store = store.deadline(Duration::from_secs(20));
         let quotas = [Quota::per_hour(400), Quota::per_hour(100).soft()];
         let (admitted, exceeded) = admitted_and_exceeded(&RateLimiter::new(store, quotas));
-        println!("\n{REPORT}{admitted} {exceeded}");
-        return;
+        return report(format_args!("{admitted} {exceeded}"));
     }
     let server = RedisServer::start();
-    let start = || {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        let name =
-            "soft::beside_a_soft_quota_four_processes_are_admitted_all_that_the_hard_one_allows";
-        child
-            .args([name, "--exact", "--nocapture"])
-            .env(SERVER, server.url());
-        child.stdout(Stdio::piped()).spawn().unwrap()
-    };
-    let children: Vec<_> = (0..4).map(|_| start()).collect();
+    let children = [(); 4].map(|()| Process::of(TEST, &server.url()));
     let mut sums = [0, 0];
     for child in children {
-        let output = child.wait_with_output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
-        let report = report.unwrap_or_else(|| panic!("no report: {text}"));
-        for (sum, number) in sums.iter_mut().zip(report.split(' ')) {
+        for (sum, number) in sums.iter_mut().zip(child.report().split(' ')) {
             *sum += number.parse::<u32>().unwrap();
         }
     }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::support::moody::{DEADLINE, Mood, Moody};
+use crate::support::runtime;
 use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
 use tollgate::store::{
@@ -33,11 +34,6 @@ async fn source(limiter: &RateLimiter) -> Source {
 
 async fn kind(limiter: &RateLimiter) -> ErrorKind {
     limiter.check("ada").await.unwrap_err().kind()
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_time().build().unwrap()
 }
 
 /// Fails often enough for the breaker to open.

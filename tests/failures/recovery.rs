@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::costs::{calls, forget_calls};
-use crate::support::decided;
 use crate::support::node::Node;
 use crate::support::redis_server::{RedisServer, signal};
 use crate::support::relay::Relay;
+use crate::support::{decided, runtime};
 
 /// The default deadline.
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -156,10 +156,6 @@ async fn a_server_that_pauses_for_longer_than_the_deadline_keeps_its_connection(
 
 #[test]
 fn a_check_dropped_in_another_runtime_does_not_close_the_connection() {
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().unwrap()
-    };
     let server = RedisServer::start();
     let limiter = limiter(&server.url());
     let (own, other) = (runtime(), runtime());

@@ -16,3 +16,13 @@ mod shares;
 mod shutdown;
 mod stored;
 mod surface;
+
+use tollgate::{Acquired, Permit, RateLimiter};
+
+/// The permit of a key, if a slot is free.
+async fn taken(limiter: &RateLimiter, key: &str) -> Option<Permit> {
+    match limiter.try_acquire(key).await.unwrap() {
+        Acquired::Permit(permit) => Some(permit),
+        Acquired::Refused(_) => None,
+    }
+}

@@ -9,19 +9,13 @@ use axum::http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tollgate::store::TestStore;
 use tollgate::{
-    Acquired, ErrorKind, FailurePolicy, Key, MemoryStore, Permit, Quota, RateLimitLayer,
-    RateLimiter, RedisStore, Source, key,
+    Acquired, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimitLayer, RateLimiter,
+    RedisStore, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::redis_server::{RedisServer, run};
-
-async fn taken(limiter: &RateLimiter, key: &str) -> Option<Permit> {
-    match limiter.try_acquire(key).await.unwrap() {
-        Acquired::Permit(permit) => Some(permit),
-        Acquired::Refused(_) => None,
-    }
-}
+use crate::taken;
 
 /// A limiter with a table of permits of its own, as another process has.
 fn process(server: &RedisServer, quotas: impl tollgate::IntoQuotas) -> RateLimiter {

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::ask;
-use crate::support::cases::cases;
-use crate::support::redis_server::{RedisServer, run};
-use crate::support::test_time::TestTime;
-use futures_util::future::{join, join_all};
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use tokio::runtime::Runtime;
 use tollgate::store::{Answer, Answers, Check, Holding};
 use tollgate::{Algorithm, Key, Quota, Quotas, Share};
+
+use crate::support::redis_server::{RedisServer, run};
+use crate::support::test_time::TestTime;
+use crate::support::{ask, ask_in_one_call, holds_for_any, runtime};
 
 const LEASES: [Duration; 3] = [
     Duration::from_secs(5),
@@ -206,7 +205,7 @@ struct Pair {
     key: Key,
     /// The latest sequence of each holder.
     sequences: [u64; HOLDERS],
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
     seen: Seen,
 }
 
@@ -238,16 +237,13 @@ impl Seen {
 
 impl Pair {
     fn new(server: &RedisServer) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
         Self {
             time: TestTime::new(server),
             plans: plans(),
             limiters: ["user", "tenant"].map(Key::from),
             key: Key::from("ada"),
             sequences: [1_000; HOLDERS],
-            runtime: runtime.expect("a runtime"),
+            runtime: runtime(),
             seen: Seen::default(),
         }
     }
@@ -279,22 +275,6 @@ impl Pair {
         check.iter().map(level).collect()
     }
 
-    /// Sends checks to Redis in one call, while a look at another key is in flight.
-    fn in_redis(&self, checks: &[OwnCheck]) -> Vec<Answers> {
-        let (other, quotas) = (Key::from("other"), Quotas::from(Quota::per_hour(1)));
-        self.runtime.block_on(async {
-            let look = ask(&self.time.redis, &[Check::new(&other, &other, &quotas, 0)]);
-            let sent = checks.iter();
-            let sent: Vec<_> = sent
-                .map(|check| ask(&self.time.redis, &self.levels(check)))
-                .collect();
-            let (look, answers) = join(look, join_all(sent)).await;
-            assert!(look.expect("an answer").are_admitted());
-            let answers = answers.into_iter();
-            answers.map(|answers| answers.expect("an answer")).collect()
-        })
-    }
-
     fn numbers(&self, check: &OwnCheck, answers: &Answers) -> Vec<Vec<Numbers>> {
         let levels = self.levels(check);
         let levels: Vec<_> = levels.into_iter().zip(answers.iter().cloned()).collect();
@@ -303,7 +283,9 @@ impl Pair {
 
     /// Decides checks in both stores, and compares the answers. Returns them.
     fn check(&mut self, checks: &[OwnCheck]) -> Vec<Answers> {
-        let answers = self.in_redis(checks);
+        let levels: Vec<_> = checks.iter().map(|check| self.levels(check)).collect();
+        let answers = ask_in_one_call(&self.time.redis, &levels);
+        let answers = self.runtime.block_on(answers);
         let mut in_redis = checks.iter().zip(&answers);
         for alike in checks.chunk_by(|check, next| check == next) {
             let context = format!("{} times {:?} in {checks:?}", alike.len(), alike[0]);
@@ -425,9 +407,7 @@ fn memory_and_redis_answer_holders_alike() {
         total.superseded += seen.superseded;
         Ok(())
     };
-    TestRunner::new(cases(150))
-        .run(&prop::collection::vec(step(), 20..60), law)
-        .unwrap();
+    holds_for_any(150, &prop::collection::vec(step(), 20..60), law);
     let Seen {
         admitted,
         refused,

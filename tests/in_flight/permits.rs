@@ -6,16 +6,11 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Acquired, Error, ErrorKind, MemoryStore, Quota, RateLimiter};
 
+use crate::support::several_processes::used;
+use crate::taken;
+
 fn of(limit: u32) -> RateLimiter {
     RateLimiter::new(MemoryStore::new(), Quota::in_flight(limit))
-}
-
-/// The permit of a key, if it is free.
-async fn taken(limiter: &RateLimiter, key: &str) -> Option<tollgate::Permit> {
-    match limiter.try_acquire(key).await.unwrap() {
-        Acquired::Permit(permit) => Some(permit),
-        Acquired::Refused(_) => None,
-    }
 }
 
 /// Waits until the store knows that nothing is held, which takes some milliseconds on an idle machine.
@@ -27,10 +22,6 @@ async fn until_free(limiter: &RateLimiter, key: &str) {
     };
     let waited = tokio::time::timeout(Duration::from_secs(1), wait).await;
     assert!(waited.is_ok(), "slots of {key} stay taken");
-}
-
-async fn used(limiter: &RateLimiter, key: &str) -> u32 {
-    limiter.peek(key).await.unwrap().used()
 }
 
 #[tokio::test]

@@ -6,11 +6,13 @@ use tollgate::{
     Acquired, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter, RedisStore, Source,
 };
 
+use crate::support::costs;
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
-use crate::support::running::Running;
+use crate::support::several_processes::{hold_no_more_slots_than_the_limit, share_slots};
 use crate::support::stored::name_of;
+use crate::support::{runtime, store_on};
 
 /// A limiter with a table of permits of its own, as another process has.
 fn process(url: &str, quota: Quota) -> RateLimiter {
@@ -46,13 +48,8 @@ async fn until_used(limiter: &RateLimiter, expected: u32, patience: Duration) ->
 
 /// Returns how many calls of the script the server has executed.
 fn calls(server: &RedisServer) -> u64 {
-    let info = redis::cmd("INFO").arg("commandstats").to_owned();
-    let info: String = info.query(&mut server.connect()).unwrap();
-    let line = info
-        .lines()
-        .find(|line| line.starts_with("cmdstat_evalsha:"));
-    let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
-    calls.map_or(0, |calls| calls.parse().unwrap())
+    let calls = costs::calls(&mut server.connect());
+    calls.get("evalsha").copied().unwrap_or(0)
 }
 
 /// Waits until the server has executed so many calls.
@@ -67,18 +64,7 @@ async fn until_calls(server: &RedisServer, expected: u64) {
 #[tokio::test]
 async fn processes_share_the_slots_of_a_key() {
     let server = RedisServer::start();
-    let [one, other] = [(); 2].map(|()| process(&server.url(), Quota::in_flight(2)));
-    let first = taken(&one).await.unwrap();
-    let second = taken(&other).await.unwrap();
-    assert!(taken(&one).await.is_none() && taken(&other).await.is_none());
-    first.release().await.unwrap();
-    assert_eq!(used(&other).await, 1);
-    // This process repeats its refusal for a short time, whatever another one gives back.
-    tokio::time::sleep(Duration::from_millis(25)).await;
-    let third = taken(&other).await.unwrap();
-    drop((second, third));
-    let took = until_used(&one, 0, Duration::from_secs(2)).await;
-    println!("known after {took:?}");
+    share_slots([store_on(&server), store_on(&server)]).await;
 }
 
 #[tokio::test]
@@ -105,50 +91,8 @@ async fn an_operator_sees_which_processes_hold_the_slots_of_a_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_never_hold_more_than_the_limit_and_nothing_is_left() {
-    const LIMIT: u32 = 5;
     let server = RedisServer::start();
-    let running = Running::default();
-    let processes: Vec<_> = (0..3)
-        .map(|_| process(&server.url(), Quota::in_flight(LIMIT)))
-        .collect();
-    let mut tasks = Vec::new();
-    for (number, limiter) in processes.iter().enumerate() {
-        for task in 0..8_u64 {
-            let (limiter, running) = (limiter.clone(), running.clone());
-            tasks.push(tokio::spawn(async move {
-                let mut acquired = 0;
-                for round in 0..60_u64 {
-                    // Half of them are cancelled if they wait for this time.
-                    let wait = match round % 2 {
-                        0 => Duration::from_secs(60),
-                        _ => Duration::from_micros(
-                            500 + (task * 997 + round * 613 + number as u64 * 71) % 9_000,
-                        ),
-                    };
-                    let Ok(permit) = tokio::time::timeout(wait, limiter.acquire("ada")).await
-                    else {
-                        continue;
-                    };
-                    let permit = permit.unwrap();
-                    running.run(Duration::from_micros(300)).await;
-                    acquired += 1;
-                    drop(permit);
-                }
-                acquired
-            }));
-        }
-    }
-    let mut acquired = 0;
-    for task in tasks {
-        acquired += task.await.unwrap();
-    }
-    let most = running.most();
-    let left = until_used(&processes[0], 0, Duration::from_secs(2)).await;
-    println!("{acquired} permits, at most {most} at the same time, nothing left after {left:?}");
-    assert!(
-        acquired > 200 && most <= LIMIT,
-        "{acquired} permits, {most} at the same time"
-    );
+    hold_no_more_slots_than_the_limit([(); 3].map(|()| store_on(&server))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,30 +109,9 @@ async fn handles_forks_and_limiters_of_one_name_share_the_slots_and_leave_none()
         first.fork().deadline(patient),
         store().deadline(patient),
     ];
+    hold_no_more_slots_than_the_limit(stores.clone()).await;
     let limiters =
         stores.map(|store| RateLimiter::new(store, Quota::in_flight(LIMIT)).name("jobs"));
-    let running = Running::default();
-    let tasks: Vec<_> = (0..16_usize)
-        .map(|task| {
-            let limiter = limiters[task % limiters.len()].clone();
-            let running = running.clone();
-            tokio::spawn(async move {
-                for _ in 0..25 {
-                    let permit = limiter.acquire("ada").await.unwrap();
-                    running.run(Duration::from_micros(300)).await;
-                    drop(permit);
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
-    }
-    let most = running.most();
-    let left = until_used(&limiters[0], 0, Duration::from_secs(2)).await;
-    println!("400 permits, at most {most} at the same time, nothing left after {left:?}");
-    assert_eq!(most, LIMIT);
-
     // What one of them holds is full for all others.
     for holder in &limiters {
         let levels = [holder.on("ada").slots(LIMIT)];
@@ -300,10 +223,7 @@ async fn the_slots_of_a_process_that_is_gone_return_within_one_lease() {
     let killed = std::thread::spawn({
         let (url, quota) = (server.url(), quota.clone());
         move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = runtime();
             let permit = runtime.block_on(async { taken(&process(&url, quota)).await.unwrap() });
             drop(runtime);
             std::mem::forget(permit);

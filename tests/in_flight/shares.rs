@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tollgate::store::TestStore;
 use tollgate::{
     Acquired, ErrorKind, FailurePolicy, LevelCheck, MemoryStore, Permit, Quota, RateLimiter,
@@ -14,6 +13,7 @@ use tollgate::{
 
 use crate::failures::until_used;
 use crate::support::redis_server::RedisServer;
+use crate::support::{holds_for_any, runtime};
 
 const LIMIT: u32 = 7;
 
@@ -74,10 +74,7 @@ fn shares_of_slots_follow_the_rule_over_two_processes() {
             slots,
         });
     let step = prop_oneof![5 => take, 3 => any::<usize>().prop_map(Step::GiveBack)];
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let seen = std::cell::Cell::new([0; 3]);
     let law = |steps: Vec<Step>| {
         crate::support::redis_server::run(&mut server.connect(), &["FLUSHALL"]);
@@ -121,14 +118,7 @@ fn shares_of_slots_follow_the_rule_over_two_processes() {
         });
         Ok(())
     };
-    let config = Config {
-        cases: 60,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    TestRunner::new(config)
-        .run(&prop::collection::vec(step, 10..40), law)
-        .unwrap();
+    holds_for_any(60, &prop::collection::vec(step, 10..40), law);
     let [refused, admitted, kept] = seen.get();
     assert!(
         refused > 200 && admitted > 400 && kept > 100,

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::process::{Command, Stdio, exit};
+use std::process::{Stdio, exit};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -17,14 +17,10 @@ use tollgate::{
 };
 
 use crate::support::node::Node;
-use crate::support::process::Process;
+use crate::support::process::{Process, argument, child};
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, free_port};
-use crate::support::store_on;
-
-/// The variables of a process that serves: the URL of Redis, and its own address.
-const SERVER: &str = "TOLLGATE_TEST_SERVER";
-const ADDRESS: &str = "TOLLGATE_TEST_ADDRESS";
+use crate::support::{runtime, store_on};
 
 /// How often a process hands its slots to a successor. `TOLLGATE_TEST_HANDOVERS` sets another number.
 const HANDOVERS: u32 = 24;
@@ -72,13 +68,8 @@ struct Served {
 impl Served {
     async fn start(url: &str) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args([TEST, "--exact", "--nocapture"])
-            .env(SERVER, url)
-            .env(ADDRESS, address.to_string())
-            .stdout(Stdio::null());
-        let mut process = Process::start(&mut command);
+        let mut child = child(TEST, &format!("{url} {address}"));
+        let mut process = Process::start(child.stdout(Stdio::null()));
         while TcpStream::connect(address).await.is_err() {
             assert!(process.is_running());
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -107,12 +98,12 @@ const TEST: &str = "shutdown::a_successor_has_the_slots_at_once_after_a_graceful
 
 #[tokio::test]
 async fn a_successor_has_the_slots_at_once_after_a_graceful_shutdown() {
-    if let Ok(url) = std::env::var(SERVER) {
-        let address = std::env::var(ADDRESS).unwrap();
+    if let Some(argument) = argument() {
         // On a runtime of its own, which ends as with a `main` that returns.
         let main = move || {
+            let (url, address) = argument.split_once(' ').unwrap();
             let runtime = tokio::runtime::Runtime::new().unwrap();
-            runtime.block_on(serve(&url, &address));
+            runtime.block_on(serve(url, address));
         };
         std::thread::spawn(main).join().unwrap();
         exit(0);
@@ -283,10 +274,6 @@ async fn release_fails_at_the_deadline_if_the_store_does_not_answer() {
 #[test]
 fn release_tells_what_a_runtime_has_left_that_ended_but_waits_for_one_that_stands_still() {
     let server = RedisServer::start();
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_all().build().unwrap()
-    };
     let store = store_on(&server).deadline(Duration::from_secs(1));
     let limiter = RateLimiter::new(store, Quota::in_flight(2));
     let observer = other(&server, Quota::in_flight(2));

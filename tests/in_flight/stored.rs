@@ -7,14 +7,13 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use redis::Commands;
 use tollgate::store::{Answers, Check, Credit, Holding, Reset, Store, StoreFuture};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RedisStore};
 
 use crate::support::redis_server::{RedisServer, times_to_live};
 use crate::support::stored::{double, double_at};
-use crate::support::{ask, store_on};
+use crate::support::{ask, holds_for_any, runtime, store_on};
 
 const LEASE: Duration = Duration::from_secs(15);
 const NAME: &str = "tollgate:v3:{jobs,ada}:in_flight";
@@ -183,10 +182,7 @@ async fn a_change_of_rates_leaves_slots_alone_and_one_of_slots_sends_no_call() {
 #[test]
 fn foreign_bytes_fail_their_own_entry_and_are_not_overwritten() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let (store, quotas) = (store_on(&server), Quotas::from(Quota::in_flight(9)));
     let connection = RefCell::new(server.connect());
     let lengths = prop_oneof![
@@ -197,11 +193,6 @@ fn foreign_bytes_fail_their_own_entry_and_are_not_overwritten() {
         Just(ENTRY)
     ];
     let bytes = lengths.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length));
-    let config = Config {
-        cases: 300,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let run = |(mut bytes, is_marked): (Vec<u8>, bool)| {
         if let (true, Some(first)) = (is_marked, bytes.first_mut()) {
             *first = b'i';
@@ -224,9 +215,7 @@ fn foreign_bytes_fail_their_own_entry_and_are_not_overwritten() {
         });
         Ok(())
     };
-    TestRunner::new(config)
-        .run(&(bytes, any::<bool>()), run)
-        .unwrap();
+    holds_for_any(300, &(bytes, any::<bool>()), run);
     // A key of another type.
     let mut connection = server.connect();
     let _: () = connection.del(NAME).unwrap();

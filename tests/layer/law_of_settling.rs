@@ -9,17 +9,14 @@ use tollgate::{Algorithm, Decision, MemoryStore, Quota, RateLimiter};
 
 use crate::{algorithms, used};
 
+use crate::support::block_on;
+
 const LIMIT: u32 = 50;
 const WINDOW: u64 = 1_000;
 
 fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
     let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).with_algorithm(algorithm);
     RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota)
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.unwrap().block_on(future)
 }
 
 /// What others are charged before, with a wait after each.

@@ -1,5 +1,8 @@
 //! Leases: units that a process takes in advance and admits from memory.
 
+#[macro_use]
+#[path = "../support/each_algorithm.rs"]
+mod each_algorithm;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use crate::support::ask;
-use crate::support::cases::cases;
-use crate::support::redis_server::RedisServer;
-use crate::support::test_time::TestTime;
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 use tollgate::store::{Answer, Answers, Check, Refund, Store};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
+
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+use crate::support::{ask, holds_for_any, runtime};
 
 const WINDOW: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
@@ -83,7 +82,7 @@ struct Charge {
 
 fn same_grants(algorithm: Algorithm) {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let runtime = runtime();
     let lists = lists(algorithm);
     let (limiter, extras) = (Key::from("l"), std::cell::Cell::new(0_u64));
     let steps = prop::collection::vec(step(), 1..60);
@@ -148,24 +147,8 @@ fn same_grants(algorithm: Algorithm) {
         }
         Ok(())
     };
-    TestRunner::new(cases(60)).run(&steps, law).unwrap();
+    holds_for_any(60, &steps, law);
     assert!(extras.get() > 100, "{} units were granted", extras.get());
 }
 
-macro_rules! same_grants {
-    ($($name:ident: $algorithm:expr),*) => {$(
-        #[test]
-        fn $name() {
-            same_grants($algorithm);
-        }
-    )*};
-}
-
-same_grants! {
-    sliding_log: Algorithm::SlidingLog,
-    sorted_set_log: Algorithm::SortedSetLog,
-    sliding_counter: Algorithm::SlidingCounter,
-    sliding_buckets: Algorithm::SlidingBuckets(10),
-    fixed_window: Algorithm::FixedWindow,
-    gcra: Algorithm::Gcra
-}
+test_each_algorithm!(same_grants, buckets: 10);

@@ -11,6 +11,8 @@ use tollgate::{
     Source,
 };
 
+use crate::support::block_on;
+
 const LIMITERS: [&str; 3] = ["user", "tenant", "service"];
 const KEYS: [&str; 3] = ["ada", "bob", "cem"];
 
@@ -240,7 +242,6 @@ proptest! {
         quotas in proptest::collection::vec(quotas(), LIMITERS.len()),
         steps in proptest::collection::vec(step(), 1..30),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        runtime.unwrap().block_on(run(quotas, steps));
+        block_on(run(quotas, steps));
     }
 }

@@ -24,7 +24,7 @@ use crate::support::calls::told;
 use crate::support::calls::{ok, request, stores};
 use crate::support::log;
 use crate::support::redis_server::RedisServer;
-use crate::support::store_on;
+use crate::support::{block_on, store_on};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -960,8 +960,7 @@ proptest! {
 
     #[test]
     fn a_client_that_waits_for_retry_after_passes(tree in any_tree(), pauses in prop::collection::vec(0_u64..5_000, 40)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let clock = TestClock::new();
             let store = MemoryStore::with_clock(clock.clone());
             let mut levels = tree.iter().zip(1..).map(|((quotas, cost), number)| {

@@ -1,5 +1,9 @@
 //! Checks of several keys: every level is charged, or none.
 
+#[cfg(feature = "redis")]
+#[macro_use]
+#[path = "../support/each_algorithm.rs"]
+mod each_algorithm;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -17,14 +21,10 @@ mod redis;
 mod settling;
 mod slots;
 mod surface;
-mod threads;
 
-use tollgate::{Decision, Key, RateLimiter};
+use tollgate::Decision;
 
-/// The units that count against a key now.
-async fn used(limiter: &RateLimiter, key: impl Into<Key>) -> u32 {
-    limiter.peek(key).await.unwrap().used()
-}
+use support::several_processes::used;
 
 /// The names of the limiters that refused.
 fn refusing(decision: &Decision) -> Vec<&str> {

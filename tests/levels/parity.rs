@@ -3,21 +3,26 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::support::ask;
-use crate::support::cases::cases;
-use crate::support::redis_server::{RedisServer, run};
-use crate::support::test_time::TestTime;
-use futures_util::future::{join, join_all};
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use tokio::runtime::Runtime;
 use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Receipt, Refund, Store};
 use tollgate::{Algorithm, Key, Quota, Quotas};
+
+use crate::support::redis_server::{RedisServer, run};
+use crate::support::test_time::TestTime;
+use crate::support::{ask, ask_in_one_call, holds_for_any, runtime};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// The levels, and how many keys each has.
-const LEVELS: [(&str, usize); 4] = [("user", 6), ("team", 3), ("tenant", 2), ("service", 1)];
+/// The levels, and how many keys each has. Two levels are of one limiter, with other keys.
+const LEVELS: [(&str, usize); 5] = [
+    ("user", 6),
+    ("team", 3),
+    ("tenant", 2),
+    ("service", 1),
+    ("user", 2),
+];
 
 /// The quotas that a level may have. A level that changes them goes on with the same counts.
 fn plans(algorithm: Algorithm) -> Vec<Quotas> {
@@ -117,7 +122,7 @@ struct Pair {
     time: TestTime,
     plans: Vec<Quotas>,
     limiters: Vec<Key>,
-    runtime: tokio::runtime::Runtime,
+    runtime: Runtime,
     charged: Vec<Charged>,
     /// The calls of several checks that were admitted as a whole, and the others.
     whole: usize,
@@ -148,14 +153,11 @@ fn is_admitted(answers: &[Answer]) -> bool {
 
 impl Pair {
     fn new(server: &RedisServer, algorithm: Algorithm) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
         Self {
             time: TestTime::new(server),
             plans: plans(algorithm),
             limiters: LEVELS.iter().map(|(name, _)| Key::from(*name)).collect(),
-            runtime: runtime.expect("a runtime"),
+            runtime: runtime(),
             charged: Vec::new(),
             whole: 0,
             partly: 0,
@@ -164,8 +166,9 @@ impl Pair {
 
     /// The keys of a check, by its number.
     fn keys(shape: &Shape, number: usize) -> Vec<Key> {
-        let key =
-            |(level, ..): &(usize, usize, u32)| Key::from(format!("{}", number % LEVELS[*level].1));
+        let key = |(level, ..): &(usize, usize, u32)| {
+            Key::from(format!("{level}:{}", number % LEVELS[*level].1))
+        };
         shape.iter().map(key).collect()
     }
 
@@ -182,20 +185,11 @@ impl Pair {
         self.runtime.block_on(decided).expect("an answer")
     }
 
-    /// Sends checks to Redis in one call, while a look at another key is in flight.
     fn in_redis(&self, shape: &Shape, keys: &[Vec<Key>]) -> Vec<Answers> {
-        let (other, quotas) = (Key::from("other"), Quotas::from(Quota::per_hour(1)));
-        self.runtime.block_on(async {
-            let look = ask(&self.time.redis, &[Check::new(&other, &other, &quotas, 0)]);
-            let checks = keys.iter().map(|keys| self.checks(shape, keys));
-            let sent: Vec<_> = checks
-                .map(|checks| ask(&self.time.redis, &checks))
-                .collect();
-            let (look, answers) = join(look, join_all(sent)).await;
-            assert!(look.expect("an answer").are_admitted());
-            let answers = answers.into_iter();
-            answers.map(|answers| answers.expect("an answer")).collect()
-        })
+        let checks = keys.iter().map(|keys| self.checks(shape, keys));
+        let checks: Vec<_> = checks.collect();
+        let answers = ask_in_one_call(&self.time.redis, &checks);
+        self.runtime.block_on(answers)
     }
 
     fn check(&mut self, shape: &Shape, numbers_of_checks: &[usize]) {
@@ -303,18 +297,16 @@ impl Pair {
 fn same_decisions(algorithm: Algorithm) {
     let server = RedisServer::start();
     let (whole, partly) = (Cell::new(0), Cell::new(0));
-    TestRunner::new(cases(80))
-        .run(&prop::collection::vec(step(), 1..60), |steps| {
-            let mut pair = Pair::new(&server, algorithm);
-            for step in &steps {
-                pair.take(step);
-            }
-            pair.compare();
-            whole.set(whole.get() + pair.whole);
-            partly.set(partly.get() + pair.partly);
-            Ok(())
-        })
-        .unwrap();
+    holds_for_any(80, &prop::collection::vec(step(), 1..60), |steps| {
+        let mut pair = Pair::new(&server, algorithm);
+        for step in &steps {
+            pair.take(step);
+        }
+        pair.compare();
+        whole.set(whole.get() + pair.whole);
+        partly.set(partly.get() + pair.partly);
+        Ok(())
+    });
     println!(
         "{algorithm:?}: {} calls admitted, {} in part",
         whole.get(),
@@ -323,32 +315,4 @@ fn same_decisions(algorithm: Algorithm) {
     assert!(whole.get() >= 20 && partly.get() >= 5);
 }
 
-#[test]
-fn sliding_log() {
-    same_decisions(Algorithm::SlidingLog);
-}
-
-#[test]
-fn sorted_set_log() {
-    same_decisions(Algorithm::SortedSetLog);
-}
-
-#[test]
-fn sliding_counter() {
-    same_decisions(Algorithm::SlidingCounter);
-}
-
-#[test]
-fn sliding_buckets() {
-    same_decisions(Algorithm::SlidingBuckets(7));
-}
-
-#[test]
-fn fixed_window() {
-    same_decisions(Algorithm::FixedWindow);
-}
-
-#[test]
-fn gcra() {
-    same_decisions(Algorithm::Gcra);
-}
+test_each_algorithm!(same_decisions, buckets: 7);

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tollgate::{
     Algorithm, Decision, Key, LevelCheck, Quota, RateLimiter, RedisStore, Source, Store,
 };
 
+use crate::refusing;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
 use crate::support::stored::name_of;
-use crate::support::test_time::TestTime;
 
 struct Tree {
     user: RateLimiter,
@@ -50,85 +49,6 @@ impl Tree {
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-fn refusing(decision: &Decision) -> Vec<&str> {
-    let levels = decision.levels();
-    let refusing = levels.filter(|level| level.is_asked() && !level.is_allowed());
-    refusing.map(|level| level.limiter()).collect()
-}
-
-/// A check: how long to wait before it, and of each level the limiter, the key and the cost.
-type Step = (u64, Vec<(usize, usize, u32)>);
-
-#[test]
-fn random_trees_are_decided_as_in_memory_and_refused_checks_are_charged_nowhere() {
-    let server = RedisServer::start();
-    let quota = (1_u32..8, 10_u64..200, 0_usize..Algorithm::ALL.len());
-    let quotas = proptest::collection::vec(proptest::collection::vec(quota, 1..3), 3);
-    let level = (0_usize..3, 0_usize..2, 0_u32..3);
-    let step = (0_u64..60_000, proptest::collection::vec(level, 1..6));
-    let steps = proptest::collection::vec(step, 1..20);
-    let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let mut runner = TestRunner::new_with_rng(Config::with_cases(25), random);
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let tested = runner.run(&(quotas, steps), |(quotas, steps)| {
-        let limiters = |store: &dyn Fn(&str, Vec<Quota>) -> RateLimiter| -> Vec<RateLimiter> {
-            let quota = |(limit, millis, algorithm): &(u32, u64, usize)| {
-                let algorithm = Algorithm::ALL[*algorithm];
-                Quota::new(*limit, Duration::from_millis(*millis)).with_algorithm(algorithm)
-            };
-            let names = ["user", "tenant", "service"].into_iter();
-            let lists = quotas.iter().map(|list| list.iter().map(quota).collect());
-            names
-                .zip(lists)
-                .map(|(name, list)| store(name, list))
-                .collect()
-        };
-        let mut time = TestTime::new(&server);
-        let (memory, redis) = (
-            time.memory.clone(),
-            time.redis.fork().refusal_cache(Duration::ZERO),
-        );
-        let memory = limiters(&|name, list| RateLimiter::new(memory.clone(), list).name(name));
-        let redis = limiters(&|name, list| RateLimiter::new(redis.clone(), list).name(name));
-        runtime.block_on(compare(&mut time, [&memory, &redis], &steps));
-        Ok(())
-    });
-    tested.unwrap();
-}
-
-async fn compare(time: &mut TestTime, limiters: [&[RateLimiter]; 2], steps: &[Step]) {
-    const KEYS: [&str; 2] = ["ada", "bob"];
-    for (wait, levels) in steps {
-        time.advance(Duration::from_micros(*wait));
-        let mut distinct = levels.clone();
-        distinct.sort_unstable();
-        distinct.dedup_by_key(|(limiter, key, _)| (*limiter, *key));
-        let mut seen = Vec::new();
-        for limiters in limiters {
-            let levels = distinct
-                .iter()
-                .map(|(limiter, key, cost)| limiters[*limiter].on(KEYS[*key]).cost(*cost));
-            let checked = RateLimiter::check_all(levels).await;
-            let checked = checked.map_err(|error| error.kind()).map(|decision| {
-                let quotas = decision.quotas();
-                let numbers: Vec<_> = quotas
-                    .map(|quota| (quota.used(), quota.retry_after(), quota.reset_after()))
-                    .collect();
-                (decision.is_allowed(), decision.limit(), numbers)
-            });
-            let mut used = Vec::new();
-            for limiter in limiters {
-                for key in KEYS {
-                    let counted = limiter.peek(key).await.unwrap();
-                    used.extend(counted.quotas().map(|quota| quota.used()));
-                }
-            }
-            seen.push((checked, used));
-        }
-        assert_eq!(seen[0], seen[1], "{distinct:?}");
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_in_between_never_sees_a_charge_of_a_refused_check() {
@@ -304,95 +224,6 @@ async fn the_levels_of_one_check_take_one_call() {
     forget_calls(&mut connection);
     assert!(tree.check("ada", "acme").await.is_allowed());
     assert_eq!(calls(&mut connection).get("evalsha"), Some(&1));
-}
-
-/// Checks by many tasks. Returns the admitted ones.
-async fn race(tree: &Arc<Tree>) -> u32 {
-    let checks = (0..16).map(|task| {
-        let tree = Arc::clone(tree);
-        tokio::spawn(async move {
-            let (user, mut admitted) = (format!("user{}", task % 4), 0);
-            for check in 0..10 {
-                let tenant = ["acme", "bolt"][check % 2];
-                admitted += u32::from(tree.check(&user, tenant).await.is_allowed());
-            }
-            admitted
-        })
-    });
-    let mut admitted = 0;
-    for check in checks.collect::<Vec<_>>() {
-        admitted += check.await.unwrap();
-    }
-    admitted
-}
-
-/// The units of each key, by level.
-async fn counted(tree: &Tree) -> [Vec<u32>; 3] {
-    let used = async |limiter: &RateLimiter, keys: &[&str]| {
-        let mut used = Vec::new();
-        for key in keys {
-            used.push(limiter.peek(*key).await.unwrap().used());
-        }
-        used
-    };
-    let service = tree.service.peek(Key::global()).await.unwrap().used();
-    [
-        used(&tree.user, &["user0", "user1", "user2", "user3"]).await,
-        used(&tree.tenant, &["acme", "bolt"]).await,
-        vec![service],
-    ]
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tasks_are_admitted_exactly_the_limit_of_the_bottleneck() {
-    let server = RedisServer::start();
-    let tree = Arc::new(Tree::new(&store_on(&server), HOUR));
-    assert_eq!(race(&tree).await, 30);
-    for level in counted(&tree).await {
-        assert_eq!(level.iter().sum::<u32>(), 30);
-    }
-}
-
-/// A cluster of one server: the keys of a tree are in several slots.
-fn on_cluster(server: &RedisServer) -> RedisStore {
-    store_on(server).refusal_cache(Duration::ZERO)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_cluster_no_limit_is_exceeded_and_nothing_stays_charged() {
-    let server = RedisServer::start_cluster();
-    let tree = Arc::new(Tree::new(&on_cluster(&server), HOUR));
-    let admitted = race(&tree).await;
-    assert!(admitted <= 30, "{admitted}");
-    for level in counted(&tree).await {
-        assert_eq!(level.iter().sum::<u32>(), admitted);
-    }
-    // Alone, nothing is in passing.
-    let mut more = 0;
-    while tree.check("user0", "acme").await.is_allowed()
-        || tree.check("user1", "bolt").await.is_allowed()
-    {
-        more += 1;
-    }
-    assert!(more <= 30 - admitted);
-    for level in counted(&tree).await {
-        assert_eq!(level.iter().sum::<u32>(), 30);
-    }
-}
-
-#[tokio::test]
-async fn a_store_that_learns_of_the_cluster_from_a_check_decides_that_check() {
-    let server = RedisServer::start_cluster();
-    let tree = Tree::new(&on_cluster(&server), HOUR);
-    let first = tree.check("ada", "acme").await;
-    assert!(first.is_allowed());
-    for level in first.levels() {
-        assert_eq!(level.source(), Source::Redis);
-    }
-    let _ = tree.service.check_n(Key::global(), 29).await.unwrap();
-    assert_eq!(refusing(&tree.check("ada", "acme").await), ["service"]);
-    assert_eq!(tree.user.peek("ada").await.unwrap().used(), 1);
-    assert_eq!(tree.tenant.peek("acme").await.unwrap().used(), 1);
 }
 
 /// The units of user, tenant and service.

@@ -11,6 +11,7 @@ use tollgate::{
 
 use crate::groups::Tree;
 use crate::support::algorithms::algorithms;
+use crate::support::block_on;
 use crate::support::log;
 use crate::used;
 
@@ -109,8 +110,7 @@ proptest! {
         wait in prop_oneof![Just(0), 0..1_500_u64],
         units in prop_oneof![Just(0), 0..60_u32],
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let settle_first = async |limiters: &[RateLimiter], decision: &mut Decision| {
                 if let Some((level, units)) = first {
                     let level = &limiters[level % limiters.len()];

@@ -22,8 +22,8 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use crate::support::calls::ok;
 use crate::support::moody::{Mood, Moody};
 use crate::support::redis_server::{RedisServer, run};
-use crate::support::store_on;
 use crate::support::timeless::TimelessServer;
+use crate::support::{runtime, store_on};
 
 /// Metrics of one name.
 #[derive(Debug)]
@@ -54,10 +54,7 @@ pub(crate) static EMITTED: LazyLock<Emitted> = LazyLock::new(|| {
     tracing::subscriber::set_global_default(subscriber).expect("the first subscriber");
     let recorder = DebuggingRecorder::new();
     let metrics = recorder.snapshotter();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime();
     metrics::with_local_recorder(&recorder, || runtime.block_on(everything()));
 
     let mut families = BTreeMap::new();

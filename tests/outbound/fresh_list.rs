@@ -1,8 +1,6 @@
 //! Checks that wait for the block list, so that a hold reaches a process that calls rarely.
 
-use std::env;
-use std::io::{BufRead, BufReader, Write, stdin};
-use std::process::{Command, Stdio};
+use std::io::stdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,6 +16,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::support::process::{Process, argument, print};
 use crate::support::redis_server::RedisServer;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -182,10 +181,7 @@ async fn an_interval_of_zero_lets_no_check_wait() {
     assert_eq!(store.refreshes.load(Ordering::SeqCst), 0);
 }
 
-const PROCESSES: u32 = 20;
-
-/// The variable with the URL of Redis, which only child processes have.
-const SERVER: &str = "TOLLGATE_TEST_FRESH_LIST_SERVER";
+const PROCESSES: usize = 20;
 
 const READY: &str = "ready";
 
@@ -210,7 +206,7 @@ fn limiter(url: &str) -> RateLimiter {
 async fn send_rarely(url: &str) {
     let layer = OutboundLayer::new(limiter(url)).key(key::global());
     let client = layer.layer(service_fn(async |_: Request<()>| {
-        println!("\n{SENT}{}", now().as_millis());
+        print(format_args!("{SENT}{}", now().as_millis()));
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     }));
     let send = async || {
@@ -218,7 +214,7 @@ async fn send_rarely(url: &str) {
         assert!(sent.expect("an answer").status().is_success());
     };
     send().await;
-    println!("\n{READY}");
+    print(READY);
     let mut line = String::new();
     stdin().read_line(&mut line).expect("a line");
     let millis = line.trim().parse().expect("a number");
@@ -229,28 +225,16 @@ async fn send_rarely(url: &str) {
 /// Each of twenty processes calls for the first time since more than a second, while an upstream holds all of them back.
 #[test]
 fn no_process_sends_into_a_hold_that_is_older_than_a_second() {
+    const TEST: &str = "fresh_list::no_process_sends_into_a_hold_that_is_older_than_a_second";
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    if let Ok(url) = env::var(SERVER) {
+    if let Some(url) = argument() {
         return runtime.block_on(send_rarely(&url));
     }
     let server = RedisServer::start();
     let told = limiter(&server.url());
-    let mut children: Vec<_> = (0..PROCESSES)
-        .map(|_| {
-            let name = "fresh_list::no_process_sends_into_a_hold_that_is_older_than_a_second";
-            let mut child = Command::new(env::current_exe().expect("this program"))
-                .args([name, "--exact", "--nocapture"])
-                .env(SERVER, server.url())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("a process");
-            let output = child.stdout.take().expect("a pipe");
-            (child, BufReader::new(output).lines().map_while(Result::ok))
-        })
-        .collect();
-    for (_, lines) in &mut children {
-        assert!(lines.any(|line| line == READY));
+    let mut children = [(); PROCESSES].map(|()| Process::of(TEST, &server.url()));
+    for child in &mut children {
+        child.rest_of_line(READY);
     }
     let held = 6 * SECOND;
     let end = runtime.block_on(async {
@@ -265,20 +249,19 @@ fn no_process_sends_into_a_hold_that_is_older_than_a_second() {
         tokio::time::sleep(SECOND / 5).await;
         end
     });
-    for (number, (child, _)) in (0_u64..).zip(&mut children) {
-        let mut input = child.stdin.take().expect("a pipe");
-        writeln!(input, "{}", 1_000 + 150 * number).expect("a line");
+    for (number, child) in children.iter_mut().enumerate() {
+        child.send_line(1_000 + 150 * number);
     }
     let mut early = Vec::new();
-    for (child, lines) in &mut children {
-        let sent = lines.find_map(|line| line.strip_prefix(SENT)?.parse().ok());
-        let sent = Duration::from_millis(sent.expect("a request"));
+    for mut child in children {
+        let sent = child.rest_of_line(SENT).parse().expect("a number");
+        let sent = Duration::from_millis(sent);
         // A millisecond is rounded down.
         early.extend(
             end.checked_sub(sent + SECOND / 1_000)
                 .filter(|early| !early.is_zero()),
         );
-        assert!(child.wait().expect("an end").success());
+        child.wait();
     }
     assert!(
         early.is_empty(),

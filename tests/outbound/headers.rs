@@ -8,6 +8,8 @@ use tollgate::store::TestClock;
 use tollgate::{MemoryStore, Quota, RateLimiter, Source};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::support::block_on;
+
 /// The `Date` of all answers here, as a time since 1970: 1 795 564 800.
 const DATE: (&str, &str) = ("date", "Wed, 25 Nov 2026 00:00:00 GMT");
 
@@ -30,9 +32,7 @@ fn held(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
     let limiter = limiter();
     let (status, headers) = head(status, lines);
     let told = limiter.observe_head("ada", status, &headers);
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let decision = runtime.expect("a runtime").block_on(limiter.check("ada"));
-    let decision = decision.expect("a decision");
+    let decision = block_on(limiter.check("ada")).expect("a decision");
     assert_eq!(decision.retry_after(), told);
     assert_eq!(decision.is_allowed(), told.is_none());
     if told.is_some() {

@@ -12,6 +12,7 @@ use tollgate::{
 use crate::support::log;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::relay::Relay;
+use crate::support::until;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -26,16 +27,6 @@ async fn left(limiter: &RateLimiter) -> Option<Duration> {
         .await
         .expect("a decision")
         .retry_after()
-}
-
-/// Waits until a condition holds.
-async fn until(holds: impl AsyncFn() -> bool) -> Duration {
-    let begin = Instant::now();
-    while !holds().await {
-        assert!(begin.elapsed() < 10 * SECOND, "it never holds");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    begin.elapsed()
 }
 
 /// A limiter of a process.

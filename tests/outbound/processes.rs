@@ -4,8 +4,6 @@
 //! compares that with what the upstreams have promised.
 
 use std::collections::VecDeque;
-use std::env;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +17,9 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::support::process::{Process, argument};
 use crate::support::redis_server::RedisServer;
+use crate::support::runtime;
 
 const SECOND: u64 = 1_000_000;
 
@@ -35,9 +35,6 @@ const TASKS: usize = 8;
 
 /// Four windows and a bit.
 const DURATION: Duration = Duration::from_secs(66);
-
-/// The variable with the servers, which only child processes have.
-const SERVERS: &str = "TOLLGATE_TEST_OUTBOUND_SERVERS";
 
 /// The ways to tell a wait.
 const FORMS: [&str; 12] = [
@@ -269,12 +266,11 @@ fn parse(line: &str) -> Option<Event> {
 
 #[test]
 fn three_processes_obey_every_form_and_send_nearly_what_the_upstream_allows() {
-    if let Ok(servers) = env::var(SERVERS) {
+    const TEST: &str =
+        "processes::three_processes_obey_every_form_and_send_nearly_what_the_upstream_allows";
+    if let Some(servers) = argument() {
         // One thread, so that nothing is sent between an answer and its observation.
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let runtime = runtime();
         let (redis, ports) = servers.split_once(' ').expect("servers");
         let ports: Vec<u16> = ports
             .split(' ')
@@ -309,24 +305,14 @@ fn three_processes_obey_every_form_and_send_nearly_what_the_upstream_allows() {
         servers += &format!(" {}", listener.local_addr().expect("an address").port());
         runtime.spawn(async { axum::serve(listener, app).await });
     }
-    let name =
-        "processes::three_processes_obey_every_form_and_send_nearly_what_the_upstream_allows";
-    let children: Vec<_> = (0..PROCESSES)
-        .map(|_| {
-            let mut command = Command::new(env::current_exe().expect("this program"));
-            command
-                .args([name, "--exact", "--nocapture"])
-                .env(SERVERS, &servers);
-            command.stdout(Stdio::piped()).spawn().expect("a process")
-        })
-        .collect();
+    let children = [(); PROCESSES].map(|()| Process::of(TEST, &servers));
     let events: Vec<Vec<Event>> = children
         .into_iter()
-        .map(|child| {
-            let output = child.wait_with_output().expect("a report");
-            let text = String::from_utf8(output.stdout).expect("text");
-            assert!(output.status.success(), "{text}");
-            text.lines().filter_map(parse).collect()
+        .map(|mut child| {
+            let lines = child.take_lines();
+            let events = lines.filter_map(|line| parse(&line)).collect();
+            child.wait();
+            events
         })
         .collect();
     println!("form | windows | 429s | by others within a second | of the allowed rate");

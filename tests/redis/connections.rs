@@ -7,14 +7,7 @@ use redis::aio::{ConnectionManager, MultiplexedConnection};
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::redis_server::{RedisServer, run};
-use crate::support::store_on;
-
-fn runtime() -> tokio::runtime::Runtime {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime")
-}
+use crate::support::{runtime, store_on};
 
 #[test]
 fn a_store_outlives_the_runtime_that_first_used_it() {

@@ -13,10 +13,10 @@ use redis::Commands;
 use tollgate::store::{Answer, Answers, Check, TestClock};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RedisStore};
 
-use crate::support::ask;
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::stored::{log_of, name_of};
 use crate::support::test_time::TestTime;
+use crate::support::{ask, runtime};
 
 const KEYS: [&str; 3] = ["ada", "bob", "cem"];
 /// All its values are lists of another program.
@@ -802,10 +802,7 @@ fn numbers_of(answer: &Answer) -> Vec<Numbers> {
 #[test]
 fn a_hundred_thousand_checks_are_decided_as_by_a_naive_model() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let mut counts = Counts::default();
     let mut seed = 0;
     while counts.entries < 100_000 {

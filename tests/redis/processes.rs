@@ -1,23 +1,16 @@
 //! Many processes share one limit exactly.
 
-use std::env;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tollgate::{Quota, RateLimiter, RedisStore};
 
+use crate::support::process::{Process, argument, report};
 use crate::support::redis_server::RedisServer;
 
 const PROCESSES: usize = 4;
 const TASKS: u32 = 16;
 const CHECKS: u32 = 60;
 const LIMIT: u32 = 1_000;
-
-/// The variable with the server's URL, which only child processes have.
-const SERVER: &str = "TOLLGATE_TEST_SERVER";
-
-/// The prefix of the line in which a child process reports its admitted units.
-const REPORT: &str = "admitted units: ";
 
 /// Hammers one key, and returns the units admitted.
 async fn hammer(url: &str, costs: [u32; 2]) -> u32 {
@@ -48,30 +41,15 @@ async fn hammer(url: &str, costs: [u32; 2]) -> u32 {
 /// Runs `test`, the calling test, in several processes at once. Returns the units admitted in all of
 /// them in the parent, and `None` in a child process, which has reported.
 fn admitted_by_processes(test: &str, costs: [u32; 2]) -> Option<u32> {
-    if let Ok(url) = env::var(SERVER) {
+    if let Some(url) = argument() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        println!("\n{REPORT}{}", runtime.block_on(hammer(&url, costs)));
+        report(runtime.block_on(hammer(&url, costs)));
         return None;
     }
     let server = RedisServer::start();
-    let children: Vec<_> = (0..PROCESSES)
-        .map(|_| {
-            Command::new(env::current_exe().expect("this program"))
-                .args([test, "--exact", "--nocapture"])
-                .env(SERVER, server.url())
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("a process")
-        })
-        .collect();
-    let reports = children.into_iter().map(|child| {
-        let output = child.wait_with_output().expect("a report");
-        let text = String::from_utf8(output.stdout).expect("text");
-        let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
-        let report = report.unwrap_or_else(|| panic!("no report in {text}"));
-        report.parse::<u32>().expect("a number")
-    });
-    Some(reports.sum())
+    let children = [(); PROCESSES].map(|()| Process::of(test, &server.url()));
+    let reports = children.map(|child| child.report().parse::<u32>().expect("a number"));
+    Some(reports.iter().sum())
 }
 
 #[test]

@@ -12,9 +12,9 @@ use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore
 use crate::support::ask;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
-use crate::support::store_on;
 use crate::support::stored::{HEADER, RUN, name_of, store_log};
 use crate::support::timeless::TimelessServer;
+use crate::support::{holds_for_any, runtime, store_on};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -102,8 +102,7 @@ async fn expired_units_of_a_long_log_are_found_in_few_pages() {
 #[test]
 fn no_key_is_without_a_time_to_live_after_any_operations() {
     let server = RedisServer::start();
-    let mut connection = server.connect();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let runtime = runtime();
     let window = Duration::from_millis;
     let plans = [
         vec![Quota::new(5, window(4))],
@@ -111,11 +110,6 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
         vec![Quota::per_hour(20), Quota::new(4, window(50))],
     ];
     let limiters = plans.map(|plan| RateLimiter::new(store_on(&server), plan));
-    let config = proptest::test_runner::Config {
-        cases: 40,
-        failure_persistence: None,
-        ..Default::default()
-    };
     let operation = (0..limiters.len(), 0..3_u8, 0..6_u32, 0..40_u8);
     let operations = proptest::collection::vec(operation, 1..60);
     let law = |operations: Vec<(usize, u8, u32, u8)>| {
@@ -129,7 +123,7 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
                 }
             }
         });
-        for (key, millis) in times_to_live(&mut connection) {
+        for (key, millis) in times_to_live(&mut server.connect()) {
             // The name of a value tells no window: the longest of all plans is an hour.
             let window = key.rsplit(':').next().and_then(|end| end.parse().ok());
             let window: i64 = window.unwrap_or(3_600_000_000);
@@ -139,10 +133,7 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
         }
         Ok(())
     };
-    let law = std::cell::RefCell::new(law);
-    proptest::test_runner::TestRunner::new(config)
-        .run(&operations, |operations| (law.borrow_mut())(operations))
-        .unwrap();
+    holds_for_any(40, &operations, law);
 }
 
 #[tokio::test]

@@ -12,8 +12,8 @@ use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 use crate::state::describe;
 use crate::support::costs::{algorithms, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
-use crate::support::store_on;
 use crate::support::stored::{HEADER, RUN, double, double_at, name_of, seconds, store_log};
+use crate::support::{runtime, store_on};
 
 const ROW: &str = "tollgate:v3:{default,ada}";
 const LOG: &str = "tollgate:v3:{default,ada}:log";
@@ -382,10 +382,7 @@ fn any_bytes_fail_their_own_entry_and_never_the_call_or_other_entries() {
     const KEYS: usize = 4;
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let (mut failed, mut decided) = (0, 0);
     for (name, algorithm) in algorithms() {
         if algorithm == Algorithm::SortedSetLog {

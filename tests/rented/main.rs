@@ -13,5 +13,7 @@ mod keys;
 mod kits;
 mod offer;
 mod permissions;
+#[path = "../checks/contention/runtime.rs"]
+mod runtime;
 
 use crate::support::algorithms::promised;

@@ -1,4 +1,5 @@
 //! What the docs of `Algorithm` promise, written a second time for the tests.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use tollgate::Algorithm;
 
@@ -23,4 +24,15 @@ pub(crate) fn promised(algorithm: Algorithm, limit: u32) -> u64 {
 /// Returns whether one check may cost at most 100 000 units.
 pub(crate) fn is_log(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog)
+}
+
+/// Returns a part of a limit.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::float_arithmetic,
+    reason = "a part of it"
+)]
+pub(crate) fn part_of(limit: u32, part: f64) -> u32 {
+    (f64::from(limit) * part) as u32
 }

@@ -1,16 +1,15 @@
 //! Builds and runs the examples as separate programs.
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Once;
 
 use super::files;
+use super::process::Process;
 
 /// A running example, which ends with its test.
 pub(crate) struct Example {
-    pub(crate) process: Child,
-    output: BufReader<ChildStdout>,
+    pub(crate) process: Process,
 }
 
 impl Example {
@@ -19,23 +18,20 @@ impl Example {
     }
 
     pub(crate) fn start_with(name: &str, store: &str, arguments: &[&str]) -> Self {
-        let mut process = Command::new(built(name))
-            .args(arguments)
-            .env("TOLLGATE_STORE", store)
-            .env("TOLLGATE_ADDR", "127.0.0.1:0")
-            .env("TOLLGATE_ADMIN_ADDR", "127.0.0.1:0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the example runs");
-        let output = BufReader::new(process.stdout.take().expect("a pipe"));
-        Self { process, output }
+        let process = Process::start(
+            Command::new(built(name))
+                .args(arguments)
+                .env("TOLLGATE_STORE", store)
+                .env("TOLLGATE_ADDR", "127.0.0.1:0")
+                .env("TOLLGATE_ADMIN_ADDR", "127.0.0.1:0")
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null()),
+        );
+        Self { process }
     }
 
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("text");
-        line
+        self.process.line()
     }
 
     /// Returns the address in the first lines of output.
@@ -45,13 +41,6 @@ impl Example {
         let (address, _) = address.split_once(". Try").expect(&listening);
         assert!(self.line().contains(address) && self.line().contains(address));
         address.to_owned()
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

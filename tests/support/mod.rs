@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod algorithms;
+#[cfg(all(feature = "redis", feature = "test-util"))]
+pub(crate) mod both;
 #[cfg(feature = "redis")]
 pub(crate) mod calls;
 pub(crate) mod cases;
@@ -23,6 +25,7 @@ pub(crate) mod request;
 pub(crate) mod running;
 pub(crate) mod sentinel;
 pub(crate) mod served;
+pub(crate) mod several_processes;
 #[cfg(feature = "redis")]
 pub(crate) mod stored;
 #[cfg(all(feature = "redis", feature = "test-util"))]
@@ -35,15 +38,55 @@ pub(crate) mod watched;
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "redis")]
-use tollgate::RedisStore;
+use futures_util::future::{join, join_all};
+use proptest::strategy::Strategy;
+use proptest::test_runner::{TestCaseResult, TestRunner};
+use tokio::runtime::{Builder, Runtime};
 use tollgate::store::{Answers, Check, Store, StoreFuture};
 use tollgate::{Decision, RateLimiter};
+#[cfg(feature = "redis")]
+use tollgate::{Key, Quota, Quotas, RedisStore};
+
+/// A runtime with one thread.
+pub(crate) fn runtime() -> Runtime {
+    let mut runtime = Builder::new_current_thread();
+    runtime.enable_all().build().expect("a runtime")
+}
+
+/// Runs a future on a runtime of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    runtime().block_on(future)
+}
+
+/// Tests a law with random input, in this number of cases if [all](cases::cases) are asked for.
+pub(crate) fn holds_for_any<S: Strategy>(
+    all: u32,
+    input: &S,
+    law: impl Fn(S::Value) -> TestCaseResult,
+) {
+    TestRunner::new(cases::cases(all)).run(input, law).unwrap();
+}
 
 /// Asks a store to decide these checks together.
 pub(crate) fn ask(store: &impl Store, checks: &[Check<'_>]) -> StoreFuture {
     let mut answers = Answers::empty(checks.len());
     let asked = store.check(checks, &mut answers);
     asked.unwrap_or_else(|| StoreFuture::ready(Ok(answers)))
+}
+
+/// Sends checks to Redis in one call, while a look at another key is in flight. Each entry is decided together.
+#[cfg(feature = "redis")]
+pub(crate) async fn ask_in_one_call(
+    store: &RedisStore,
+    entries: &[Vec<Check<'_>>],
+) -> Vec<Answers> {
+    let (other, quotas) = (Key::from("other"), Quotas::from(Quota::per_hour(1)));
+    let look = ask(store, &[Check::new(&other, &other, &quotas, 0)]);
+    let sent: Vec<_> = entries.iter().map(|checks| ask(store, checks)).collect();
+    let (look, answers) = join(look, join_all(sent)).await;
+    assert!(look.expect("an answer").are_admitted());
+    let answers = answers.into_iter();
+    answers.map(|answers| answers.expect("an answer")).collect()
 }
 
 /// A store on a server, patient with a slow machine.
@@ -54,6 +97,11 @@ pub(crate) fn store_on(server: &redis_server::RedisServer) -> RedisStore {
         .deadline(Duration::from_secs(10))
         // Calls are counted: none is to be for anything else.
         .block_list_refresh(Duration::ZERO)
+}
+
+/// Waits until a condition holds, and returns the time taken.
+pub(crate) async fn until(holds: impl AsyncFn() -> bool) -> Duration {
+    several_processes::until("it holds", holds).await
 }
 
 /// Checks until one is decided, which must be soon.

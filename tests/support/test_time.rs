@@ -44,6 +44,8 @@ pub(crate) struct TestTime {
     connection: redis::Connection,
     pub(crate) memory: MemoryStore,
     pub(crate) redis: RedisStore,
+    /// The same store in Redis, but refusals are not remembered: it is always asked.
+    pub(crate) uncached: RedisStore,
 }
 
 impl TestTime {
@@ -55,13 +57,15 @@ impl TestTime {
     /// The same, with the URL of its store.
     pub(crate) fn at(server: &RedisServer, url: &str) -> Self {
         let (clock, local) = (TestClock::new(), TestClock::new());
-        let redis = RedisStore::open(url).expect("a URL");
+        let redis = RedisStore::open(url)
+            .expect("a URL")
+            .with_clock_source(CLOCK, local.clone())
+            // A slow machine is not what is tested.
+            .deadline(Duration::from_secs(10));
         let mut time = Self {
             memory: MemoryStore::with_clock(clock.clone()),
-            redis: redis
-                .with_clock_source(CLOCK, local.clone())
-                // A slow machine is not what is tested.
-                .deadline(Duration::from_secs(10)),
+            uncached: redis.fork().refusal_cache(Duration::ZERO),
+            redis,
             connection: server.connect(),
             clock,
             local,

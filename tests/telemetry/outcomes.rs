@@ -21,7 +21,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use crate::support::calls::ok;
 use crate::support::cluster::Cluster;
 use crate::support::redis_server::{RedisServer, signal};
-use crate::support::{log, store_on};
+use crate::support::{log, runtime, store_on};
 
 /// A key that must not appear in metrics or events.
 pub(crate) const WHO: &str = "ada-lovelace";
@@ -631,8 +631,7 @@ fn units_of_a_runtime_that_shuts_down_are_lost() {
     let server = RedisServer::start();
     let (prometheus, _guard) = scrape();
     let limiter = leased(&server);
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build().unwrap();
+    let runtime = runtime();
     drop(runtime.block_on(until_leased(&limiter)));
     drop(runtime);
     let (held, [granted, used, returned, lost]) = lease_units(&prometheus);

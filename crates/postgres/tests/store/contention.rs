@@ -8,19 +8,16 @@ use tollgate::store::{Answers, Check, Refund, Store, StoreFuture, StoreId, Store
 use tollgate::{Algorithm, Quota, RateLimiter};
 use tollgate_postgres::PostgresStore;
 
+use crate::algorithms::promised;
 use crate::server::Server;
-use adversary::{Traffic, Wait, is_kept};
+use crate::several_processes::keep_every_level;
+use adversary::{Traffic, is_kept};
+use runtime::Runtime;
 
 #[path = "../../../../tests/checks/contention/adversary.rs"]
 mod adversary;
-
-fn promised(algorithm: Algorithm, limit: u32) -> u64 {
-    match algorithm {
-        Algorithm::FixedWindow => 2 * u64::from(limit),
-        Algorithm::Gcra | Algorithm::SlidingCounter => 2 * u64::from(limit) - 1,
-        _ => u64::from(limit),
-    }
-}
+#[path = "../../../../tests/checks/contention/runtime.rs"]
+mod runtime;
 
 /// Four stores on one table. Each clone is the next of them.
 struct Four {
@@ -72,22 +69,6 @@ impl Store for Four {
 
     fn parts(&self) -> StoreParts {
         self.own().parts()
-    }
-}
-
-/// The runtime of a thread, in which it waits for what the tasks of the stores send it.
-struct Runtime(tokio::runtime::Runtime);
-
-impl Runtime {
-    fn new(_: usize) -> Self {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        Self(runtime.enable_all().build().unwrap())
-    }
-}
-
-impl Wait for Runtime {
-    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        self.0.block_on(future)
     }
 }
 
@@ -150,46 +131,7 @@ async fn of_twenty_checks_of_the_last_unit_one_is_admitted() {
 /// The keys of a check are named in any order, and the rows of a batch too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checks_of_several_keys_neither_deadlock_nor_charge_a_part() {
-    const LIMIT: u32 = 150;
     let server = Server::shared();
-    let stores = Four::new(&server, "several_keys").await;
-    let tasks = (0..16_usize).map(|task| {
-        let stores = stores.clone();
-        tokio::spawn(async move {
-            let store = stores.own().clone();
-            let limiter = |name| RateLimiter::new(store.clone(), Quota::per_day(LIMIT)).name(name);
-            let (users, tenants) = (limiter("users"), limiter("tenants"));
-            let mut admitted = [0; 4];
-            for step in 0..60 {
-                let (user, tenant) = ((task + step) % 3, (task * 7 + step) % 4);
-                let (on_user, on_tenant) =
-                    (users.on(format!("{user}")), tenants.on(format!("{tenant}")));
-                let levels = if step % 2 == 0 {
-                    [on_user, on_tenant]
-                } else {
-                    [on_tenant, on_user]
-                };
-                let decision = RateLimiter::check_all(levels).await.unwrap();
-                admitted[tenant] += u32::from(decision.is_allowed());
-            }
-            admitted
-        })
-    });
-    let mut admitted = [0; 4];
-    for task in tasks.collect::<Vec<_>>() {
-        for (sum, of_task) in admitted.iter_mut().zip(task.await.unwrap()) {
-            *sum += of_task;
-        }
-    }
-    let limiter = |name| RateLimiter::new(stores.own().clone(), Quota::per_day(LIMIT)).name(name);
-    let mut used = [0, 0];
-    for (index, name) in ["users", "tenants"].into_iter().enumerate() {
-        for key in 0..4 {
-            used[index] += limiter(name).peek(format!("{key}")).await.unwrap().used();
-        }
-    }
-    let sum = admitted.iter().sum::<u32>();
-    assert_eq!(used, [sum; 2]);
-    // The three users were the scarce ones.
-    assert_eq!(sum, 3 * LIMIT);
+    let stores = Four::new(&server, "several_keys").await.stores;
+    keep_every_level([0, 1, 2].map(|store| stores[store].clone())).await;
 }

@@ -4,29 +4,17 @@ use std::time::Duration;
 
 use sqlx::{Connection, Executor, raw_sql};
 use tollgate::store::{Credit, Store};
-use tollgate::{
-    Acquired, BlockReason, BlockRule, ErrorKind, Key, Quota, Quotas, RateLimiter, Source,
-};
+use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter, Source};
 use tollgate_postgres::PostgresStore;
 
 use crate::server::{Server, write_clock};
+use crate::several_processes::{
+    block_together, lease_no_more_than_the_limit, returns_units, share_slots,
+};
 
 #[tokio::test]
 async fn a_limiter_refunds_settles_credits_and_resets() {
-    let store = Server::shared().store("settles").await;
-    let limiter = RateLimiter::new(store, Quota::per_hour(10));
-    let mut decision = limiter.check_n("ada", 8).await.unwrap();
-    limiter.refund(&mut decision, 3).await.unwrap();
-    assert_eq!(limiter.peek("ada").await.unwrap().used(), 5);
-    limiter.settle(decision, 1).await.unwrap();
-    assert_eq!(limiter.peek("ada").await.unwrap().used(), 1);
-    let decision = limiter.check_n("ada", 2).await.unwrap();
-    limiter.settle(decision, 6).await.unwrap();
-    assert_eq!(limiter.peek("ada").await.unwrap().used(), 7);
-    limiter.admin().credit("ada", 5).await.unwrap();
-    assert_eq!(limiter.peek("ada").await.unwrap().used(), 2);
-    limiter.reset("ada").await.unwrap();
-    assert_eq!(limiter.peek("ada").await.unwrap().used(), 0);
+    returns_units(Server::shared().store("settles").await).await;
 }
 
 #[tokio::test]
@@ -60,50 +48,7 @@ async fn refused_checks_and_looks_write_nothing() {
 async fn another_process_sees_blocks_within_a_second_and_its_own_at_once() {
     let server = Server::shared();
     let stores = [server.store("blocked").await, server.store("blocked").await];
-    let limiters = stores.map(|store| {
-        RateLimiter::new(store, Quota::per_hour(1)).block_after(BlockRule::refusals(4))
-    });
-    limiters[0]
-        .admin()
-        .block("eve", Duration::from_secs(60))
-        .await
-        .unwrap();
-    assert_eq!(
-        limiters[0].check("eve").await.unwrap().source(),
-        Source::Block
-    );
-    let mut seen = Source::Other;
-    for _ in 0..150 {
-        seen = limiters[1].check("eve").await.unwrap().source();
-        if seen == Source::Block {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(seen, Source::Block);
-    limiters[1].admin().unblock("eve").await.unwrap();
-    assert_eq!(
-        limiters[0].admin().peek("eve").await.unwrap().block_reason,
-        None
-    );
-    // Two processes that refuse a key too often together.
-    assert!(limiters[0].check("ada").await.unwrap().is_allowed());
-    for limiter in [&limiters, &limiters].into_iter().flatten() {
-        assert!(!limiter.check("ada").await.unwrap().is_allowed());
-    }
-    // Refusals that a process remembers are counted once a second.
-    let by_refusals = Some(BlockReason::Refusals { blocks: 1 });
-    for limiter in &limiters {
-        let mut reason = None;
-        for _ in 0..200 {
-            reason = limiter.admin().peek("ada").await.unwrap().block_reason;
-            if reason == by_refusals {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        assert_eq!(reason, by_refusals);
-    }
+    block_together(stores).await;
 }
 
 #[tokio::test]
@@ -112,12 +57,7 @@ async fn the_list_of_blocked_keys_has_room_for_operators() {
     let store = server.store("full").await;
     let fill = "INSERT INTO full_.tollgate_blocks SELECT 'a', g::text, 9e15 FROM generate_series(1, 1000) g";
     let fill = fill.replace("full_", "\"full\"");
-    server
-        .connect()
-        .await
-        .execute(raw_sql(&fill))
-        .await
-        .unwrap();
+    server.run(&fill).await;
     let key = Key::from("x");
     let block = |limiter| tollgate::store::Block::new(limiter, &key, Duration::from_secs(9));
     let [full, other] = [Key::from("a"), Key::from("b")];
@@ -127,12 +67,7 @@ async fn the_list_of_blocked_keys_has_room_for_operators() {
     assert!(!store.block(block(&other).automatic()).await.unwrap());
     assert!(store.block(block(&full)).await.unwrap());
     let fill = fill.replace("'a'", "'c'").replace("1000", "9100");
-    server
-        .connect()
-        .await
-        .execute(raw_sql(&fill))
-        .await
-        .unwrap();
+    server.run(&fill).await;
     let error = store.block(block(&Key::from("d"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
 }
@@ -140,56 +75,18 @@ async fn the_list_of_blocked_keys_has_room_for_operators() {
 #[tokio::test]
 async fn stores_share_slots_in_flight() {
     let server = Server::shared();
-    let stores = [server.store("slots").await, server.store("slots").await];
-    let [one, other] =
-        stores.map(|store| RateLimiter::new(store, [Quota::in_flight(2), Quota::per_hour(9)]));
-    let permits = [
-        one.acquire("ada").await.unwrap(),
-        other.acquire("ada").await.unwrap(),
-    ];
-    for limiter in [&one, &other] {
-        let refused = limiter.try_acquire("ada").await.unwrap();
-        assert!(matches!(refused, Acquired::Refused(_)));
-    }
-    for (permit, left) in permits.into_iter().zip([1, 0]) {
-        permit.release().await.unwrap();
-        let decision = one.peek("ada").await.unwrap();
-        let used: Vec<_> = decision.quotas().map(|quota| quota.used()).collect();
-        assert_eq!(used, [left, 2]);
-    }
-    assert!(other.acquire("ada").await.is_ok());
+    share_slots([server.store("slots").await, server.store("slots").await]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_answer_from_memory_and_exceed_no_limit() {
     let server = Server::shared();
-    let stores = [server.store("leases").await, server.store("leases").await];
-    let limiters = stores.map(|store| {
-        RateLimiter::new(store, Quota::per_day(3_000)).lease(Duration::from_millis(200))
-    });
-    let mut tasks = Vec::new();
-    for task in 0..8 {
-        let limiter = limiters[task % 2].clone();
-        tasks.push(tokio::spawn(async move {
-            let (mut admitted, mut from_memory) = (0, 0);
-            for _ in 0..1_000 {
-                let decision = limiter.check("ada").await.unwrap();
-                admitted += u32::from(decision.is_allowed());
-                from_memory +=
-                    u32::from(decision.is_allowed() && decision.source() == Source::Lease);
-            }
-            (admitted, from_memory)
-        }));
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(server.store("leases").await);
     }
-    let (mut admitted, mut from_memory) = (0, 0);
-    for task in tasks {
-        let (of_task, leased) = task.await.unwrap();
-        admitted += of_task;
-        from_memory += leased;
-    }
-    println!("{admitted} admitted, {from_memory} of them from memory");
-    assert!(admitted <= 3_000 && admitted > 2_000, "{admitted}");
-    assert!(from_memory > 500, "{from_memory}");
+    let stores = stores.try_into().expect("three stores");
+    lease_no_more_than_the_limit::<PostgresStore>(stores).await;
 }
 
 #[tokio::test]
@@ -223,12 +120,7 @@ async fn foreign_bytes_fail_their_own_key_only_and_stay() {
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(9)).name("search");
     assert!(limiter.check("ada").await.unwrap().is_allowed());
     let foreign = "UPDATE \"foreign\".tollgate_counts SET value = 'counters of another program'";
-    server
-        .connect()
-        .await
-        .execute(raw_sql(foreign))
-        .await
-        .unwrap();
+    server.run(foreign).await;
     // More than open a circuit breaker.
     for _ in 0..20 {
         let (foreign, own) = tokio::join!(limiter.check("ada"), limiter.check("bob"));
@@ -289,12 +181,7 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
     server.store("rights").await;
     let grants = "CREATE ROLE service LOGIN; GRANT USAGE ON SCHEMA rights TO service; GRANT SELECT, INSERT, UPDATE, \
                   DELETE ON ALL TABLES IN SCHEMA rights TO service";
-    server
-        .connect()
-        .await
-        .execute(raw_sql(grants))
-        .await
-        .unwrap();
+    server.run(grants).await;
     let url = server.url_of("service");
     let store = PostgresStore::open(&url)
         .unwrap()
@@ -312,12 +199,7 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
     limiter.reset("ada").await.unwrap();
     assert!(store.migrate().await.is_err());
     let revoke = "REVOKE DELETE, UPDATE ON rights.tollgate_counts FROM service";
-    server
-        .connect()
-        .await
-        .execute(raw_sql(revoke))
-        .await
-        .unwrap();
+    server.run(revoke).await;
     let error = limiter.check("bob").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     assert!(error.to_string().contains("grant"), "{error}");
@@ -345,12 +227,7 @@ async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
     );
     let settings = "CREATE ROLE serial LOGIN SUPERUSER; ALTER ROLE serial SET default_transaction_isolation TO \
                     'repeatable read'";
-    server
-        .connect()
-        .await
-        .execute(raw_sql(settings))
-        .await
-        .unwrap();
+    server.run(settings).await;
     let url = server.url_of("serial");
     let report = PostgresStore::open(&url)
         .unwrap()

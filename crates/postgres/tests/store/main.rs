@@ -1,11 +1,19 @@
 //! The store on a real server. `TOLLGATE_POSTGRES_BIN` is the directory of another version of
 //! Postgres, `TOLLGATE_PGBOUNCER` a program to put in front of it.
 
+#[path = "../../../../tests/support/algorithms.rs"]
+mod algorithms;
 mod conformance;
 mod contention;
 mod limiter;
 mod parity;
+#[path = "../../../../tests/support/process.rs"]
+mod process;
 mod processes;
+#[path = "../../../../tests/support/running.rs"]
+mod running;
 mod server;
+#[path = "../../../../tests/support/several_processes.rs"]
+mod several_processes;
 #[path = "../../../../tests/support/spans.rs"]
 mod spans;

@@ -1,7 +1,7 @@
 //! Processes that share one limit, and are killed, and a server that is.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use tollgate::{Quota, RateLimiter};
 use tollgate_postgres::PostgresStore;
 
+use crate::process::{Process, argument, child};
 use crate::server::Server;
 
 const LIMIT: u32 = 6_000;
 
 /// The checks of a process that are under way at the same time, and so the most that a kill makes it forget.
 const TASKS: u32 = 8;
-
-/// The URL of the server, for a process that this test starts.
-const URL: &str = "TOLLGATE_POSTGRES_WORKER";
 
 fn limiter(url: &str) -> RateLimiter {
     let store = PostgresStore::open(url).unwrap().schema("processes");
@@ -28,7 +26,7 @@ fn limiter(url: &str) -> RateLimiter {
 /// Not a test of its own: a process of the tests below. Writes a line for each admitted check, until the limit is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn worker() {
-    let Ok(url) = std::env::var(URL) else {
+    let Some(url) = argument() else {
         return;
     };
     let limiter = limiter(&url);
@@ -54,44 +52,27 @@ async fn worker() {
 
 /// A process that counts what its lines say, also after it was killed.
 struct Worker {
-    process: Child,
-    reader: Option<thread::JoinHandle<()>>,
+    process: Process,
+    reader: thread::JoinHandle<()>,
 }
 
 impl Worker {
     fn start(url: &str, admitted: &Arc<AtomicU32>) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "processes::worker", "--nocapture"]);
-        command
-            .env(URL, url)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut process = command.spawn().unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut command = child("processes::worker", url);
+        let mut process = Process::with_pipes(command.stderr(Stdio::null()));
+        let lines = process.take_lines();
         let admitted = Arc::clone(admitted);
         let reader = thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
+            for line in lines {
                 admitted.fetch_add(u32::from(line == "admitted"), Ordering::SeqCst);
             }
         });
-        let reader = Some(reader);
         Self { process, reader }
     }
 
-    fn has_ended(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_some()
-    }
-
     fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.end();
-    }
-
-    fn end(&mut self) {
-        let _ = self.process.wait();
-        if let Some(reader) = self.reader.take() {
-            reader.join().unwrap();
-        }
+        self.process.kill();
+        self.reader.join().unwrap();
     }
 }
 
@@ -100,7 +81,7 @@ fn run(url: &str, mut fault: impl FnMut(&mut Vec<Worker>, u32) -> bool) -> (u32,
     let admitted = Arc::default();
     let mut workers: Vec<_> = (0..4).map(|_| Worker::start(url, &admitted)).collect();
     let (mut faults, patience) = (0, Instant::now() + Duration::from_secs(60));
-    while !workers.iter_mut().all(Worker::has_ended) {
+    while workers.iter_mut().any(|worker| worker.process.is_running()) {
         assert!(
             Instant::now() < patience,
             "the limit is not used: {admitted:?}"
@@ -111,7 +92,7 @@ fn run(url: &str, mut fault: impl FnMut(&mut Vec<Worker>, u32) -> bool) -> (u32,
             workers.push(Worker::start(url, &admitted));
         }
     }
-    workers.iter_mut().for_each(Worker::end);
+    workers.into_iter().for_each(Worker::kill);
     (admitted.load(Ordering::SeqCst), faults)
 }
 

@@ -153,6 +153,12 @@ impl Server {
         store
     }
 
+    /// Runs statements.
+    pub(crate) async fn run(&self, sql: &str) {
+        let done = self.connect().await.execute(raw_sql(sql)).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
     /// Returns the number in the only field of the only row.
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         let row = self.connect().await.fetch_one(raw_sql(sql)).await;
@@ -174,11 +180,7 @@ impl Server {
              pg_read_file('{}')::bigint $$",
             path.display()
         );
-        self.connect()
-            .await
-            .execute(raw_sql(&sql))
-            .await
-            .expect("a function");
+        self.run(&sql).await;
         path
     }
 }
