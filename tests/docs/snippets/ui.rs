@@ -38,7 +38,7 @@ fn libraries() -> BTreeMap<String, PathBuf> {
 }
 
 fn compile(file: &PathBuf, libraries: &BTreeMap<String, PathBuf>) -> Output {
-    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or("rustc".into()));
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.current_dir(root()).arg(file);
     rustc.args(["--edition=2024", "--emit=metadata", "-o", "/dev/null"]);
     for name in ["axum", "http", "tollgate", "tower", "uuid"] {
