@@ -71,6 +71,7 @@ fn a_busy_key_asks_once_and_for_what_it_used() {
     let (clock, table) = table();
     let lease_key = ada();
     let first = ask(&table, lease_key, &clock);
+    assert_eq!(MIN_CHECKS, 16);
     assert_eq!(u64::from(first.units), certain_part(MIN_CHECKS));
     for _ in 0..100 {
         assert_eq!(take(&table, lease_key, 1).0.ask, None);
