@@ -8,9 +8,7 @@ use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter, Source};
 use tollgate_postgres::PostgresStore;
 
 use crate::server::{Server, write_clock};
-use crate::several_processes::{
-    block_together, lease_no_more_than_the_limit, returns_units, share_slots,
-};
+use crate::several_processes::{block_together, returns_units, share_slots};
 
 #[tokio::test]
 async fn a_limiter_refunds_settles_credits_and_resets() {
@@ -81,12 +79,33 @@ async fn stores_share_slots_in_flight() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_answer_from_memory_and_exceed_no_limit() {
     let server = Server::shared();
-    let mut stores = Vec::new();
-    for _ in 0..3 {
-        stores.push(server.store("leases").await);
+    let stores = [server.store("leases").await, server.store("leases").await];
+    let limiters = stores.map(|store| {
+        RateLimiter::new(store, Quota::per_day(3_000)).lease(Duration::from_millis(200))
+    });
+    let mut tasks = Vec::new();
+    for task in 0..8 {
+        let limiter = limiters[task % 2].clone();
+        tasks.push(tokio::spawn(async move {
+            let (mut admitted, mut from_memory) = (0, 0);
+            for _ in 0..1_000 {
+                let decision = limiter.check("ada").await.unwrap();
+                admitted += u32::from(decision.is_allowed());
+                from_memory +=
+                    u32::from(decision.is_allowed() && decision.source() == Source::Lease);
+            }
+            (admitted, from_memory)
+        }));
     }
-    let stores = stores.try_into().expect("three stores");
-    lease_no_more_than_the_limit::<PostgresStore>(stores).await;
+    let (mut admitted, mut from_memory) = (0, 0);
+    for task in tasks {
+        let (of_task, leased) = task.await.unwrap();
+        admitted += of_task;
+        from_memory += leased;
+    }
+    println!("{admitted} admitted, {from_memory} of them from memory");
+    assert!(admitted <= 3_000 && admitted > 2_000, "{admitted}");
+    assert!(from_memory > 500, "{from_memory}");
 }
 
 #[tokio::test]
