@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tollgate::{Quota, RedisStore, Rejection, RejectionReason};
 
 use crate::drive::{Answer, Drive, ask, by_path};
-use crate::suite::{beside_others, closed, panics, report, short_or_long};
+use crate::suite::{PATIENCE, beside_others, closed, panics, report, short_or_long, until};
 use crate::support::log;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
@@ -85,6 +85,7 @@ fn a_truncated_reply_is_an_error_of_one_call_and_no_panic() {
             bytes: 7,
         });
         drive.goes_on_for(span / 2).await;
+        until(PATIENCE, "replies are truncated", async || proxy.cuts() > 2).await;
         let whole = drive.now();
         proxy.set(Wire::Whole);
         drive.goes_on_for(span / 2 + Duration::from_secs(1)).await;

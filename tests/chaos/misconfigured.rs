@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::{ErrorKind, FailurePolicy, Quota, RedisStore, Rejection, RejectionReason, Source};
+use tollgate::{ErrorKind, FailurePolicy, Quota, Rejection, RejectionReason, Source};
 
 use crate::down::said;
 use crate::drive::{By, Drive, ask, by_path};
-use crate::suite::{beside_others, report, short_or_long, until};
+use crate::suite::{beside_others, patient, report, short_or_long, until};
 use crate::support::log;
 use crate::support::node::Node;
 
@@ -33,8 +33,8 @@ impl Mistake<'_> {
             mends,
         } = self;
         let _ = log::kept();
-        let store = RedisStore::open(url).expect("a URL");
-        let layer = by_path(store, QUOTA);
+        // The fault is not one of time.
+        let layer = by_path(patient(url), QUOTA);
         let drive = Drive::start(&layer, |_| "/ada".to_owned());
         drive
             .goes_on_for(Duration::from_millis(short_or_long(500, 5_000)))

@@ -75,6 +75,9 @@ pub(crate) fn report(line: u32, fault: &str, figure: &str, bound: &str) {
     written.expect("the table can be written");
 }
 
+/// How long a slow machine may take for a step.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Waits until something holds, which it must within a time.
 pub(crate) async fn until(within: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let all = async {

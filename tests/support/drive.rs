@@ -279,8 +279,8 @@ impl Answers {
     }
 }
 
-/// After this many answers of Redis in a row, it counts as recovered.
-const STEADY: usize = 100;
+/// After this many answers of Redis in a row, it counts as recovered. What it does later is a relapse.
+const STEADY: usize = 30;
 
 /// How Redis came to decide again.
 #[derive(Clone, Copy, Debug)]
@@ -298,7 +298,8 @@ const CALM: Duration = Duration::from_millis(20);
 
 impl Recovery {
     pub(crate) fn assert_within(self, bound: Duration) {
-        assert!(self.after <= bound, "{self:?}");
+        // A probe, a connection, its first call and a check are each as late as the machine is.
+        assert!(self.after <= bound + 4 * self.noise, "{self:?}");
         assert!(self.relapses == 0 || self.noise > CALM, "{self:?}");
     }
 }

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::hammer::{Load, PATIENCE, Told};
+use super::hammer::{Load, Told};
 use super::notes::Notes;
-use crate::suite::{child, patient, until};
+use crate::suite::{PATIENCE, child, patient, until};
 use crate::support::process::Process;
 
 /// Processes that run, and the notes of all that ever ran.

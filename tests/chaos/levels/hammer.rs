@@ -14,7 +14,7 @@ use tollgate::{Decision, Error, RedisStore, Source};
 use super::notes::Note;
 use super::tree::{Limiters, Tree};
 use crate::cancelled::Dice;
-use crate::suite::{run, until};
+use crate::suite::{PATIENCE, run, until};
 
 /// The load of each process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -66,9 +66,6 @@ pub(super) struct Told {
 }
 
 pub(super) const TASKS: u32 = 16;
-
-/// How long a slow machine may take for a step.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long the return of units may take at the end of their lease.
 pub(super) const RETURN: Duration = Duration::from_millis(100);

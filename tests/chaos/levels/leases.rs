@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate::{Algorithm, Quota, RateLimiter};
 
 use super::crowd::Crowd;
-use super::hammer::{Load, PATIENCE, Pace, hammer, unix_time};
+use super::hammer::{Load, Pace, hammer, unix_time};
 use super::notes::Notes;
 use super::tree::{Level, Tree};
 use crate::clock::skewed_server;
-use crate::suite::{alone, patient, report, short_or_long, told, until};
+use crate::suite::{PATIENCE, alone, patient, report, short_or_long, told, until};
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;

@@ -7,7 +7,7 @@ use tollgate::Quota;
 use super::crowd::Crowd;
 use super::hammer::{Load, Pace, TASKS, hammer};
 use super::tree::{Level, Tree, algorithm, lasting};
-use crate::suite::{beside_others, report, told};
+use crate::suite::{PATIENCE, beside_others, report, told};
 use crate::support::node::Node;
 
 const NAMES: [&str; 4] = ["user", "team", "tenant", "service"];
@@ -129,7 +129,8 @@ fn processes_are_admitted_exactly_the_limit_of_the_level_that_is_the_bottleneck(
             max_cost: 1,
             cancelled: 0,
             pace: Pace::default(),
-            deadline: None,
+            // A check whose answer is not waited for may not be charged either, and would end the load too early.
+            deadline: Some(PATIENCE),
         };
         let test = "levels::processes::processes_are_admitted_exactly_the_limit_of_the_level_that_is_the_bottleneck";
         let crowd = Crowd::start(test, load.clone(), PROCESSES);
