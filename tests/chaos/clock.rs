@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::{Algorithm, Quota, RedisStore};
 
 use crate::drive::{Answer, Answers, Drive, RATE, by_path};
-use crate::suite::{beside_others, closed, report, short_or_long};
+use crate::suite::{alone, closed, report, short_or_long};
 use crate::support::redis_server::RedisServer;
 
 const SKEW: &str = include_str!("skew.c");
@@ -177,7 +177,7 @@ fn most_in(span: Duration, answers: &Answers) -> usize {
 
 #[test]
 fn a_stepped_clock_locks_no_key_for_more_than_two_windows_and_gives_at_most_one_quota() {
-    beside_others(async {
+    alone(async {
         let directory = tempfile::tempdir().expect("a directory");
         let (server, skew) = skewed_server(directory.path());
         let remembering = RedisStore::open(&server.url()).expect("a URL");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tollgate::{FailurePolicy, Quota, RateLimitLayer, RateLimiter, RedisStore};
 
 use crate::drive::{Answer, Answers, Drive, by_path, key_of};
-use crate::suite::{beside_others, patient, report, short_or_long};
+use crate::suite::{alone, patient, report, short_or_long};
 use crate::support::cluster::{Cluster, Move};
 use crate::support::node::Node;
 
@@ -83,7 +83,7 @@ impl Stalls {
 
 #[test]
 fn a_lost_master_concerns_its_own_keys_only() {
-    beside_others(async {
+    alone(async {
         let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
         let layer = closed(&cluster);
         let lost = 0;
@@ -141,7 +141,7 @@ const HALF_MOVED: Duration = Duration::from_millis(100);
 
 #[test]
 fn slots_that_move_under_load_cost_no_answer_and_no_count() {
-    beside_others(async {
+    alone(async {
         let cluster = Cluster::start();
         let layer = closed(&cluster);
         let stalls = Stalls::watch(&cluster.nodes[..3]);
