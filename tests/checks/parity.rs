@@ -876,7 +876,7 @@ fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> 
     let server = RedisServer::start();
     let most = Cell::new(0);
     let acts = prop::collection::vec(long_act(costs, plans[0][0].window()), 500..900);
-    holds_for_any(12, &acts, |acts| {
+    holds_for_any(48, &acts, |acts| {
         let mut pair = Pair::new(&server, plans.to_vec());
         // A refusal that Redis does not see removes nothing there.
         let limits = plans
