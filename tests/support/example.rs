@@ -54,9 +54,14 @@ pub(crate) fn built(name: &str) -> PathBuf {
     BUILD.call_once(|| {
         let mut build = Command::new(env!("CARGO"));
         build.current_dir(files::root());
-        // The packages whose features `cargo test` unites, so that nothing is built again, and the doctor.
+        // The packages whose features `cargo test` or `tests/run peers` unites, so that nothing is built again, and the
+        // doctor, which asks for no others.
         build.args(["build", "--quiet", "--all-features", "--workspace"]);
         build.args(["--exclude", "own_store", "--exclude", "tollgate-postgres"]);
+        if env!("CARGO_PKG_NAME") == "tollgate" {
+            build.args(["--exclude", "tollgate-test-peers"]);
+            build.args(["--exclude", "tollgate-torture"]);
+        }
         build.arg("--examples");
         build.args(["--bin", "tollgate-doctor"]);
         if profile.ends_with("release") {
