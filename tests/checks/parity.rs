@@ -423,8 +423,8 @@ fn same_decisions_of_plans(
         taken.get(),
         denied_locally.get()
     );
-    assert!(taken.get() >= 2_000);
-    assert!(denied_locally.get() >= 20);
+    assert!(taken.get() >= 1_500);
+    assert!(denied_locally.get() >= 8);
 }
 
 /// Memory and Redis give the same decisions, and waiting is exact.

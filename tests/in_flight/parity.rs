@@ -416,7 +416,7 @@ fn memory_and_redis_answer_holders_alike() {
         superseded,
     } = total.into_inner();
     let seen = [admitted, refused, partly, missing, superseded];
-    assert!(seen.iter().all(|times| *times > 10), "{seen:?}");
+    assert!(seen.iter().all(|times| *times > 3), "{seen:?}");
 }
 
 /// A step that takes a slot for this lease.
