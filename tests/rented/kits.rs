@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tollgate::store::Conformance;
 use tollgate::{Algorithm, Quota, RateLimiter, RedisStore, Source};
 
@@ -92,6 +93,19 @@ fn keeps_its_promise_under_threads(offer: &Offer) {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+/// The processes of one offer keep a core busy, so that more of them at a time would only take longer.
+static PLACES: Semaphore = Semaphore::const_new(2);
+
+/// Waits until few other tests run.
+fn place() -> SemaphorePermit<'static> {
+    loop {
+        if let Ok(place) = PLACES.try_acquire() {
+            return place;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 macro_rules! on_each_offer {
     ($($offer:ident)*) => {
         $(
@@ -100,34 +114,40 @@ macro_rules! on_each_offer {
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn the_kit_for_stores_passes() {
+                    let _place = place();
                     conforms(&Offer::$offer()).await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn each_key_is_counted_exactly() {
+                    let _place = place();
                     let offer = Offer::$offer();
                     count_each_key_exactly(processes(&offer).await).await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn the_first_checks_of_a_process_are_decided_and_charged_once() {
+                    let _place = place();
                     decides_the_first_checks(&Offer::$offer()).await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn every_level_is_charged_or_none() {
+                    let _place = place();
                     let offer = Offer::$offer();
                     keep_every_level(processes(&offer).await).await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn leases_exceed_no_limit_and_return() {
+                    let _place = place();
                     let offer = Offer::$offer();
                     lease_no_more_than_the_limit(processes(&offer).await).await;
                 }
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn a_block_is_seen_and_lifted_by_another_process() {
+                    let _place = place();
                     let offer = Offer::$offer();
                     let stores = processes(&offer).await;
                     let refresh = Duration::from_millis(50);
@@ -136,12 +156,14 @@ macro_rules! on_each_offer {
 
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn processes_hold_no_more_slots_than_the_limit() {
+                    let _place = place();
                     let offer = Offer::$offer();
                     hold_no_more_slots_than_the_limit(processes::<3>(&offer).await).await;
                 }
 
                 #[test]
                 fn no_span_has_more_than_the_promise_under_threads() {
+                    let _place = place();
                     keeps_its_promise_under_threads(&Offer::$offer());
                 }
             }
