@@ -22,7 +22,6 @@ mod texts;
 #[path = "../../examples/boundary/traffic.rs"]
 mod traffic;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use check::{Problem, broken_links, problems};
@@ -198,31 +197,6 @@ fn the_changelog_has_this_version() {
     let released = changelog.contains(&format!("\n## [{version}] - 20"));
     let planned = changelog.contains(&format!("\n{version} will be"));
     assert!(released || planned, "{version}");
-}
-
-#[test]
-fn the_servers_in_the_readme_are_those_that_passed() {
-    // "trixie/redis      Redis 8.0.2    passed (113 tests, 77 s)"
-    let results = read("tests/compat/RESULTS.md");
-    let passed = results.lines().filter(|line| line.contains(" passed ("));
-    let passed: BTreeSet<Vec<&str>> = passed
-        .map(|line| line.split_whitespace().skip(1).take(2).collect())
-        .collect();
-
-    // "Redis 7.4.1 and 8.0.2, Valkey 8.1.1."
-    let readme = read("README.md");
-    let (_, listed) = readme.split_once("seen to pass:").expect("a list");
-    let (listed, _) = listed.split_once(".\n").expect("its end");
-    let mut named = BTreeSet::new();
-    let mut server = "";
-    for word in listed.split([' ', ',', '\n']) {
-        match word {
-            "Redis" | "Valkey" => server = word,
-            version if version.contains('.') => _ = named.insert(vec![server, version]),
-            _ => {}
-        }
-    }
-    assert_eq!(named, passed);
 }
 
 #[test]
