@@ -44,6 +44,20 @@ impl Example {
     }
 }
 
+/// Returns cargo as it runs outside of a test.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(files::root());
+    // Build scripts of dependencies watch these variables of the test's package. With them, cargo would rebuild ring and
+    // everything that depends on it.
+    for (name, _) in std::env::vars() {
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
 /// Builds the examples and the doctor, and returns the program of one. `cargo test` builds the examples, but not if only
 /// some tests are selected.
 pub(crate) fn built(name: &str) -> PathBuf {
@@ -52,8 +66,7 @@ pub(crate) fn built(name: &str) -> PathBuf {
     // The directory of examples is in the directory of the profile, like that of the tests.
     let profile = tests.ancestors().nth(2).expect("a build directory");
     BUILD.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.current_dir(files::root());
+        let mut build = cargo();
         // The packages whose features `cargo test` or `tests/run peers` unites, so that nothing is built again, and the
         // doctor, which asks for no others.
         build.args(["build", "--quiet", "--all-features", "--workspace"]);
@@ -66,13 +79,6 @@ pub(crate) fn built(name: &str) -> PathBuf {
         build.args(["--bin", "tollgate-doctor"]);
         if profile.ends_with("release") {
             build.arg("--release");
-        }
-        // Build scripts of dependencies watch these variables of the test's package. With them, cargo would
-        // rebuild ring and everything that depends on it.
-        for (name, _) in std::env::vars() {
-            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-                build.env_remove(name);
-            }
         }
         assert!(build.status().expect("cargo runs").success());
     });

@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::project::files;
 use crate::root;
+use crate::support::example::cargo;
 
 /// Returns the libraries that this program is linked with, by name.
 fn libraries() -> BTreeMap<String, PathBuf> {
     let program = env::current_exe().expect("this program");
     // target/debug/deps/docs
     let target = program.ancestors().nth(3).expect("a directory");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root());
+    let mut cargo = cargo();
     // All of them are fresh.
     cargo.args(["test", "--all-features", "--test", "docs", "--no-run"]);
     cargo.args(["--quiet", "--message-format=json", "--target-dir"]);
