@@ -18,8 +18,10 @@ const LIMIT: u32 = 6_000;
 /// The checks of a process that are under way at the same time, and so the most that a kill makes it forget.
 const TASKS: u32 = 8;
 
+/// Patient with a slow machine: a check whose deadline passes may be charged, and is not told.
 fn limiter(url: &str) -> RateLimiter {
     let store = PostgresStore::open(url).unwrap().schema("processes");
+    let store = store.deadline(Duration::from_secs(20));
     RateLimiter::new(store, Quota::per_day(LIMIT)).name("shared")
 }
 
