@@ -28,6 +28,7 @@ mod interleavings;
 #[cfg(all(feature = "calendar", feature = "redis"))]
 mod parity;
 mod refunds;
+#[cfg(feature = "redis")]
 mod shares;
 #[cfg(feature = "redis")]
 mod soft;
