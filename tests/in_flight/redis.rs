@@ -10,7 +10,9 @@ use crate::support::costs;
 use crate::support::node::Node;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
-use crate::support::several_processes::{hold_no_more_slots_than_the_limit, share_slots};
+use crate::support::several_processes::{
+    SLOTS_OF_TENANT, hold_no_more_slots_than_the_limit, share_slots,
+};
 use crate::support::stored::name_of;
 use crate::support::{runtime, store_on};
 
@@ -109,7 +111,8 @@ async fn handles_forks_and_limiters_of_one_name_share_the_slots_and_leave_none()
         first.fork().deadline(patient),
         store().deadline(patient),
     ];
-    hold_no_more_slots_than_the_limit(stores.clone()).await;
+    let most = hold_no_more_slots_than_the_limit(stores.clone()).await;
+    assert_eq!(most, SLOTS_OF_TENANT);
     let limiters =
         stores.map(|store| RateLimiter::new(store, Quota::in_flight(LIMIT)).name("jobs"));
     // What one of them holds is full for all others.

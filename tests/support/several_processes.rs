@@ -250,11 +250,15 @@ pub(crate) async fn block_together<S: Store + Clone>(stores: [S; 2]) {
     assert_eq!(reason(&limiters[1], "ada").await, None);
 }
 
-/// Processes take slots of a user and of a tenant together, and never hold more than the limit. Some give up.
+/// The limit of the tenant in [`hold_no_more_slots_than_the_limit`].
+pub(crate) const SLOTS_OF_TENANT: u32 = 4;
+
+/// Processes take slots of a user and of a tenant together, and never hold more than the limit. Some give up. Returns the
+/// most slots that they held at the same time.
 pub(crate) async fn hold_no_more_slots_than_the_limit<S: Store + Clone>(
     stores: impl IntoIterator<Item = S>,
-) {
-    const LIMIT: u32 = 4;
+) -> u32 {
+    const LIMIT: u32 = SLOTS_OF_TENANT;
     let running = Running::default();
     let processes = stores.into_iter().map(|store| {
         let tenant = RateLimiter::new(store.clone(), Quota::in_flight(LIMIT)).name("tenant");
@@ -308,6 +312,7 @@ pub(crate) async fn hold_no_more_slots_than_the_limit<S: Store + Clone>(
     .await;
     let first = tenant.try_acquire("acme").await.unwrap();
     assert!(matches!(first, Acquired::Permit(_)));
+    most
 }
 
 /// Two processes share the slots and the rate of a key.
