@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::{Answers, Check, Holding, Store};
+use tollgate::store::{Holding, Store, Subject};
 use tollgate::{Acquired, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::semaphore::Semaphore;
@@ -273,12 +273,10 @@ async fn state(store: &RedisStore, key: &Key, other: u8) {
     let holding = Holding::new([other; 16], 1, 0, 1, Duration::from_secs(600));
     let quotas = Quotas::from([Quota::in_flight(LIMIT)]);
     let name = Key::from(NAME);
-    let check = Check::new(&name, key, &quotas, 0).with_holding(&holding);
-    let future = store.check(&[check], &mut Answers::default());
-    let answers = future
-        .expect("Redis is asked")
-        .await
-        .expect("Redis answers");
+    let check = Subject::new(&name, key, &quotas)
+        .check(0)
+        .with_holding(&holding);
+    let answers = store.check(&[check]).await.expect("Redis answers");
     assert!(answers.are_admitted(), "a slot was refused");
 }
 

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate::store::{
-    Answers, Block, Check, Credit, Refund, Reset, StoreFuture, StoreId, StoreParts,
-};
+use tollgate::store::{Adjust, Block, Change, Check, StoreFuture, StoreId, StoreParts, Subject};
 use tollgate::{DecisionView, Key, Quotas, Source, Store};
 
 /// Bounds the memory: idle keys are forgotten beyond this number.
@@ -77,8 +75,8 @@ impl Store for CountedStore {
         self.store.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        let asked = self.store.check(checks, answers);
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        let asked = self.store.check(checks);
         let [check] = checks else {
             return asked;
         };
@@ -89,9 +87,7 @@ impl Store for CountedStore {
         let counts = self.counts.clone();
         counts.change(&key, &quotas, |count| count.sent += 1);
         let cost = u64::from(check.cost);
-        // Only Redis charges what is counted here, and it answers later.
-        let asked = asked?;
-        Some(StoreFuture::boxed(async move {
+        StoreFuture::boxed(async move {
             let answers = asked.await?;
             for answer in answers.iter() {
                 if answer.source() == Source::Redis && answer.is_admitted() {
@@ -100,33 +96,26 @@ impl Store for CountedStore {
                 }
             }
             Ok(answers)
-        }))
+        })
     }
 
     fn parts(&self) -> StoreParts {
         self.store.parts()
     }
 
-    fn atomic_group(&self, check: Check<'_>) -> u64 {
-        self.store.atomic_group(check)
+    fn atomic_group(&self, subject: Subject<'_>) -> u64 {
+        self.store.atomic_group(subject)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.store.reset(reset)
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let units = u64::from(refund.units);
-        self.counts.change(refund.key, refund.quotas, |count| {
-            count.sent += 1;
-            // Even if the return fails, this process does not hold them any more.
-            count.returned += units;
-        });
-        self.store.refund(refund)
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.store.credit(credit)
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        if let Change::Refund { units, .. } = adjust.change {
+            self.counts.change(adjust.key, adjust.quotas, |count| {
+                count.sent += 1;
+                // Even if the return fails, this process does not hold them any more.
+                count.returned += u64::from(units);
+            });
+        }
+        self.store.adjust(adjust)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {

@@ -10,7 +10,7 @@ use crate::decision::{DecisionView, Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
-use crate::store::{Block, Check, Credit};
+use crate::store::{Block, Change};
 use crate::telemetry::RefusedKey;
 
 /// Operations for operators, while the service runs: inspect, reset, credit or block a key of a limiter.
@@ -151,8 +151,7 @@ impl Admin {
         if quotas.min_slots().is_none() {
             return Ok((Vec::new(), None));
         }
-        let check = Check::new(&limiter.scope, key, quotas, 0);
-        let of_shares = match limiter.store.holders(check).await {
+        let of_shares = match limiter.store.holders(limiter.subject(quotas, key)).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
             holders => holders?,
         };
@@ -220,7 +219,7 @@ impl Admin {
             return Err(Error::cost_too_large(units, quotas.max_cost()));
         }
         let key = key.into_key();
-        let quotas = &limiter.counted(quotas);
+        let (quotas, credit) = (&limiter.counted(quotas), Change::Credit { units });
         if let Some(lease) = &limiter.lease {
             lease.void(&key).await?;
         }
@@ -229,10 +228,10 @@ impl Admin {
                 Some(on_failure) => on_failure.shares_of(quotas, &limiter.quotas),
                 None => quotas.clone(),
             };
-            fallback.credit(Credit::new(&limiter.scope, &key, &shares, units));
+            fallback.adjust(limiter.subject(&shares, &key).adjust(credit));
         }
-        let credit = Credit::new(&limiter.scope, &key, quotas, units);
-        let outcome = limiter.store.credit(credit).await;
+        let credit = limiter.subject(quotas, &key).adjust(credit);
+        let outcome = limiter.store.adjust(credit).await;
         limiter.store.block_list().forget_wait(&limiter.scope, &key);
         outcome
     }

@@ -24,7 +24,7 @@ use super::pending_check::{
 };
 use crate::decision::{Answers, LevelData, Source};
 use crate::error::{Error, ErrorKind};
-use crate::store::{PendingAnswers, Refund, StoreFuture, join_all};
+use crate::store::{PendingAnswers, StoreFuture, join_all};
 
 /// A check whose groups are asked in turn.
 pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = CheckedGroups> + Send>>;
@@ -244,8 +244,9 @@ impl PendingCheck {
             ) && check.cost > 0
                 && answer.source() != Source::None
             {
-                let refund = Refund::new(*check, answer, check.cost);
-                refunds.push(limiter.store.refund(refund));
+                let charged = check.cost.saturating_add(answer.extra_units());
+                let refund = check.refund(answer, charged, check.cost);
+                refunds.push(limiter.store.adjust(refund));
             }
             drop(check);
             self.decision.remove_charge(*index);
@@ -299,7 +300,7 @@ fn group_of_each<'a>(
         let level = levels.get(index);
         let limiter = limiters.limiter(index).filter(|_| level.is_to_ask())?;
         let check = level.check(limiter, data)?;
-        Some((index, limiter.store.atomic_group(check)))
+        Some((index, limiter.store.atomic_group(check.subject)))
     })
 }
 

@@ -14,7 +14,7 @@ use super::pending_check::Limiters;
 use crate::decision::{DecisionView, Source};
 use crate::error::Error;
 use crate::key::{IntoKey, Key};
-use crate::store::{Block, CountedKey, ProtectedStore};
+use crate::store::{Block, ProtectedStore, Subject};
 
 /// How often the store is told at most, if the hold grows or another process lists the key meanwhile.
 const TRIES: usize = 3;
@@ -112,10 +112,10 @@ impl RateLimiter {
     /// Returns how long the checks of a key are refused without asking the store, and why: the later end of its block
     /// and its hold.
     #[inline(always)]
-    pub(super) fn blocked_for(&self, counted_key: CountedKey<'_>) -> Option<(Duration, Source)> {
+    pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<(Duration, Source)> {
         let list = self.store.block_list();
-        let may_be = list.may_contain(counted_key, &self.holds.name);
-        may_be.then(|| self.find_block(counted_key.key)).flatten()
+        let may_be = list.may_contain(subject, &self.holds.name);
+        may_be.then(|| self.find_block(subject.key)).flatten()
     }
 
     #[cold]

@@ -16,7 +16,7 @@ use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
-use crate::store::{CountedKey, ProtectedStore, Reset, Store};
+use crate::store::{Change, ProtectedStore, Store, Subject};
 use crate::telemetry::{LineInterval, Telemetry};
 
 /// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
@@ -398,7 +398,9 @@ impl RateLimiter {
         if let Some(lease) = &self.lease {
             lease.void(key).await?;
         }
-        let reset = self.store.reset(Reset::new(&self.scope, key, &quotas));
+        let reset = self
+            .store
+            .adjust(self.subject(&quotas, key).adjust(Change::Reset));
         let outcome = reset.await;
         self.store.block_list().forget_wait(&self.scope, key);
         outcome
@@ -452,8 +454,8 @@ impl RateLimiter {
         }
     }
 
-    pub(super) fn counted_key<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> CountedKey<'a> {
-        CountedKey {
+    pub(super) fn subject<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> Subject<'a> {
+        Subject {
             limiter: &self.scope,
             key,
             quotas,

@@ -234,7 +234,7 @@ impl PendingCheck {
         let (levels, answers) = self.decision.levels_and_answers();
         if let (Some(level), Some(answer)) = (levels.get(index), answers.get_mut(index))
             && let Some(key) = level.key()
-            && let Some((left, source)) = limiter.blocked_for(limiter.counted_key(quotas, key))
+            && let Some((left, source)) = limiter.blocked_for(limiter.subject(quotas, key))
         {
             *answer = blocked(quotas, level.cost(), left, source);
             self.levels.set_state(index, LevelState::Answered);
@@ -294,8 +294,8 @@ impl PendingCheck {
     fn refreshed_blocks(&mut self, limiters: &impl Limiters) -> Option<StoreFuture<()>> {
         let (first, level) = (limiters.limiter(0)?, self.decision.levels().first()?);
         let quotas = self.levels.get(0).quotas(first);
-        let counted_key = first.counted_key(quotas, level.key()?);
-        first.store.refreshed_blocks(counted_key)
+        let subject = first.subject(quotas, level.key()?);
+        first.store.refreshed_blocks(subject)
     }
 
     /// Starts the check against the blocks that this process knows.
@@ -427,15 +427,15 @@ impl PendingCheck {
                 is_to_ask = true;
                 continue;
             };
-            let counted_key = limiter.counted_key(level.quotas(limiter), key);
-            let taken = lease.take(counted_key, data.cost(), answer);
+            let subject = limiter.subject(level.quotas(limiter), key);
+            let taken = lease.take(subject, data.cost(), answer);
             is_to_ask |= !taken.is_complete;
             if taken.is_nothing() {
                 continue;
             }
             // Nothing else can refuse what is complete alone.
             if !(is_alone && taken.is_complete) {
-                let held = HeldUnits::new(lease, counted_key, data.cost(), &taken, answer);
+                let held = HeldUnits::new(lease, subject, data.cost(), &taken, answer);
                 self.levels.set_held(index, held);
             }
             if taken.is_complete && !is_alone {
@@ -715,8 +715,8 @@ impl PendingLevel {
         data: &'a LevelData,
     ) -> Option<Check<'a>> {
         let held = self.held.as_ref().map_or(0, |held| held.units());
-        let counted_key = limiter.counted_key(self.quotas(limiter), data.key()?);
-        Some(counted_key.check(data.cost().saturating_sub(held)))
+        let subject = limiter.subject(self.quotas(limiter), data.key()?);
+        Some(subject.check(data.cost().saturating_sub(held)))
     }
 }
 

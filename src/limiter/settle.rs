@@ -6,7 +6,7 @@ use super::limiter::RateLimiter;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::store::join_all;
+use crate::store::{Change, join_all};
 
 /// The number of attempts in which other callers took the room first, after which a settlement gives up.
 const MAX_LOST_RACES: u32 = 8;
@@ -72,7 +72,7 @@ impl RateLimiter {
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let counted_key = self.counted_key(&quotas, key);
+        let subject = self.subject(&quotas, key);
         // Units return to the charges in their order. These were returned before.
         let mut returned = level.cost().saturating_sub(held.saturating_add(units));
         let (mut units, mut outcome) = (units, Ok(()));
@@ -93,12 +93,16 @@ impl RateLimiter {
                 }
             };
             let sent = match &self.lease {
-                Some(lease) if answer.grant() > 0 => {
-                    lease.give_back(counted_key, answer, own, whole)
-                }
+                Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
                 _ => {
-                    let refund = counted_key.refund(answer, whole, own).holding(held);
-                    self.store.refund(refund)
+                    let (cost, units) = (whole, own);
+                    let change = Change::Refund {
+                        answer,
+                        cost,
+                        units,
+                        held,
+                    };
+                    self.store.adjust(subject.adjust(change))
                 }
             };
             outcome = sent.await.and(outcome);

@@ -46,6 +46,10 @@ struct Wait {
     turn: Turn,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would allocate for each request that asks the store"
+)]
 enum Stage {
     LookingUpPlans,
     /// The next attempt is due.

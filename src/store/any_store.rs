@@ -6,9 +6,9 @@ use super::memory::MemoryStore;
 use super::redis::RedisStore;
 #[cfg(feature = "doctor")]
 use super::redis::doctor::Report;
-use super::requests::{Block, Check, Credit, Refund, Reset};
+use super::requests::{Adjust, Block, Check, Subject};
 use super::store::{Store, StoreParts, delegate_to_store};
-use crate::decision::{Answers, Holding, StoreId};
+use crate::decision::{Holding, StoreId};
 use crate::error::Error;
 
 /// The store of a URL, from [`from_url`](super::from_url): in memory or in Redis.

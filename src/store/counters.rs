@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 use crate::algorithm::{
     Bytes, Changes, Charge, CountState, InFlight, QuotaCheck, Verdict, time_to_live_millis,
 };
-use crate::decision::{Answer, Holding, QuotaAnswer, Source, Wait};
+use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::quota::{Algorithm, Quota, Quotas, Shares, fnv_1a, longest_window};
-use crate::store::requests::{Check, Credit, Refund, Reset};
+use crate::store::requests::{Adjust, Change, Check};
 
 /// The counts of one limiter and key, with the rules of every [`Algorithm`]. For stores outside this crate.
 ///
@@ -34,11 +34,15 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 /// use std::collections::HashMap;
 /// use std::sync::Mutex;
 /// use std::time::{SystemTime, UNIX_EPOCH};
-/// use tollgate::store::{Answers, Check, Counters, Refund, Source, Store, StoreFuture, StoreId};
+/// use tollgate::store::{Adjust, Check, Counters, Source, Store, StoreFuture, StoreId, Subject};
 ///
 /// struct Own {
 ///     id: StoreId,
 ///     keys: Mutex<HashMap<(String, String), Counters>>,
+/// }
+///
+/// fn name(subject: &Subject<'_>) -> (String, String) {
+///     (subject.limiter.as_str().to_owned(), subject.key.as_str().to_owned())
 /// }
 ///
 /// fn now() -> u64 {
@@ -51,24 +55,21 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///         self.id
 ///     }
 ///
-///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
 ///         let mut keys = self.keys.lock().unwrap();
-///         let now = now();
-///         let name = |check: &Check<'_>| (check.limiter.as_str().to_owned(), check.key.as_str().to_owned());
-///         let judge = |check| keys.entry(name(check)).or_default().judge(*check, Source::Other, now);
-///         *answers = checks.iter().map(judge).collect();
-///         if answers.are_admitted() {
-///             let charge = |check| keys.entry(name(check)).or_default().check(*check, Source::Other, now);
-///             *answers = checks.iter().map(charge).collect();
+///         let read = |check: &Check<'_>| keys.get(&name(check)).cloned().unwrap_or_default();
+///         let mut counters: Vec<_> = checks.iter().map(read).collect();
+///         let decided = Counters::decide(&mut counters, checks, Source::Other, now());
+///         if decided.is_changed {
+///             keys.extend(checks.iter().map(|check| name(check)).zip(counters));
 ///         }
-///         None
+///         StoreFuture::ready(Ok(decided.answers))
 ///     }
 ///
-///     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+///     fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
 ///         let mut keys = self.keys.lock().unwrap();
-///         let name = (refund.limiter.as_str().to_owned(), refund.key.as_str().to_owned());
-///         if let Some(counters) = keys.get_mut(&name) {
-///             counters.refund(refund, now());
+///         if let Some(counters) = keys.get_mut(&name(&adjust)) {
+///             counters.adjust(adjust, now());
 ///         }
 ///         StoreFuture::ready(Ok(()))
 ///     }
@@ -88,6 +89,16 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 #[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Counters {
     counts: SmallVec<[Count; 1]>,
+}
+
+/// The outcome of [`Counters::decide`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Decided {
+    /// One answer for each check, in their order.
+    pub answers: Answers,
+    /// Whether the store has to write the counters back.
+    pub is_changed: bool,
 }
 
 /// The algorithm and the window of a stored count, and the number of a soft quota.
@@ -143,8 +154,7 @@ impl Counters {
 
     /// Decides a check as [`check`](Self::check) does, but charges nothing.
     ///
-    /// To decide several checks together, call `judge` for each. If all of them are
-    /// [admitted](Answer::is_admitted), call `check` for each, and otherwise [`state`](Self::state).
+    /// To decide several checks together, use [`decide`](Self::decide).
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
         self.renew(row, now);
@@ -153,9 +163,48 @@ impl Counters {
         Answer::at(now, source, answers)
     }
 
+    /// Decides checks together, each by the counters at the same index: all of them are charged, or none.
+    ///
+    /// Each check has counters of its own: see [`Check::verify_distinct`]. `source` and `now` are those of
+    /// [`check`](Self::check).
+    pub fn decide(
+        counters: &mut [Self],
+        checks: &[Check<'_>],
+        source: Source,
+        now: u64,
+    ) -> Decided {
+        let judged: Answers = match checks {
+            // The only check need not know what others would be answered.
+            [_] => Answers::default(),
+            _ => {
+                let pairs = checks.iter().zip(&mut *counters);
+                pairs
+                    .map(|(check, own)| own.judge(*check, source, now))
+                    .collect()
+            }
+        };
+        let pairs = checks.iter().zip(counters);
+        let answers = if judged.are_admitted() {
+            pairs
+                .map(|(check, own)| own.check(*check, source, now))
+                .collect()
+        } else {
+            pairs.for_each(|(check, own)| own.state(*check, now));
+            judged
+        };
+        let is_admitted = answers.are_admitted();
+        let is_changed = checks
+            .iter()
+            .any(|check| is_admitted && check.cost > 0 || check.holding.is_some());
+        Decided {
+            answers,
+            is_changed,
+        }
+    }
+
     /// Writes the slots that a holder [states](Holding::is_stated) with a check that is refused because another one is. Does
     /// nothing for other checks.
-    pub fn state(&mut self, check: Check<'_>, now: u64) {
+    pub(super) fn state(&mut self, check: Check<'_>, now: u64) {
         let holding = check.holding.filter(|_| check.quotas.min_slots().is_some());
         if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
             self.write_slots(holding, false, now);
@@ -382,29 +431,38 @@ impl Counters {
         self.counts.iter_mut().find(|count| count.is_of(id))
     }
 
-    /// Returns those units of an earlier charge that still count.
-    pub fn refund(&mut self, refund: Refund<'_>, now: u64) {
-        if refund.units == 0 {
-            return;
-        }
-        for (quota, answer) in refund.charged() {
-            let charge = Charge {
-                time: refund.answer.time(),
-                receipt: answer.receipt(),
-                cost: refund.cost,
-                is_open: refund.held > 0,
-            };
-            let units = refund.units;
-            self.give_back(quota, now, |state, check| {
-                state.refund(check, charge, units)
-            });
-        }
-    }
-
-    /// Returns units in the count of each quota, whichever checks charged them.
-    pub fn credit(&mut self, credit: Credit<'_>, now: u64) {
-        for (_, quota) in credit.quotas.charging() {
-            self.give_back(quota, now, |state, check| state.credit(check, credit.units));
+    /// Changes the units of the counters: see [`Change`].
+    pub fn adjust(&mut self, adjust: Adjust<'_>, now: u64) {
+        for (quota, charged) in adjust.counts() {
+            match (adjust.change, charged) {
+                (Change::Reset, _) => {
+                    let id = quota.stored_count();
+                    self.counts.retain(|count| !count.is_of(id));
+                }
+                (
+                    Change::Refund {
+                        answer,
+                        cost,
+                        units,
+                        held,
+                    },
+                    Some(charged),
+                ) if units > 0 => {
+                    let charge = Charge {
+                        time: answer.time(),
+                        receipt: charged.receipt(),
+                        cost,
+                        is_open: held > 0,
+                    };
+                    self.give_back(quota, now, |state, check| {
+                        state.refund(check, charge, units)
+                    });
+                }
+                (Change::Refund { .. }, _) => {}
+                (Change::Credit { units }, _) => {
+                    self.give_back(quota, now, |state, check| state.credit(check, units));
+                }
+            }
         }
     }
 
@@ -424,16 +482,6 @@ impl Counters {
             if changes.any(Changes::EMPTIED) {
                 self.counts.retain(|count| !count.is_of(id));
             }
-        }
-    }
-
-    /// Removes all units that count under the quotas of a reset.
-    ///
-    /// A log is removed with the history of all its windows, also windows that the reset does not have.
-    pub fn reset(&mut self, reset: Reset<'_>) {
-        for (_, quota) in reset.quotas.charging() {
-            let id = quota.stored_count();
-            self.counts.retain(|count| !count.is_of(id));
         }
     }
 

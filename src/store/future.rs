@@ -15,7 +15,8 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 
 /// The future of a store's answers, or of the result of another request to a store.
 ///
-/// A store in memory returns a [`ready`](Self::ready) future, and a remote store a [`boxed`](Self::boxed) one.
+/// A store in memory returns a [`ready`](Self::ready) future. A remote store returns a [`boxed`](Self::boxed) one, or the
+/// [`channel`](Self::channel) of a task that answers.
 ///
 /// # Panics
 ///
@@ -28,10 +29,29 @@ pub struct StoreFuture<T = Answers> {
 }
 
 enum State<T> {
-    /// `None` after completion. Boxed, because answers that are ready are written in place: mostly, this is an error.
-    Ready(Option<Result<Box<T>, Error>>),
+    /// `None` after completion.
+    Ready(Option<Result<T, Error>>),
     Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+/// Sends the answer of a [`StoreFuture`]: see [`StoreFuture::channel`].
+///
+/// If it is dropped without an answer, the caller gets an error of kind [`ErrorKind::Unavailable`].
+#[derive(Debug)]
+pub struct Answerer<T>(oneshot::Sender<Result<T, Error>>);
+
+impl<T> Answerer<T> {
+    /// Sends the answer. Does nothing if the caller gave up.
+    pub fn answer(self, answer: Result<T, Error>) {
+        let _ = self.0.send(answer);
+    }
+
+    /// Returns whether the caller gave up, so that a request that was not sent yet is not needed.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.0.is_closed()
+    }
 }
 
 /// Waits for all of these futures at once. Returns their outcomes in the same order.
@@ -57,7 +77,7 @@ impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
-        Self::new(State::Ready(Some(answer.map(Box::new))))
+        Self::new(State::Ready(Some(answer)))
     }
 
     /// Boxes a future.
@@ -66,8 +86,9 @@ impl<T> StoreFuture<T> {
     }
 
     /// Creates the future of an answer that another task sends. Takes no box.
-    pub(crate) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
-        Self::new(State::Channel(answer))
+    pub fn channel() -> (Answerer<T>, Self) {
+        let (sender, receiver) = oneshot::channel();
+        (Answerer(sender), Self::new(State::Channel(receiver)))
     }
 
     #[inline]
@@ -86,11 +107,15 @@ impl<T> StoreFuture<T> {
         }
     }
 
-    /// Returns the answer if it is ready, else this future again.
+    /// Returns the answer if it is ready without waiting, else this future again.
+    ///
+    /// # Errors
+    ///
+    /// Returns the future if it was not created by [`ready`](Self::ready), or was polled to its end.
     #[inline]
-    pub(crate) fn try_ready(self) -> Result<Result<T, Error>, Self> {
+    pub fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.state {
-            State::Ready(Some(answer)) => Ok(answer.map(|answer| *answer)),
+            State::Ready(Some(answer)) => Ok(answer),
             State::Ready(None) | State::Channel(_) | State::Boxed(_) => Err(self),
         }
     }
@@ -99,7 +124,7 @@ impl<T> StoreFuture<T> {
     fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
         let answer = match &mut self.state {
             State::Ready(answer) => match answer.take() {
-                Some(answer) => return Poll::Ready(answer.map(|answer| *answer)),
+                Some(answer) => return Poll::Ready(answer),
                 None => polled_after_completion("StoreFuture"),
             },
             State::Channel(answer) => {
@@ -230,13 +255,13 @@ mod tests {
 
     #[test]
     fn a_future_that_is_polled_after_completion_panics() {
-        let (sender, receiver) = oneshot::channel();
-        sender.send(Ok(7)).unwrap();
+        let (answerer, waiting) = StoreFuture::channel();
+        answerer.answer(Ok(7));
         for future in [
             StoreFuture::ready(Ok(7)),
             // This inner future would be ready on every poll.
             StoreFuture::boxed(poll_fn(|_| Poll::Ready(Ok(7)))),
-            StoreFuture::waiting(receiver),
+            waiting,
         ] {
             assert_eq!(
                 panic_of_one_more_poll(future),

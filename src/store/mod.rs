@@ -49,10 +49,10 @@ mod testing;
 pub use any_store::AnyStore;
 pub use block_list::BlockList;
 pub use circuit_breaker::CircuitBreaker;
-pub use counters::Counters;
+pub use counters::{Counters, Decided};
 pub use from_url::from_url;
-pub use future::StoreFuture;
 pub(crate) use future::join_all;
+pub use future::{Answerer, StoreFuture};
 pub use memory::MemoryStore;
 pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 #[cfg(feature = "redis")]
@@ -60,8 +60,7 @@ pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 pub use redis::{HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
-pub use requests::{Block, Check, Credit, Refund, Reset};
-pub(crate) use requests::{CountedKey, OwnedChecks, to_owned};
+pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

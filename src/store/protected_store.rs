@@ -11,7 +11,7 @@ use super::circuit_breaker::{CircuitBreaker, Operation, Permit, Prober};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
-use super::requests::{Block, Check, CountedKey, Credit, Refund, Reset};
+use super::requests::{Adjust, Block, Change, Check, Subject};
 use super::store::{Store, StoreParts};
 use crate::decision::{Answer, Answers, Holding, Source, StoreId};
 use crate::error::Error;
@@ -124,7 +124,7 @@ impl ProtectedStore {
     ) -> Option<PendingAnswers> {
         // The keys of a group are in one partition.
         let first = checks.first()?;
-        let (partition, permit) = self.circuit_breaker.permit(first.counted_key());
+        let (partition, permit) = self.circuit_breaker.permit(first.subject);
         let operation = match permit {
             Permit::Ask => Operation::Check,
             // Without a tokio runtime, the check of this caller is the probe.
@@ -142,19 +142,21 @@ impl ProtectedStore {
             }
             sent.extend(checks.iter().map(|check| cache.before_send(*check)));
         }
-        let future = match self.store.check(checks, answers) {
-            Some(future) => self.protect_check(future, partition, operation),
-            None => {
+        let future = match self.store.check(checks).try_ready() {
+            Ok(Ok(answered)) => {
                 match operation {
                     Operation::Check => self.circuit_breaker.record_success(partition),
                     _ => drop(self.circuit_breaker.record(partition, operation, Ok(()))),
                 }
+                *answers = answered;
                 // Answers to be remembered.
                 if sent.is_empty() {
                     return None;
                 }
                 StoreFuture::ready(Ok(answers.clone()))
             }
+            Ok(failed) => self.protect_check(StoreFuture::ready(failed), partition, operation),
+            Err(pending) => self.protect_check(pending, partition, operation),
         };
         Some(PendingAnswers { future, sent })
     }
@@ -162,7 +164,7 @@ impl ProtectedStore {
     /// Repeats the remembered refusals of checks, unless their circuit breaker is open. Returns whether there are
     /// any.
     pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>], answers: &mut Answers) -> bool {
-        let is_open = |check: &Check<'_>| self.is_failing(check.counted_key());
+        let is_open = |check: &Check<'_>| self.is_failing(check.subject);
         match &self.refusal_cache {
             Some(cache) if !checks.iter().any(is_open) => repeat_refusals(cache, checks, answers),
             _ => false,
@@ -180,11 +182,11 @@ impl ProtectedStore {
 
     /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline. `None` if the
     /// circuit breaker of the key is open.
-    pub(crate) fn refreshed_blocks(&self, counted_key: CountedKey<'_>) -> Option<StoreFuture<()>> {
+    pub(crate) fn refreshed_blocks(&self, subject: Subject<'_>) -> Option<StoreFuture<()>> {
         let deadline = self.circuit_breaker.deadline_of_answers();
         let refresh = self.block_list.overdue_refresh(deadline)?;
         // Outside a tokio runtime there are no timers.
-        if self.is_failing(counted_key) || Handle::try_current().is_err() {
+        if self.is_failing(subject) || Handle::try_current().is_err() {
             return None;
         }
         let circuit_breaker = self.circuit_breaker.clone();
@@ -193,9 +195,9 @@ impl ProtectedStore {
         }))
     }
 
-    /// Returns the group of a check: see [`Store::atomic_group`].
-    pub(crate) fn atomic_group(&self, check: Check<'_>) -> u64 {
-        self.store.atomic_group(check)
+    /// Returns the group of a subject: see [`Store::atomic_group`].
+    pub(crate) fn atomic_group(&self, subject: Subject<'_>) -> u64 {
+        self.store.atomic_group(subject)
     }
 
     /// Remembers the answers to checks that were decided together: refusals, for at most `max_age`. An admission
@@ -226,16 +228,10 @@ impl ProtectedStore {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let mut answers = Answers::empty(1);
-        let look = check.counted_key().check(0);
-        match self.store.check(&[look], &mut answers) {
-            Some(future) => {
-                drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
-            }
-            None => {
-                self.circuit_breaker
-                    .record(partition, Operation::Probe, Ok(()));
-            }
+        let look = self.store.check(&[check.subject.check(0)]);
+        let probe = self.protect_check(look, partition, Operation::Probe);
+        if let Err(pending) = probe.try_ready() {
+            drop(runtime.spawn(pending));
         }
     }
 
@@ -246,14 +242,10 @@ impl ProtectedStore {
         let first = self.circuit_breaker.now();
         for number in first..first.saturating_add(PROBE_KEYS) {
             let key = Key::from(number.to_string());
-            let counted_key = CountedKey {
-                limiter: &limiter,
-                key: &key,
-                quotas: &quotas,
-            };
-            if self.circuit_breaker.partition_of(counted_key) == partition {
-                if let (partition, Permit::Probe) = self.circuit_breaker.permit(counted_key) {
-                    self.probe(counted_key.check(0), partition);
+            let subject = Subject::new(&limiter, &key, &quotas);
+            if self.circuit_breaker.partition_of(subject) == partition {
+                if let (partition, Permit::Probe) = self.circuit_breaker.permit(subject) {
+                    self.probe(subject.check(0), partition);
                 }
                 return;
             }
@@ -286,51 +278,41 @@ impl ProtectedStore {
         }
     }
 
-    /// Returns units where they were charged: in the store or in the fallback counts.
-    pub(crate) fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if refund.answer.source() != Source::Fallback {
-            return self.adjust(refund.counted_key(), || self.store.refund(refund));
+    /// Changes the units of a key: refunds where they were charged, in the store or in the fallback counts; resets in both;
+    /// credits in the store only.
+    pub(crate) fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        let is_of_fallback = match adjust.change {
+            Change::Refund { answer, .. } => answer.source() == Source::Fallback,
+            Change::Reset | Change::Credit { .. } => false,
+        };
+        if (is_of_fallback || matches!(adjust.change, Change::Reset))
+            && let Some(fallback) = self.fallback_if_used()
+        {
+            fallback.adjust(adjust);
         }
-        if let Some(fallback) = self.fallback_if_used() {
-            fallback.refund(refund);
+        if is_of_fallback {
+            return StoreFuture::ready(Ok(()));
         }
-        StoreFuture::ready(Ok(()))
-    }
-
-    /// Removes the units of a key in the store and in the fallback counts.
-    pub(crate) fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        if let Some(fallback) = self.fallback_if_used() {
-            fallback.reset(reset);
-        }
-        self.adjust(reset.counted_key(), || self.store.reset(reset))
-    }
-
-    /// Credits units in the store, but not in the fallback counts.
-    pub(crate) fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.adjust(credit.counted_key(), || self.store.credit(credit))
+        self.adjust_store(adjust)
     }
 
     /// Returns the holders of the slots of a key in the store.
-    pub(crate) fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
-        match self.store.holders(check).try_ready() {
+    pub(crate) fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+        match self.store.holders(subject).try_ready() {
             Ok(holders) => StoreFuture::ready(holders),
             Err(pending) => self.bound(pending),
         }
     }
 
-    /// Sends a request that returns units to the store, unless the circuit breaker is open.
-    fn adjust(
-        &self,
-        counted_key: CountedKey<'_>,
-        send: impl FnOnce() -> StoreFuture<()>,
-    ) -> StoreFuture<()> {
-        let partition = self.circuit_breaker.partition_of(counted_key);
+    /// Changes the units of a key in the store, unless the circuit breaker is open.
+    fn adjust_store(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        let partition = self.circuit_breaker.partition_of(adjust.subject);
         if self.circuit_breaker.is_open_at(partition) {
             return self.refuse(partition);
         }
         let cache = self.refusal_cache.as_ref();
-        let invalidation = cache.map(|cache| cache.invalidate(counted_key));
-        match send().try_ready() {
+        let invalidation = cache.map(|cache| cache.invalidate(adjust.subject));
+        match self.store.adjust(adjust).try_ready() {
             Ok(outcome) => StoreFuture::ready(outcome),
             Err(pending) => {
                 let recorder = OutcomeRecorder::new(
@@ -354,14 +336,14 @@ impl ProtectedStore {
     }
 
     /// Returns whether the circuit breaker of a key is open.
-    pub(crate) fn is_failing(&self, counted_key: CountedKey<'_>) -> bool {
-        let partition = self.circuit_breaker.partition_of(counted_key);
+    pub(crate) fn is_failing(&self, subject: Subject<'_>) -> bool {
+        let partition = self.circuit_breaker.partition_of(subject);
         self.circuit_breaker.is_open_at(partition)
     }
 
     /// Returns the partition of a key: its parts have circuit breakers of their own.
-    pub(crate) fn partition_of(&self, counted_key: CountedKey<'_>) -> usize {
-        self.circuit_breaker.partition_of(counted_key)
+    pub(crate) fn partition_of(&self, subject: Subject<'_>) -> usize {
+        self.circuit_breaker.partition_of(subject)
     }
 
     /// Returns the longest time for which a refusal may be repeated, in microseconds. 0 without a refusal cache.
@@ -390,9 +372,7 @@ impl ProtectedStore {
     /// Decides checks together by the fallback counts. `None` if the fallback is turned off, or has no room for a
     /// key.
     pub(crate) fn check_fallback(&self, checks: &[Check<'_>]) -> Option<Answers> {
-        let mut answers = Answers::empty(checks.len());
-        let fallback = self.circuit_breaker.fallback()?;
-        fallback.check(checks, &mut answers).ok()?;
+        let mut answers = self.circuit_breaker.fallback()?.check(checks).ok()?;
         for answer in answers.iter_mut() {
             answer.set_source(Source::Fallback);
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
-use super::requests::{Check, CountedKey};
+use super::requests::{Check, Subject};
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::clock::{Clock, certain_part, micros};
@@ -91,10 +91,10 @@ const STRIPES: usize = 256;
 ///         self.id
 ///     }
 ///
-///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
 ///         // …
-///         # let _ = (checks, answers);
-///         # None
+///         # let _ = checks;
+///         # StoreFuture::ready(Ok(Answers::default()))
 ///     }
 ///
 ///     fn parts(&self) -> StoreParts {
@@ -221,10 +221,7 @@ impl RefusalCache {
         if !self.remembers(check) {
             return None;
         }
-        let refusals = self
-            .inner
-            .refusals
-            .get(&check.counted_key().fingerprint())?;
+        let refusals = self.inner.refusals.get(&check.subject.fingerprint())?;
         let now = self.inner.settings.clock.now();
         refusals
             .iter()
@@ -236,7 +233,7 @@ impl RefusalCache {
     pub(super) fn before_send(&self, check: Check<'_>) -> SendMark {
         SendMark {
             sent_at: self.inner.settings.clock.now(),
-            generation: self.stripe(check.counted_key().fingerprint()).generation(),
+            generation: self.stripe(check.subject.fingerprint()).generation(),
         }
     }
 
@@ -256,7 +253,7 @@ impl RefusalCache {
         let Inner {
             settings, refusals, ..
         } = &*self.inner;
-        let fingerprint = check.counted_key().fingerprint();
+        let fingerprint = check.subject.fingerprint();
         let known = refusals.get(&fingerprint);
         let stripe = self.stripe(fingerprint);
         let Some(wait) = longest_wait(answer) else {
@@ -320,10 +317,10 @@ impl RefusalCache {
 
     /// Removes the refusals of a key to which units are being returned: now, and again when the returned value
     /// is dropped. Drop it once the units have been returned.
-    pub(super) fn invalidate(&self, counted_key: CountedKey<'_>) -> Invalidation {
+    pub(super) fn invalidate(&self, subject: Subject<'_>) -> Invalidation {
         let invalidation = Invalidation {
             cache: self.clone(),
-            fingerprint: counted_key.fingerprint(),
+            fingerprint: subject.fingerprint(),
         };
         invalidation.forget();
         invalidation

@@ -1,46 +1,70 @@
-//! The requests to a store: checks, refunds, credits, resets and blocks.
+//! The requests to a store: checks, adjustments and blocks.
 
+use std::collections::HashSet;
+use std::ops::Deref;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::decision::{Answer, Holding, QuotaAnswer};
+use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas};
 
 /// The limiter and the key under which units are counted, and the quotas that apply.
 ///
-/// [`Check`], [`Reset`], [`Refund`] and [`Credit`] have one each.
+/// [`Check`] and [`Adjust`] dereference to their subject: `check.key` is `check.subject.key`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CountedKey<'a> {
-    /// The limiter's name, in its stored form.
-    pub(crate) limiter: &'a Key,
-    pub(crate) key: &'a Key,
-    pub(crate) quotas: &'a Quotas,
+#[non_exhaustive]
+pub struct Subject<'a> {
+    /// The name of the limiter, in its stored form. Limiters of one name share their counts.
+    pub limiter: &'a Key,
+    /// The key that is counted.
+    pub key: &'a Key,
+    /// The quotas that apply. In requests of a limiter, the list is never empty.
+    pub quotas: &'a Quotas,
 }
 
-impl<'a> CountedKey<'a> {
-    /// Returns a check of `cost` units.
-    pub(crate) fn check(self, cost: u32) -> Check<'a> {
-        Check::new(self.limiter, self.key, self.quotas, cost)
+impl<'a> Subject<'a> {
+    /// Creates a subject. `limiter` is the name of the limiter as a key: `Key::from(name)`.
+    #[must_use]
+    pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas) -> Self {
+        Self {
+            limiter,
+            key,
+            quotas,
+        }
     }
 
-    /// Returns a refund of `units` of the units that were charged.
-    pub(crate) fn refund(self, answer: &'a Answer, charged: u32, units: u32) -> Refund<'a> {
-        let Self {
-            limiter,
-            key,
-            quotas,
-        } = self;
-        Refund {
-            limiter,
-            key,
-            quotas,
-            units,
-            cost: charged,
-            held: charged.saturating_sub(units),
-            answer,
+    /// Returns a check of `cost` units.
+    #[must_use]
+    pub fn check(self, cost: u32) -> Check<'a> {
+        Check {
+            subject: self,
+            cost,
+            extra_units: 0,
+            holding: None,
         }
+    }
+
+    /// Returns a request to change the units of the subject.
+    #[must_use]
+    pub fn adjust(self, change: Change<'a>) -> Adjust<'a> {
+        Adjust {
+            subject: self,
+            change,
+        }
+    }
+
+    /// Returns the refund of `units` of the `cost` units that a check charged. The others may be refunded later.
+    ///
+    /// The cost includes the [extra units](Answer::extra_units) of the answer.
+    #[must_use]
+    pub fn refund(self, answer: &'a Answer, cost: u32, units: u32) -> Adjust<'a> {
+        self.adjust(Change::Refund {
+            answer,
+            cost,
+            units,
+            held: cost.saturating_sub(units),
+        })
     }
 
     /// Returns the fingerprint of limiter and key together.
@@ -49,31 +73,12 @@ impl<'a> CountedKey<'a> {
     }
 }
 
-/// Gives each request its counted key.
-macro_rules! impl_subject {
-    ($($request:ident)*) => {$(
-        impl<'a> $request<'a> {
-            #[inline]
-            pub(crate) fn counted_key(&self) -> CountedKey<'a> {
-                let Self { limiter, key, quotas, .. } = *self;
-                CountedKey { limiter, key, quotas }
-            }
-        }
-    )*};
-}
-
-impl_subject!(Check Reset Refund Credit);
-
 /// A request to a [`Store`](crate::Store): charge a cost to a key, if its quotas admit it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Check<'a> {
-    /// The name of the limiter, in its stored form. Limiters of one name share their counts.
-    pub limiter: &'a Key,
-    /// The key that is counted.
-    pub key: &'a Key,
-    /// The quotas that apply. In requests of a limiter, the list is never empty.
-    pub quotas: &'a Quotas,
+    /// The limiter, the key and the quotas.
+    pub subject: Subject<'a>,
     /// The number of units to charge. A check of cost 0 charges nothing.
     pub cost: u32,
     /// The most units to charge beyond the cost, if the check is admitted: a limiter with a
@@ -90,21 +95,6 @@ pub struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    /// Creates a check of `cost` units.
-    ///
-    /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
-    #[must_use]
-    pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas, cost: u32) -> Self {
-        Self {
-            limiter,
-            key,
-            quotas,
-            cost,
-            extra_units: 0,
-            holding: None,
-        }
-    }
-
     /// Adds the slots that the asking process holds and wants.
     #[must_use]
     pub fn with_holding(self, holding: &'a Holding) -> Self {
@@ -118,90 +108,231 @@ impl<'a> Check<'a> {
         self.extra_units = if self.cost == 0 { 0 } else { extra_units };
         self
     }
+
+    /// Verifies that no two checks have both limiter and key in common. A store would decide each as if the other were not
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// An error of kind [`ErrorKind::Misconfigured`] if two checks do.
+    #[inline]
+    pub fn verify_distinct(checks: &[Self]) -> Result<(), Error> {
+        if checks.len() < 2 {
+            return Ok(());
+        }
+        let mut names = HashSet::new();
+        let is_distinct = checks.iter().all(|check| names.insert(check.fingerprint()));
+        if is_distinct {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Misconfigured,
+            "cannot decide two checks of one limiter and key together: send one check with the sum of their costs",
+        ))
+    }
+
+    /// Returns a check that owns its parts, for a store that decides it later.
+    #[inline(always)]
+    #[must_use]
+    pub fn owned(&self) -> OwnedCheck {
+        OwnedCheck {
+            subject: OwnedSubject::from(self.subject),
+            cost: self.cost,
+            extra_units: self.extra_units,
+            holding: self.holding.copied().map(Box::new),
+        }
+    }
 }
 
-/// A [`Check`] that owns its parts.
+impl<'a> Deref for Check<'a> {
+    type Target = Subject<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Subject<'a> {
+        &self.subject
+    }
+}
+
+/// A request to a [`Store`](crate::Store): change the units that count against a key.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Adjust<'a> {
+    /// The limiter, the key, and the quotas whose counts change.
+    pub subject: Subject<'a>,
+    /// How they change.
+    pub change: Change<'a>,
+}
+
+/// How an [`Adjust`] changes the units of its subject.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Change<'a> {
+    /// Removes all units.
+    ///
+    /// Only the counts of the quotas are removed: a log with the history of all its windows, also windows of other quotas.
+    /// A blocked key stays blocked.
+    Reset,
+    /// Returns units of one earlier charge, if they still count, and never units of another charge.
+    Refund {
+        /// The answer to the check that charged the units.
+        answer: &'a Answer,
+        /// The number of units that were charged, with the [extra units](Answer::extra_units).
+        cost: u32,
+        /// The number of units to return: at most the cost.
+        units: u32,
+        /// The number of charged units that a later refund may still return.
+        held: u32,
+    },
+    /// Returns units in each stored count, whichever checks charged them.
+    Credit {
+        /// The number of units. A count with fewer units drops to zero.
+        units: u32,
+    },
+}
+
+impl<'a> Adjust<'a> {
+    /// Returns one quota for each stored count that changes. A [soft](Quota::soft) quota without room was not charged, so
+    /// a refund of that charge leaves it out.
+    ///
+    /// All quotas of [`SlidingLog`](crate::Algorithm::SlidingLog) share a count, and so do all buckets of one length. Of
+    /// these it is the quota with the longest window, and then with the largest limit. Otherwise, quotas of one
+    /// algorithm and window share a count. Of these it is the one with the lowest limit.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'a Quota, Option<&'a QuotaAnswer>)> {
+        let answers = match self.change {
+            Change::Refund { answer, .. } => answer.quotas(),
+            Change::Reset | Change::Credit { .. } => &[],
+        };
+        let charging = self.quotas.charging();
+        let counts = charging.map(|(index, quota)| (quota, answers.get(index)));
+        counts.filter(|(_, answer)| !answer.is_some_and(QuotaAnswer::is_exceeded))
+    }
+
+    /// Returns a request that owns its parts, for a store that makes the change later.
+    #[must_use]
+    pub fn owned(&self) -> OwnedAdjust {
+        let change = match self.change {
+            Change::Reset => OwnedChange::Reset,
+            Change::Refund {
+                answer,
+                cost,
+                units,
+                held,
+            } => OwnedChange::Refund {
+                answer: Box::new(answer.clone()),
+                cost,
+                units,
+                held,
+            },
+            Change::Credit { units } => OwnedChange::Credit { units },
+        };
+        OwnedAdjust {
+            subject: OwnedSubject::from(self.subject),
+            change,
+        }
+    }
+}
+
+impl<'a> Deref for Adjust<'a> {
+    type Target = Subject<'a>;
+
+    fn deref(&self) -> &Subject<'a> {
+        &self.subject
+    }
+}
+
+/// A [`Subject`] that owns its parts.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnedCheck {
+struct OwnedSubject {
     limiter: Key,
     key: Key,
     quotas: Quotas,
+}
+
+impl OwnedSubject {
+    fn subject(&self) -> Subject<'_> {
+        Subject::new(&self.limiter, &self.key, &self.quotas)
+    }
+}
+
+impl From<Subject<'_>> for OwnedSubject {
+    #[inline(always)]
+    fn from(subject: Subject<'_>) -> Self {
+        Self {
+            limiter: subject.limiter.clone(),
+            key: subject.key.clone(),
+            quotas: subject.quotas.clone(),
+        }
+    }
+}
+
+/// A [`Check`] that owns its parts, from [`Check::owned`].
+#[derive(Clone, Debug)]
+pub struct OwnedCheck {
+    subject: OwnedSubject,
     cost: u32,
     extra_units: u32,
     holding: Option<Box<Holding>>,
 }
 
-/// The levels of a check: one, or several that are decided together.
-pub(crate) type OwnedChecks = SmallVec<[OwnedCheck; 1]>;
-
-/// Returns levels that own their parts.
-#[inline(always)]
-pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
-    match levels {
-        // The usual case, without the steps of an iterator.
-        [check] => OwnedChecks::from_buf([OwnedCheck::from(*check)]),
-        levels => levels.iter().copied().map(OwnedCheck::from).collect(),
-    }
-}
-
 impl OwnedCheck {
-    /// Sets the slots that this process holds and wants.
-    pub(crate) fn set_holding(&mut self, holding: Holding) {
-        self.holding = Some(Box::new(holding));
-    }
-
-    pub(crate) fn check(&self) -> Check<'_> {
+    /// Returns the check.
+    #[must_use]
+    pub fn check(&self) -> Check<'_> {
         Check {
-            limiter: &self.limiter,
-            key: &self.key,
-            quotas: &self.quotas,
+            subject: self.subject.subject(),
             cost: self.cost,
             extra_units: self.extra_units,
             holding: self.holding.as_deref(),
         }
     }
-}
 
-impl From<Check<'_>> for OwnedCheck {
-    #[inline(always)]
-    fn from(check: Check<'_>) -> Self {
-        Self {
-            limiter: check.limiter.clone(),
-            key: check.key.clone(),
-            quotas: check.quotas.clone(),
-            cost: check.cost,
-            extra_units: check.extra_units,
-            holding: check.holding.copied().map(Box::new),
-        }
+    /// Sets the slots that this process holds and wants.
+    pub(crate) fn set_holding(&mut self, holding: Holding) {
+        self.holding = Some(Box::new(holding));
     }
 }
 
-/// A request to a [`Store`](crate::Store): remove all units that count against a key.
-///
-/// Only the counts of [`quotas`](Self::quotas) are removed: a log with the history of all its windows, also windows
-/// of other quotas. A blocked key stays blocked.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Reset<'a> {
-    /// The name of the limiter, in its stored form.
-    pub limiter: &'a Key,
-    /// The key that is counted.
-    pub key: &'a Key,
-    /// The quotas whose counts change.
-    pub quotas: &'a Quotas,
+/// An [`Adjust`] that owns its parts, from [`Adjust::owned`].
+#[derive(Clone, Debug)]
+pub struct OwnedAdjust {
+    subject: OwnedSubject,
+    change: OwnedChange,
 }
 
-impl<'a> Reset<'a> {
-    /// Creates a reset of the counts of these quotas.
-    ///
-    /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
+#[derive(Clone, Debug)]
+enum OwnedChange {
+    Reset,
+    Refund {
+        answer: Box<Answer>,
+        cost: u32,
+        units: u32,
+        held: u32,
+    },
+    Credit {
+        units: u32,
+    },
+}
+
+impl OwnedAdjust {
+    /// Returns the request.
     #[must_use]
-    pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas) -> Self {
-        Self {
-            limiter,
-            key,
-            quotas,
-        }
+    pub fn adjust(&self) -> Adjust<'_> {
+        let change = match &self.change {
+            OwnedChange::Reset => Change::Reset,
+            OwnedChange::Refund {
+                answer,
+                cost,
+                units,
+                held,
+            } => Change::Refund {
+                answer,
+                cost: *cost,
+                units: *units,
+                held: *held,
+            },
+            OwnedChange::Credit { units } => Change::Credit { units: *units },
+        };
+        self.subject.subject().adjust(change)
     }
 }
 
@@ -242,87 +373,6 @@ impl<'a> Block<'a> {
         Self {
             is_automatic: true,
             ..self
-        }
-    }
-}
-
-/// A request to a [`Store`](crate::Store): return units of one earlier charge.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Refund<'a> {
-    /// The name of the limiter, in its stored form.
-    pub limiter: &'a Key,
-    /// The key that is counted.
-    pub key: &'a Key,
-    /// The quotas whose counts change.
-    pub quotas: &'a Quotas,
-    /// The number of units to return: at most the cost.
-    pub units: u32,
-    /// The number of units that were charged.
-    pub cost: u32,
-    /// The number of charged units that a later refund may still return.
-    pub held: u32,
-    /// The store's answer to the check that charged the units.
-    pub answer: &'a Answer,
-}
-
-impl<'a> Refund<'a> {
-    /// Creates a refund of `units` units of a check that was charged with this answer.
-    ///
-    /// The cost includes the [extra units](Answer::extra_units). More units than that count as the cost. A later refund may
-    /// return the rest: see [`holding`](Self::holding).
-    #[must_use]
-    pub fn new(check: Check<'a>, answer: &'a Answer, units: u32) -> Self {
-        let cost = check.cost.saturating_add(answer.extra_units());
-        check.counted_key().refund(answer, cost, units.min(cost))
-    }
-
-    /// Sets the number of charged units that a later refund may still return.
-    ///
-    /// The default is the cost less the units of this refund. Set a lower number if an earlier refund has
-    /// already returned units of the charge.
-    #[must_use]
-    pub fn holding(self, held: u32) -> Self {
-        Self { held, ..self }
-    }
-
-    /// Returns one quota for each stored count that was charged, with its answer. A [soft](Quota::soft) quota without room was
-    /// not charged.
-    ///
-    /// All quotas of [`SlidingLog`](crate::Algorithm::SlidingLog) share a count, and so do all buckets of one length. Of
-    /// these it is the quota with the longest window, and then with the largest limit. Otherwise, quotas of one
-    /// algorithm and window share a count. Of these it is the one with the lowest limit.
-    pub fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
-        let answers = self.answer.quotas();
-        let charging = self.quotas.charging();
-        let charging = charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)));
-        charging.filter(|(_, answer)| !answer.is_exceeded())
-    }
-}
-
-/// A request to a [`Store`](crate::Store): return units of a key, whichever checks charged them.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Credit<'a> {
-    /// The name of the limiter, in its stored form.
-    pub limiter: &'a Key,
-    /// The key that is counted.
-    pub key: &'a Key,
-    /// The quotas whose counts change.
-    pub quotas: &'a Quotas,
-    /// The number of units to return in each stored count. A count with fewer units drops to zero.
-    pub units: u32,
-}
-
-impl<'a> Credit<'a> {
-    /// Creates a credit of `units` units to each count of these quotas.
-    #[must_use]
-    pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas, units: u32) -> Self {
-        Self {
-            limiter,
-            key,
-            quotas,
-            units,
         }
     }
 }

@@ -6,8 +6,8 @@ use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
-use super::requests::{Block, Check, Credit, Refund, Reset};
-use crate::decision::{Answers, Holding, StoreId};
+use super::requests::{Adjust, Block, Change, Check, Subject};
+use crate::decision::{Holding, StoreId};
 use crate::error::{Error, ErrorKind};
 
 /// Keeps the counts of limiters, and decides their checks.
@@ -26,11 +26,10 @@ use crate::error::{Error, ErrorKind};
 ///
 /// # What to implement
 ///
-/// [`id`](Self::id) and [`check`](Self::check) are required. [`refund`](Self::refund),
-/// [`credit`](Self::credit), [`reset`](Self::reset) and [`block`](Self::block) fail with
+/// [`id`](Self::id) and [`check`](Self::check) are required. [`adjust`](Self::adjust) and [`block`](Self::block) fail with
 /// [`ErrorKind::Unsupported`] by default.
 ///
-/// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
+/// A store needs no algorithms: [`Counters`](super::Counters) decides and adjusts by the rules of
 /// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
 /// ([`circuit_breaker`](StoreParts::circuit_breaker), which also has the [name](super::CircuitBreaker::name) of the store in
 /// metrics), a cache of refusals ([`refusal_cache`](StoreParts::refusal_cache)),
@@ -45,7 +44,7 @@ use crate::error::{Error, ErrorKind};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Source, Store, StoreFuture, StoreId};
+/// use tollgate::store::{Answer, Check, QuotaAnswer, Source, Store, StoreFuture, StoreId};
 ///
 /// struct Closed {
 ///     id: StoreId,
@@ -56,7 +55,7 @@ use crate::error::{Error, ErrorKind};
 ///         self.id
 ///     }
 ///
-///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
 ///         let wait = Some(Duration::from_secs(1));
 ///         let refusal = |check: &Check<'_>| {
 ///             let answers = check.quotas.iter().map(|quota| match check.cost {
@@ -65,8 +64,7 @@ use crate::error::{Error, ErrorKind};
 ///             });
 ///             Answer::new(Source::Other, answers)
 ///         };
-///         *answers = checks.iter().map(refusal).collect();
-///         None
+///         StoreFuture::ready(Ok(checks.iter().map(refusal).collect()))
 ///     }
 /// }
 /// ```
@@ -101,48 +99,34 @@ pub trait Store: Send + Sync + 'static {
     /// A [soft](crate::Quota::soft) quota refuses no check. It has a count of its own, which is charged for an admitted check if it
     /// has room, and its answer is [`exceeded`](crate::store::QuotaAnswer::exceeded) otherwise.
     ///
-    /// `answers` has an empty answer for each check, in their order. A store that answers without waiting
-    /// overwrites them and returns `None`. A remote store returns the future of the answers, and an error is a
-    /// [ready](StoreFuture::ready) future. The future borrows nothing from the checks.
+    /// The future has one answer for each check, in their order, and borrows nothing from the checks. A store that answers
+    /// without waiting returns a [ready](StoreFuture::ready) one.
     ///
     /// If one check is refused, the answers to the others still say whether each would be admitted, with the units
     /// used before.
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture>;
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture;
 
-    /// Returns the group of a check: [`check`](Self::check) decides checks of the same group in one atomic step.
+    /// Returns the group of a subject: [`check`](Self::check) decides checks of the same group in one atomic step.
     ///
     /// For a store whose keys are divided among servers, such as a cluster. Limiters call `check` once for each
     /// group of a check of several keys, in turn. If a later group refuses, they refund what the earlier
     /// groups charged.
     ///
-    /// The default implementation returns 0 for each check: all of them are in one group.
-    fn atomic_group(&self, check: Check<'_>) -> u64 {
-        let _ = check;
+    /// The default implementation returns 0 for each subject: all of them are in one group.
+    fn atomic_group(&self, subject: Subject<'_>) -> u64 {
+        let _ = subject;
         0
     }
 
-    /// Removes all units that count against a key, under the quotas of the request.
+    /// Changes the units that count against a key: see [`Change`](super::Change).
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let _ = reset;
-        unsupported("this store cannot reset keys")
-    }
-
-    /// Returns units of one earlier charge, if they still count, and never units of another charge.
-    ///
-    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let _ = refund;
-        unsupported("this store cannot refund units")
-    }
-
-    /// Returns units of a key, whichever checks charged them, in each stored count of the quotas.
-    ///
-    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        let _ = credit;
-        unsupported("this store cannot credit units")
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        unsupported(match adjust.change {
+            Change::Reset => "this store cannot reset keys",
+            Change::Refund { .. } => "this store cannot refund units",
+            Change::Credit { .. } => "this store cannot credit units",
+        })
     }
 
     /// Blocks a key of a limiter for a time, or unblocks it, and updates the
@@ -168,8 +152,8 @@ pub trait Store: Send + Sync + 'static {
     /// For operators: [`Admin::peek`](crate::Admin::peek) calls it. The sequences may be 0.
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
-        let _ = check;
+    fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+        let _ = subject;
         unsupported("this store cannot list holders of slots")
     }
 
@@ -222,32 +206,24 @@ macro_rules! delegate_to_store {
             $store.id()
         }
 
-        fn check(&$self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-            $store.check(checks, answers)
+        fn check(&$self, checks: &[Check<'_>]) -> StoreFuture {
+            $store.check(checks)
         }
 
-        fn atomic_group(&$self, check: Check<'_>) -> u64 {
-            $store.atomic_group(check)
+        fn atomic_group(&$self, subject: Subject<'_>) -> u64 {
+            $store.atomic_group(subject)
         }
 
-        fn reset(&$self, reset: Reset<'_>) -> StoreFuture<()> {
-            $store.reset(reset)
-        }
-
-        fn refund(&$self, refund: Refund<'_>) -> StoreFuture<()> {
-            $store.refund(refund)
-        }
-
-        fn credit(&$self, credit: Credit<'_>) -> StoreFuture<()> {
-            $store.credit(credit)
+        fn adjust(&$self, adjust: Adjust<'_>) -> StoreFuture<()> {
+            $store.adjust(adjust)
         }
 
         fn block(&$self, block: Block<'_>) -> StoreFuture<bool> {
             $store.block(block)
         }
 
-        fn holders(&$self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
-            $store.holders(check)
+        fn holders(&$self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+            $store.holders(subject)
         }
 
         fn parts(&$self) -> StoreParts {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tollgate::store::{Answers, Block, Check, Reset, Store, StoreFuture, StoreId, StoreParts};
+use tollgate::store::{Adjust, Block, Check, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{BlockReason, BlockRule, ErrorKind, Key, Quota, RateLimiter, Source};
 
 use crate::support::cases::cases;
@@ -49,9 +49,12 @@ struct Watched<S> {
 
 impl<S> Watched<S> {
     fn watch<T: Send + 'static>(&self, limiter: &Key, future: StoreFuture<T>) -> StoreFuture<T> {
-        if !limiter.as_str().starts_with("blocks=") {
-            return future;
-        }
+        let is_watched = limiter.as_str().starts_with("blocks=");
+        let future = match future.try_ready() {
+            Err(future) if is_watched => future,
+            Err(future) => return future,
+            Ok(answer) => return StoreFuture::ready(answer),
+        };
         let pending = Arc::clone(&self.pending);
         pending.fetch_add(1, Ordering::SeqCst);
         StoreFuture::boxed(async move {
@@ -67,15 +70,15 @@ impl<S: Store> Store for Watched<S> {
         self.store.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        let future = self.store.check(checks, answers)?;
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         let limiter = checks.first().expect("a check").limiter;
-        Some(self.watch(limiter, future))
+        let future = self.store.check(checks);
+        self.watch(limiter, future)
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let future = self.store.reset(reset);
-        self.watch(reset.limiter, future)
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        let future = self.store.adjust(adjust);
+        self.watch(adjust.limiter, future)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tollgate::store::{
-    Answers, Block, Check, CircuitBreaker, Reset, StoreFuture, StoreId, StoreParts, TestClock,
-    TestStore,
+    Adjust, Block, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock, TestStore,
 };
 use tollgate::{
     BlockReason, BlockRule, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota,
@@ -395,8 +394,8 @@ impl Store for Plain {
         self.0.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        self.0.check(checks, answers)
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        self.0.check(checks)
     }
 }
 
@@ -465,16 +464,16 @@ impl Store for Later {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         if self.is_down.load(Ordering::Relaxed) {
             let error = Error::new(ErrorKind::Unavailable, "down");
-            return Some(StoreFuture::ready(Err(error)));
+            return StoreFuture::ready(Err(error));
         }
         let Some(check) = checks
             .iter()
             .find(|check| check.limiter.as_str() == "blocks=default")
         else {
-            return self.counts.check(checks, answers);
+            return self.counts.check(checks);
         };
         if check.cost > 0 {
             let sent = (tokio::time::Instant::now(), check.cost);
@@ -488,19 +487,18 @@ impl Store for Later {
         let answers = match fails {
             Ok(_) => Err(Error::new(ErrorKind::Timeout, "lost")),
             Err(_) => {
-                let none = self.counts.check(checks, answers);
-                none.map_or(Ok(()), |_| Err(Error::new(ErrorKind::Full, "full")))
-                    .map(|()| answers.clone())
+                let counted = self.counts.check(checks).try_ready();
+                counted.expect("an answer at once")
             }
         };
-        Some(StoreFuture::boxed(async move {
+        StoreFuture::boxed(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
             answers
-        }))
+        })
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.counts.reset(reset)
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        self.counts.adjust(adjust)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {

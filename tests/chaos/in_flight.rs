@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
+use tollgate::store::{Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts, Subject};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};
@@ -64,18 +64,18 @@ impl Store for Unbroken {
         self.redis.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        let asked = self.redis.check(checks, answers)?;
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        let asked = self.redis.check(checks);
         // An error of this kind is an answer to the breaker.
         let kind = ErrorKind::Misconfigured;
-        Some(StoreFuture::boxed(async move {
+        StoreFuture::boxed(async move {
             let answers = asked.await;
             answers.map_err(|error| Error::new(kind, error.to_string()))
-        }))
+        })
     }
 
-    fn atomic_group(&self, check: Check<'_>) -> u64 {
-        self.redis.atomic_group(check)
+    fn atomic_group(&self, subject: Subject<'_>) -> u64 {
+        self.redis.atomic_group(subject)
     }
 
     fn parts(&self) -> StoreParts {

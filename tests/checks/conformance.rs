@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tollgate::store::{
-    Answer, Answers, Block, BlockList, Check, Conformance, Counters, Refund, RuleOutcome, Source,
-    Store, StoreFuture, StoreId, StoreParts, TestClock,
+    Adjust, Answer, Block, BlockList, Change, Check, Conformance, Counters, RuleOutcome, Source,
+    Store, StoreFuture, StoreId, StoreParts, Subject, TestClock,
 };
 use tollgate::{Algorithm, Key, MemoryStore, Quota, Quotas, RedisStore};
 
@@ -101,7 +101,7 @@ impl Flawed {
             Flaw::ForgetsWhoAsks => check.quotas.to_string().parse().unwrap(),
             _ => check.quotas.clone(),
         };
-        let check = Check::new(check.limiter, check.key, &quotas, check.cost);
+        let check = Subject::new(check.limiter, check.key, &quotas).check(check.cost);
         if self.flaw == Flaw::Racy {
             let mut counters = self
                 .counts
@@ -130,17 +130,16 @@ impl Store for Flawed {
         self.id
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         if checks.len() > 1 && self.flaw != Flaw::OneByOne {
             let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "one at a time");
-            return Some(StoreFuture::ready(Err(error)));
+            return StoreFuture::ready(Err(error));
         }
         if checks.iter().any(|check| check.holding.is_some()) && self.flaw == Flaw::Plain {
             let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no holders");
-            return Some(StoreFuture::ready(Err(error)));
+            return StoreFuture::ready(Err(error));
         }
-        *answers = checks.iter().map(|check| self.decide(*check)).collect();
-        None
+        StoreFuture::ready(Ok(checks.iter().map(|check| self.decide(*check)).collect()))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
@@ -158,16 +157,16 @@ impl Store for Flawed {
         parts
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if self.flaw == Flaw::Plain {
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        if self.flaw == Flaw::Plain || !matches!(adjust.change, Change::Refund { .. }) {
             let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no refunds");
             return StoreFuture::ready(Err(error));
         }
-        let name = (refund.limiter.clone(), refund.key.clone());
+        let name = (adjust.limiter.clone(), adjust.key.clone());
         let mut counts = self.counts.lock().unwrap();
         let counters = counts.entry(name).or_default();
         for _ in 0..1 + u32::from(self.flaw == Flaw::RefundsTwice) {
-            counters.refund(refund, self.clock.now_micros());
+            counters.adjust(adjust, self.clock.now_micros());
         }
         StoreFuture::ready(Ok(()))
     }

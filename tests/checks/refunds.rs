@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Answers, Check, Store, StoreFuture, StoreId, TestClock};
+use tollgate::store::{Check, Store, StoreFuture, StoreId, Subject, TestClock};
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
 use crate::support::algorithms::{algorithms, part_of};
@@ -414,15 +414,15 @@ impl Store for Contended {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         let races = |left: u32| left.checked_sub(1);
         let (order, first) = (Ordering::SeqCst, checks[0]);
         if first.cost > 100 && self.races.fetch_update(order, order, races).is_ok() {
-            let other = Check::new(first.limiter, first.key, first.quotas, 1);
-            let taken = self.counts.check(&[other], &mut Answers::empty(1));
-            assert!(taken.is_none());
+            let other = Subject::new(first.limiter, first.key, first.quotas).check(1);
+            let taken = self.counts.check(&[other]).try_ready();
+            assert!(taken.expect("an answer at once").is_ok());
         }
-        self.counts.check(checks, answers)
+        self.counts.check(checks)
     }
 }
 

@@ -11,9 +11,7 @@ use crate::support::moody::{DEADLINE, Mood, Moody};
 use crate::support::runtime;
 use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
-use tollgate::store::{
-    Answers, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock,
-};
+use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock};
 use tollgate::{
     Acquired, Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Permit, Quota,
     RateLimitLayer, RateLimiter, Share, Source, Store,
@@ -314,8 +312,8 @@ async fn a_store_that_cannot_give_says_so() {
             self.0.id()
         }
 
-        fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-            self.0.check(checks, answers)
+        fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+            self.0.check(checks)
         }
     }
     let limiter = RateLimiter::new(Checks(MemoryStore::new()), Quota::per_minute(9));
@@ -546,20 +544,21 @@ impl Store for Remote {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        assert!(self.counts.check(checks, answers).is_none());
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        let answers = self.counts.check(checks).try_ready();
+        let answers = answers.expect("an answer at once").expect("no error");
         let (sender, reply) = tokio::sync::oneshot::channel();
-        let (answers, answers_after) = (answers.clone(), self.answers_after);
+        let answers_after = self.answers_after;
         std::thread::spawn(move || {
             std::thread::sleep(answers_after?);
             sender.send(answers).ok()
         });
-        Some(StoreFuture::boxed(async move {
+        StoreFuture::boxed(async move {
             match answers_after {
                 Some(_) => Ok(reply.await.unwrap()),
                 None => std::future::pending().await,
             }
-        }))
+        })
     }
 
     fn parts(&self) -> StoreParts {

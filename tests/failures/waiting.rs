@@ -11,7 +11,7 @@ use crate::support::{log, node::Node};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tollgate::store::{
-    Answers, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock, TestStore,
+    Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock, TestStore,
 };
 use tollgate::{
     Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter, RedisStore,
@@ -322,10 +322,10 @@ impl Store for Lossy {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        let counted = self.counts.check(checks, answers);
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        let counted = self.counts.check(checks);
         if self.loses.load(Ordering::SeqCst) {
-            return Some(StoreFuture::boxed(pending()));
+            return StoreFuture::boxed(pending());
         }
         counted
     }

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tollgate::store::{
-    Answers, Check, CircuitBreaker, Holding, Store, StoreFuture, StoreId, StoreParts, TestClock,
+    Answers, Check, CircuitBreaker, Holding, Store, StoreFuture, StoreId, StoreParts, Subject,
+    TestClock,
 };
 use tollgate::{Acquired, Error, ErrorKind, Key, MemoryStore, Permit, Quota, Quotas, RateLimiter};
 
@@ -33,11 +34,10 @@ struct Sent {
 
 impl Sent {
     fn decide(&self, counts: &MemoryStore) -> Answers {
-        let check = Check::new(&self.limiter, &self.key, &self.quotas, self.cost);
-        let mut answers = Answers::empty(1);
-        let later = counts.check(&[check.with_holding(&self.holding)], &mut answers);
-        assert!(later.is_none(), "the memory answers at once");
-        answers
+        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(self.cost);
+        let answers = counts.check(&[check.with_holding(&self.holding)]);
+        let answers = answers.try_ready().expect("the memory answers at once");
+        answers.expect("no error")
     }
 }
 
@@ -59,7 +59,7 @@ impl Store for Collecting {
         self.id
     }
 
-    fn check(&self, checks: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         let [check] = checks else {
             panic!("{} levels", checks.len());
         };
@@ -82,9 +82,7 @@ impl Store for Collecting {
             holding,
         };
         under_way.push((sent, reply));
-        Some(StoreFuture::boxed(async move {
-            receiver.await.expect("the test replies")
-        }))
+        StoreFuture::boxed(async move { receiver.await.expect("the test replies") })
     }
 
     fn parts(&self) -> StoreParts {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
-use tollgate::store::{Answer, Answers, Check, Holding};
+use tollgate::store::{Answer, Answers, Change, Check, Holding, Subject};
 use tollgate::{Algorithm, Key, Quota, Quotas, Share};
 
 use crate::support::redis_server::{RedisServer, run};
@@ -266,7 +266,7 @@ impl Pair {
     fn levels<'a>(&'a self, check: &'a OwnCheck) -> Vec<Check<'a>> {
         let level = |(limiter, plan, cost, holding): &'a (usize, usize, u32, Option<Holding>)| {
             let (limiter, quotas) = (&self.limiters[*limiter], &self.plans[*plan]);
-            let check = Check::new(limiter, &self.key, quotas, *cost);
+            let check = Subject::new(limiter, &self.key, quotas).check(*cost);
             match holding {
                 Some(holding) => check.with_holding(holding),
                 None => check,
@@ -360,16 +360,16 @@ impl Pair {
 
     /// Resets, and credits a unit: the slots stay.
     fn reset(&mut self, plan: usize) {
-        use tollgate::store::{Credit, Reset, Store};
+        use tollgate::store::Store;
         let (limiter, quotas) = (&self.limiters[0], &self.plans[plan]);
         let other = &self.limiters[1];
         self.runtime.block_on(async {
-            let reset = Reset::new(limiter, &self.key, quotas);
-            self.time.memory.reset(reset).await.expect("a reset");
-            self.time.redis.reset(reset).await.expect("a reset");
-            let credit = Credit::new(other, &self.key, quotas, 1);
-            self.time.memory.credit(credit).await.expect("a credit");
-            self.time.redis.credit(credit).await.expect("a credit");
+            let reset = Subject::new(limiter, &self.key, quotas).adjust(Change::Reset);
+            self.time.memory.adjust(reset).await.expect("a reset");
+            self.time.redis.adjust(reset).await.expect("a reset");
+            let credit = Subject::new(other, &self.key, quotas).adjust(Change::Credit { units: 1 });
+            self.time.memory.adjust(credit).await.expect("a credit");
+            self.time.redis.adjust(credit).await.expect("a credit");
         });
         self.time.advance(Duration::ZERO);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use redis::Commands;
-use tollgate::store::{Answers, Check, Credit, Holding, Reset, Store, StoreFuture};
+use tollgate::store::{Answers, Change, Holding, Store, StoreFuture, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RedisStore};
 
 use crate::support::redis_server::{RedisServer, times_to_live};
@@ -26,7 +26,9 @@ fn holding(holder: u8, sequence: u64, held: u32, wanted: u32) -> Holding {
 /// Starts a check of the key.
 fn start(store: &RedisStore, quotas: &Quotas, cost: u32, holding: &Holding) -> StoreFuture {
     let [limiter, key] = ["jobs", "ada"].map(Key::from);
-    let check = Check::new(&limiter, &key, quotas, cost).with_holding(holding);
+    let check = Subject::new(&limiter, &key, quotas)
+        .check(cost)
+        .with_holding(holding);
     ask(store, &[check])
 }
 
@@ -166,14 +168,14 @@ async fn a_change_of_rates_leaves_slots_alone_and_one_of_slots_sends_no_call() {
     let before: Vec<u8> = connection.get(NAME).unwrap();
     let [limiter, key] = ["jobs", "ada"].map(Key::from);
     crate::support::costs::forget_calls(&mut connection);
-    let reset = Reset::new(&limiter, &key, &slots);
-    store.reset(reset).await.unwrap();
-    let credit = Credit::new(&limiter, &key, &slots, 1);
-    store.credit(credit).await.unwrap();
+    let reset = Subject::new(&limiter, &key, &slots).adjust(Change::Reset);
+    store.adjust(reset).await.unwrap();
+    let credit = Subject::new(&limiter, &key, &slots).adjust(Change::Credit { units: 1 });
+    store.adjust(credit).await.unwrap();
     let calls = crate::support::costs::calls(&mut connection);
     assert!(!calls.contains_key("evalsha"), "{calls:?}");
-    let reset = Reset::new(&limiter, &key, &both);
-    store.reset(reset).await.unwrap();
+    let reset = Subject::new(&limiter, &key, &both).adjust(Change::Reset);
+    store.adjust(reset).await.unwrap();
     let keys = times_to_live(&mut connection);
     assert_eq!(keys.len(), 1, "{keys:?}");
     assert_eq!(connection.get::<_, Vec<u8>>(NAME).unwrap(), before);
@@ -201,9 +203,9 @@ fn foreign_bytes_fail_their_own_entry_and_are_not_overwritten() {
         let () = connection.set_ex(NAME, &bytes, 3_600).unwrap();
         let [jobs, ada, bob] = ["jobs", "ada", "bob"].map(Key::from);
         let message = holding(1, 1, 1, 0).stated();
-        let levels = [&ada, &bob].map(|key| Check::new(&jobs, key, &quotas, 1));
+        let levels = [&ada, &bob].map(|key| Subject::new(&jobs, key, &quotas).check(1));
         runtime.block_on(async {
-            let look = ask(&store, &[Check::new(&jobs, &bob, &quotas, 0)]);
+            let look = ask(&store, &[Subject::new(&jobs, &bob, &quotas).check(0)]);
             let [spoiled, other] = levels.map(|check| ask(&store, &[check.with_holding(&message)]));
             look.await.expect("an answer");
             other.await.expect("an answer");
@@ -239,7 +241,9 @@ async fn a_full_server_refuses_new_holders_of_a_new_key_but_hears_what_is_held()
     let key = Key::from("bob");
     let limiter = Key::from("jobs");
     let message = holding(1, 3, 0, 1);
-    let new = Check::new(&limiter, &key, &quotas, 1).with_holding(&message);
+    let new = Subject::new(&limiter, &key, &quotas)
+        .check(1)
+        .with_holding(&message);
     let error = ask(&store, &[new]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
 }

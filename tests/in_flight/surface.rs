@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tollgate::store::{Answers, Check, StoreFuture, StoreId, StoreParts};
+use tollgate::store::{Check, StoreFuture, StoreId, StoreParts};
 use tollgate::{
     Acquired, Algorithm, ConfigError, ConfigErrorKind, ErrorKind, MemoryStore, Plan, Quota, Quotas,
     RateLimitLayer, RateLimiter, Store, key,
@@ -149,8 +149,8 @@ impl Store for Silent {
         self.0.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        self.0.check(checks, answers)
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        self.0.check(checks)
     }
 
     fn parts(&self) -> StoreParts {

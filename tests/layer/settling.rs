@@ -10,9 +10,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
-use tollgate::store::{
-    Answers, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock,
-};
+use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     Rejection, Reservation, Store,
@@ -510,12 +508,12 @@ impl Store for Breaking {
         self.0.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         if checks.iter().all(|check| [0, COST].contains(&check.cost)) {
-            return self.0.check(checks, answers);
+            return self.0.check(checks);
         }
         let error = Error::new(ErrorKind::Unavailable, "in no mood");
-        Some(StoreFuture::ready(Err(error)))
+        StoreFuture::ready(Err(error))
     }
 
     fn parts(&self) -> StoreParts {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Answer, Answers, Check, Refund, Store};
+use tollgate::store::{Answer, Answers, Change, Store, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
 
 use crate::support::redis_server::RedisServer;
@@ -95,8 +95,9 @@ fn same_grants(algorithm: Algorithm) {
         for step in steps {
             match step {
                 Step::Check { quotas, cost, more } => {
-                    let check =
-                        Check::new(&limiter, &key, &lists[quotas], cost).with_extra_units(more);
+                    let check = Subject::new(&limiter, &key, &lists[quotas])
+                        .check(cost)
+                        .with_extra_units(more);
                     let answers = runtime.block_on(async {
                         [
                             only(ask(&time.memory, &[check]).await),
@@ -133,12 +134,21 @@ fn same_grants(algorithm: Algorithm) {
                     };
                     let units = units.min(charge.held);
                     charge.held -= units;
-                    let check = Check::new(&limiter, &key, &lists[charge.quotas], charge.cost);
+                    let check =
+                        Subject::new(&limiter, &key, &lists[charge.quotas]).check(charge.cost);
                     let [memory, redis] = &charge.answers;
-                    let refund = |answer| Refund::new(check, answer, units).holding(charge.held);
+                    let held = charge.held;
+                    let refund = |answer| Change::Refund {
+                        answer,
+                        cost: check.cost + answer.extra_units(),
+                        units,
+                        held,
+                    };
+                    let [memory, redis] =
+                        [refund(memory), refund(redis)].map(|change| check.adjust(change));
                     runtime.block_on(async {
-                        time.memory.refund(refund(memory)).await.unwrap();
-                        time.redis.refund(refund(redis)).await.unwrap();
+                        time.memory.adjust(memory).await.unwrap();
+                        time.redis.adjust(redis).await.unwrap();
                     });
                 }
                 Step::Advance(duration) => time.advance(duration),

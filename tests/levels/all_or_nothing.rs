@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Check, Counters, TestStore};
+use tollgate::store::{Check, Counters, Subject, TestStore};
 use tollgate::{
     Algorithm, Decision, ErrorKind, Key, LevelCheck, Quota, QuotaDecision, Quotas, RateLimiter,
     Source,
@@ -81,7 +81,7 @@ impl Oracle {
         decide: impl FnOnce(&mut Counters, Check<'_>) -> T,
     ) -> T {
         let (name, stored) = (Key::from(LIMITERS[limiter]), Key::from(KEYS[key]));
-        let check = Check::new(&name, &stored, &self.quotas[limiter], cost);
+        let check = Subject::new(&name, &stored, &self.quotas[limiter]).check(cost);
         decide(self.counts.entry((limiter, key)).or_default(), check)
     }
 

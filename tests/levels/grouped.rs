@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tollgate::store::{
-    Answers, Check, CircuitBreaker, Refund, RefusalCache, Store, StoreFuture, StoreId, StoreParts,
-    TestClock,
+    Adjust, Change, Check, CircuitBreaker, RefusalCache, Store, StoreFuture, StoreId, StoreParts,
+    Subject, TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore};
 
@@ -31,8 +31,8 @@ pub(crate) struct Grouped {
     fails_at_once: bool,
 }
 
-fn group(check: Check<'_>) -> u64 {
-    let last = check.limiter.as_str().bytes().last().unwrap();
+fn group(subject: Subject<'_>) -> u64 {
+    let last = subject.limiter.as_str().bytes().last().unwrap();
     u64::from(last - b'0')
 }
 
@@ -123,41 +123,41 @@ impl Store for Grouped {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         if checks.len() > 1 || checks[0].cost > 0 {
             let names = checks.iter().map(|check| check.limiter.as_str());
             self.log(format!("check {}", names.collect::<Vec<_>>().join("+")));
         }
-        let group = group(checks[0]);
-        if !checks.iter().all(|check| self::group(*check) == group) {
+        let group = group(checks[0].subject);
+        if !checks
+            .iter()
+            .all(|check| self::group(check.subject) == group)
+        {
             assert!(self.is_unaware.swap(false, Ordering::SeqCst));
             let error = Err(Error::new(ErrorKind::Unsupported, "several groups"));
-            return Some(match self.fails_at_once {
+            return match self.fails_at_once {
                 true => StoreFuture::ready(error),
                 false => self.reply(group, error),
-            });
+            };
         }
         if self.is_lost(group) {
-            return Some(self.reply(group, Err(lost(group))));
+            return self.reply(group, Err(lost(group)));
         }
-        assert!(self.counts.check(checks, answers).is_none());
-        Some(self.reply(group, Ok(answers.clone())))
+        self.reply(group, now(self.counts.check(checks)))
     }
 
-    fn atomic_group(&self, check: Check<'_>) -> u64 {
+    fn atomic_group(&self, subject: Subject<'_>) -> u64 {
         match self.is_unaware.load(Ordering::SeqCst) {
             true => 0,
-            false => group(check),
+            false => group(subject),
         }
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.log(format!(
-            "refund {} {}",
-            refund.limiter.as_str(),
-            refund.units
-        ));
-        StoreFuture::ready(now(self.counts.refund(refund)))
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        if let Change::Refund { units, .. } = adjust.change {
+            self.log(format!("refund {} {units}", adjust.limiter.as_str()));
+        }
+        StoreFuture::ready(now(self.counts.adjust(adjust)))
     }
 
     fn parts(&self) -> StoreParts {

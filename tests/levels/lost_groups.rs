@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::{Answers, Check, Store, StoreFuture, StoreId, TestStore};
+use tollgate::store::{Check, Store, StoreFuture, StoreId, TestStore};
 use tollgate::{Error, ErrorKind, FailurePolicy, Key, Quota, RateLimiter, Source};
 
 use crate::grouped::Grouped;
@@ -196,9 +196,9 @@ impl Store for Failing {
         self.0
     }
 
-    fn check(&self, _: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, _: &[Check<'_>]) -> StoreFuture {
         let error = Error::new(ErrorKind::Unavailable, "always");
-        Some(StoreFuture::ready(Err(error)))
+        StoreFuture::ready(Err(error))
     }
 }
 

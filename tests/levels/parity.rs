@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
-use tollgate::store::{Answer, Answers, Check, QuotaAnswer, Receipt, Refund, Store};
+use tollgate::store::{Answer, Answers, Change, Check, QuotaAnswer, Receipt, Store, Subject};
 use tollgate::{Algorithm, Key, Quota, Quotas};
 
 use crate::support::redis_server::{RedisServer, run};
@@ -175,7 +175,7 @@ impl Pair {
     fn checks<'a>(&'a self, shape: &Shape, keys: &'a [Key]) -> Vec<Check<'a>> {
         let levels = shape.iter().zip(keys);
         let check = |(&(level, plan, cost), key): (&(usize, usize, u32), &'a Key)| {
-            Check::new(&self.limiters[level], key, &self.plans[plan], cost)
+            Subject::new(&self.limiters[level], key, &self.plans[plan]).check(cost)
         };
         levels.map(check).collect()
     }
@@ -273,13 +273,21 @@ impl Pair {
         }
         let charged = self.charged.swap_remove(number % self.charged.len());
         let (limiter, quotas) = (&self.limiters[charged.level], &self.plans[charged.plan]);
-        let check = Check::new(limiter, &charged.key, quotas, charged.cost);
+        let check = Subject::new(limiter, &charged.key, quotas).check(charged.cost);
         let [memory, redis] = &charged.answers;
         self.runtime.block_on(async {
-            let in_memory = Refund::new(check, memory, units).holding(0);
-            self.time.memory.refund(in_memory).await.expect("a refund");
-            let in_redis = Refund::new(check, redis, units).holding(0);
-            self.time.redis.refund(in_redis).await.expect("a refund");
+            let refund = |answer| {
+                check.adjust(Change::Refund {
+                    answer,
+                    cost: check.cost,
+                    units,
+                    held: 0,
+                })
+            };
+            let in_memory = self.time.memory.adjust(refund(memory));
+            in_memory.await.expect("a refund");
+            let in_redis = self.time.redis.adjust(refund(redis));
+            in_redis.await.expect("a refund");
         });
     }
 

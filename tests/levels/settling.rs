@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tollgate::store::{Answers, Check, Refund, StoreFuture, StoreId, TestClock, TestStore};
+use tollgate::store::{Adjust, Check, StoreFuture, StoreId, TestClock, TestStore};
 use tollgate::{
     Algorithm, Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter,
     Source, Store,
@@ -188,16 +188,16 @@ impl Store for Unkind {
         self.0.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        self.0.check(checks, answers)
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        self.0.check(checks)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if self.1.contains(&refund.limiter.as_str()) {
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        if self.1.contains(&adjust.limiter.as_str()) {
             let error = Error::new(ErrorKind::Unavailable, "out of reach");
             return StoreFuture::boxed(async { Err(error) });
         }
-        self.0.refund(refund)
+        self.0.adjust(adjust)
     }
 }
 

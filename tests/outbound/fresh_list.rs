@@ -8,9 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures_util::FutureExt;
 use http::Request;
 use tokio::sync::Semaphore;
-use tollgate::store::{
-    Answers, BlockList, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts,
-};
+use tollgate::store::{BlockList, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{
     Error, ErrorKind, Key, MemoryStore, OutboundLayer, Quota, RateLimiter, RedisStore, Source, key,
 };
@@ -68,12 +66,12 @@ impl Store for SharedStore {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         if self.fails {
             let error = Error::new(ErrorKind::Unavailable, "out of reach");
-            return Some(StoreFuture::ready(Err(error)));
+            return StoreFuture::ready(Err(error));
         }
-        self.counts.check(checks, answers)
+        self.counts.check(checks)
     }
 
     fn parts(&self) -> StoreParts {

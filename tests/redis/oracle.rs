@@ -10,7 +10,7 @@ use futures_util::future::{join, join_all};
 use proptest::prelude::RngExt as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use redis::Commands;
-use tollgate::store::{Answer, Answers, Check, TestClock};
+use tollgate::store::{Answer, Answers, Subject, TestClock};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RedisStore};
 
 use crate::support::redis_server::{RedisServer, run};
@@ -711,7 +711,7 @@ impl Sequence {
                 .iter()
                 .zip(keys)
                 .map(|((_, plan, cost), key)| {
-                    Check::new(&limiter, key, &self.model.plans[*plan], *cost)
+                    Subject::new(&limiter, key, &self.model.plans[*plan]).check(*cost)
                 })
                 .collect();
             async move {
@@ -724,7 +724,7 @@ impl Sequence {
         if entries.len() == 1 {
             return join_all(sent).await;
         }
-        let look = [Check::new(&limiter, &other, &self.model.plans[0], 0)];
+        let look = [Subject::new(&limiter, &other, &self.model.plans[0]).check(0)];
         let look = ask(store, &look);
         join(look, join_all(sent)).await.1
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use redis::Commands;
-use tollgate::store::Check;
+use tollgate::store::Subject;
 use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore, Store};
 
 use crate::support::ask;
@@ -458,9 +458,9 @@ async fn scripts_run_by(store: impl Fn() -> RedisStore, server: &RedisServer) ->
     }
     let [name, key] = ["jobs", "ada"].map(Key::from);
     let slots = Quotas::from(Quota::in_flight(9));
-    let look = Check::new(&name, &key, &slots, 0);
+    let look = Subject::new(&name, &key, &slots).check(0);
     let _ = ask(&store(), &[look]).await.unwrap();
-    assert!(store().holders(look).await.unwrap().is_empty());
+    assert!(store().holders(look.subject).await.unwrap().is_empty());
     let limiter = RateLimiter::new(store(), Quota::per_hour(9));
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Block, Credit, Reset, Store};
+use tollgate::store::{Block, Change, Store, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimitLayer, RateLimiter, RedisStore, Source};
 
 use crate::support::ask;
@@ -70,11 +70,11 @@ async fn a_setting_of_a_store_in_use_fails_loudly_and_leaves_the_store_as_it_was
         changed.ping().await.unwrap_err(),
         ask(&changed, &[]).await.unwrap_err(),
         changed
-            .reset(Reset::new(&key, &key, &quotas))
+            .adjust(Subject::new(&key, &key, &quotas).adjust(Change::Reset))
             .await
             .unwrap_err(),
         changed
-            .credit(Credit::new(&key, &key, &quotas, 1))
+            .adjust(Subject::new(&key, &key, &quotas).adjust(Change::Credit { units: 1 }))
             .await
             .unwrap_err(),
         changed

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate::doctor::Severity;
 use tollgate::key::{self, KeyExtractor};
-use tollgate::store::HashTags;
-use tollgate::store::{Check, Store};
+use tollgate::store::Store;
+use tollgate::store::{HashTags, Subject};
 use tollgate::{Decision, Key, LevelCheck, Quota, Quotas, RateLimiter, RedisStore, Source};
 
 use crate::support::costs::{algorithms, calls, forget_calls};
@@ -165,7 +165,7 @@ async fn a_level_in_another_slot_is_asked_in_turn_and_its_refusal_refunds_user_a
     let tree = Tree::new(&store);
     let keys = keys(&extractors()[1], "acme", "ada");
     let (limiter, quotas) = (Key::from("any"), Quotas::from(Quota::per_hour(1)));
-    let group = |key: &Key| store.atomic_group(Check::new(&limiter, key, &quotas, 1));
+    let group = |key: &Key| store.atomic_group(Subject::new(&limiter, key, &quotas));
     assert_eq!(group(&keys[0]), group(&keys[1]));
     assert_ne!(group(&keys[1]), group(&Key::global()));
     let mut connection = server.connect();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::store::HashTags;
-use tollgate::store::{Answers, Check};
+use tollgate::store::Answers;
+use tollgate::store::{HashTags, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::support::ask;
@@ -25,7 +25,7 @@ async fn check_all(store: RedisStore, levels: Vec<Level>) -> Result<Answers, Err
     let checks: Vec<_> = levels
         .iter()
         .zip(&keys)
-        .map(|((.., quotas, cost), [limiter, key])| Check::new(limiter, key, quotas, *cost))
+        .map(|((.., quotas, cost), [limiter, key])| Subject::new(limiter, key, quotas).check(*cost))
         .collect();
     ask(&store, &checks).await
 }
@@ -74,7 +74,7 @@ async fn checks_that_have_limiter_and_key_in_common_are_an_error_and_charge_noth
     let store = store_on(&server);
     let (limiter, key) = (Key::from("default"), Key::from("ada"));
     let quotas = Quotas::from(Quota::per_hour(5));
-    let check = Check::new(&limiter, &key, &quotas, 3);
+    let check = Subject::new(&limiter, &key, &quotas).check(3);
     let error = ask(&store, &[check, check]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     let used = RateLimiter::new(store, quotas.clone())
@@ -93,7 +93,7 @@ async fn a_key_of_another_type_charges_none_of_the_checks() {
     let (limiter, keys) = (Key::from("default"), ["ada", "bob", "cem"].map(Key::from));
     let [ada, bob, cem] = keys
         .each_ref()
-        .map(|key| Check::new(&limiter, key, &quotas, 2));
+        .map(|key| Subject::new(&limiter, key, &quotas).check(2));
     let mut connection = server.connect();
     let stored = "tollgate:v3:{default,cem}:log";
     for (command, value) in [("SET", "x"), ("RPUSH", "x")] {

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::store::{
-    Answers, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset, Store, StoreFuture,
-    StoreId, StoreParts, TestClock,
+    Adjust, Check, CircuitBreaker, RefusalCache, Store, StoreFuture, StoreId, StoreParts, TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore};
 
@@ -81,23 +80,11 @@ impl Store for Moody {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine => self.counts.check(checks, answers),
-            Mood::Fails(kind) => Some(StoreFuture::boxed(async move {
-                Err(Error::new(kind, "in no mood"))
-            })),
-            Mood::Hangs => Some(StoreFuture::boxed(pending())),
-        }
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mood = *self.mood.lock().unwrap();
-        match mood {
-            Mood::Fine => self.counts.reset(reset),
+            Mood::Fine => self.counts.check(checks),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }
@@ -105,23 +92,11 @@ impl Store for Moody {
         }
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine => self.counts.refund(refund),
-            Mood::Fails(kind) => {
-                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
-            }
-            Mood::Hangs => StoreFuture::boxed(pending()),
-        }
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mood = *self.mood.lock().unwrap();
-        match mood {
-            Mood::Fine => self.counts.credit(credit),
+            Mood::Fine => self.counts.adjust(adjust),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Executor, PgPool, raw_sql};
 use tollgate::store::{
-    Answer, Answers, Block, Check, CircuitBreaker, Counters, Credit, Holding, Refund, RefusalCache,
-    Reset, Source, Store, StoreFuture, StoreId, StoreParts,
+    Adjust, Block, Check, CircuitBreaker, Counters, Holding, OwnedCheck, RefusalCache, Source,
+    Store, StoreFuture, StoreId, StoreParts, Subject,
 };
-use tollgate::{Error, ErrorKind, Key, Quotas};
+use tollgate::{Error, ErrorKind, Key};
 
 use crate::blocks::Blocks;
 use crate::doctor::examine;
@@ -222,89 +222,6 @@ impl PostgresStore {
         }
         StoreFuture::boxed(async move { answer.await.unwrap_or_else(|_| Err(ended())) })
     }
-
-    /// Sends a request that changes the counters of one key.
-    fn adjust(
-        &self,
-        (limiter, key): (&Key, &Key),
-        mut change: impl FnMut(&mut Counters, u64) + Send + 'static,
-    ) -> StoreFuture<()> {
-        self.ask([(limiter, key)], move |counters, now| {
-            counters
-                .iter_mut()
-                .for_each(|counters| change(counters, now));
-            ((), true)
-        })
-    }
-}
-
-/// A check that owns its parts.
-struct OwnedCheck {
-    limiter: Key,
-    key: Key,
-    quotas: Quotas,
-    cost: u32,
-    extra_units: u32,
-    holding: Option<Holding>,
-}
-
-impl From<&Check<'_>> for OwnedCheck {
-    fn from(check: &Check<'_>) -> Self {
-        Self {
-            limiter: check.limiter.clone(),
-            key: check.key.clone(),
-            quotas: check.quotas.clone(),
-            cost: check.cost,
-            extra_units: check.extra_units,
-            holding: check.holding.copied(),
-        }
-    }
-}
-
-impl OwnedCheck {
-    fn check(&self) -> Check<'_> {
-        let check = Check::new(&self.limiter, &self.key, &self.quotas, self.cost);
-        let check = check.with_extra_units(self.extra_units);
-        match &self.holding {
-            Some(holding) => check.with_holding(holding),
-            None => check,
-        }
-    }
-
-    /// Returns whether the counters have to be written, if the check was decided so.
-    fn writes(&self, is_admitted: bool) -> bool {
-        is_admitted && self.cost > 0 || self.holding.is_some()
-    }
-}
-
-/// Decides checks together: all of them are charged, or none. Returns whether the counters have to be written.
-fn decide(checks: &[OwnedCheck], counters: &mut [Counters], now: u64) -> (Answers, bool) {
-    let mut each = |decide: fn(&mut Counters, Check<'_>, u64) -> Answer| -> Answers {
-        let pairs = checks.iter().zip(counters.iter_mut());
-        pairs
-            .map(|(check, counters)| decide(counters, check.check(), now))
-            .collect()
-    };
-    let check =
-        |counters: &mut Counters, check: Check<'_>, now| counters.check(check, Source::Other, now);
-    let judge =
-        |counters: &mut Counters, check: Check<'_>, now| counters.judge(check, Source::Other, now);
-    let answers = if checks.len() == 1 {
-        each(check)
-    } else {
-        let judged = each(judge);
-        if judged.are_admitted() {
-            each(check)
-        } else {
-            for (check, counters) in checks.iter().zip(counters) {
-                counters.state(check.check(), now);
-            }
-            judged
-        }
-    };
-    let is_admitted = answers.are_admitted();
-    let is_changed = checks.iter().any(|check| check.writes(is_admitted));
-    (answers, is_changed)
 }
 
 impl Store for PostgresStore {
@@ -312,55 +229,26 @@ impl Store for PostgresStore {
         self.id
     }
 
-    fn check(&self, checks: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
-        let owned: Vec<_> = checks.iter().map(OwnedCheck::from).collect();
-        let keys = checks.iter().map(|check| (check.limiter, check.key));
-        if let Err(error) = verify_distinct(checks) {
-            return Some(StoreFuture::ready(Err(error)));
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        if let Err(error) = Check::verify_distinct(checks) {
+            return StoreFuture::ready(Err(error));
         }
-        Some(self.ask(keys, move |counters, now| decide(&owned, counters, now)))
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let (limiter, key, quotas) = (
-            reset.limiter.clone(),
-            reset.key.clone(),
-            reset.quotas.clone(),
-        );
-        self.adjust((reset.limiter, reset.key), move |counters, _| {
-            counters.reset(Reset::new(&limiter, &key, &quotas));
+        let keys = checks.iter().map(|check| (check.limiter, check.key));
+        let owned: Vec<_> = checks.iter().map(Check::owned).collect();
+        self.ask(keys, move |counters, now| {
+            let checks: Vec<_> = owned.iter().map(OwnedCheck::check).collect();
+            let decided = Counters::decide(counters, &checks, Source::Other, now);
+            (decided.answers, decided.is_changed)
         })
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let (limiter, key, quotas) = (
-            refund.limiter.clone(),
-            refund.key.clone(),
-            refund.quotas.clone(),
-        );
-        let (answer, units, cost, held) = (
-            refund.answer.clone(),
-            refund.units,
-            refund.cost,
-            refund.held,
-        );
-        self.adjust((refund.limiter, refund.key), move |counters, now| {
-            let check = Check::new(&limiter, &key, &quotas, cost);
-            let mut refund = Refund::new(check, &answer, units).holding(held);
-            (refund.units, refund.cost) = (units, cost);
-            counters.refund(refund, now);
-        })
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        let (limiter, key, quotas) = (
-            credit.limiter.clone(),
-            credit.key.clone(),
-            credit.quotas.clone(),
-        );
-        let units = credit.units;
-        self.adjust((credit.limiter, credit.key), move |counters, now| {
-            counters.credit(Credit::new(&limiter, &key, &quotas, units), now);
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        let owned = adjust.owned();
+        self.ask([(adjust.limiter, adjust.key)], move |counters, now| {
+            for counters in counters {
+                counters.adjust(owned.adjust(), now);
+            }
+            ((), true)
         })
     }
 
@@ -368,8 +256,8 @@ impl Store for PostgresStore {
         self.blocks.block(block)
     }
 
-    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
-        self.ask([(check.limiter, check.key)], |counters, now| {
+    fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+        self.ask([(subject.limiter, subject.key)], |counters, now| {
             let holders = counters
                 .iter_mut()
                 .flat_map(|counters| counters.holders(now));
@@ -380,20 +268,6 @@ impl Store for PostgresStore {
     fn parts(&self) -> StoreParts {
         self.parts.clone()
     }
-}
-
-/// Fails if two checks have both limiter and key in common: each would be decided as if the other were not there.
-fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
-    let is_same =
-        |one: &Check<'_>, other: &Check<'_>| (one.limiter, one.key) == (other.limiter, other.key);
-    let mut rest = checks.iter();
-    while let Some(check) = rest.next() {
-        if rest.clone().any(|other| is_same(check, other)) {
-            let text = "cannot decide two checks of one limiter and key together: send one check with the sum of their costs";
-            return Err(Error::new(ErrorKind::Misconfigured, text));
-        }
-    }
-    Ok(())
 }
 
 impl fmt::Debug for PostgresStore {

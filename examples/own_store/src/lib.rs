@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
 use tollgate::store::{
-    Answers, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Holding, Refund, Reset,
-    Source, Store, StoreFuture, StoreId, StoreParts,
+    Adjust, Answers, Block, BlockList, Check, CircuitBreaker, Counters, Holding, Source, Store,
+    StoreFuture, StoreId, StoreParts, Subject,
 };
 use tollgate::{Error, ErrorKind, Key};
 
@@ -136,49 +136,27 @@ impl Database {
         Ok(result)
     }
 
-    /// Loads, changes and saves the counters of a key.
-    fn adjust(
-        &self,
-        limiter: &Key,
-        key: &Key,
-        change: impl FnOnce(&mut Counters, u64),
-    ) -> Result<(), Error> {
+    fn adjust(&self, adjust: Adjust<'_>) -> Result<(), Error> {
         self.transact(|transaction, now| {
-            let mut counters = read(transaction, limiter, key, now)?;
-            change(&mut counters, now);
-            write(transaction, limiter, key, &counters)
+            let mut counters = read(transaction, &adjust, now)?;
+            counters.adjust(adjust, now);
+            write(transaction, &adjust, &counters)
         })
     }
 
     fn check(&self, checks: &[Check<'_>]) -> Result<Answers, Error> {
         self.transact(|transaction, now| {
-            let mut loaded = Vec::with_capacity(checks.len());
-            for check in checks {
-                loaded.push((*check, read(transaction, check.limiter, check.key, now)?));
-            }
-            let judged: Answers = loaded
-                .iter_mut()
-                .map(|(check, counters)| counters.judge(*check, Source::Other, now))
-                .collect();
-            if !judged.are_admitted() {
-                let held = loaded.into_iter();
-                for (check, mut counters) in held.filter(|(check, _)| check.holding.is_some()) {
-                    counters.state(check, now);
-                    write(transaction, check.limiter, check.key, &counters)?;
+            let read = |check: &Check<'_>| read(transaction, check, now);
+            let counters: Result<Vec<_>, Error> = checks.iter().map(read).collect();
+            let mut counters = counters?;
+            let decided = Counters::decide(&mut counters, checks, Source::Other, now);
+            if decided.is_changed {
+                remove_expired(transaction, now)?;
+                for (check, counters) in checks.iter().zip(&counters) {
+                    write(transaction, check, counters)?;
                 }
-                return Ok(judged);
             }
-            remove_expired(transaction, now)?;
-            loaded
-                .into_iter()
-                .map(|(check, mut counters)| {
-                    let answer = counters.check(check, Source::Other, now);
-                    if check.cost > 0 || check.holding.is_some() {
-                        write(transaction, check.limiter, check.key, &counters)?;
-                    }
-                    Ok(answer)
-                })
-                .collect()
+            Ok(decided.answers)
         })
     }
 
@@ -243,16 +221,11 @@ fn has_room(transaction: &Transaction<'_>, limiter: &str) -> Result<bool, Error>
 }
 
 /// Reads the counters of a key. They are empty if the key is new or expired.
-fn read(
-    transaction: &Transaction<'_>,
-    limiter: &Key,
-    key: &Key,
-    now: u64,
-) -> Result<Counters, Error> {
+fn read(transaction: &Transaction<'_>, subject: &Subject<'_>, now: u64) -> Result<Counters, Error> {
     let query = "SELECT counters FROM counts WHERE limiter = ? AND key = ? AND expires_at > ?";
     let found: rusqlite::Result<Option<String>> =
         transaction.prepare_cached(query).and_then(|mut statement| {
-            let names = params![limiter.as_str(), key.as_str(), signed(now)];
+            let names = params![subject.limiter.as_str(), subject.key.as_str(), signed(now)];
             statement.query_row(names, |row| row.get(0)).optional()
         });
     match found.map_err(|error| failed(&error))? {
@@ -267,21 +240,20 @@ fn read(
 /// Writes the counters of a key, or deletes the row if they are empty.
 fn write(
     transaction: &Transaction<'_>,
-    limiter: &Key,
-    key: &Key,
+    subject: &Subject<'_>,
     counters: &Counters,
 ) -> Result<(), Error> {
+    let names = (subject.limiter.as_str(), subject.key.as_str());
     let written = match counters.expires_at() {
         None => transaction
             .prepare_cached("DELETE FROM counts WHERE limiter = ? AND key = ?")
-            .and_then(|mut statement| statement.execute([limiter.as_str(), key.as_str()])),
+            .and_then(|mut statement| statement.execute([names.0, names.1])),
         Some(expires_at) => {
             let text = serde_json::to_string(counters)
                 .map_err(|error| Error::new(ErrorKind::InvalidReply, error.to_string()))?;
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO counts VALUES (?, ?, ?, ?)")
                 .and_then(|mut statement| {
-                    let names = (limiter.as_str(), key.as_str());
                     statement.execute(params![names.0, names.1, text, signed(expires_at)])
                 })
         }
@@ -304,32 +276,12 @@ impl Store for SqliteStore {
         self.id
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        match self.database.check(checks) {
-            Ok(decided) => {
-                *answers = decided;
-                None
-            }
-            Err(error) => Some(StoreFuture::ready(Err(error))),
-        }
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        StoreFuture::ready(self.database.check(checks))
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let (limiter, key) = (reset.limiter, reset.key);
-        let reset = |counters: &mut Counters, _| counters.reset(reset);
-        StoreFuture::ready(self.database.adjust(limiter, key, reset))
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let (limiter, key) = (refund.limiter, refund.key);
-        let refund = |counters: &mut Counters, now| counters.refund(refund, now);
-        StoreFuture::ready(self.database.adjust(limiter, key, refund))
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        let (limiter, key) = (credit.limiter, credit.key);
-        let credit = |counters: &mut Counters, now| counters.credit(credit, now);
-        StoreFuture::ready(self.database.adjust(limiter, key, credit))
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        StoreFuture::ready(self.database.adjust(adjust))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
@@ -342,10 +294,10 @@ impl Store for SqliteStore {
         StoreFuture::ready(blocked.and_then(|took_effect| Ok(took_effect && put()?)))
     }
 
-    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
-        let holders = self.database.transact(|transaction, now| {
-            Ok(read(transaction, check.limiter, check.key, now)?.holders(now))
-        });
+    fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+        let holders = self
+            .database
+            .transact(|transaction, now| Ok(read(transaction, &subject, now)?.holders(now)));
         StoreFuture::ready(holders)
     }
 

@@ -12,7 +12,7 @@ use crate::decision::{Answer, CountScope};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Algorithm, BlockRule, MAX_WINDOW, Quota, Quotas};
-use crate::store::{Check, CountedKey, ProtectedStore, Reset};
+use crate::store::{Change, ProtectedStore, Subject};
 
 /// Finds the blocks of any rule: it counts as far back as the quota that they were charged to.
 const ALL_BLOCKS: Quota = Quota::new(u32::MAX, MAX_WINDOW);
@@ -44,7 +44,7 @@ impl BlockCounts {
 
     /// Returns whether the circuit breaker of a key is open.
     pub(super) fn are_failing(&self, key: &Key) -> bool {
-        self.store.is_failing(CountedKey {
+        self.store.is_failing(Subject {
             limiter: &self.name,
             key,
             quotas: &self.refusals,
@@ -98,8 +98,8 @@ impl BlockCounts {
     }
 
     async fn reset(&self, key: &Key, quotas: &Quotas) -> Result<(), Error> {
-        let reset = Reset::new(&self.name, key, quotas);
-        match self.store.reset(reset).await {
+        let reset = Subject::new(&self.name, key, quotas).adjust(Change::Reset);
+        match self.store.adjust(reset).await {
             // Such a store has no automatic blocks.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             outcome => outcome,
@@ -107,7 +107,7 @@ impl BlockCounts {
     }
 
     async fn check(&self, key: &Key, quotas: &Quotas, cost: u32) -> Result<Answer, Error> {
-        let check = Check::new(&self.name, key, quotas, cost);
+        let check = Subject::new(&self.name, key, quotas).check(cost);
         self.store.check_uncached(check).await
     }
 }

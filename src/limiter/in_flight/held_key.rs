@@ -4,14 +4,11 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
 use crate::clock::certain_part;
 use crate::decision::{Answer, Holding, holder_for};
-use crate::error::Error;
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas, ShareId};
-use crate::store::{Check, CountedKey, OwnedChecks, ProtectedStore, StoreFuture};
+use crate::store::{Answerer, Check, OwnedCheck, ProtectedStore, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
 
 /// How long a process whose checks wait takes each slot again that it gives back, in microseconds. Then other processes may get
@@ -38,7 +35,7 @@ const LEASE_IN_PROCESS: u64 = 30 * 86_400 * 1_000_000;
 pub(super) const AFTER_RELEASE: u64 = 2 * GATHERED;
 
 /// Waits until the store knows what was given back.
-pub(super) type Listener = oneshot::Sender<Result<(), Error>>;
+pub(super) type Listener = Answerer<()>;
 
 /// The slots that this process holds of a key.
 pub(super) struct HeldKey {
@@ -99,14 +96,10 @@ pub(super) struct Refusal {
 }
 
 impl HeldKey {
-    pub(super) fn new(
-        counted_key: CountedKey<'_>,
-        store: &ProtectedStore,
-        meter: &PermitMeter,
-    ) -> Self {
+    pub(super) fn new(subject: Subject<'_>, store: &ProtectedStore, meter: &PermitMeter) -> Self {
         Self {
-            limiter: counted_key.limiter.clone(),
-            key: counted_key.key.clone(),
+            limiter: subject.limiter.clone(),
+            key: subject.key.clone(),
             quotas: Quotas::from(Vec::new()),
             store: store.clone(),
             meter: meter.clone(),
@@ -157,7 +150,7 @@ impl HeldKey {
             .flat_map(|quota| quota.share_list().iter());
         let shares = shares.map(|share| Some(share.id)).chain([None]);
         let others = shares.filter(|share| *share != own);
-        let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);
+        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(0);
         others.map(|share| (share, id_of(check, share))).collect()
     }
 
@@ -192,21 +185,21 @@ impl HeldKey {
     }
 
     /// Returns the check that only states what is held.
-    pub(super) fn statement(&self, mut holding: Holding) -> (ProtectedStore, OwnedChecks) {
+    pub(super) fn statement(&self, mut holding: Holding) -> (ProtectedStore, Vec<OwnedCheck>) {
         self.meter.record_renewal();
         if self.store.is_in_process() && holding.held == 0 {
             // No earlier message can come late there, so that the entry can go.
             holding.lease = Duration::from_millis(1);
         }
-        let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);
-        let checks = OwnedChecks::from_iter([check.with_holding(&holding).into()]);
+        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(0);
+        let checks = vec![check.with_holding(&holding).owned()];
         (self.store.clone(), checks)
     }
 
     /// Returns the part of the store that has the key. Its parts fail one by one.
     pub(super) fn partition(&self) -> usize {
-        let check = Check::new(&self.limiter, &self.key, &self.quotas, 0);
-        self.store.partition_of(check.counted_key())
+        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(0);
+        self.store.partition_of(check.subject)
     }
 
     /// Makes the permits lost if the lease has ended.
@@ -262,12 +255,12 @@ impl HeldKey {
 
     /// States the key now. Returns what waits until the store knows what is held.
     pub(super) fn tell(&mut self, now: u64) -> StoreFuture<()> {
-        let (listener, told) = oneshot::channel();
+        let (listener, told) = StoreFuture::channel();
         self.listeners.push(listener);
         // Also after a message that is under way, which may state more.
         self.is_changed = true;
         self.state_at(now);
-        StoreFuture::waiting(told)
+        told
     }
 
     /// Sets when the store learns what was given back: at once if another share of this process may ask for it next.
@@ -361,7 +354,7 @@ impl HeldKey {
 
 /// Returns the id of a key in the table: each share of a process is a holder, with messages of its own.
 pub(super) fn id_of(check: Check<'_>, share: Option<ShareId>) -> Fingerprint {
-    let key = check.counted_key().fingerprint();
+    let key = check.subject.fingerprint();
     share.map_or(key, |share| {
         let number = u32::from_be_bytes(share.bytes());
         Fingerprint::of_number(number.into()).within(key)

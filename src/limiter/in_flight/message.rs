@@ -1,14 +1,13 @@
 //! A message to the store about some keys, and what its replies say.
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
 use super::held_key::{GATHERED, Listener, jittered};
 use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::quota::Quotas;
-use crate::store::{OwnedChecks, ProtectedStore};
+use crate::store::{Answerer, OwnedCheck, ProtectedStore};
 use crate::telemetry::PermitWait;
 
 /// The slots that one level of a check wants.
@@ -24,7 +23,7 @@ pub(super) type AllWanted = SmallVec<[Wanted; 1]>;
 /// A check that wants slots, or that only states what is held.
 pub(super) struct SlotCheck {
     pub(super) store: ProtectedStore,
-    pub(super) checks: OwnedChecks,
+    pub(super) checks: Vec<OwnedCheck>,
     pub(super) wanted: AllWanted,
     /// `None` if the check only states what is held.
     pub(super) caller: Option<Caller>,
@@ -33,7 +32,7 @@ pub(super) struct SlotCheck {
 /// The caller of a check.
 pub(super) struct Caller {
     pub(super) ticket: u64,
-    pub(super) answer: oneshot::Sender<Reply>,
+    pub(super) answer: Answerer<Answers>,
     /// `None` if the check is not repeated after a refusal.
     pub(super) wait: Option<CallerWait>,
     /// The quotas of each level by which this process decides while the store fails. `None` if it does not.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::{Handle, Id};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::held_key::{HeldKey, id_of};
@@ -18,7 +17,7 @@ use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::quota::Quotas;
-use crate::store::{Check, ProtectedStore, StoreFuture, join_all, to_owned};
+use crate::store::{Check, ProtectedStore, StoreFuture, join_all};
 use crate::telemetry::{PermitMeter, PermitWait};
 
 /// A check that wants slots.
@@ -60,7 +59,7 @@ impl SlotRequest<'_> {
             if let (Some(check), Some(of_level)) =
                 (self.checks.get(*level), self.levels.get(*level))
             {
-                let new = || HeldKey::new(check.counted_key(), self.store, &of_level.meter);
+                let new = || HeldKey::new(check.subject, self.store, &of_level.meter);
                 state.keys.entry(*id).or_insert_with(new).ask(check.quotas);
             }
         }
@@ -107,10 +106,10 @@ impl PermitTable {
             })),
         });
         let ids: SmallVec<[_; 2]> = wanted.iter().map(|wanted| wanted.id).collect();
-        let (answer, receiver) = oneshot::channel();
+        let (answer, future) = StoreFuture::channel();
         let check = SlotCheck {
             store: store.clone(),
-            checks: to_owned(checks),
+            checks: checks.iter().map(Check::owned).collect(),
             wanted,
             caller: Some(Caller {
                 ticket,
@@ -124,7 +123,7 @@ impl PermitTable {
         drop(state);
         let ticket = Ticket::new(Arc::clone(self), ticket);
         self.send(message);
-        (Some(ticket), StoreFuture::waiting(receiver))
+        (Some(ticket), future)
     }
 
     /// Holds slots without the store, if `decide` admits them by what this process holds. The store learns it later.

@@ -182,7 +182,7 @@ impl PermitTable {
             match reply {
                 Ok(answers) => {
                     if let Some((caller, answers)) = state.decided(part, answers, sent_at, now) {
-                        let _ = caller.answer.send(Ok(answers));
+                        caller.answer.answer(Ok(answers));
                     }
                 }
                 Err(error) => {
@@ -200,7 +200,7 @@ impl PermitTable {
                 LEASE_SHORTENED.notify_waiters();
             }
             for listener in listeners {
-                let _ = listener.send(failure.map_or(Ok(()), |error| Err(error.clone())));
+                listener.answer(failure.map_or(Ok(()), |error| Err(error.clone())));
             }
         }
         if has_lost_data {
@@ -225,9 +225,10 @@ impl PermitTable {
         let falls_back = error.is_store_failure() && state.sent.contains(&ticket);
         let answers = shares.as_ref().filter(|_| falls_back).and_then(|shares| {
             let checks = check.checks.iter().zip(shares);
-            let checks = checks.map(|(check, quotas)| Check {
-                quotas,
-                ..check.check()
+            let checks = checks.map(|(check, quotas)| {
+                let mut check = check.check();
+                check.subject.quotas = quotas;
+                check
             });
             let decide = |checks: &[Check<'_>]| check.store.check_fallback(checks);
             self.ask_here(state, checks.collect(), &check.wanted, decide, now)
@@ -246,7 +247,7 @@ impl PermitTable {
             }
         };
         if let Some(caller) = caller {
-            let _ = caller.answer.send(Err(error));
+            caller.answer.answer(Err(error));
         }
     }
 
@@ -277,8 +278,7 @@ impl PermitTable {
             if let Some(check) = checks.get(level) {
                 let held = state.keys.get(&id).map_or(0, HeldKey::stated);
                 let holding = Holding { held, ..holding };
-                let stated = Check::new(check.limiter, check.key, check.quotas, 0);
-                decide(&[stated.with_holding(&holding)]);
+                decide(&[check.subject.check(0).with_holding(&holding)]);
             }
         }
         let checks = checks.into_iter().zip(&holdings);

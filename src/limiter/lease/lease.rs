@@ -15,7 +15,7 @@ use crate::decision::{Answer, GrantUnits};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
-use crate::store::{CountedKey, ProtectedStore, StoreFuture, join_all};
+use crate::store::{ProtectedStore, StoreFuture, Subject, join_all};
 use crate::telemetry::LeaseMeter;
 
 #[cfg(all(test, feature = "test-util"))]
@@ -87,11 +87,11 @@ impl Lease {
     #[inline]
     pub(in crate::limiter) fn take(
         self: &Arc<Self>,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         cost: u32,
         answer: &mut Answer,
     ) -> TakenUnits {
-        let lease_key = LeaseKey::of(counted_key);
+        let lease_key = LeaseKey::of(subject);
         let is_leased = self.holds_units.load(Ordering::Relaxed)
             && cost > 0
             && lease_key.quotas.min_limit() >= Some(MIN_LIMIT);
@@ -154,25 +154,25 @@ impl Lease {
     /// units that the grant had.
     pub(in crate::limiter) fn give_back(
         &self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         answer: &Answer,
         units: u32,
         charged: u32,
     ) -> StoreFuture<()> {
         if self
             .table
-            .put_back(LeaseKey::of(counted_key), answer.grant(), units)
+            .put_back(LeaseKey::of(subject), answer.grant(), units)
         {
             return StoreFuture::ready(Ok(()));
         }
-        self.recorded(units, self.refund(counted_key, answer, units, charged))
+        self.recorded(units, self.refund(subject, answer, units, charged))
     }
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
     fn give_back_later(&self, lease_key: LeaseKey<'_>, taken: &GrantUnits) {
         let charged = taken.units.saturating_add(taken.answer.extra_units());
-        let counted_key = self.counted_key(lease_key);
-        let sent = self.give_back(counted_key, &taken.answer, taken.units, charged);
+        let subject = self.subject(lease_key);
+        let sent = self.give_back(subject, &taken.answer, taken.units, charged);
         if let (Err(future), Ok(runtime)) = (sent.try_ready(), Handle::try_current()) {
             drop(runtime.spawn(future));
         }
@@ -180,14 +180,13 @@ impl Lease {
 
     fn refund(
         &self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         answer: &Answer,
         units: u32,
         charged: u32,
     ) -> StoreFuture<()> {
         // The users of the other units may return them later.
-        self.store
-            .refund(counted_key.refund(answer, charged, units))
+        self.store.adjust(subject.refund(answer, charged, units))
     }
 
     /// Returns what is left of a grant that has ended.
@@ -196,8 +195,8 @@ impl Lease {
         if grant.left == 0 {
             return StoreFuture::ready(Ok(()));
         }
-        let counted_key = self.counted_key(lease_key);
-        let sent = self.refund(counted_key, &grant.answer, grant.left, grant.units);
+        let subject = self.subject(lease_key);
+        let sent = self.refund(subject, &grant.answer, grant.left, grant.units);
         self.recorded(grant.left, sent)
     }
 
@@ -236,8 +235,8 @@ impl Lease {
         join_all(refunds.collect()).await.into_iter().collect()
     }
 
-    fn counted_key<'a>(&'a self, lease_key: LeaseKey<'a>) -> CountedKey<'a> {
-        CountedKey {
+    fn subject<'a>(&'a self, lease_key: LeaseKey<'a>) -> Subject<'a> {
+        Subject {
             limiter: &self.scope,
             key: lease_key.key,
             quotas: lease_key.quotas,
@@ -246,10 +245,10 @@ impl Lease {
 }
 
 impl<'a> LeaseKey<'a> {
-    fn of(counted_key: CountedKey<'a>) -> Self {
+    fn of(subject: Subject<'a>) -> Self {
         Self {
-            key: counted_key.key,
-            quotas: counted_key.quotas,
+            key: subject.key,
+            quotas: subject.quotas,
         }
     }
 }
@@ -269,7 +268,7 @@ impl HeldUnits {
     #[cold]
     pub(in crate::limiter) fn new(
         lease: &Arc<Lease>,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         cost: u32,
         taken: &TakenUnits,
         answer: &Answer,
@@ -281,8 +280,8 @@ impl HeldUnits {
         });
         Self {
             lease: Arc::clone(lease),
-            key: counted_key.key.clone(),
-            quotas: counted_key.quotas.clone(),
+            key: subject.key.clone(),
+            quotas: subject.quotas.clone(),
             taken: first
                 .into_iter()
                 .chain(taken.grants.iter().cloned())
@@ -362,7 +361,7 @@ impl Request {
         } = &self;
         let lease_key = LeaseKey { key, quotas };
         let units = self.ask.units.min(max_units(quotas));
-        let check = lease.counted_key(lease_key).check(1);
+        let check = lease.subject(lease_key).check(1);
         let check = check.with_extra_units(units - 1);
         let sent_at = lease.table.clock.now();
         let answer = lease.store.check_uncached(check).await.ok()?;

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
 use crate::store::future::StoreFuture;
-use crate::store::requests::{Block, CountedKey};
+use crate::store::requests::{Block, Subject};
 
 /// The most blocked keys. Operators add them by hand, and each process may fetch all of them every second.
 const MAX_BLOCKED: usize = 10_000;
@@ -143,14 +143,14 @@ impl BlockList {
     /// Returns whether a key may be in the list, under the name of its limiter or under the name `held` of its holds.
     /// Starts a refresh in the background if one is due.
     #[inline]
-    pub(crate) fn may_contain(&self, counted_key: CountedKey<'_>, held: &Key) -> bool {
+    pub(crate) fn may_contain(&self, subject: Subject<'_>, held: &Key) -> bool {
         if let Some(refresher) = &self.inner.refresher {
             refresher.refresh_if_due(self, self.inner.clock.now());
         }
         if self.inner.is_empty.load(Ordering::Relaxed) {
             return false;
         }
-        let names = [counted_key.limiter, held].map(|limiter| name_of(limiter, counted_key.key));
+        let names = [subject.limiter, held].map(|limiter| name_of(limiter, subject.key));
         names
             .iter()
             .any(|name| self.inner.filter.may_contain(*name))

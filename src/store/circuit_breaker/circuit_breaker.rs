@@ -19,7 +19,7 @@ use crate::clock::TestClock;
 use crate::error::{Error, ErrorKind};
 use crate::store::memory::MemoryCounts;
 use crate::store::real_time;
-use crate::store::requests::CountedKey;
+use crate::store::requests::Subject;
 use crate::telemetry::{StoreMeter, WaitOutcome};
 
 /// Protects a service from a store that fails or hangs: a deadline, a circuit breaker, and fallback counts.
@@ -81,10 +81,10 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 ///         self.id
 ///     }
 ///
-///     fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
+///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
 ///         // …
-///         # let _ = (checks, answers);
-///         # None
+///         # let _ = checks;
+///         # StoreFuture::ready(Ok(Answers::default()))
 ///     }
 ///
 ///     fn parts(&self) -> StoreParts {
@@ -243,7 +243,7 @@ impl CircuitBreaker {
     pub(crate) fn of_nodes(
         self,
         nodes: Arc<Nodes>,
-        slot_of: impl Fn(CountedKey<'_>) -> u16 + Send + Sync + 'static,
+        slot_of: impl Fn(Subject<'_>) -> u16 + Send + Sync + 'static,
     ) -> Self {
         let slot_of = Arc::new(slot_of);
         self.with(|settings| settings.partitions = Some(Partitions { nodes, slot_of }))
@@ -303,8 +303,8 @@ impl CircuitBreaker {
 
     /// Returns the partition of a key, and whether a request for the key may be sent.
     #[inline]
-    pub(in crate::store) fn permit(&self, counted_key: CountedKey<'_>) -> (usize, Permit) {
-        let partition = self.partition_of(counted_key);
+    pub(in crate::store) fn permit(&self, subject: Subject<'_>) -> (usize, Permit) {
+        let partition = self.partition_of(subject);
         let permit = match self.inner.breakers.get(partition) {
             Some(breaker) => breaker.permit(self.inner.deadline_micros, || self.now()),
             None => Permit::Ask,
@@ -314,7 +314,7 @@ impl CircuitBreaker {
 
     /// Returns the partition of a key: the number of the node that serves it now.
     #[inline]
-    pub(in crate::store) fn partition_of(&self, counted_key: CountedKey<'_>) -> usize {
+    pub(in crate::store) fn partition_of(&self, subject: Subject<'_>) -> usize {
         let Some(Partitions { nodes, slot_of }) = &self.inner.settings.partitions else {
             return UNKNOWN;
         };
@@ -323,7 +323,7 @@ impl CircuitBreaker {
             self.inner.reset_at.store(version, Ordering::Relaxed);
             self.reset_unused();
         }
-        nodes.of_slot(slot_of(counted_key))
+        nodes.of_slot(slot_of(subject))
     }
 
     /// Resets the breakers of nodes that serve no slots. Without checks, they would stay open.
@@ -535,14 +535,14 @@ mod tests {
 
     /// A circuit breaker whose keys are the numbers of their slots.
     fn of_nodes(nodes: &Arc<Nodes>) -> CircuitBreaker {
-        let slot_of = |counted_key: CountedKey<'_>| counted_key.key.as_str().parse().unwrap();
+        let slot_of = |subject: Subject<'_>| subject.key.as_str().parse().unwrap();
         CircuitBreaker::new().of_nodes(Arc::clone(nodes), slot_of)
     }
 
-    fn with_subject<T>(slot: u16, run: impl FnOnce(CountedKey<'_>) -> T) -> T {
+    fn with_subject<T>(slot: u16, run: impl FnOnce(Subject<'_>) -> T) -> T {
         let (limiter, key) = (Key::from("l"), Key::from(slot.to_string()));
         let quotas = Quotas::from([]);
-        run(CountedKey {
+        run(Subject {
             limiter: &limiter,
             key: &key,
             quotas: &quotas,
@@ -550,7 +550,7 @@ mod tests {
     }
 
     fn partition(breaker: &CircuitBreaker, slot: u16) -> usize {
-        with_subject(slot, |counted_key| breaker.partition_of(counted_key))
+        with_subject(slot, |subject| breaker.partition_of(subject))
     }
 
     fn is_open(breaker: &CircuitBreaker, slot: u16) -> bool {

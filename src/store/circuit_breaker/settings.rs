@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::nodes::Nodes;
 use crate::clock::Clock;
 use crate::store::memory::DEFAULT_MAX_KEYS;
-use crate::store::requests::CountedKey;
+use crate::store::requests::Subject;
 use crate::telemetry::StoreMeter;
 
 /// The same as for Redis: about a hundred times a call to a healthy server in the same network, and too short
@@ -36,7 +36,7 @@ pub(super) struct Partitions {
     pub(super) slot_of: Arc<SlotFn>,
 }
 
-type SlotFn = dyn Fn(CountedKey<'_>) -> u16 + Send + Sync;
+type SlotFn = dyn Fn(Subject<'_>) -> u16 + Send + Sync;
 
 impl Default for Settings {
     fn default() -> Self {

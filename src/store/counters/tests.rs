@@ -3,19 +3,20 @@
 use super::*;
 use crate::key::Key;
 use crate::quota::ShareId;
+use crate::store::requests::Subject;
 
 const NOW: u64 = 1_700_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
-struct Subject {
+struct Counted {
     limiter: Key,
     key: Key,
     counters: Counters,
 }
 
-impl Subject {
+impl Counted {
     fn new() -> Self {
         Self {
             limiter: Key::from("search"),
@@ -25,7 +26,7 @@ impl Subject {
     }
 
     fn check(&mut self, quotas: &Quotas, cost: u32, now: u64) -> Answer {
-        let check = Check::new(&self.limiter, &self.key, quotas, cost);
+        let check = Subject::new(&self.limiter, &self.key, quotas).check(cost);
         self.counters.check(check, Source::Other, now)
     }
 
@@ -35,18 +36,19 @@ impl Subject {
     }
 
     fn refund(&mut self, quotas: &Quotas, answer: &Answer, units: u32, now: u64) {
-        let check = Check::new(&self.limiter, &self.key, quotas, 5);
-        self.counters.refund(Refund::new(check, answer, units), now);
+        let refund = Subject::new(&self.limiter, &self.key, quotas).refund(answer, 5, units);
+        self.counters.adjust(refund, now);
     }
 
     fn credit(&mut self, quotas: &Quotas, units: u32, now: u64) {
-        let credit = Credit::new(&self.limiter, &self.key, quotas, units);
-        self.counters.credit(credit, now);
+        let credit =
+            Subject::new(&self.limiter, &self.key, quotas).adjust(Change::Credit { units });
+        self.counters.adjust(credit, now);
     }
 
     fn reset(&mut self, quotas: &Quotas) {
-        let reset = Reset::new(&self.limiter, &self.key, quotas);
-        self.counters.reset(reset);
+        let reset = Subject::new(&self.limiter, &self.key, quotas).adjust(Change::Reset);
+        self.counters.adjust(reset, 0);
     }
 }
 
@@ -62,7 +64,7 @@ fn counters_take_at_most_80_bytes() {
 
 #[test]
 fn all_windows_of_a_log_share_its_units_and_a_check_charges_them_once() {
-    let (mut subject, list) = (Subject::new(), quotas("100/hour, 5/second, 50/minute"));
+    let (mut subject, list) = (Counted::new(), quotas("100/hour, 5/second, 50/minute"));
     assert!(subject.check(&list, 3, NOW).is_admitted());
     assert_eq!(subject.used(&list, NOW), [3, 3, 3]);
     assert_eq!(subject.used(&quotas("7/day"), NOW), [3]);
@@ -77,7 +79,7 @@ fn all_windows_of_a_log_share_its_units_and_a_check_charges_them_once() {
 #[test]
 fn a_list_of_any_algorithms_is_charged_as_a_whole_or_not_at_all() {
     let (mut subject, list) = (
-        Subject::new(),
+        Counted::new(),
         quotas(
             "5/second, 9/minute, 9/minute sliding-buckets:10, 9/hour sliding-buckets:600, 8/minute fixed-window, \
              7/minute sliding-counter, 9/minute sorted-set-log, 9/hour gcra, 6/hour gcra",
@@ -106,7 +108,7 @@ fn a_refund_gives_units_back_once_for_all_windows_of_a_log() {
         "9/second, 90/minute",
         "9/minute sliding-buckets:10, 90/hour sliding-buckets:600",
     ] {
-        let (mut subject, list) = (Subject::new(), quotas(list));
+        let (mut subject, list) = (Counted::new(), quotas(list));
         let charged = subject.check(&list, 5, NOW);
         assert!(subject.check(&list, 4, NOW).is_admitted());
         let ends = subject.counters.expires_at();
@@ -121,7 +123,7 @@ fn a_refund_gives_units_back_once_for_all_windows_of_a_log() {
 
 #[test]
 fn a_credit_gives_room_in_every_window() {
-    let (mut subject, list) = (Subject::new(), quotas("2000/day, 5/second"));
+    let (mut subject, list) = (Counted::new(), quotas("2000/day, 5/second"));
     for _ in 0..100 {
         assert!(subject.check(&list, 1, NOW).is_admitted());
         subject.credit(&quotas("2000/day"), 1, NOW);
@@ -140,7 +142,7 @@ fn a_credit_gives_room_in_every_window() {
 #[test]
 fn a_reset_forgets_a_log_with_all_its_windows_and_no_other_count() {
     let (mut subject, list) = (
-        Subject::new(),
+        Counted::new(),
         quotas("5/second, 9/hour, 9/hour fixed-window"),
     );
     assert!(subject.check(&list, 4, NOW).is_admitted());
@@ -152,7 +154,7 @@ fn a_reset_forgets_a_log_with_all_its_windows_and_no_other_count() {
 
 #[test]
 fn no_refund_of_buckets_takes_units_that_were_charged_after_a_reset_or_a_credit() {
-    let (mut subject, list) = (Subject::new(), quotas("9/minute sliding-buckets:6"));
+    let (mut subject, list) = (Counted::new(), quotas("9/minute sliding-buckets:6"));
     let lost = subject.check(&list, 5, NOW);
     subject.reset(&list);
     let kept = subject.check(&list, 5, NOW + 1);
@@ -166,7 +168,7 @@ fn no_refund_of_buckets_takes_units_that_were_charged_after_a_reset_or_a_credit(
 
 #[test]
 fn logs_and_counters_live_for_as_long_as_each_needs() {
-    let mut subject = Subject::new();
+    let mut subject = Counted::new();
     let two_windows_and_a_second = |window: u64| Some(NOW + 2 * window + SECOND);
     assert!(
         subject
@@ -211,7 +213,7 @@ fn a_look_after_a_step_back_moves_units_to_now() {
         "5/minute gcra",
         "5/minute sliding-counter",
     ] {
-        let (mut subject, list) = (Subject::new(), quotas(list));
+        let (mut subject, list) = (Counted::new(), quotas(list));
         assert!(subject.check(&list, 5, NOW).is_admitted());
         let earlier = NOW - 10 * HOUR;
         assert_eq!(subject.used(&list, earlier), [5]);
@@ -223,16 +225,16 @@ fn a_look_after_a_step_back_moves_units_to_now() {
 #[test]
 fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
     let (mut subject, list) = (
-        Subject::new(),
+        Counted::new(),
         quotas("90/second, 49/minute, 1000/hour gcra"),
     );
-    let check = Check::new(&subject.limiter, &subject.key, &list, 1);
+    let check = Subject::new(&subject.limiter, &subject.key, &list).check(1);
     let answer = subject
         .counters
         .check(check.with_extra_units(50), Source::Other, NOW);
     assert_eq!(answer.extra_units(), 6);
     assert_eq!(subject.used(&list, NOW), [7, 7, 7]);
-    let refused = Check::new(&subject.limiter, &subject.key, &list, 43);
+    let refused = Subject::new(&subject.limiter, &subject.key, &list).check(43);
     let answer = subject
         .counters
         .check(refused.with_extra_units(50), Source::Other, NOW);
@@ -241,14 +243,14 @@ fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
 
 #[test]
 fn a_soft_quota_keeps_no_key_that_other_keys_need_the_room_of() {
-    let mut subject = Subject::new();
+    let mut subject = Counted::new();
     let list = quotas("100/hour, 5/hour soft, 5/hour gcra soft");
     for _ in 0..6 {
         assert!(subject.check(&list, 1, NOW).is_admitted());
     }
     assert_eq!(subject.counters.used_part(NOW), 62);
     let only_soft = quotas("1/day soft");
-    let mut subject = Subject::new();
+    let mut subject = Counted::new();
     for _ in 0..3 {
         assert!(subject.check(&only_soft, 1, NOW).is_admitted());
     }
@@ -263,7 +265,7 @@ fn a_share_that_has_used_little_lets_no_key_go_that_another_has_used_up() {
         ("1000/minute live>=900", [("live", 900), ("other", 1)]),
         ("1000/minute batch<=100", [("other", 940), ("batch", 1)]),
     ] {
-        let (mut subject, list) = (Subject::new(), quotas(text));
+        let (mut subject, list) = (Counted::new(), quotas(text));
         for (share, cost) in charged {
             let asking = list
                 .asked_by(ShareId::of(share))
@@ -294,7 +296,7 @@ proptest::proptest! {
         let model = all.clone().map(Quotas::from);
         let [refusing, soft @ ..] = all;
         let list: Quotas = [refusing].into_iter().chain(soft.map(Quota::soft)).collect();
-        let (mut subject, mut models) = (Subject::new(), [(); 4].map(|()| Subject::new()));
+        let (mut subject, mut models) = (Counted::new(), [(); 4].map(|()| Counted::new()));
         let (mut now, mut admitted) = (NOW, Vec::new());
         for (cost, refund, pause) in steps {
             now += pause;
@@ -344,17 +346,15 @@ fn soft_step() -> impl proptest::strategy::Strategy<Value = SoftStep> {
 }
 
 fn refund_of(
-    subject: &mut Subject,
+    subject: &mut Counted,
     quotas: &Quotas,
     cost: u32,
     answer: &Answer,
     units: u32,
     now: u64,
 ) {
-    let check = Check::new(&subject.limiter, &subject.key, quotas, cost);
-    subject
-        .counters
-        .refund(Refund::new(check, answer, units), now);
+    let refund = Subject::new(&subject.limiter, &subject.key, quotas).refund(answer, cost, units);
+    subject.counters.adjust(refund, now);
 }
 
 /// A list of quotas of every algorithm, some with shares, soft quotas and slots.
@@ -378,7 +378,7 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
     let seen = std::cell::Cell::new(0_u32);
     proptest!(|(list in 0..LISTS.len(), steps in steps)| {
         let list = quotas(LISTS[list]);
-        let (mut kept, mut stored) = (Subject::new(), Subject::new());
+        let (mut kept, mut stored) = (Counted::new(), Counted::new());
         let (mut now, mut charged) = (NOW, Vec::new());
         for (step, share, cost, wait) in steps {
             let bytes = stored.counters.to_bytes();
@@ -407,7 +407,7 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
                 }
             }
             let answers = [&mut kept, &mut stored].map(|subject| {
-                let check = Check::new(&subject.limiter, &subject.key, &list, cost).with_holding(&holding);
+                let check = Subject::new(&subject.limiter, &subject.key, &list).check(cost).with_holding(&holding);
                 subject.counters.check(check, Source::Other, now)
             });
             prop_assert_eq!(&answers[0], &answers[1]);
@@ -422,7 +422,7 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
 
 #[test]
 fn bytes_that_are_no_counters_are_refused() {
-    let mut subject = Subject::new();
+    let mut subject = Counted::new();
     let list = quotas("9/second, 9/minute gcra, 9/minute sliding-buckets:7");
     assert!(subject.check(&list, 2, NOW).is_admitted());
     let bytes = subject.counters.to_bytes();
@@ -454,11 +454,13 @@ fn bytes_of_version_1_stay_readable() {
         "9/second a>=2, 4 in-flight",
     ];
     let stored = lists.map(|list| {
-        let (mut subject, list) = (Subject::new(), quotas(list));
+        let (mut subject, list) = (Counted::new(), quotas(list));
         let list = list.asked_by(ShareId::of("a")).unwrap_or(list);
         let lease = std::time::Duration::from_secs(9);
         let holding = Holding::new([7; 16], 1, 0, 2, lease);
-        let check = Check::new(&subject.limiter, &subject.key, &list, 5).with_holding(&holding);
+        let check = Subject::new(&subject.limiter, &subject.key, &list)
+            .check(5)
+            .with_holding(&holding);
         let charged = subject.counters.check(check, Source::Other, NOW);
         assert!(subject.check(&list, 1, NOW + 300).is_admitted());
         subject.refund(&list, &charged, 1, NOW + 300);

@@ -8,7 +8,7 @@ use crate::decision::{Answer, Answers, CountScope, Holding, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::store::counters::{Counters, DROPPABLE_PART};
-use crate::store::requests::{Check, CountedKey, Credit, Refund, Reset};
+use crate::store::requests::{Adjust, Change, Check, Subject};
 use crate::telemetry::StoreMeter;
 
 /// The most keys of a store by default. With a quota of 100 units, these take up to 260 MB if every key is at
@@ -59,25 +59,20 @@ impl MemoryCounts {
     ///
     /// An error of kind [`ErrorKind::Full`] if there is no room for a new key.
     #[inline]
-    pub(crate) fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Result<(), Error> {
-        match (checks, &mut answers[..]) {
-            // One lock, and the answer in place.
-            ([check], [answer]) => {
-                let name = check.counted_key().fingerprint();
-                let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-                self.check_locked(&mut shard, name, *check, now, answer)
-            }
-            _ => {
-                *answers = self.check_several(checks)?;
-                Ok(())
-            }
-        }
+    pub(crate) fn check(&self, checks: &[Check<'_>]) -> Result<Answers, Error> {
+        let [check] = checks else {
+            return self.check_several(checks);
+        };
+        let (name, mut answer) = (check.fingerprint(), Answer::default());
+        let (mut shard, now) = self.keys.lock_now(name, &self.clock);
+        self.check_locked(&mut shard, name, *check, now, &mut answer)?;
+        Ok(answer.into())
     }
 
     /// Decides several checks. Two of them may share a count if the store is full. So the checks are charged one by
     /// one, and refunded if a later one does not fit.
     fn check_several(&self, checks: &[Check<'_>]) -> Result<Answers, Error> {
-        let names = checks.iter().map(|check| check.counted_key().fingerprint());
+        let names = checks.iter().map(|check| check.fingerprint());
         let (mut shards, now) = self.keys.lock_all(names, &self.clock);
         let answers: Answers = checks
             .iter()
@@ -91,7 +86,7 @@ impl MemoryCounts {
         }
         let mut charged = Vec::with_capacity(checks.len());
         for check in checks {
-            let (name, mut answer) = (check.counted_key().fingerprint(), Answer::default());
+            let (name, mut answer) = (check.fingerprint(), Answer::default());
             let decided = match shards.get_mut(name) {
                 Some(shard) => self.check_locked(shard, name, *check, now, &mut answer),
                 None => Err(self.full()),
@@ -101,9 +96,13 @@ impl MemoryCounts {
                 continue;
             }
             for (check, answer) in checks.iter().zip(&charged) {
-                let refund = Refund::new(*check, answer, check.cost).holding(0);
-                self.refund_locked(&mut shards, refund, now);
-                let name = check.counted_key().fingerprint();
+                let name = check.fingerprint();
+                let refund = check.refund(answer, check.cost, check.cost);
+                match (answer.scope(), shards.get_mut(name)) {
+                    (CountScope::Own, Some(shard)) => shard.adjust(name, refund, now),
+                    (CountScope::Own, None) => {}
+                    (scope, _) => self.adjust_shared(refund, scope),
+                }
                 let counters = shards.get_mut(name).and_then(|shard| shard.get_mut(name));
                 if let (Some(counters), Some(holding)) = (counters, check.holding) {
                     counters.take_back(holding, now);
@@ -111,7 +110,7 @@ impl MemoryCounts {
             }
             decided?;
             let others = checks.iter().map(|other| {
-                if other.counted_key().fingerprint() == name {
+                if other.fingerprint() == name {
                     answer.clone()
                 } else {
                     self.judge(&mut shards, *other, now)
@@ -124,12 +123,11 @@ impl MemoryCounts {
 
     /// Decides a check of a key whose shard is locked, but charges nothing.
     fn judge(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
-        let name = check.counted_key().fingerprint();
+        let name = check.fingerprint();
         if let Some(counters) = shards.get_mut(name).and_then(|shard| shard.get_mut(name)) {
             return counters.judge(check, Source::Memory, now);
         }
-        if let Some((mut shard, now, shared)) =
-            self.overflow.active(check.counted_key(), &self.clock)
+        if let Some((mut shard, now, shared)) = self.overflow.active(check.subject, &self.clock)
             && let Some(counters) = shard.get_mut(shared.name)
         {
             return counters.judge(check, Source::Memory, now);
@@ -139,7 +137,7 @@ impl MemoryCounts {
 
     /// Writes the slots that the holder of a check states although the check is refused.
     fn state(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) {
-        let name = check.counted_key().fingerprint();
+        let name = check.fingerprint();
         let Some(shard) = shards.get_mut(name) else {
             return;
         };
@@ -180,25 +178,11 @@ impl MemoryCounts {
         if has_room { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Refunds units of a key whose shard is locked.
-    fn refund_locked(&self, shards: &mut LockedShards<'_>, refund: Refund<'_>, now: u64) {
-        let name = refund.counted_key().fingerprint();
-        match refund.answer.scope() {
-            CountScope::Own => {
-                if let Some(shard) = shards.get_mut(name) {
-                    shard.refund(name, refund, now);
-                }
-            }
-            counted => self.refund_shared(refund, counted),
-        }
-    }
-
-    fn refund_shared(&self, refund: Refund<'_>, counted: CountScope) {
-        let shared = self
-            .overflow
-            .lock_now(refund.counted_key(), counted, &self.clock);
+    /// Changes the shared count in which a key was counted before.
+    fn adjust_shared(&self, adjust: Adjust<'_>, scope: CountScope) {
+        let shared = self.overflow.lock_now(adjust.subject, scope, &self.clock);
         if let Some((mut shard, now, name)) = shared {
-            shard.refund(name, refund, now);
+            shard.adjust(name, adjust, now);
         }
     }
 
@@ -219,10 +203,10 @@ impl MemoryCounts {
         } = self;
         if check.holding.is_some() {
             // Slots of several keys in one count could not be told apart.
-            return shard.check_new_key(check.counted_key().fingerprint(), check, now, answer);
+            return shard.check_new_key(check.fingerprint(), check, now, answer);
         }
         if overflow.check_active(check, clock, answer)
-            || shard.check_new_key(check.counted_key().fingerprint(), check, now, answer)
+            || shard.check_new_key(check.fingerprint(), check, now, answer)
         {
             return true;
         }
@@ -237,35 +221,30 @@ impl MemoryCounts {
         overflow.check(check, clock, answer)
     }
 
-    /// Removes all units of a key.
-    pub(crate) fn reset(&self, reset: Reset<'_>) {
-        self.with_counts(reset.counted_key(), |shard, name, _| {
-            shard.reset(name, reset);
-        });
-    }
-
-    /// Returns units to the count that was charged, even if the key is counted elsewhere now.
-    pub(crate) fn refund(&self, refund: Refund<'_>) {
-        match refund.answer.scope() {
-            CountScope::Own => {
-                let name = refund.counted_key().fingerprint();
+    /// Changes the units of a key. A refund changes the count that was charged, even if the key is counted elsewhere now.
+    pub(crate) fn adjust(&self, adjust: Adjust<'_>) {
+        let scope = match adjust.change {
+            Change::Refund { answer, .. } => Some(answer.scope()),
+            Change::Reset | Change::Credit { .. } => None,
+        };
+        match scope {
+            None => self.with_counts(adjust.subject, |shard, name, now| {
+                shard.adjust(name, adjust, now);
+            }),
+            Some(CountScope::Own) => {
+                let name = adjust.fingerprint();
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-                shard.refund(name, refund, now);
+                let len_before = shard.len();
+                shard.adjust(name, adjust, now);
+                self.record_len(len_before, shard.len());
             }
-            counted => self.refund_shared(refund, counted),
+            Some(scope) => self.adjust_shared(adjust, scope),
         }
     }
 
-    /// Returns units of a key, whichever checks charged them.
-    pub(crate) fn credit(&self, credit: Credit<'_>) {
-        self.with_counts(credit.counted_key(), |shard, name, now| {
-            shard.credit(name, credit, now);
-        });
-    }
-
     /// Returns the holders of the slots of a key.
-    pub(crate) fn holders(&self, counted_key: CountedKey<'_>) -> Vec<Holding> {
-        self.with_counts(counted_key, |shard, name, now| {
+    pub(crate) fn holders(&self, subject: Subject<'_>) -> Vec<Holding> {
+        self.with_counts(subject, |shard, name, now| {
             let counters = shard.get_mut(name);
             counters.map_or_else(Vec::new, |counters| counters.holders(now))
         })
@@ -285,13 +264,13 @@ impl MemoryCounts {
     /// Changes the counts of a key, or the shared count in which it is counted now.
     fn with_counts<T>(
         &self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         change: impl FnOnce(&mut Shard, Fingerprint, u64) -> T,
     ) -> T {
-        let name = counted_key.fingerprint();
+        let name = subject.fingerprint();
         let (mut shard, now) = self.keys.lock_now(name, &self.clock);
         if shard.get_mut(name).is_none()
-            && let Some((mut shared, now, place)) = self.overflow.active(counted_key, &self.clock)
+            && let Some((mut shared, now, place)) = self.overflow.active(subject, &self.clock)
         {
             return change(&mut shared, place.name, now);
         }

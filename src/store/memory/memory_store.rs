@@ -7,11 +7,11 @@ use super::memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::{Answers, Holding, StoreId};
+use crate::decision::{Holding, StoreId};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::requests::{Block, Check, Credit, Refund, Reset};
+use crate::store::requests::{Adjust, Block, Check, Subject};
 use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
 
@@ -159,23 +159,12 @@ impl Store for MemoryStore {
     }
 
     #[inline]
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        let decided = self.inner.counts.check(checks, answers);
-        decided.err().map(|error| StoreFuture::ready(Err(error)))
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        StoreFuture::ready(self.inner.counts.check(checks))
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.inner.counts.reset(reset);
-        StoreFuture::ready(Ok(()))
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.inner.counts.refund(refund);
-        StoreFuture::ready(Ok(()))
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.inner.counts.credit(credit);
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        self.inner.counts.adjust(adjust);
         StoreFuture::ready(Ok(()))
     }
 
@@ -183,8 +172,8 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.inner.block_list.put(block))
     }
 
-    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
-        StoreFuture::ready(Ok(self.inner.counts.holders(check.counted_key())))
+    fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+        StoreFuture::ready(Ok(self.inner.counts.holders(subject)))
     }
 
     fn parts(&self) -> StoreParts {

@@ -11,7 +11,7 @@ use super::table::{ShardGuard, Table};
 use crate::clock::Clock;
 use crate::decision::{Answer, CountScope, Source};
 use crate::key::{Fingerprint, Key};
-use crate::store::requests::{Check, CountedKey};
+use crate::store::requests::{Check, Subject};
 
 /// The number of keys in the store for each network that it has room for. It has room for at least
 /// [`MIN_NETWORKS`].
@@ -64,7 +64,7 @@ impl Overflow {
         clock: &Clock,
         answer: &mut Answer,
     ) -> bool {
-        let Some((mut shard, now, shared)) = self.active(check.counted_key(), clock) else {
+        let Some((mut shard, now, shared)) = self.active(check.subject, clock) else {
             return false;
         };
         let Some(counters) = shard.get_mut(shared.name) else {
@@ -78,7 +78,7 @@ impl Overflow {
 
     /// Decides a check of a key for which the store has no room. Returns false if there is no room here either.
     pub(super) fn check(&self, check: Check<'_>, clock: &Clock, answer: &mut Answer) -> bool {
-        let candidates = SharedCount::candidates(check.counted_key());
+        let candidates = SharedCount::candidates(check.subject);
         candidates.into_iter().flatten().rev().any(|shared| {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
             let len_before = shard.len();
@@ -94,13 +94,13 @@ impl Overflow {
     /// Locks the active count that a key belongs to, if there is one.
     pub(super) fn active(
         &self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         clock: &Clock,
     ) -> Option<(ShardGuard<'_>, u64, SharedCount)> {
         if !self.is_used() {
             return None;
         }
-        let candidates = SharedCount::candidates(counted_key);
+        let candidates = SharedCount::candidates(subject);
         candidates.into_iter().flatten().find_map(|shared| {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
             let len_before = shard.len();
@@ -114,11 +114,11 @@ impl Overflow {
     /// Locks the count in which a key was counted before.
     pub(super) fn lock_now(
         &self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         scope: CountScope,
         clock: &Clock,
     ) -> Option<(ShardGuard<'_>, u64, Fingerprint)> {
-        let mut candidates = SharedCount::candidates(counted_key).into_iter().flatten();
+        let mut candidates = SharedCount::candidates(subject).into_iter().flatten();
         let shared = candidates.find(|shared| shared.scope == scope)?;
         let (shard, now) = self.table(shared).lock_now(shared.name, clock);
         Some((shard, now, shared.name))
@@ -174,11 +174,11 @@ impl SharedCount {
     ///
     /// The first one comes first because a key that was counted there, without room for its network, stays
     /// there.
-    fn candidates(counted_key: CountedKey<'_>) -> [Option<Self>; 2] {
-        let limiter = counted_key.limiter.fingerprint();
-        let network = counted_key.key.network();
+    fn candidates(subject: Subject<'_>) -> [Option<Self>; 2] {
+        let limiter = subject.limiter.fingerprint();
+        let network = subject.key.network();
         let shared = Self {
-            name: shared_name(counted_key.key, network).within(limiter),
+            name: shared_name(subject.key, network).within(limiter),
             scope: CountScope::Shared,
         };
         let of_network = network.map(|network| Self {

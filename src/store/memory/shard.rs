@@ -4,7 +4,7 @@ use super::entries::Entries;
 use crate::decision::Answer;
 use crate::key::Fingerprint;
 use crate::store::counters::Counters;
-use crate::store::requests::{Check, Credit, Refund, Reset};
+use crate::store::requests::{Adjust, Check};
 
 /// The number of keys that a check of a new key sweeps. With two, a shard is swept faster than it fills.
 const SWEPT_PER_NEW_KEY: usize = 2;
@@ -111,24 +111,12 @@ impl Shard {
         has_room && self.entries.insert(name, counters)
     }
 
-    pub(super) fn reset(&mut self, name: Fingerprint, reset: Reset<'_>) {
+    pub(super) fn adjust(&mut self, name: Fingerprint, adjust: Adjust<'_>, now: u64) {
         if let Some(counters) = self.entries.get_mut(name) {
-            counters.reset(reset);
+            counters.adjust(adjust, now);
             if counters.is_empty() {
                 self.entries.remove(name);
             }
-        }
-    }
-
-    pub(super) fn refund(&mut self, name: Fingerprint, refund: Refund<'_>, now: u64) {
-        if let Some(counters) = self.entries.get_mut(name) {
-            counters.refund(refund, now);
-        }
-    }
-
-    pub(super) fn credit(&mut self, name: Fingerprint, credit: Credit<'_>, now: u64) {
-        if let Some(counters) = self.entries.get_mut(name) {
-            counters.credit(credit, now);
         }
     }
 

@@ -13,14 +13,14 @@ use super::connection::{
     AcquiredConnection, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked,
 };
 use super::protocol::{
-    BatchEntry, Change, EntryAnswers, KeyNames, ServerClock, ServerName, Value as CountedValue,
-    decode_replies, encode_change, encode_checks, errors as error,
+    BatchEntry, EntryAnswers, KeyNames, ServerClock, ServerName, Value as CountedValue,
+    decode_replies, encode_adjust, encode_checks, errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::{Answers, Holding};
 use crate::error::{Error, ErrorKind};
 use crate::store::real_time::{timeout, timeout_at};
-use crate::store::requests::{CountedKey, Credit, OwnedCheck, Refund, Reset};
+use crate::store::requests::{Adjust, OwnedCheck, Subject};
 use crate::telemetry::StoreMeter;
 
 /// Sends the commands of one store.
@@ -38,14 +38,14 @@ pub(super) struct Client {
 impl Client {
     /// Returns the index of the connection for a key. It is always the same, so that the checks
     /// of one key share calls.
-    pub(super) fn connection_index(&self, counted_key: CountedKey<'_>) -> usize {
+    pub(super) fn connection_index(&self, subject: Subject<'_>) -> usize {
         if self.connections.count().get() == 1 {
             return 0;
         }
         let number = if self.connections.is_cluster() {
-            self.names.slot(counted_key).into()
+            self.names.slot(subject).into()
         } else {
-            let [number, _] = counted_key.fingerprint().halves();
+            let [number, _] = subject.fingerprint().halves();
             number
         };
         self.connections.index_for(number)
@@ -72,7 +72,7 @@ impl Client {
     /// Returns the slot of a check on a cluster, where each node takes a limited number of checks at a time.
     fn slot(&self, check: Option<&OwnedCheck>) -> Option<u16> {
         let check = check.filter(|_| self.connections.is_cluster())?;
-        Some(self.names.slot(check.check().counted_key()))
+        Some(self.names.slot(check.check().subject))
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -157,7 +157,7 @@ impl Client {
         let connection = match connection {
             Some(connection) => connection.clone(),
             None => {
-                let index = first.map(|level| self.connection_index(level.check().counted_key()));
+                let index = first.map(|level| self.connection_index(level.check().subject));
                 self.connection(index.unwrap_or(KEYLESS))?
             }
         };
@@ -181,61 +181,14 @@ impl Client {
         answers.ok_or_else(|| error::malformed_reply("no answer", &self.server()))
     }
 
-    /// Forgets the units charged to a key.
-    pub(super) fn reset(
+    /// Changes the counts of a key.
+    pub(super) fn adjust(
         &self,
-        reset: Reset<'_>,
-    ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let what = "reset";
-        self.change(
-            reset.counted_key(),
-            &Change {
-                what,
-                ..Change::default()
-            },
-        )
-    }
-
-    /// Takes back units that a check charged.
-    pub(super) fn refund(
-        &self,
-        refund: &Refund<'_>,
-    ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let change = Change {
-            what: "refund",
-            units: refund.units,
-            cost: refund.cost,
-            refundable: refund.held,
-            answer: Some(refund.answer),
-        };
-        self.change(refund.counted_key(), &change)
-    }
-
-    /// Reduces the units that count against a key.
-    pub(super) fn credit(
-        &self,
-        credit: &Credit<'_>,
-    ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let (what, units) = ("credit", credit.units);
-        self.change(
-            credit.counted_key(),
-            &Change {
-                what,
-                units,
-                ..Change::default()
-            },
-        )
-    }
-
-    /// Runs the script that changes counts.
-    fn change(
-        &self,
-        counted_key: CountedKey<'_>,
-        change: &Change<'_>,
+        adjust: Adjust<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let script = &self.scripts.refund;
-        let call = encode_change(script, &self.names, &self.clock, counted_key, change);
-        let (client, index) = (self.clone(), self.connection_index(counted_key));
+        let call = encode_adjust(script, &self.names, &self.clock, adjust);
+        let (client, index) = (self.clone(), self.connection_index(adjust.subject));
         async move {
             let Some(call) = call else {
                 return Ok(());
@@ -251,11 +204,11 @@ impl Client {
     /// Lists the holders of the slots of a key.
     pub(super) fn holders(
         &self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
     ) -> impl Future<Output = Result<Vec<Holding>, Error>> + use<> {
         let mut call = self.scripts.holders.call(1, 0, 0);
-        call.arg(self.names.value(counted_key, CountedValue::InFlight));
-        let (client, index) = (self.clone(), self.connection_index(counted_key));
+        call.arg(self.names.value(subject, CountedValue::InFlight));
+        let (client, index) = (self.clone(), self.connection_index(subject));
         async move {
             let reply = client.run(index, &client.scripts.holders, call).await?;
             let holders: Result<Vec<(Vec<u8>, u32, u64)>, _> = redis::from_redis_value(reply);

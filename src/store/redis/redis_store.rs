@@ -1,13 +1,12 @@
 //! The public type of the Redis store, and how it sends each kind of request.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::argument_clock::ArgumentClock;
-use super::batch::Batchers;
+use super::batch::{Batchers, OwnedLevels, owned};
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
 #[cfg(feature = "redis-1")]
@@ -17,14 +16,14 @@ use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
 use super::topology::Topology;
 use crate::clock::Clock;
-use crate::decision::{Answers, Holding, StoreId};
-use crate::error::{Error, ErrorKind};
+use crate::decision::{Answer, Holding, StoreId};
+use crate::error::Error;
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
-use crate::store::requests::{Block, Check, Credit, OwnedChecks, Refund, Reset, to_owned};
+use crate::store::requests::{Adjust, Block, Change, Check, Subject};
 use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
 
@@ -396,7 +395,7 @@ impl RedisStore {
     }
 
     /// Sends a check of these levels in a call of its own.
-    fn send_alone(&self, levels: OwnedChecks) -> StoreFuture {
+    fn send_alone(&self, levels: OwnedLevels) -> StoreFuture {
         let Shared {
             client, topology, ..
         } = &*self.shared;
@@ -441,25 +440,6 @@ impl RedisStore {
     }
 }
 
-/// Fails if two checks have both limiter and key in common: the script would read their counts twice.
-#[inline]
-fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
-    if checks.len() < 2 {
-        return Ok(());
-    }
-    let mut names = HashSet::new();
-    let is_distinct = checks
-        .iter()
-        .all(|check| names.insert(check.counted_key().fingerprint()));
-    if is_distinct {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Misconfigured,
-        "cannot decide two checks of one limiter and key together: send one check with the sum of their costs",
-    ))
-}
-
 /// Builds the circuit breaker: one for a single server, or one for each node of a cluster.
 fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
     let circuit_breaker = CircuitBreaker::new()
@@ -469,7 +449,7 @@ fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
         .fallback_keys(settings.fallback_keys);
     let names = client.names.clone();
     match client.connections.nodes() {
-        Some(nodes) => circuit_breaker.of_nodes(nodes, move |counted_key| names.slot(counted_key)),
+        Some(nodes) => circuit_breaker.of_nodes(nodes, move |subject| names.slot(subject)),
         None => circuit_breaker,
     }
 }
@@ -479,16 +459,16 @@ impl Store for RedisStore {
         self.shared.id
     }
 
-    fn check(&self, checks: &[Check<'_>], _: &mut Answers) -> Option<StoreFuture> {
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         if checks.iter().all(|check| check.quotas.is_empty()) && self.shared.misuse.is_none() {
-            return None;
+            return StoreFuture::ready(Ok(checks.iter().map(|_| Answer::default()).collect()));
         }
-        let batchers = verify_distinct(checks).and_then(|()| self.batchers());
-        Some(match batchers {
+        let batchers = Check::verify_distinct(checks).and_then(|()| self.batchers());
+        match batchers {
             Ok(Some(batchers)) => batchers.check(checks),
-            Ok(None) => self.send_alone(to_owned(checks)),
+            Ok(None) => self.send_alone(owned(checks)),
             Err(error) => StoreFuture::ready(Err(error)),
-        })
+        }
     }
 
     fn parts(&self) -> StoreParts {
@@ -501,31 +481,23 @@ impl Store for RedisStore {
     }
 
     /// Returns the slot in a cluster, and 0 on a single server.
-    fn atomic_group(&self, check: Check<'_>) -> u64 {
+    fn atomic_group(&self, subject: Subject<'_>) -> u64 {
         let Shared {
             client, topology, ..
         } = &*self.shared;
         if topology.is_cluster() {
-            client.names.slot(check.counted_key()).into()
+            client.names.slot(subject).into()
         } else {
             0
         }
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.send(self.shared.client.reset(reset))
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        if refund.units == 0 {
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        if let Change::Refund { units: 0, .. } = adjust.change {
             // LREM takes a count of 0 as all.
             return StoreFuture::ready(Ok(()));
         }
-        self.send(self.shared.client.refund(&refund))
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.send(self.shared.client.credit(&credit))
+        self.send(self.shared.client.adjust(adjust))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
@@ -537,8 +509,8 @@ impl Store for RedisStore {
         shared.shared_block_list.block(block_list, block)
     }
 
-    fn holders(&self, check: Check<'_>) -> StoreFuture<Vec<Holding>> {
-        self.send(self.shared.client.holders(check.counted_key()))
+    fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+        self.send(self.shared.client.holders(subject))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::ErrorKind;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quota, Quotas, Share};
 use crate::store::Check;
-use crate::store::requests::OwnedCheck;
+use crate::store::requests::{OwnedCheck, Subject};
 
 #[path = "../../../tests/support/state.rs"]
 mod state;
@@ -37,7 +37,9 @@ fn decide(
     let keys: Vec<Key> = entries.iter().map(|(key, ..)| Key::from(*key)).collect();
     let levels = entries.iter().zip(&keys);
     let levels: Vec<[OwnedCheck; 1]> = levels
-        .map(|(&(_, quotas, cost, _), key)| [Check::new(&limiter, key, quotas, cost).into()])
+        .map(|(&(_, quotas, cost, _), key)| {
+            [Subject::new(&limiter, key, quotas).check(cost).owned()]
+        })
         .collect();
     let batch: Vec<BatchEntry<'_>> = entries
         .iter()
@@ -125,7 +127,7 @@ fn refused_checks_of_several_levels_see_the_charges_between_them() {
         let (of_user, of_tenant) = (quotas(1), quotas(3));
         let level = |key: &str, quotas| -> OwnedCheck {
             let key = Key::from(key);
-            Check::new(&Key::from("l"), &key, quotas, 1).into()
+            Subject::new(&Key::from("l"), &key, quotas).check(1).owned()
         };
         let entry = |user: &str| [level(user, &of_user), level("acme", &of_tenant)];
         let checked = |users: &[&str]| -> Vec<(bool, Vec<u32>)> {
@@ -428,7 +430,7 @@ fn time_of_check(
     told: u64,
 ) -> u64 {
     let scripts = Scripts::shared();
-    let levels = [OwnedCheck::from(check)];
+    let levels = [check.owned()];
     let batch = [BatchEntry::only(&levels)];
     let clock = ServerClock::default();
     let (script, call, plan) = super::protocol::encode_checks(&scripts, names, &clock, &batch);
@@ -476,7 +478,9 @@ fn a_call_is_never_earlier_than_the_newest_value_that_it_reads() {
             run(&mut connection, &["FLUSHALL"]);
             for (number, (quota, newest)) in quotas.iter().enumerate() {
                 let (key, quotas) = (Key::from(format!("{number}")), Quotas::from(quota.clone()));
-                let check = Check::new(&limiter, &key, &quotas, 1).with_holding(&holding);
+                let check = Subject::new(&limiter, &key, &quotas)
+                    .check(1)
+                    .with_holding(&holding);
                 let mut check_at = |told| time_of_check(&mut connection, &names, check, told);
                 assert_eq!(check_at(T), T, "{quota}");
                 // Later than the newest.
@@ -505,7 +509,7 @@ fn foreign_values_do_not_change_the_time_that_a_call_tells() {
     let [limiter, key] = ["l", "a"].map(Key::from);
     for algorithm in Algorithm::ALL {
         let quotas = Quotas::from(Quota::per_minute(50).with_algorithm(*algorithm));
-        let check = Check::new(&limiter, &key, &quotas, 1);
+        let check = Subject::new(&limiter, &key, &quotas).check(1);
         let names = KeyNames::default();
         for bytes in ["", "x", "lllllllllllllllllllllllllllllllllllllllllllll"] {
             for suffix in ["", ":log", ":buckets:1000000", ":set:60000000"] {
@@ -513,7 +517,7 @@ fn foreign_values_do_not_change_the_time_that_a_call_tells() {
                 run(&mut connection, &["SET", &name, bytes]);
             }
             let scripts = Scripts::shared();
-            let levels = [OwnedCheck::from(check)];
+            let levels = [check.owned()];
             let batch = [BatchEntry::only(&levels)];
             let clock = ServerClock::default();
             let (script, call, _) =

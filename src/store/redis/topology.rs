@@ -29,7 +29,7 @@ impl Topology {
     /// Explains the error of a check that was sent alone. If its levels are in several slots, the server belongs to a
     /// cluster. Otherwise something in front of it does not know hash tags, as the error says.
     pub(super) fn explain(&self, error: Error, names: &KeyNames, levels: &[OwnedCheck]) -> Error {
-        let subjects = levels.iter().map(|level| level.check().counted_key());
+        let subjects = levels.iter().map(|level| level.check().subject);
         if error::is_cross_slot(&error) && names.are_in_several_slots(subjects) {
             self.learn_cluster();
             return error::several_slots();

@@ -23,12 +23,12 @@ impl Owner {
     }
 
     fn check(&self, cost: u32) -> Check<'_> {
-        let counted_key = CountedKey {
+        let subject = Subject {
             limiter: &self.limiter,
             key: &self.key,
             quotas: &self.quotas,
         };
-        counted_key.check(cost)
+        subject.check(cost)
     }
 }
 
@@ -84,7 +84,7 @@ fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
     let ada = Owner::new("ada", Quota::per_minute(5));
     // One check is sent before Redis returns the units, and one meanwhile.
     let before = cache.before_send(ada.check(1));
-    let invalidation = cache.invalidate(ada.check(1).counted_key());
+    let invalidation = cache.invalidate(ada.check(1).subject);
     let meanwhile = cache.before_send(ada.check(1));
     drop(invalidation);
     for mark in [before, meanwhile] {
@@ -113,7 +113,7 @@ fn a_removed_refusal_is_not_inserted_again_by_another_thread() {
             });
         }
         for _ in 0..ROUNDS {
-            let invalidation = cache.invalidate(ada.check(1).counted_key());
+            let invalidation = cache.invalidate(ada.check(1).subject);
             record(1);
             drop(invalidation);
             // The other threads keep recording.
@@ -182,7 +182,7 @@ fn the_gauge_counts_remembered_refusals() {
         assert_eq!(gauge().as_deref(), Some("0"));
         refuse();
         assert_eq!(gauge().as_deref(), Some("1"));
-        drop(cache.invalidate(ada.check(1).counted_key()));
+        drop(cache.invalidate(ada.check(1).subject));
         assert_eq!(gauge().as_deref(), Some("0"));
     });
 }

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::TestClock;
-use crate::decision::{Answer, Answers, QuotaAnswer, Source, StoreId};
+use crate::decision::{Answer, QuotaAnswer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
-use crate::store::requests::{Block, Check, Credit, Refund, Reset};
+use crate::store::requests::{Adjust, Block, Check};
 use crate::store::store::{Store, StoreParts};
 
 /// A store for tests of a service: it refuses, fails or hangs when the test says so.
@@ -223,7 +223,10 @@ impl TestStore {
     }
 
     /// Answers a request that is not a check. Behaviours for next checks do not apply to it.
-    fn adjust<T: Send + 'static>(&self, count: impl FnOnce() -> StoreFuture<T>) -> StoreFuture<T> {
+    fn unless_failing<T: Send + 'static>(
+        &self,
+        count: impl FnOnce() -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
         let behaviour = self.script().lasting;
         match behaviour {
             Behaviour::Count | Behaviour::Refuse(_) => count(),
@@ -261,10 +264,7 @@ impl Store for TestStore {
         self.counts.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        if checks.is_empty() {
-            return None;
-        }
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
         let mut script = self.script();
         // A count of refusals by `block_after` is no check of the test. Nor is a message about slots that are held.
         let is_internal = checks.iter().any(|check| {
@@ -278,31 +278,22 @@ impl Store for TestStore {
         };
         drop(script);
         match behaviour {
-            Behaviour::Count => self.counts.check(checks, answers),
+            Behaviour::Count => self.counts.check(checks),
             Behaviour::Refuse(retry_after) => {
                 let refusals = checks.iter().map(|check| refusal(*check, retry_after));
-                *answers = refusals.collect();
-                None
+                StoreFuture::ready(Ok(refusals.collect()))
             }
-            Behaviour::Fail(kind) => Some(StoreFuture::ready(Err(failure(kind)))),
-            Behaviour::Hang => Some(StoreFuture::boxed(pending())),
+            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
+            Behaviour::Hang => StoreFuture::boxed(pending()),
         }
     }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.adjust(|| self.counts.reset(reset))
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.adjust(|| self.counts.refund(refund))
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.adjust(|| self.counts.credit(credit))
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        self.unless_failing(|| self.counts.adjust(adjust))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
-        self.adjust(|| self.counts.block(block))
+        self.unless_failing(|| self.counts.block(block))
     }
 
     fn parts(&self) -> StoreParts {

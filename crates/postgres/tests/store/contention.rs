@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tollgate::store::{Answers, Check, Refund, Store, StoreFuture, StoreId, StoreParts};
+use tollgate::store::{Adjust, Check, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{Algorithm, Quota, RateLimiter};
 use tollgate_postgres::PostgresStore;
 
@@ -59,12 +59,12 @@ impl Store for Four {
         self.own().id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        self.own().check(checks, answers)
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        self.own().check(checks)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.own().refund(refund)
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        self.own().adjust(adjust)
     }
 
     fn parts(&self) -> StoreParts {

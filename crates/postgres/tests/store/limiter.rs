@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::{Connection, Executor, raw_sql};
-use tollgate::store::{Credit, Store};
+use tollgate::store::{Change, Store, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter, Source};
 use tollgate_postgres::PostgresStore;
 
@@ -151,7 +151,9 @@ async fn foreign_bytes_fail_their_own_key_only_and_stay() {
         Key::from("ada"),
         Quotas::from(Quota::per_hour(9)),
     );
-    let credited = store.credit(Credit::new(&limiter, &key, &quotas, 1)).await;
+    let credited = store
+        .adjust(Subject::new(&limiter, &key, &quotas).adjust(Change::Credit { units: 1 }))
+        .await;
     assert_eq!(credited.unwrap_err().kind(), ErrorKind::InvalidReply);
     let kept = "SELECT count(*) FROM \"foreign\".tollgate_counts WHERE value = 'counters of another program'";
     assert_eq!(server.number(kept).await, 1);

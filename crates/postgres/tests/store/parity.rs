@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
-use tollgate::store::{
-    Answers, Check, Credit, Refund, Reset, Store, StoreFuture, StoreId, StoreParts, TestClock,
-};
+use tollgate::store::{Adjust, Check, Store, StoreFuture, StoreId, StoreParts, TestClock};
 use tollgate::{Decision, MemoryStore, Quotas, RateLimiter};
 use tollgate_postgres::PostgresStore;
 
@@ -21,20 +19,12 @@ impl Store for Uncached {
         self.0.id()
     }
 
-    fn check(&self, checks: &[Check<'_>], answers: &mut Answers) -> Option<StoreFuture> {
-        self.0.check(checks, answers)
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        self.0.check(checks)
     }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.0.refund(refund)
-    }
-
-    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        self.0.credit(credit)
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.0.reset(reset)
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        self.0.adjust(adjust)
     }
 
     fn parts(&self) -> StoreParts {

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-use super::queue::{Queue, QueueEntry};
+use super::queue::{OwnedLevels, Queue, QueueEntry, owned};
 use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
 use crate::error::Error;
@@ -23,7 +22,7 @@ use crate::store::redis::connection::{
 };
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::topology::Topology;
-use crate::store::requests::{Check, CountedKey, OwnedChecks, to_owned};
+use crate::store::requests::{Check, Subject};
 
 /// The limit on calls in flight to one target: Redis works on one while the other is written or
 /// read.
@@ -83,10 +82,10 @@ impl Batchers {
         let Some(first) = levels.first() else {
             return StoreFuture::ready(Ok(Answers::default()));
         };
-        if self.are_in_several_slots(levels.iter().map(|level| level.counted_key())) {
+        if self.are_in_several_slots(levels.iter().map(|level| level.subject)) {
             return StoreFuture::ready(Err(error::several_slots()));
         }
-        let batcher = &self.find(first.counted_key());
+        let batcher = &self.find(first.subject);
         let mut state = batcher.lock();
         if state.in_flight == 0 {
             state.in_flight = 1;
@@ -95,28 +94,28 @@ impl Batchers {
                 batchers: Arc::clone(self),
                 batcher: Arc::clone(batcher),
             };
-            return StoreFuture::boxed(direct.send(to_owned(levels)));
+            return StoreFuture::boxed(direct.send(owned(levels)));
         }
-        let (answer, receiver) = oneshot::channel();
+        let (answer, future) = StoreFuture::channel();
         let waiter = Waiter::new(answer, self.client.deadline);
         state.queue.push(levels, waiter);
         self.start_worker_if_needed(batcher, state);
-        StoreFuture::waiting(receiver)
+        future
     }
 
     /// Returns whether subjects are in several slots of a cluster.
-    fn are_in_several_slots<'a>(&self, subjects: impl Iterator<Item = CountedKey<'a>>) -> bool {
+    fn are_in_several_slots<'a>(&self, subjects: impl Iterator<Item = Subject<'a>>) -> bool {
         self.topology.is_cluster() && self.client.names.are_in_several_slots(subjects)
     }
 
     /// Returns the batcher for the checks of a key.
-    fn find(&self, counted_key: CountedKey<'_>) -> Arc<Batcher> {
+    fn find(&self, subject: Subject<'_>) -> Arc<Batcher> {
         if self.topology.is_cluster() {
-            self.by_slot(self.client.names.slot(counted_key))
+            self.by_slot(self.client.names.slot(subject))
         } else if let Some(only) = self.by_connection.only() {
             Arc::clone(only)
         } else {
-            let index = self.client.connection_index(counted_key);
+            let index = self.client.connection_index(subject);
             Arc::clone(self.by_connection.get(index))
         }
     }
@@ -175,7 +174,7 @@ struct DirectSend {
 }
 
 impl DirectSend {
-    async fn send(self, levels: OwnedChecks) -> Result<Answers, Error> {
+    async fn send(self, levels: OwnedLevels) -> Result<Answers, Error> {
         let Batchers {
             client, topology, ..
         } = &*self.batchers;
@@ -354,10 +353,7 @@ impl BatchWorker {
     fn requeue_by_slot(&self, entries: Vec<QueueEntry>) {
         self.batchers.topology.learn_cluster();
         for entry in entries {
-            let mut subjects = entry
-                .levels()
-                .iter()
-                .map(|level| level.check().counted_key());
+            let mut subjects = entry.levels().iter().map(|level| level.check().subject);
             if self.batchers.are_in_several_slots(subjects.clone()) {
                 entry.fail(&error::several_slots());
                 continue;

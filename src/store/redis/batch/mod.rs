@@ -12,3 +12,4 @@ mod waiters;
 pub(super) use batcher::Batchers;
 #[cfg(all(feature = "cluster", feature = "doctor"))]
 pub(super) use batcher::MAX_IN_FLIGHT;
+pub(super) use queue::{OwnedLevels, owned};

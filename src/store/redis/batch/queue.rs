@@ -6,12 +6,13 @@ use std::mem;
 use std::time::Instant;
 
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 
 use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::store::redis::protocol::{BatchEntry, MAX_ENTRY_UNITS};
-use crate::store::requests::{Check, CountedKey, OwnedCheck, OwnedChecks, to_owned};
+use crate::store::requests::{Check, OwnedCheck, Subject};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
@@ -34,10 +35,23 @@ pub(super) struct Queue {
     last_of_key: HashTable<LastOfKey>,
 }
 
+/// The levels of a check: one, or several that are decided together.
+pub(in crate::store::redis) type OwnedLevels = SmallVec<[OwnedCheck; 1]>;
+
+/// Returns levels that own their parts.
+#[inline(always)]
+pub(in crate::store::redis) fn owned(levels: &[Check<'_>]) -> OwnedLevels {
+    match levels {
+        // The usual case, without the steps of an iterator.
+        [check] => OwnedLevels::from_buf([check.owned()]),
+        levels => levels.iter().map(Check::owned).collect(),
+    }
+}
+
 /// One check, of one level or several, and all that wait for its answer.
 #[derive(Debug)]
 pub(super) struct QueueEntry {
-    levels: OwnedChecks,
+    levels: OwnedLevels,
     waiters: Waiters,
     /// Whether another entry of one of its keys was queued already, which the same call may take.
     may_repeat: bool,
@@ -54,9 +68,7 @@ impl Queue {
     /// Adds a check of these levels.
     #[inline(always)]
     pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
-        let mut last = levels
-            .iter()
-            .map(|level| self.last_of_key(level.counted_key()));
+        let mut last = levels.iter().map(|level| self.last_of_key(level.subject));
         let last_of_first = last.next().flatten();
         let mut may_repeat = last_of_first.is_some();
         let mut is_last_of_all = true;
@@ -73,10 +85,10 @@ impl Queue {
         }
         let number = self.next_number();
         for level in levels {
-            self.set_last_of_key(level.counted_key(), number, may_repeat);
+            self.set_last_of_key(level.subject, number, may_repeat);
         }
         self.entries.push_back(QueueEntry {
-            levels: to_owned(levels),
+            levels: owned(levels),
             waiters: Waiters::new(waiter),
             may_repeat,
         });
@@ -84,11 +96,11 @@ impl Queue {
 
     /// Adds an entry that was taken from another queue.
     pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
-        let mut subjects = entry.levels.iter().map(|level| level.check().counted_key());
-        entry.may_repeat = subjects.any(|counted_key| self.last_of_key(counted_key).is_some());
+        let mut subjects = entry.levels.iter().map(|level| level.check().subject);
+        entry.may_repeat = subjects.any(|subject| self.last_of_key(subject).is_some());
         let number = self.next_number();
         for level in &entry.levels {
-            self.set_last_of_key(level.check().counted_key(), number, entry.may_repeat);
+            self.set_last_of_key(level.check().subject, number, entry.may_repeat);
         }
         self.entries.push_back(entry);
     }
@@ -186,15 +198,15 @@ impl Queue {
             .min()
     }
 
-    fn last_of_key(&self, counted_key: CountedKey<'_>) -> Option<usize> {
-        let fingerprint = counted_key.fingerprint();
+    fn last_of_key(&self, subject: Subject<'_>) -> Option<usize> {
+        let fingerprint = subject.fingerprint();
         let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
         let known = self.last_of_key.find(fingerprint.hash(), is_known);
         known.map(|known| known.number)
     }
 
-    fn set_last_of_key(&mut self, counted_key: CountedKey<'_>, number: usize, may_be_known: bool) {
-        let fingerprint = counted_key.fingerprint();
+    fn set_last_of_key(&mut self, subject: Subject<'_>, number: usize, may_be_known: bool) {
+        let fingerprint = subject.fingerprint();
         if may_be_known {
             let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
             let known = self.last_of_key.find_mut(fingerprint.hash(), is_known);
@@ -257,7 +269,7 @@ struct Call {
 
 impl Call {
     fn contains(&self, level: &OwnedCheck) -> bool {
-        let fingerprint = level.check().counted_key().fingerprint();
+        let fingerprint = level.check().subject.fingerprint();
         let is_same = |known: &Fingerprint| *known == fingerprint;
         self.subjects.find(fingerprint.hash(), is_same).is_some()
     }
@@ -305,7 +317,7 @@ impl Call {
             return;
         }
         for level in levels {
-            let fingerprint = level.check().counted_key().fingerprint();
+            let fingerprint = level.check().subject.fingerprint();
             if !self.contains(level) {
                 let hash = |known: &Fingerprint| known.hash();
                 self.subjects
@@ -358,31 +370,29 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use tokio::sync::oneshot;
 
     use super::*;
-    use crate::decision::{Answers, Holding};
+    use crate::decision::Holding;
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
-
-    type Receiver = oneshot::Receiver<Result<Answers, Error>>;
+    use crate::store::future::StoreFuture;
 
     fn timeout_error(_: Instant) -> Error {
         Error::new(ErrorKind::Timeout, "late")
     }
 
     /// Queues a check, and returns the receiver of its answer.
-    fn push(queue: &mut Queue, key: &str, quotas: &Quotas, cost: u32) -> Receiver {
+    fn push(queue: &mut Queue, key: &str, quotas: &Quotas, cost: u32) -> StoreFuture {
         let (limiter, key) = (Key::from("l"), Key::from(key));
-        let (answer, receiver) = oneshot::channel();
-        let counted_key = CountedKey {
+        let (answer, receiver) = StoreFuture::channel();
+        let subject = Subject {
             limiter: &limiter,
             key: &key,
             quotas,
         };
         queue.push(
-            &[counted_key.check(cost)],
+            &[subject.check(cost)],
             Waiter::new(answer, Duration::from_secs(60)),
         );
         receiver
@@ -410,7 +420,7 @@ mod tests {
     fn checks_of_one_message_of_a_holder_join_and_those_of_another_do_not() {
         let mut queue = Queue::default();
         let (key, quotas) = (Key::from("ada"), Quotas::from(Quota::in_flight(9)));
-        let check = Check::new(&key, &key, &quotas, 1);
+        let check = Subject::new(&key, &key, &quotas).check(1);
         let lease = Duration::from_secs(15);
         let holding = |sequence, wanted| Holding::new([1; 16], sequence, 0, wanted, lease);
         let one = holding(1, 1);
@@ -422,7 +432,7 @@ mod tests {
             holding(2, 2),
             holding(2, 2).stated(),
         ] {
-            let (answer, receiver) = oneshot::channel();
+            let (answer, receiver) = StoreFuture::channel();
             let levels = [check.with_holding(&holding)];
             queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
             receivers.push(receiver);
@@ -436,15 +446,15 @@ mod tests {
     fn a_check_of_the_same_keys_in_another_order_is_an_entry_of_its_own() {
         let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
         let [limiter, ada, bob] = ["l", "ada", "bob"].map(Key::from);
-        let counted_key = |key| CountedKey {
+        let subject = |key| Subject {
             limiter: &limiter,
             key,
             quotas: &quotas,
         };
         let mut receivers = Vec::new();
         for [from, to] in [[&ada, &bob], [&bob, &ada], [&bob, &ada]] {
-            let (answer, receiver) = oneshot::channel();
-            let levels = [counted_key(from).check(2), counted_key(to).check(3)];
+            let (answer, receiver) = StoreFuture::channel();
+            let levels = [subject(from).check(2), subject(to).check(3)];
             queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
             receivers.push(receiver);
         }
@@ -535,14 +545,14 @@ mod tests {
     }
 
     /// Queues a check of several levels: keys and costs.
-    fn push_levels(queue: &mut Queue, levels: &[(&str, u32)], quotas: &Quotas) -> Receiver {
+    fn push_levels(queue: &mut Queue, levels: &[(&str, u32)], quotas: &Quotas) -> StoreFuture {
         let limiter = Key::from("l");
         let keys: Vec<_> = levels.iter().map(|(key, _)| Key::from(*key)).collect();
         let checks = keys.iter().zip(levels);
         let checks: Vec<_> = checks
-            .map(|(key, (_, cost))| Check::new(&limiter, key, quotas, *cost))
+            .map(|(key, (_, cost))| Subject::new(&limiter, key, quotas).check(*cost))
             .collect();
-        let (answer, receiver) = oneshot::channel();
+        let (answer, receiver) = StoreFuture::channel();
         queue.push(&checks, Waiter::new(answer, Duration::from_secs(60)));
         receiver
     }

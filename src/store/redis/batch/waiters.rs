@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
 use crate::decision::Answers;
 use crate::error::Error;
+use crate::store::future::Answerer;
 
 /// The waiters of one entry, in order of arrival.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Waiters(SmallVec<[Waiter; 1]>);
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// `None` once answered.
-    answer: Option<oneshot::Sender<Result<Answers, Error>>>,
+    answer: Option<Answerer<Answers>>,
     /// The time of the check.
     since: Instant,
     deadline: Instant,
@@ -70,7 +70,7 @@ impl Waiters {
 
 impl Waiter {
     /// A caller that waits from now on for at most this long.
-    pub(super) fn new(answer: oneshot::Sender<Result<Answers, Error>>, max_wait: Duration) -> Self {
+    pub(super) fn new(answer: Answerer<Answers>, max_wait: Duration) -> Self {
         let since = Instant::now();
         Self {
             answer: Some(answer),
@@ -80,14 +80,13 @@ impl Waiter {
     }
 
     fn answer(&mut self, answer: Result<Answers, Error>) {
-        if let Some(sender) = self.answer.take() {
-            // Fails if the caller has gone.
-            let _ = sender.send(answer);
+        if let Some(answerer) = self.answer.take() {
+            answerer.answer(answer);
         }
     }
 
     fn waits_until(&self) -> Option<Instant> {
         let answer = self.answer.as_ref()?;
-        (!answer.is_closed()).then_some(self.deadline)
+        (!answer.is_abandoned()).then_some(self.deadline)
     }
 }

@@ -131,7 +131,7 @@ async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
     };
     outcome?;
     let mut eval = redis::cmd("EVAL");
-    let name = names.value(key.counted_key(), Value::Row);
+    let name = names.value(key.subject(), Value::Row);
     eval.arg("return 0").arg(1).arg(&name);
     let mut evalsha = redis::cmd("EVALSHA");
     evalsha.arg("0".repeat(40)).arg(1).arg(&name);

@@ -8,7 +8,7 @@ use redis::Cmd;
 use crate::key::Key;
 use crate::quota::Quotas;
 use crate::store::redis::protocol::{Count, KeyNames, Value, ValueName};
-use crate::store::requests::{Check, CountedKey, Reset};
+use crate::store::requests::{Adjust, Change, Check, Subject};
 
 /// The name of the doctor's limiter.
 const LIMITER: &str = "doctor";
@@ -32,21 +32,16 @@ impl ScratchKey {
         }
     }
 
-    pub(super) fn counted_key(&self) -> CountedKey<'_> {
-        CountedKey {
-            limiter: &self.limiter,
-            key: &self.key,
-            quotas: &self.quotas,
-        }
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject::new(&self.limiter, &self.key, &self.quotas)
     }
 
     pub(super) fn check(&self, cost: u32) -> Check<'_> {
-        let counted_key = self.counted_key();
-        counted_key.check(cost)
+        self.subject().check(cost)
     }
 
-    pub(super) fn reset(&self) -> Reset<'_> {
-        Reset::new(&self.limiter, &self.key, &self.quotas)
+    pub(super) fn reset(&self) -> Adjust<'_> {
+        self.subject().adjust(Change::Reset)
     }
 
     /// Builds a command for each key that the counts may have, with arguments behind it.
@@ -67,9 +62,7 @@ impl ScratchKey {
 
     fn on(&self, value: ValueName, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut built = redis::cmd(command);
-        built
-            .arg(names.value(self.counted_key(), value))
-            .arg(arguments);
+        built.arg(names.value(self.subject(), value)).arg(arguments);
         built
     }
 }

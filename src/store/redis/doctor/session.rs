@@ -13,7 +13,7 @@ use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::redis::protocol::problems;
 use crate::store::redis::protocol::{BatchEntry, KeyNames, ServerName};
-use crate::store::requests::{Check, OwnedCheck};
+use crate::store::requests::Check;
 
 /// The time that each question may take if the store's deadline is shorter: a slow server should be
 /// measured, not missed.
@@ -67,7 +67,7 @@ impl Session {
 
     /// Sends one check in a call of its own.
     pub(super) async fn check(&self, check: Check<'_>) -> Result<Answer, Error> {
-        let levels = [OwnedCheck::from(check)];
+        let levels = [check.owned()];
         let entries = [BatchEntry::only(&levels)];
         let replies = async {
             let connection = self.client.acquire(KEYLESS).await?;
@@ -87,13 +87,13 @@ impl Session {
         answer: &Answer,
         units: u32,
     ) -> Result<(), Error> {
-        let refund = key.counted_key().refund(answer, units, units);
-        let refund = self.client.refund(&refund);
+        let refund = key.subject().refund(answer, units, units);
+        let refund = self.client.adjust(refund);
         self.client.within_deadline(refund).await
     }
 
     pub(super) async fn reset(&self, key: &ScratchKey) -> Result<(), Error> {
-        let reset = self.client.reset(key.reset());
+        let reset = self.client.adjust(key.reset());
         self.client.within_deadline(reset).await
     }
 

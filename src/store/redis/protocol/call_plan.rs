@@ -13,7 +13,7 @@ use super::fields::{
 use crate::decision::Holding;
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::requests::{Check, CountedKey, OwnedCheck};
+use crate::store::requests::{Check, OwnedCheck, Subject};
 
 /// Identical checks, of one level or several. The script decides them one after the other, as if each had
 /// arrived alone.
@@ -39,12 +39,12 @@ impl<'a> BatchEntry<'a> {
     pub(super) fn more(&self) -> u32 {
         match self.checks().next() {
             // Neither slots nor units of soft quotas are held in advance.
-            Some(Check {
-                quotas,
-                extra_units,
-                ..
-            }) if self.levels.len() == 1 && quotas.min_slots().is_none() && !quotas.has_soft() => {
-                extra_units
+            Some(check)
+                if self.levels.len() == 1
+                    && check.quotas.min_slots().is_none()
+                    && !check.quotas.has_soft() =>
+            {
+                check.extra_units
             }
             _ => 0,
         }
@@ -69,7 +69,7 @@ pub(crate) struct CallPlan<'a> {
     pub(super) counts: SmallVec<[(u64, Count<'a>); 4]>,
     pub(super) groups: SmallVec<[Group; 4]>,
     /// The values that are read before the script decides, and behind them the others.
-    pub(super) keys: Vec<(CountedKey<'a>, ValueName)>,
+    pub(super) keys: Vec<(Subject<'a>, ValueName)>,
     pub(super) read_first: u64,
     /// The number of the key of each level of each entry, from 1.
     numbers: SmallVec<[u64; 64]>,
@@ -143,11 +143,11 @@ impl<'a> CallPlan<'a> {
                     let leaves_out = facts.quotas().any(|quota| quota.leaves_out(check.cost));
                     let mut new_key = || {
                         let keys = if is_apart { &mut apart } else { &mut plan.keys };
-                        keys.push((check.counted_key(), name));
+                        keys.push((check.subject, name));
                         keys.len() as u64 + if is_apart { APART } else { 0 }
                     };
                     let number = if repeats {
-                        let known = known.of(check.counted_key(), name, count, new_key);
+                        let known = known.of(check.subject, name, count, new_key);
                         is_new &= known.is_new;
                         fits &= known.is_of_count;
                         known.number
@@ -301,7 +301,7 @@ impl Group {
 struct KnownKeys(HashTable<KnownKey>);
 
 struct KnownKey {
-    counted_key: Fingerprint,
+    subject: Fingerprint,
     name: ValueName,
     number: u64,
     /// The count that used it last.
@@ -320,16 +320,17 @@ impl KnownKeys {
     /// Returns the key of a count, which may be new.
     fn of(
         &mut self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         name: ValueName,
         count: usize,
         new_key: impl FnOnce() -> u64,
     ) -> Found {
-        let counted_key = counted_key.fingerprint();
-        let hash = counted_key.hash();
-        if let Some(known) = self.0.find_mut(hash, |known| {
-            known.counted_key == counted_key && known.name == name
-        }) {
+        let subject = subject.fingerprint();
+        let hash = subject.hash();
+        if let Some(known) = self
+            .0
+            .find_mut(hash, |known| known.subject == subject && known.name == name)
+        {
             let is_of_count = known.count == count;
             known.count = count;
             return Found {
@@ -340,13 +341,13 @@ impl KnownKeys {
         }
         let number = new_key();
         let known = KnownKey {
-            counted_key,
+            subject,
             name,
             number,
             count,
         };
         self.0
-            .insert_unique(hash, known, |known| known.counted_key.hash());
+            .insert_unique(hash, known, |known| known.subject.hash());
         Found {
             number,
             is_new: true,

@@ -470,7 +470,7 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quotas};
-    use crate::store::requests::{Check, OwnedCheck};
+    use crate::store::requests::{OwnedCheck, Subject};
 
     /// One field of a reply.
     #[derive(Clone, Debug)]
@@ -509,8 +509,8 @@ mod tests {
     fn decoded(entries: &[(&Quotas, u32, u32)], reply: Vec<u8>) -> Replies {
         let key = Key::from("k");
         let checks = entries.iter();
-        let checks = checks.map(|(quotas, cost, _)| Check::new(&key, &key, quotas, *cost));
-        let levels: Vec<[OwnedCheck; 1]> = checks.map(|check| [check.into()]).collect();
+        let checks = checks.map(|(quotas, cost, _)| Subject::new(&key, &key, quotas).check(*cost));
+        let levels: Vec<[OwnedCheck; 1]> = checks.map(|check| [check.owned()]).collect();
         let entries: Vec<_> = (levels.iter().zip(entries))
             .map(|(levels, (.., count))| BatchEntry {
                 levels,
@@ -580,8 +580,10 @@ mod tests {
         ]);
         let key = Key::from("k");
         let message = Holding::new([1; 16], 3, 1, 2, std::time::Duration::from_secs(15));
-        let check = Check::new(&key, &key, &quotas, 1).with_holding(&message);
-        let levels = [OwnedCheck::from(check)];
+        let check = Subject::new(&key, &key, &quotas)
+            .check(1)
+            .with_holding(&message);
+        let levels = [check.owned()];
         let entries = [BatchEntry {
             levels: &levels,
             count: 3,

@@ -14,7 +14,7 @@ use super::server_clock::ServerClock;
 use crate::decision::{Answer, QuotaAnswer};
 use crate::quota::{Calendar, Quota};
 use crate::store::redis::script::{Script, Scripts};
-use crate::store::requests::CountedKey;
+use crate::store::requests::{Adjust, Change, Subject};
 
 /// Bytes that a command reserves for a key name.
 const KEY_NAME_CAPACITY: usize = 64;
@@ -43,12 +43,12 @@ pub(crate) fn encode_checks<'s, 'a>(
 }
 
 /// Begins a call with the names of its keys. The packed argument follows.
-fn begin(script: &Script, names: &KeyNames, keys: &[(CountedKey<'_>, ValueName)]) -> Cmd {
+fn begin(script: &Script, names: &KeyNames, keys: &[(Subject<'_>, ValueName)]) -> Cmd {
     let mut call = script.call(keys.len(), 1, KEY_NAME_CAPACITY);
     let mut name = String::with_capacity(KEY_NAME_CAPACITY);
-    for (counted_key, value) in keys {
+    for (subject, value) in keys {
         name.clear();
-        names.write_value(*counted_key, *value, &mut name);
+        names.write_value(*subject, *value, &mut name);
         call.write_arg(name.as_bytes());
     }
     call
@@ -126,56 +126,47 @@ fn pack_bytes(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
     out.write_all(bytes)
 }
 
-/// A change of all counts of a key.
-#[derive(Default)]
-pub(crate) struct Change<'a> {
-    /// `refund`, `credit` or `reset`.
-    pub(crate) what: &'static str,
-    pub(crate) units: u32,
-    /// The units that were charged, and how many of them a later refund may return.
-    pub(crate) cost: u32,
-    pub(crate) refundable: u32,
-    /// The answer to the charge.
-    pub(crate) answer: Option<&'a Answer>,
-}
-
-impl Change<'_> {
-    /// Returns whether the change concerns a count. The charge was not made to a soft quota that was exceeded.
-    fn concerns(&self, count: &Count<'_>) -> bool {
-        let answers = self.answer.map_or(&[][..], Answer::quotas);
+/// Encodes a call that changes the counts of a key. Returns `None` if there are none.
+pub(crate) fn encode_adjust(
+    script: &Script,
+    names: &KeyNames,
+    clock: &ServerClock,
+    adjust: Adjust<'_>,
+) -> Option<Cmd> {
+    let answers = match adjust.change {
+        Change::Refund { answer, .. } => answer.quotas(),
+        Change::Reset | Change::Credit { .. } => &[],
+    };
+    // The charge was not made to a soft quota that was exceeded.
+    let is_charged = |count: &Count<'_>| {
         let mut answers = count
             .quotas
             .iter()
             .filter_map(|(index, _)| answers.get(*index));
         !answers.any(QuotaAnswer::is_exceeded)
-    }
-}
-
-/// Encodes a call that changes the counts of a key. Returns `None` if there are none.
-pub(crate) fn encode_change(
-    script: &Script,
-    names: &KeyNames,
-    clock: &ServerClock,
-    counted_key: CountedKey<'_>,
-    change: &Change<'_>,
-) -> Option<Cmd> {
-    let mut counts = Count::all_of_rates(counted_key.quotas);
-    counts.retain(|count| change.concerns(count));
+    };
+    let mut counts = Count::all_of_rates(adjust.quotas);
+    counts.retain(|count| is_charged(count));
     if counts.is_empty() {
         return None;
     }
     let keys: SmallVec<[_; 2]> = counts
         .iter()
-        .map(|count| (counted_key, count.name))
+        .map(|count| (adjust.subject, count.name))
         .collect();
     let mut call = begin(script, names, &keys);
     // Writing to a command does not fail.
-    let _ = pack_change(change, &counts, clock, &mut call.writer_for_next_arg());
+    let _ = pack_change(
+        adjust.change,
+        &counts,
+        clock,
+        &mut call.writer_for_next_arg(),
+    );
     Some(call)
 }
 
 fn pack_change(
-    change: &Change<'_>,
+    change: Change<'_>,
     counts: &[Count<'_>],
     clock: &ServerClock,
     out: &mut impl Write,
@@ -190,16 +181,20 @@ fn pack_change(
     for count in counts {
         pack_count(count, clock, out)?;
     }
-    encode::write_str(out, change.what)?;
-    let time = change.answer.map_or(0, Answer::time);
-    let numbers = [
-        change.units.into(),
-        time,
-        change.cost.into(),
-        change.refundable.into(),
-    ];
-    pack_numbers(numbers, out)?;
-    let answers = change.answer.map_or(&[][..], Answer::quotas);
+    let (what, units, answer, cost, held) = match change {
+        Change::Reset => ("reset", 0, None, 0, 0),
+        Change::Refund {
+            answer,
+            cost,
+            units,
+            held,
+        } => ("refund", units, Some(answer), cost, held),
+        Change::Credit { units } => ("credit", units, None, 0, 0),
+    };
+    encode::write_str(out, what)?;
+    let time = answer.map_or(0, Answer::time);
+    pack_numbers([units.into(), time, cost.into(), held.into()], out)?;
+    let answers = answer.map_or(&[][..], Answer::quotas);
     for (index, _) in quotas {
         let receipt = answers
             .get(*index)
@@ -239,7 +234,7 @@ mod tests {
     use crate::decision::Holding;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quotas};
-    use crate::store::requests::{Check, OwnedCheck};
+    use crate::store::requests::OwnedCheck;
 
     /// Limiter, key, quotas and cost.
     type Level<'a> = (&'a str, &'a str, &'a Quotas, u32);
@@ -248,7 +243,7 @@ mod tests {
     fn words(entries: &[(&[Level<'_>], u32)]) -> String {
         let owned = |(limiter, key, quotas, cost): &Level<'_>| {
             let [limiter, key] = [*limiter, *key].map(Key::from);
-            OwnedCheck::from(Check::new(&limiter, &key, quotas, *cost))
+            Subject::new(&limiter, &key, quotas).check(*cost).owned()
         };
         let levels = entries.iter().map(|(levels, _)| levels.iter().map(owned));
         let levels: Vec<Vec<OwnedCheck>> = levels.map(Iterator::collect).collect();
@@ -378,14 +373,14 @@ mod tests {
     fn slots_are_a_level_whose_cost_is_what_the_holder_wants() {
         let quotas = Quotas::from([Quota::in_flight(5), Quota::per_second(9)]);
         let [limiter, key] = ["l", "a"].map(Key::from);
-        let check = Check::new(&limiter, &key, &quotas, 4);
-        let owned = |holding: &Holding| vec![OwnedCheck::from(check.with_holding(holding))];
+        let check = Subject::new(&limiter, &key, &quotas).check(4);
+        let owned = |holding: &Holding| vec![check.with_holding(holding).owned()];
         let same = holding(7, 3);
         let entries = [
             owned(&same),
             owned(&same),
             owned(&holding(8, 3)),
-            vec![OwnedCheck::from(check)],
+            vec![check.owned()],
         ];
         // Each message is a list of its own, and a look is one without a header. The last is a group of one entry.
         let lists = |header: &str| {
@@ -433,10 +428,10 @@ mod tests {
     fn a_change_has_no_slots_and_is_not_sent_for_slots_alone() {
         let [limiter, key] = ["l", "a"].map(Key::from);
         let keys = |quotas: &Quotas| {
-            let counted_key = Check::new(&limiter, &key, quotas, 1).counted_key();
+            let reset = Subject::new(&limiter, &key, quotas).adjust(Change::Reset);
             let (names, clock) = (KeyNames::default(), ServerClock::default());
             let script = &Scripts::shared().refund;
-            let call = encode_change(script, &names, &clock, counted_key, &Change::default())?;
+            let call = encode_adjust(script, &names, &clock, reset)?;
             let arg = call.args_iter().nth(2);
             arg.and_then(|arg| match arg {
                 Simple(number) => Some(number.to_vec()),

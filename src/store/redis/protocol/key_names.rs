@@ -7,7 +7,7 @@ use crc16::{State, XMODEM};
 
 use super::counts::{Value, ValueName};
 use crate::key::Key;
-use crate::store::requests::CountedKey;
+use crate::store::requests::Subject;
 
 /// Names the keys of a store: its prefix, and how hash tags are chosen.
 #[derive(Clone, Debug)]
@@ -48,11 +48,11 @@ pub enum HashTags {
 
 impl HashTags {
     /// Returns the number of a key's tag, if keys share tags.
-    fn number(self, counted_key: CountedKey<'_>) -> Option<u16> {
+    fn number(self, subject: Subject<'_>) -> Option<u16> {
         match self {
             Self::PerKey => None,
-            Self::Shared(tags) => Some(crc_of(counted_key) % tags),
-            Self::ByFirstPart(tags) => Some(counted_key.key.first_part_hash() % tags),
+            Self::Shared(tags) => Some(crc_of(subject) % tags),
+            Self::ByFirstPart(tags) => Some(subject.key.first_part_hash() % tags),
         }
     }
 }
@@ -85,11 +85,11 @@ impl KeyNames {
     /// Returns the name of a value of a key.
     pub(in crate::store::redis) fn value(
         &self,
-        counted_key: CountedKey<'_>,
+        subject: Subject<'_>,
         value: impl Into<ValueName>,
     ) -> String {
         let mut name = String::new();
-        self.write_value(counted_key, value.into(), &mut name);
+        self.write_value(subject, value.into(), &mut name);
         name
     }
 
@@ -97,16 +97,11 @@ impl KeyNames {
     ///
     /// In pieces: it is written for each check, and formatting takes five times as long. The braces enclose the hash tag,
     /// which all stored keys of a limiter and a key share, so that they are in one slot.
-    pub(super) fn write_value(
-        &self,
-        counted_key: CountedKey<'_>,
-        name: ValueName,
-        out: &mut String,
-    ) {
-        let (limiter, key) = (counted_key.limiter.as_str(), counted_key.key.as_str());
+    pub(super) fn write_value(&self, subject: Subject<'_>, name: ValueName, out: &mut String) {
+        let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
         let mut pieces = |pieces: &[&str]| pieces.iter().for_each(|piece| out.push_str(piece));
         pieces(&[&self.prefix, ":", FORMAT_VERSION, ":{"]);
-        let shared_tag = self.hash_tags.number(counted_key);
+        let shared_tag = self.hash_tags.number(subject);
         match shared_tag {
             None => pieces(&[limiter, ",", key, "}"]),
             Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key]),
@@ -148,9 +143,9 @@ impl KeyNames {
     }
 
     /// The cluster slot of a limiter and a key: the CRC16 of their hash tag.
-    pub(crate) fn slot(&self, counted_key: CountedKey<'_>) -> u16 {
-        let crc = match self.hash_tags.number(counted_key) {
-            None => crc_of(counted_key),
+    pub(crate) fn slot(&self, subject: Subject<'_>) -> u16 {
+        let crc = match self.hash_tags.number(subject) {
+            None => crc_of(subject),
             Some(tag) => State::<XMODEM>::calculate(tag.to_string().as_bytes()),
         };
         crc % SLOTS
@@ -159,9 +154,9 @@ impl KeyNames {
     /// Whether limiters and keys are in several slots of a cluster.
     pub(crate) fn are_in_several_slots<'a>(
         &self,
-        counted_keys: impl Iterator<Item = CountedKey<'a>>,
+        subjects: impl Iterator<Item = Subject<'a>>,
     ) -> bool {
-        let mut slots = counted_keys.map(|counted_key| self.slot(counted_key));
+        let mut slots = subjects.map(|subject| self.slot(subject));
         match slots.next() {
             Some(first) => slots.any(|slot| slot != first),
             None => false,
@@ -196,11 +191,11 @@ pub(crate) fn member(limiter: &Key, key: &Key) -> String {
 }
 
 /// The CRC16 of the limiter and the key.
-fn crc_of(counted_key: CountedKey<'_>) -> u16 {
+fn crc_of(subject: Subject<'_>) -> u16 {
     let mut crc = State::<XMODEM>::new();
-    crc.update(counted_key.limiter.as_str().as_bytes());
+    crc.update(subject.limiter.as_str().as_bytes());
     crc.update(b",");
-    crc.update(counted_key.key.as_str().as_bytes());
+    crc.update(subject.key.as_str().as_bytes());
     crc.get()
 }
 
@@ -213,21 +208,21 @@ mod tests {
     use crate::quota::{Algorithm, Quota, Quotas};
 
     /// The names of the values that count the quotas of a key.
-    fn names_of(names: &KeyNames, counted_key: CountedKey<'_>) -> Vec<String> {
-        let counts = Count::all(counted_key.quotas).into_iter();
-        let names = counts.map(|count| names.value(counted_key, count.name));
+    fn names_of(names: &KeyNames, subject: Subject<'_>) -> Vec<String> {
+        let counts = Count::all(subject.quotas).into_iter();
+        let names = counts.map(|count| names.value(subject, count.name));
         names.collect()
     }
 
     fn names(prefix: &str, limiter: &str, key: &str, quotas: impl Into<Quotas>) -> Vec<String> {
         let (limiter, key) = (Key::from(limiter), Key::from(key));
-        let counted_key = CountedKey {
+        let subject = Subject {
             limiter: &limiter,
             key: &key,
             quotas: &quotas.into(),
         };
         let names = KeyNames::default().with_prefix(prefix);
-        names_of(&names, counted_key)
+        names_of(&names, subject)
     }
 
     #[test]
@@ -315,17 +310,17 @@ mod tests {
             .collect();
         // Named as the other keys of "key:1" are.
         keys.extend(["key:1:log:1000000", "key:1;log:1000000"].map(Key::from));
-        let subjects = keys.iter().map(|key| CountedKey {
+        let subjects = keys.iter().map(|key| Subject {
             limiter: &limiter,
             key,
             quotas: &quotas,
         });
         let slots: HashSet<_> = subjects
             .clone()
-            .map(|counted_key| names.slot(counted_key))
+            .map(|subject| names.slot(subject))
             .collect();
         assert_eq!(slots.len(), 4);
-        let named = subjects.flat_map(|counted_key| names_of(&names, counted_key));
+        let named = subjects.flat_map(|subject| names_of(&names, subject));
         let named: HashSet<_> = named.collect();
         assert_eq!(named.len(), 102);
         let is_log =
@@ -349,7 +344,7 @@ mod tests {
             let joined = users.map(|user| tenant.and(&user).and(&Key::from("route")));
             let keys: Vec<Key> = joined.chain([tenant.clone()]).collect();
             let subjects = keys.iter().flat_map(|key| {
-                limiters.each_ref().map(|limiter| CountedKey {
+                limiters.each_ref().map(|limiter| Subject {
                     limiter,
                     key,
                     quotas: &quotas,
@@ -357,11 +352,11 @@ mod tests {
             });
             let slots: HashSet<_> = subjects
                 .clone()
-                .map(|counted_key| names.slot(counted_key))
+                .map(|subject| names.slot(subject))
                 .collect();
             assert_eq!(slots.len(), 1);
             let named: Vec<_> = subjects
-                .flat_map(|counted_key| names_of(&names, counted_key))
+                .flat_map(|subject| names_of(&names, subject))
                 .collect();
             for name in &named {
                 let (_, tag) = name.split_once('{').unwrap();
@@ -381,13 +376,13 @@ mod tests {
         let names = KeyNames::default().with_hash_tags(HashTags::ByFirstPart(tags));
         let (limiter, key) = (Key::from("user"), Key::from("acme").and(&Key::from("ada")));
         let quotas = Quotas::from(Quota::per_second(1));
-        let counted_key = CountedKey {
+        let subject = Subject {
             limiter: &limiter,
             key: &key,
             quotas: &quotas,
         };
         assert_eq!(
-            names_of(&names, counted_key),
+            names_of(&names, subject),
             ["tollgate:v3:{35}:user,acme,ada;log",]
         );
     }

@@ -20,7 +20,7 @@ pub(super) use counts::Value;
 #[cfg(feature = "doctor")]
 pub(super) use counts::{Count, ValueName};
 pub(super) use decode::{EntryAnswers, decode_replies};
-pub(super) use encode::{Change, MAX_ENTRY_UNITS, encode_change, encode_checks};
+pub(super) use encode::{MAX_ENTRY_UNITS, encode_adjust, encode_checks};
 pub use key_names::HashTags;
 #[cfg(any(feature = "cluster", feature = "doctor"))]
 pub(super) use key_names::SLOTS;

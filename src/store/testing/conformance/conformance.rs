@@ -12,7 +12,7 @@ use crate::decision::{Answer, Answers};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::requests::{Check, Refund, Reset};
+use crate::store::requests::{Change, Check, Subject};
 use crate::store::store::Store;
 
 /// Tests an implementation of [`Store`] against the rules that limiters rely on.
@@ -98,15 +98,19 @@ macro_rules! ensure {
 pub(super) use ensure;
 
 /// A limiter, a key and quotas that one rule uses.
-pub(super) struct Subject {
+pub(super) struct ScratchKey {
     pub(super) limiter: Key,
     pub(super) key: Key,
     pub(super) quotas: Quotas,
 }
 
-impl Subject {
+impl ScratchKey {
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject::new(&self.limiter, &self.key, &self.quotas)
+    }
+
     pub(super) fn check(&self, cost: u32) -> Check<'_> {
-        Check::new(&self.limiter, &self.key, &self.quotas, cost)
+        self.subject().check(cost)
     }
 
     /// Returns the same limiter and key with other quotas.
@@ -184,9 +188,9 @@ impl Conformance {
     }
 
     /// Returns a limiter and a key that nothing else uses.
-    pub(super) fn subject(&self, quotas: impl Into<Quotas>) -> Subject {
+    pub(super) fn scratch_key(&self, quotas: impl Into<Quotas>) -> ScratchKey {
         let number = self.names.fetch_add(1, Ordering::Relaxed);
-        Subject {
+        ScratchKey {
             limiter: Key::from(format!("conformance {} {number}", self.run)),
             key: Key::from(format!("key {number}")),
             quotas: quotas.into(),
@@ -194,10 +198,10 @@ impl Conformance {
     }
 
     /// Returns a limiter and a key for each list of quotas, which nothing else uses and the store can decide together.
-    pub(super) async fn subjects_together<const N: usize>(
+    pub(super) async fn scratch_keys_together<const N: usize>(
         &self,
         quotas: [Quotas; N],
-    ) -> [Subject; N] {
+    ) -> [ScratchKey; N] {
         let subjects = self.in_one_group(&quotas);
         let looks = subjects.each_ref().map(|subject| subject.check(0));
         match self.check_all(&looks).await {
@@ -209,14 +213,14 @@ impl Conformance {
 
     /// Returns a limiter and a key for each list of quotas, all in one [group](Store::atomic_group) as far as the store
     /// knows.
-    fn in_one_group<const N: usize>(&self, quotas: &[Quotas; N]) -> [Subject; N] {
+    fn in_one_group<const N: usize>(&self, quotas: &[Quotas; N]) -> [ScratchKey; N] {
         let (mut group, mut tries) = (None, 0..MAX_TRIES);
         quotas.each_ref().map(|quotas| {
-            let mut subject = self.subject(quotas.clone());
-            let of = |subject: &Subject| self.store.atomic_group(subject.check(1));
+            let mut subject = self.scratch_key(quotas.clone());
+            let of = |subject: &ScratchKey| self.store.atomic_group(subject.subject());
             let group = *group.get_or_insert_with(|| of(&subject));
             while of(&subject) != group && tries.next().is_some() {
-                subject = self.subject(subject.quotas);
+                subject = self.scratch_key(subject.quotas);
             }
             subject
         })
@@ -227,7 +231,7 @@ impl Conformance {
         Quota::new(limit, self.window()).with_algorithm(algorithm)
     }
 
-    pub(super) async fn check(&self, subject: &Subject, cost: u32) -> Result<Answer, Broken> {
+    pub(super) async fn check(&self, subject: &ScratchKey, cost: u32) -> Result<Answer, Broken> {
         self.decide(subject.check(cost)).await
     }
 
@@ -240,15 +244,11 @@ impl Conformance {
 
     /// Lets the store decide these checks together.
     pub(super) async fn check_all(&self, checks: &[Check<'_>]) -> Result<Answers, Broken> {
-        let mut answers = Answers::empty(checks.len());
-        match self.store.check(checks, &mut answers) {
-            None => Ok(answers),
-            Some(future) => Ok(future.await?),
-        }
+        Ok(self.store.check(checks).await?)
     }
 
     /// Returns the units that count against the first quota.
-    pub(super) async fn used(&self, subject: &Subject) -> Result<u32, Broken> {
+    pub(super) async fn used(&self, subject: &ScratchKey) -> Result<u32, Broken> {
         let answer = self.check(subject, 0).await?;
         ensure!(
             answer.quotas().len() == subject.quotas.len(),
@@ -263,7 +263,7 @@ impl Conformance {
     }
 
     /// Charges a cost, which the store has to admit.
-    pub(super) async fn charge(&self, subject: &Subject, cost: u32) -> Result<Answer, Broken> {
+    pub(super) async fn charge(&self, subject: &ScratchKey, cost: u32) -> Result<Answer, Broken> {
         let answer = self.check(subject, cost).await?;
         ensure!(
             answer.is_admitted(),
@@ -274,22 +274,18 @@ impl Conformance {
 
     pub(super) async fn refund(
         &self,
-        subject: &Subject,
+        subject: &ScratchKey,
         charged: &Answer,
         cost: u32,
         units: u32,
     ) -> Result<(), Broken> {
-        let refund = Refund::new(subject.check(cost), charged, units);
-        Ok(self.store.refund(refund).await?)
+        let refund = subject.subject().refund(charged, cost, units);
+        Ok(self.store.adjust(refund).await?)
     }
 
-    pub(super) async fn reset(&self, subject: &Subject) -> Result<(), Broken> {
-        let Subject {
-            limiter,
-            key,
-            quotas,
-        } = subject;
-        Ok(self.store.reset(Reset::new(limiter, key, quotas)).await?)
+    pub(super) async fn reset(&self, subject: &ScratchKey) -> Result<(), Broken> {
+        let reset = subject.subject().adjust(Change::Reset);
+        Ok(self.store.adjust(reset).await?)
     }
 }
 

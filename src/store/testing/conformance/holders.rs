@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::conformance::{Broken, Conformance, Rule, Subject, ensure};
+use super::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};
 use crate::decision::{Answer, Holding, HoldingNote, holder_for};
 use crate::quota::{Quota, Share, ShareId};
-use crate::store::requests::{Check, Credit};
+use crate::store::requests::{Change, Check};
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("slots in flight are absolute counts of holders", |kit| {
@@ -65,7 +65,7 @@ const NONE: HoldingNote = HoldingNote::None;
 const MISSING: HoldingNote = HoldingNote::Missing;
 const SUPERSEDED: HoldingNote = HoldingNote::Superseded;
 
-fn numbers(subject: &Subject, answer: &Answer) -> Result<Numbers, Broken> {
+fn numbers(subject: &ScratchKey, answer: &Answer) -> Result<Numbers, Broken> {
     ensure!(
         answer.quotas().len() == subject.quotas.len(),
         "{} answers to a check of {} quotas",
@@ -84,7 +84,7 @@ fn numbers(subject: &Subject, answer: &Answer) -> Result<Numbers, Broken> {
 /// Sends a message, which has to be answered in this way.
 async fn send(
     kit: &Conformance,
-    subject: &Subject,
+    subject: &ScratchKey,
     message: &Holding,
     expected: Numbers,
 ) -> Result<Answer, Broken> {
@@ -98,7 +98,7 @@ async fn send(
 }
 
 /// Looks at the slots, which has to change nothing.
-async fn look(kit: &Conformance, subject: &Subject, expected: u32) -> Result<(), Broken> {
+async fn look(kit: &Conformance, subject: &ScratchKey, expected: u32) -> Result<(), Broken> {
     for _ in 0..2 {
         let answer = kit.check(subject, 0).await?;
         let (_, used, note) = numbers(subject, &answer)?;
@@ -111,7 +111,7 @@ async fn look(kit: &Conformance, subject: &Subject, expected: u32) -> Result<(),
 }
 
 async fn absolute_counts(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::in_flight(5));
+    let subject = kit.scratch_key(Quota::in_flight(5));
     let _ = send(kit, &subject, &message(1, 1, 0, 2), (true, 2, NONE)).await?;
     let _ = send(kit, &subject, &message(2, 1, 0, 2), (true, 4, NONE)).await?;
     let refused = send(kit, &subject, &message(1, 2, 2, 2), (false, 4, NONE)).await?;
@@ -136,11 +136,11 @@ async fn absolute_counts(kit: &Conformance) -> Result<(), Broken> {
         "more slots than the limit are never admitted, but the answer has a wait: {never:?}"
     );
     // A key of its own.
-    look(kit, &kit.subject(Quota::in_flight(5)), 0).await
+    look(kit, &kit.scratch_key(Quota::in_flight(5)), 0).await
 }
 
 async fn one_message(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::in_flight(4));
+    let subject = kit.scratch_key(Quota::in_flight(4));
     let _ = send(kit, &subject, &message(1, 1, 0, 1), (true, 1, NONE)).await?;
     for used in 2..=4 {
         let _ = send(kit, &subject, &message(1, 2, 1, 1), (true, used, NONE)).await?;
@@ -151,7 +151,7 @@ async fn one_message(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn superseded(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::in_flight(4));
+    let subject = kit.scratch_key(Quota::in_flight(4));
     let _ = send(kit, &subject, &message(1, 5, 0, 1), (true, 1, NONE)).await?;
     let _ = send(kit, &subject, &message(1, 7, 0, 0), (true, 0, NONE)).await?;
     // The entry of a holder without slots is known still.
@@ -163,7 +163,7 @@ async fn superseded(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn stated(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::in_flight(2));
+    let subject = kit.scratch_key(Quota::in_flight(2));
     // The store has lost the entries of both.
     let _ = send(kit, &subject, &message(1, 5, 2, 0), (true, 2, MISSING)).await?;
     let _ = send(kit, &subject, &message(2, 5, 1, 0), (false, 3, MISSING)).await?;
@@ -184,7 +184,7 @@ async fn stated(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn lease(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::in_flight(3));
+    let subject = kit.scratch_key(Quota::in_flight(3));
     let lease = kit.window();
     let short =
         |holder, sequence, held, wanted| Holding::new([holder; 16], sequence, held, wanted, lease);
@@ -205,7 +205,7 @@ async fn lease(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn with_rate(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject([Quota::per_hour(2), Quota::in_flight(2)]);
+    let subject = kit.scratch_key([Quota::per_hour(2), Quota::in_flight(2)]);
     let used = async |expected: [u32; 2]| -> Result<(), Broken> {
         let answer = kit.check(&subject, 0).await?;
         let used = answer.quotas().iter().map(|quota| quota.used());
@@ -241,7 +241,7 @@ async fn with_rate(kit: &Conformance) -> Result<(), Broken> {
 
 async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
     let quotas = [9, 2].map(|slots| Quota::in_flight(slots).into());
-    let [user, tenant] = kit.subjects_together(quotas).await;
+    let [user, tenant] = kit.scratch_keys_together(quotas).await;
     let both = async |of_user: &Holding, of_tenant: &Holding| -> Result<bool, Broken> {
         let checks: [Check<'_>; 2] = [
             user.check(1).with_holding(of_user),
@@ -270,7 +270,7 @@ async fn shares(kit: &Conformance) -> Result<(), Broken> {
         Share::of("critical").reserve(2),
         Share::of("batch").at_most(2),
     ]);
-    let none = kit.subject(quota.map_err(|error| Broken::Failed(error.to_string()))?);
+    let none = kit.scratch_key(quota.map_err(|error| Broken::Failed(error.to_string()))?);
     let of = |name: Option<&str>| {
         let share = name.map(ShareId::of);
         let quotas = share.and_then(|share| none.quotas.asked_by(share));
@@ -317,7 +317,7 @@ async fn shares(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn listed(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::in_flight(9));
+    let subject = kit.scratch_key(Quota::in_flight(9));
     let lease = kit.window();
     let short = Holding::new([2; 16], 1, 0, 3, lease);
     let _ = send(kit, &subject, &message(1, 1, 0, 1), (true, 1, NONE)).await?;
@@ -326,7 +326,7 @@ async fn listed(kit: &Conformance) -> Result<(), Broken> {
     let _ = send(kit, &subject, &message(3, 1, 0, 1), (true, 5, NONE)).await?;
     let _ = send(kit, &subject, &message(3, 2, 0, 0), (true, 4, NONE)).await?;
     let list = async || -> Result<Vec<Holding>, Broken> {
-        let mut listed = kit.store.holders(subject.check(0)).await?;
+        let mut listed = kit.store.holders(subject.subject()).await?;
         listed.sort_by_key(|holding| holding.holder);
         Ok(listed)
     };
@@ -355,14 +355,14 @@ async fn listed(kit: &Conformance) -> Result<(), Broken> {
 }
 
 /// Takes two slots, and a unit of a rate.
-async fn taken(kit: &Conformance) -> Result<(Subject, Answer), Broken> {
-    let subject = kit.subject([Quota::in_flight(2), Quota::per_hour(9)]);
+async fn taken(kit: &Conformance) -> Result<(ScratchKey, Answer), Broken> {
+    let subject = kit.scratch_key([Quota::in_flight(2), Quota::per_hour(9)]);
     let answer = send(kit, &subject, &message(1, 1, 0, 2), (true, 2, NONE)).await?;
     Ok((subject, answer))
 }
 
 /// The rate has units back, and the slots are as before.
-async fn returned(kit: &Conformance, subject: &Subject) -> Result<(), Broken> {
+async fn returned(kit: &Conformance, subject: &ScratchKey) -> Result<(), Broken> {
     look(kit, subject, 2).await?;
     let answer = kit.check(subject, 0).await?;
     let units = answer.quotas().get(1).map_or(0, |rate| rate.used());
@@ -384,7 +384,7 @@ async fn refund(kit: &Conformance) -> Result<(), Broken> {
 
 async fn credit(kit: &Conformance) -> Result<(), Broken> {
     let (subject, _) = taken(kit).await?;
-    let credit = Credit::new(&subject.limiter, &subject.key, &subject.quotas, 5);
-    kit.store.credit(credit).await?;
+    let credit = subject.subject().adjust(Change::Credit { units: 5 });
+    kit.store.adjust(credit).await?;
     returned(kit, &subject).await
 }

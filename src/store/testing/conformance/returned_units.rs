@@ -2,7 +2,7 @@
 
 use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
 use crate::quota::{Algorithm, Quota};
-use crate::store::requests::Credit;
+use crate::store::requests::Change;
 
 pub(super) const RULES: &[(&str, Rule)] = &[];
 
@@ -36,7 +36,7 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
 ];
 
 async fn more(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(1_000).with_algorithm(algorithm));
+    let subject = kit.scratch_key(Quota::per_hour(1_000).with_algorithm(algorithm));
     let (mut used, mut charges) = (0, Vec::new());
     for (cost, more) in [(1, 0), (3, 40), (1, 500), (7, 500), (900, 500), (0, 500)] {
         let left = 1_000_u32.saturating_sub(used + cost);
@@ -78,7 +78,7 @@ async fn more(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
 }
 
 async fn refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(9).with_algorithm(algorithm));
+    let subject = kit.scratch_key(Quota::per_hour(9).with_algorithm(algorithm));
     let _ = kit.charge(&subject, 2).await?;
     let charged = kit.charge(&subject, 5).await?;
     let _ = kit.charge(&subject, 1).await?;
@@ -96,7 +96,7 @@ async fn refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
 async fn refund_in_parts(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let mut random = Random(4);
     for _ in 0..10 {
-        let subject = kit.subject(Quota::per_hour(60).with_algorithm(algorithm));
+        let subject = kit.scratch_key(Quota::per_hour(60).with_algorithm(algorithm));
         let mut charges = Vec::new();
         for _ in 0..8 {
             let cost = 1 + random.below(6);
@@ -114,9 +114,13 @@ async fn refund_in_parts(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
             let units = random.below(*held + 1);
             *held -= units;
             expected -= units;
-            let check = subject.check(*cost);
-            let refund = crate::store::requests::Refund::new(check, charged, units).holding(*held);
-            kit.store.refund(refund).await?;
+            let refund = subject.subject().adjust(Change::Refund {
+                answer: charged,
+                cost: *cost,
+                units,
+                held: *held,
+            });
+            kit.store.adjust(refund).await?;
             let used = kit.used(&subject).await?;
             ensure!(
                 used == expected,
@@ -130,7 +134,7 @@ async fn refund_in_parts(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
 /// Compares a key with another key that has the same history without the refund.
 async fn late_refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let quota = kit.quota(6, algorithm);
-    let (refunded, other) = (kit.subject(quota.clone()), kit.subject(quota));
+    let (refunded, other) = (kit.scratch_key(quota.clone()), kit.scratch_key(quota));
     let charged = kit.charge(&refunded, 3).await?;
     let _ = kit.charge(&other, 3).await?;
     kit.pass(kit.window() * 7 / 4).await;
@@ -148,7 +152,7 @@ async fn late_refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Brok
 }
 
 async fn refund_after_reset(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(6).with_algorithm(algorithm));
+    let subject = kit.scratch_key(Quota::per_hour(6).with_algorithm(algorithm));
     let charged = kit.charge(&subject, 3).await?;
     kit.reset(&subject).await?;
     kit.pass(std::time::Duration::from_millis(1)).await;
@@ -163,12 +167,12 @@ async fn refund_after_reset(kit: &Conformance, algorithm: Algorithm) -> Result<(
 }
 
 async fn credit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(9).with_algorithm(algorithm));
+    let subject = kit.scratch_key(Quota::per_hour(9).with_algorithm(algorithm));
     let _ = kit.charge(&subject, 3).await?;
     let _ = kit.charge(&subject, 4).await?;
     for (units, expected) in [(2, 5), (100, 0), (1, 0)] {
-        let credit = Credit::new(&subject.limiter, &subject.key, &subject.quotas, units);
-        kit.store.credit(credit).await?;
+        let credit = subject.subject().adjust(Change::Credit { units });
+        kit.store.adjust(credit).await?;
         let used = kit.used(&subject).await?;
         ensure!(
             used == expected,
@@ -184,8 +188,8 @@ async fn credit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
 }
 
 async fn reset(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(3).with_algorithm(algorithm));
-    let other = kit.subject(Quota::per_hour(3).with_algorithm(algorithm));
+    let subject = kit.scratch_key(Quota::per_hour(3).with_algorithm(algorithm));
+    let other = kit.scratch_key(Quota::per_hour(3).with_algorithm(algorithm));
     for subject in [&subject, &other] {
         let _ = kit.charge(subject, 3).await?;
     }

@@ -102,7 +102,7 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
         [quota(9), quota(7)].into(),
         of_service.into(),
     ];
-    let [user, tenant, service] = kit.subjects_together(quotas).await;
+    let [user, tenant, service] = kit.scratch_keys_together(quotas).await;
     let check_all = async |costs: [u32; 3]| -> Result<Answers, Broken> {
         let subjects = [&user, &tenant, &service];
         let checks: Vec<Check<'_>> = subjects
@@ -183,7 +183,7 @@ async fn mixed_quotas(kit: &Conformance) -> Result<(), Broken> {
             Quota::new(limit, kit.window()).with_algorithm(*algorithm)
         })
         .collect();
-    let subject = kit.subject(quotas);
+    let subject = kit.scratch_key(quotas);
     let _ = kit.charge(&subject, 3).await?;
     let refused = kit.check(&subject, 2).await?;
     let admits: Vec<_> = refused
@@ -205,7 +205,7 @@ async fn mixed_quotas(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn blocks(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(5));
+    let subject = kit.scratch_key(Quota::per_hour(5));
     let (limiter, key) = (&subject.limiter, &subject.key);
     let list = kit.store.parts().block_list;
     let left = || list.blocked_for(limiter, key);
@@ -225,7 +225,7 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
         .block(Block::new(limiter, key, SHORT_BLOCK))
         .await?;
     ensure!(left().is_some(), "blocked again, the list says nothing");
-    let other = kit.subject(Quota::per_hour(5));
+    let other = kit.scratch_key(Quota::per_hour(5));
     ensure!(
         list.blocked_for(&other.limiter, key).is_none(),
         "blocked under another limiter, too"
@@ -242,7 +242,7 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(5));
+    let subject = kit.scratch_key(Quota::per_hour(5));
     let (limiter, key) = (&subject.limiter, &subject.key);
     let list = kit.store.parts().block_list;
     let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
@@ -293,7 +293,7 @@ async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
 async fn limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     // The window is an hour, so that no units return meanwhile.
     let quota = Quota::per_hour(5).with_algorithm(algorithm);
-    let subject = kit.subject(quota);
+    let subject = kit.scratch_key(quota);
     for charged in 1..=5 {
         let answer = kit.charge(&subject, 1).await?;
         let used = answer.quotas().first().map(|quota| quota.used());
@@ -328,7 +328,7 @@ async fn limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
 }
 
 async fn free(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let subject = kit.subject(Quota::per_hour(2).with_algorithm(algorithm));
+    let subject = kit.scratch_key(Quota::per_hour(2).with_algorithm(algorithm));
     for expected in [0, 0, 2, 2] {
         if expected == 2 && kit.used(&subject).await? == 0 {
             let _ = kit.charge(&subject, 2).await?;
@@ -346,7 +346,7 @@ async fn free(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
 
 async fn too_large(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     for limit in [0, 5] {
-        let subject = kit.subject(Quota::per_hour(limit).with_algorithm(algorithm));
+        let subject = kit.scratch_key(Quota::per_hour(limit).with_algorithm(algorithm));
         let refused = kit.check(&subject, limit + 1).await?;
         ensure!(!refused.is_admitted(), "{} of {limit} pass", limit + 1);
         let wait = refused.quotas().first().map(|quota| quota.retry_after());
@@ -367,7 +367,7 @@ async fn all_quotas(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broke
         // Shares the count of the first one.
         Quota::per_hour(7).with_algorithm(algorithm),
     ];
-    let subject = kit.subject(quotas);
+    let subject = kit.scratch_key(quotas);
     let _ = kit.charge(&subject, 3).await?;
     let refused = kit.check(&subject, 2).await?;
     let admits: Vec<_> = refused
@@ -393,7 +393,7 @@ async fn all_quotas(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broke
 async fn soft(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let quota = |limit| Quota::per_hour(limit).with_algorithm(algorithm);
     let quotas = Quotas::from([quota(9), quota(4).soft(), quota(2).soft()]);
-    let subject = kit.subject(quotas);
+    let subject = kit.scratch_key(quotas);
     for (cost, admitted, expected) in [
         (2, true, [(2, false), (2, false), (2, false)]),
         (1, true, [(3, false), (3, false), (2, true)]),
@@ -421,7 +421,7 @@ async fn shortest_wait(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
     let rounds = if kit.is_exact() { 40 } else { 2 };
     for _ in 0..rounds {
         let limit = 1 + random.below(8);
-        let subject = kit.subject(kit.quota(limit, algorithm));
+        let subject = kit.scratch_key(kit.quota(limit, algorithm));
         for _ in 0..random.below(12) {
             let _ = kit.check(&subject, 1 + random.below(limit)).await?;
             if kit.is_exact() {
@@ -477,7 +477,7 @@ async fn reset_after(kit: &Conformance, algorithm: Algorithm) -> Result<(), Brok
     let rounds = if kit.is_exact() { 40 } else { 1 };
     for _ in 0..rounds {
         let limit = 1 + random.below(8);
-        let subject = kit.subject(kit.quota(limit, algorithm));
+        let subject = kit.scratch_key(kit.quota(limit, algorithm));
         for _ in 0..1 + random.below(6) {
             let _ = kit.check(&subject, 1 + random.below(limit)).await?;
             if kit.is_exact() {
@@ -518,7 +518,7 @@ async fn promise(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> 
     }
     let mut random = Random(3);
     for limit in [1, 4, 10] {
-        let subject = kit.subject(kit.quota(limit, algorithm));
+        let subject = kit.scratch_key(kit.quota(limit, algorithm));
         let mut admitted = Vec::new();
         for _ in 0..400 {
             let cost = 1 + random.below(limit.min(3));
@@ -545,7 +545,7 @@ async fn promise(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> 
 }
 
 async fn changed_limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    let low = kit.subject(Quota::per_hour(4).with_algorithm(algorithm));
+    let low = kit.scratch_key(Quota::per_hour(4).with_algorithm(algorithm));
     let high = low.with(Quota::per_hour(10).with_algorithm(algorithm));
     let _ = kit.charge(&low, 4).await?;
     ensure!(
@@ -576,7 +576,7 @@ async fn changed_limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
 
 async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let quota = Quota::per_hour(2).with_algorithm(algorithm);
-    let subject = kit.subject(quota.clone());
+    let subject = kit.scratch_key(quota.clone());
     let _ = kit.charge(&subject, 2).await?;
     let day = subject.with(Quota::per_day(2).with_algorithm(algorithm));
     let used = kit.used(&day).await?;
@@ -595,7 +595,7 @@ async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
             others.push(subject.with(Quota::per_hour(2).with_algorithm(other)));
         }
     }
-    let another = kit.subject(quota.clone());
+    let another = kit.scratch_key(quota.clone());
     let mut other_key = subject.with(quota.clone());
     other_key.key = another.key;
     let mut other_limiter = subject.with(quota);
@@ -618,7 +618,7 @@ async fn longer_window(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
     if algorithm != Algorithm::SlidingLog {
         return Ok(());
     }
-    let subject = kit.subject(kit.quota(2, algorithm));
+    let subject = kit.scratch_key(kit.quota(2, algorithm));
     let longer = subject.with(Quota::new(2, 10 * kit.window()));
     let _ = kit.charge(&subject, 2).await?;
     kit.pass(kit.window()).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::conformance::{Broken, Conformance, Random, Rule, Subject, ensure};
+use super::conformance::{Broken, Conformance, Random, Rule, ScratchKey, ensure};
 use crate::decision::Answer;
 use crate::quota::{Algorithm, Quota, Share, ShareId};
 
@@ -26,7 +26,7 @@ const LIMIT: u32 = 20;
 
 /// A share that asks, and the units that it uses.
 struct Asking {
-    subject: Subject,
+    subject: ScratchKey,
     reserve: u32,
     most: u32,
     used: u32,
@@ -43,7 +43,7 @@ fn shares(
         Share::of("critical").reserve(6),
         Share::of("batch").reserve(2).at_most(5),
     ]);
-    let none = kit.subject(quota.map_err(|error| Broken::Failed(error.to_string()))?);
+    let none = kit.scratch_key(quota.map_err(|error| Broken::Failed(error.to_string()))?);
     let asking = |name, reserve, most| {
         let quotas = none.quotas.asked_by(ShareId::of(name));
         Asking {

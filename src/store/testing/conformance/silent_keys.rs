@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::conformance::{Broken, Conformance, Rule, Subject, ensure};
+use super::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};
 use super::rules::SLACK;
 use crate::error::ErrorKind;
 use crate::quota::{Algorithm, Quota};
-use crate::store::requests::Credit;
+use crate::store::requests::Change;
 
 pub(super) const RULES: &[(&str, Rule)] = &[(
     "a key that is silent and fills again counts nothing of before",
@@ -38,7 +38,7 @@ const AGES_WITH_SHORT_WINDOW: [(u32, u32); 2] = [(90, 150), (90, 253)];
 
 /// A key, and when it was charged.
 struct Filled {
-    subject: Subject,
+    subject: ScratchKey,
     is_log: bool,
     /// The time before and after each charge.
     charges: Vec<[Duration; 2]>,
@@ -65,7 +65,7 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
             }
             let quota = Quota::new(LIMIT, window).with_algorithm(algorithm);
             keys.push(Filled {
-                subject: kit.subject(quota),
+                subject: kit.scratch_key(quota),
                 is_log,
                 charges: Vec::new(),
             });
@@ -145,13 +145,9 @@ async fn examine(
 
 /// Returns a few of the used units, if the store knows credits.
 async fn credit(kit: &Conformance, key: &Filled, used: u32) -> Result<(), Broken> {
-    let Subject {
-        limiter,
-        key: name,
-        quotas,
-    } = &key.subject;
-    let credit = Credit::new(limiter, name, quotas, CREDIT);
-    match kit.store.credit(credit).await {
+    let subject = key.subject.subject();
+    let credit = subject.adjust(Change::Credit { units: CREDIT });
+    match kit.store.adjust(credit).await {
         Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
         outcome => outcome?,
     }

@@ -7,9 +7,9 @@ use std::thread;
 
 use tokio::runtime::Builder;
 
-use super::conformance::{Broken, Conformance, Random, Subject, ensure};
+use super::conformance::{Broken, Conformance, Random, ScratchKey, ensure};
 use crate::quota::{Algorithm, Quota};
-use crate::store::requests::Refund;
+use crate::store::requests::Change;
 
 /// A rule that starts threads.
 type ThreadRule = fn(&Conformance, Algorithm) -> Result<(), Broken>;
@@ -53,7 +53,7 @@ fn run_threads(
 }
 
 /// Returns the units used.
-fn used(kit: &Conformance, subject: &Subject) -> Result<u32, Broken> {
+fn used(kit: &Conformance, subject: &ScratchKey) -> Result<u32, Broken> {
     on_another_thread(kit.used(subject))
 }
 
@@ -80,7 +80,7 @@ fn joined<T>(outcome: thread::Result<Result<T, Broken>>) -> Result<T, Broken> {
 fn conserved_units(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     const LIMIT: u32 = 100;
     // The window is long, so that no units return meanwhile. With Gcra some do, unless the clock stands still.
-    let high = kit.subject(Quota::per_day(LIMIT).with_algorithm(algorithm));
+    let high = kit.scratch_key(Quota::per_day(LIMIT).with_algorithm(algorithm));
     let low = high.with(Quota::per_day(LIMIT / 2).with_algorithm(algorithm));
     let (admitted, refunded) = (AtomicU64::new(0), AtomicU64::new(0));
     run_threads(async |_, mut random| {
@@ -94,8 +94,13 @@ fn conserved_units(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken
             admitted.fetch_add(cost.into(), Ordering::SeqCst);
             if random.below(3) == 0 {
                 let units = 1 + random.below(cost);
-                let refund = Refund::new(subject.check(cost), &answer, units).holding(0);
-                kit.store.refund(refund).await?;
+                let refund = subject.subject().adjust(Change::Refund {
+                    answer: &answer,
+                    cost,
+                    units,
+                    held: 0,
+                });
+                kit.store.adjust(refund).await?;
                 refunded.fetch_add(units.into(), Ordering::SeqCst);
             }
         }
@@ -125,7 +130,7 @@ fn promise_under_threads(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
         // The kit does not know the times of admissions.
         return Ok(());
     }
-    let subject = kit.subject(kit.quota(LIMIT, algorithm));
+    let subject = kit.scratch_key(kit.quota(LIMIT, algorithm));
     let admitted = Mutex::new(Vec::new());
     let is_done = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
@@ -176,7 +181,7 @@ fn all_or_nothing(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken>
     const LIMIT: u32 = 40;
     let quotas = [LIMIT, LIMIT + 5, LIMIT * 2]
         .map(|limit| Quota::per_day(limit).with_algorithm(algorithm).into());
-    let subjects = on_another_thread(async { Ok(kit.subjects_together(quotas).await) })?;
+    let subjects = on_another_thread(async { Ok(kit.scratch_keys_together(quotas).await) })?;
     let [one, two, three] = &subjects;
     let admitted = AtomicU64::new(0);
     run_threads(async |thread, mut random| {
