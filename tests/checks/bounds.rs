@@ -86,7 +86,7 @@ fn worst_found(algorithm: Algorithm, clock: Clock) -> u32 {
     let window = u64::try_from(WINDOW.as_micros()).unwrap();
     block_on(async {
         let mut worst = 0;
-        for _ in 0..12 {
+        for _ in 0..cases(12).cases {
             let mut a_move = || {
                 let wait = match random.random_range(0..6) {
                     0 => 0,

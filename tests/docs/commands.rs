@@ -20,7 +20,9 @@ pub(crate) fn is_command(code: &str) -> bool {
     let mut words = code.split_whitespace().filter(|word| !word.contains('='));
     match words.next() {
         Some("cargo") => words.any(|word| word.starts_with('-')),
-        Some("tests/run" | ".ci/floors" | ".ci/quick" | ".ci/run" | ".ci/semver") => true,
+        Some(
+            "tests/run" | ".ci/floors" | ".ci/neighbours" | ".ci/quick" | ".ci/run" | ".ci/semver",
+        ) => true,
         _ => false,
     }
 }
@@ -117,9 +119,10 @@ fn features_are_named(required: &[String], words: &[&str]) -> Result<(), String>
     })
 }
 
-/// Succeeds if `.ci/run` or the workflow runs the command.
+/// Succeeds if `.ci/run`, `.ci/neighbours` or the workflow runs the command.
 fn is_in_ci(command: &str) -> Result<(), String> {
-    let ci = [read(".ci/run"), read(".github/workflows/ci.yml")].join("\n");
+    let files = [".ci/run", ".ci/neighbours", ".github/workflows/ci.yml"];
+    let ci = files.map(read).join("\n");
     let mut lines = ci
         .lines()
         .filter(|line| !line.trim_start().starts_with('#'));
@@ -130,7 +133,7 @@ fn is_in_ci(command: &str) -> Result<(), String> {
         })
     });
     run.then_some(()).ok_or_else(|| {
-        "nothing runs it: add it to .ci/run or .github/workflows/ci.yml, or run it in \
+        "nothing runs it: add it to .ci/run, .ci/neighbours or .github/workflows/ci.yml, or run it in \
          tests/docs/sources/ and put `<!-- from: NAME -->` before the block"
             .to_owned()
     })
