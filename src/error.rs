@@ -149,13 +149,13 @@ impl Error {
     }
 
     /// The text without the remedy.
-    #[cfg(feature = "doctor")]
+    #[cfg(feature = "redis")]
     pub(crate) fn problem(&self) -> &str {
         &self.0.text
     }
 
     /// The remedy, if it is kept apart from the text.
-    #[cfg(feature = "doctor")]
+    #[cfg(feature = "redis")]
     pub(crate) fn remedy(&self) -> Option<&Cow<'static, str>> {
         self.0.remedy.as_ref()
     }

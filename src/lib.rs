@@ -60,7 +60,6 @@
 //! | [`FailurePolicy`] | what happens while the store fails |
 //! | [`Headers`], [`Rejection`], [`problem_json`](problem_json()), [`cors`] | what clients see |
 //! | [`Reservation`], [`WouldReject`] | what handlers see: a charge to settle, a dry run |
-//! | [`doctor`] | the report of [`RedisStore::doctor`] about a server |
 //! | [`Error`], [`ConfigError`] | what can go wrong |
 //!
 //! The [guide] has one page per question. Read [getting started](guide::getting_started), [keys](guide::keys),
@@ -86,7 +85,6 @@
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`]; a [responder](RateLimitLayer::responder) returns any `IntoResponse` | yes |
 //! | `calendar` | [`Quota::per_calendar_month`] and others: windows that begin with a day, week or month of a time zone | |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
-//! | `doctor` | [`RedisStore::doctor`], which examines whether a server is set up for exact limits | |
 //! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
 //! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::monitoring) | |
 //! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
@@ -121,7 +119,7 @@ mod clock;
 mod decision;
 mod error;
 // Its examples need these features; its pages are there without them.
-#[cfg(any(not(doctest), all(feature = "axum-08", feature = "doctor")))]
+#[cfg(any(not(doctest), all(feature = "axum-08", feature = "redis")))]
 pub mod guide;
 pub mod key;
 mod limiter;
@@ -145,9 +143,9 @@ pub use quota::{Algorithm, BlockRule, IntoPlan, IntoQuotas, Plan, Quota, Quotas,
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use store::RedisStore;
-#[cfg(feature = "doctor")]
-#[cfg_attr(docsrs, doc(cfg(feature = "doctor")))]
-pub use store::redis::doctor;
+#[cfg(feature = "redis")]
+#[doc(hidden)]
+pub use store::redis::hooks as __doctor;
 pub use store::{MemoryStore, Store};
 pub use telemetry::RefusedKey;
 

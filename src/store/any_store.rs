@@ -4,8 +4,6 @@ use super::future::StoreFuture;
 use super::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use super::redis::RedisStore;
-#[cfg(feature = "doctor")]
-use super::redis::doctor::Report;
 use super::requests::{Adjust, Block, Check, Subject};
 use super::store::{Store, StoreParts, delegate_to_store};
 use crate::decision::{Holding, StoreId};
@@ -59,17 +57,6 @@ impl AnyStore {
             Self::Memory(_) => Ok(()),
             #[cfg(feature = "redis")]
             Self::Redis(store) => store.ping().await,
-        }
-    }
-
-    /// Examines the server: see [`RedisStore::doctor`](crate::RedisStore::doctor). The report about a store in
-    /// memory has no finding.
-    #[cfg(feature = "doctor")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "doctor")))]
-    pub async fn doctor(&self) -> Report {
-        match self {
-            Self::Memory(_) => Report::default(),
-            Self::Redis(store) => store.doctor().await,
         }
     }
 

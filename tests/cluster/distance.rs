@@ -208,20 +208,6 @@ mod of_a_cluster {
         assert_kind(&failed, ErrorKind::Timeout);
     }
 
-    #[tokio::test]
-    async fn the_doctor_says_how_many_checks_a_process_can_send() {
-        let cluster = Cluster::start();
-        for (settings, expected) in [("", "no hash tags"), ("?hash_tags=48", "48 hash tags")] {
-            let store = RedisStore::open(&format!("{}{settings}", cluster.url())).unwrap();
-            let report = store.deadline(Duration::from_secs(5)).doctor().await;
-            let capacity = report.findings().iter().find(|it| it.topic == "capacity");
-            let text = &capacity.unwrap().text;
-            for part in ["checks of different keys per second", "3 masters", expected] {
-                assert!(text.contains(part), "{text}");
-            }
-        }
-    }
-
     /// Two masters send a check to each other, as they do for a moment at the end of a move.
     #[tokio::test]
     async fn a_check_is_asked_again_until_the_masters_agree_who_has_the_slot() {

@@ -49,6 +49,7 @@ fn documents() -> Vec<Document> {
         "SECURITY.md",
         "benches/README.md",
         "examples/README.md",
+        "crates/doctor/README.md",
         "crates/postgres/README.md",
         "crates/torture/README.md",
     ];
@@ -62,6 +63,7 @@ fn documents() -> Vec<Document> {
 fn is_doctested(path: &Path) -> bool {
     let sources = [
         ("src/guide/mod.rs", "src/guide", ""),
+        ("crates/doctor/src/lib.rs", "crates/doctor", "../"),
         ("crates/postgres/src/lib.rs", "crates/postgres", "../"),
         ("crates/torture/src/lib.rs", "crates/torture", "../"),
         ("src/lib.rs", "", "../"),

@@ -215,8 +215,7 @@ async fn a_password_that_a_server_quotes_is_not_shown() {
         let error = store.ping().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error:?}");
         let source = std::error::Error::source(&error);
-        let report = store.doctor().await;
-        let shown = format!("{error} {error:?} {source:?} {report} {report:?} {store:?}");
+        let shown = format!("{error} {error:?} {source:?} {store:?}");
         assert!(!shown.contains("s3cret"), "{shown}");
         // The cause is still named: by the server, or by the client in its own words.
         let told = ["unknown command", "RESP3NotSupported", "AUTH"];

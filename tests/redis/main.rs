@@ -1,4 +1,4 @@
-//! What only the Redis store has: its script and stored bytes, permissions, connections, batches and the doctor.
+//! What only the Redis store has: its script and stored bytes, permissions, connections and batches.
 
 #[path = "../support/state.rs"]
 mod state;
@@ -12,7 +12,6 @@ mod batches;
 mod connections;
 mod costs;
 mod credits;
-mod doctor;
 mod numbers;
 mod oracle;
 mod paused_time;

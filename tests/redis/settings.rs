@@ -37,12 +37,10 @@ async fn settings_before_the_first_use_are_those_of_the_store() {
 }
 
 #[tokio::test]
-async fn a_url_sets_the_prefix_and_what_it_opens_can_be_pinged_and_examined() {
+async fn a_url_sets_the_prefix_and_what_it_opens_can_be_pinged() {
     let server = RedisServer::start();
     let store = tollgate::store::from_url(&format!("{}?prefix=shop", server.url())).unwrap();
     store.ping().await.unwrap();
-    let report = store.doctor().await;
-    assert!(report.findings().len() > 5, "{report}");
     let decision = hourly(store).check("ada").await.unwrap();
     assert_eq!(decision.source(), Source::Redis);
     let keys: Vec<String> = redis::cmd("KEYS")
@@ -52,7 +50,6 @@ async fn a_url_sets_the_prefix_and_what_it_opens_can_be_pinged_and_examined() {
     assert_eq!(keys.len(), 1);
     let memory = tollgate::store::from_url("memory:?max_keys=5").unwrap();
     memory.ping().await.unwrap();
-    assert_eq!(memory.doctor().await.findings().len(), 0);
     let decision = hourly(memory).check("ada").await.unwrap();
     assert_eq!(decision.source(), Source::Memory);
 }

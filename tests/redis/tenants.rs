@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tollgate::doctor::Severity;
 use tollgate::key::{self, KeyExtractor};
 use tollgate::store::Store;
 use tollgate::store::{HashTags, Subject};
@@ -245,13 +244,6 @@ async fn a_refund_of_every_algorithm_reaches_the_key() {
     let slots: HashSet<u16> = names.iter().map(|name| slot_of(&server, name)).collect();
     // A slot for the plain key of the tenant, and one for its hashed key.
     assert_eq!((slots.len(), names.len()), (2, 8), "{names:?}");
-}
-
-#[tokio::test]
-async fn the_doctor_finds_no_problem() {
-    let (_server, store) = start(|store| store.hash_tags(HashTags::ByFirstPart(TAGS))).await;
-    let report = store.doctor().await;
-    assert!(report.worst() < Severity::Problem, "{report}");
 }
 
 fn slot_of(server: &RedisServer, name: &str) -> u16 {

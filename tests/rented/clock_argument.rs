@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::doctor::Severity;
 use tollgate::{Acquired, Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::spans::{Admission, Admissions};
@@ -91,30 +90,6 @@ async fn a_user_without_the_right_to_time_is_told_so_and_nothing_is_switched() {
     let error = limiter.check("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     assert!(!log::kept().iter().any(|line| line.contains("refuses TIME")));
-}
-
-#[tokio::test]
-async fn the_doctor_tells_the_error_of_the_time_and_tries_the_script() {
-    let server = TimelessServer::start();
-    let report = store_at(&server.url()).doctor().await;
-    let finding = |topic| {
-        let findings = report.findings();
-        findings
-            .iter()
-            .find(|finding| finding.topic == topic)
-            .unwrap()
-    };
-    let time = finding("time");
-    assert_eq!(time.severity, Severity::Warning, "{report}");
-    for said in [
-        "refuses TIME in scripts",
-        "tells it the time, which this process knows to",
-    ] {
-        assert!(time.text.contains(said), "{}", time.text);
-    }
-    for topic in ["script", "round trip"] {
-        assert_eq!(finding(topic).severity, Severity::Ok, "{report}");
-    }
 }
 
 /// Tasks that check as fast as they can, half of them by each store.

@@ -52,7 +52,6 @@ async fn use_scripts(store: &RedisStore) {
     ];
     let limiter = RateLimiter::new(store.clone(), mixed).name("mixed");
     let _ = limiter.check("ada").await.unwrap();
-    store.doctor().await;
 }
 
 #[tokio::test]

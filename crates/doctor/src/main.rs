@@ -1,25 +1,12 @@
-//! Checks whether a Redis is ready for rate limits: `cargo run --package tollgate-doctor -- redis://127.0.0.1:6379`
+//! Examines whether a Redis is ready for rate limits: `cargo run --package tollgate-doctor -- redis://127.0.0.1:6379`
 //!
-//! Without a URL it checks the Redis in `TOLLGATE_STORE`. Run it from the machine of the service, as the
-//! Redis user of the service. Permissions are tested on keys with the default prefix, `tollgate`: if the
-//! service calls `.prefix("shop")`, pass `shop` after the URL.
-//!
-//! | exit status | meaning |
-//! |---|---|
-//! | 0 | no problem was found; some topics may be unknown |
-//! | 1 | warnings: limits work, with a weaker guarantee |
-//! | 2 | problems: checks fail, or limits may be exceeded |
-//! | 3 | the URL is missing or invalid, or an option is unknown |
-//! | 4 | only with `--strict`: no warning and no problem, but a topic is unknown, for example for want of a permission |
-//!
-//! With `--strict`, status 0 means that every topic was examined and is `ok`. Use it where a program reads the
-//! status, such as a deployment, and give the user the permissions for a complete report.
+//! The README has the arguments and the exit statuses.
 
 use std::env;
 use std::process::ExitCode;
 
 use tollgate::RedisStore;
-use tollgate::doctor::Severity;
+use tollgate_doctor::Severity;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -30,7 +17,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(3);
         }
     };
-    let report = store.doctor().await;
+    let report = tollgate_doctor::examine(&store).await;
     println!("{report}");
     match report.worst() {
         Severity::Problem => ExitCode::from(2),

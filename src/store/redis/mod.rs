@@ -1,6 +1,6 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
-//! The only room that knows the `redis` crate. Its parts know each other in this order: doctor,
+//! The only room that knows the `redis` crate. Its parts know each other in this order: hooks,
 //! `redis_store`, `block_list` and batch, `eval`, client and url, connection, topology and `argument_clock`, protocol, script.
 
 mod argument_clock;
@@ -8,9 +8,9 @@ mod batch;
 mod block_list;
 mod client;
 mod connection;
-#[cfg(feature = "doctor")]
-pub mod doctor;
 mod eval;
+#[doc(hidden)]
+pub mod hooks;
 mod open;
 mod protocol;
 mod redis_store;

@@ -18,8 +18,8 @@ impl RedisStore {
     /// The URL is `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
     /// [those that need a feature](Self#sentinel-cluster-tls). Its query may have [settings](Self#settings):
     /// `?prefix=shop&deadline=50ms`. The first check connects. To test at startup
-    /// whether the server answers, call [`ping`](Self::ping); to examine its configuration,
-    /// [`doctor`](Self::doctor).
+    /// whether the server answers, call [`ping`](Self::ping). To examine its configuration, run
+    /// [`tollgate-doctor`](crate::guide::deployment#settings-of-the-server).
     ///
     /// # Errors
     ///

@@ -187,7 +187,8 @@ pub(crate) trait FeatureRedis1 {
 ///   sentinels that are not in the URL, this user also needs `+sentinel|myid` and `+sentinel|sentinels`.
 ///
 /// A missing permission is an error of kind [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
-/// From Redis 7.2 on, the error names the permission. [`doctor`](Self::doctor) names it on every version.
+/// From Redis 7.2 on, the error names the permission.
+/// [`tollgate-doctor`](crate::guide::deployment#settings-of-the-server) names it on every version.
 ///
 /// # Keys
 ///

@@ -9,7 +9,5 @@ mod batcher;
 mod queue;
 mod waiters;
 
-pub(super) use batcher::Batchers;
-#[cfg(all(feature = "cluster", feature = "doctor"))]
-pub(super) use batcher::MAX_IN_FLIGHT;
+pub(super) use batcher::{Batchers, MAX_IN_FLIGHT};
 pub(super) use queue::{OwnedLevels, owned};

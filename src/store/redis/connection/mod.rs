@@ -32,6 +32,4 @@ pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server_settings::ServerSettings;
-#[cfg(all(feature = "cluster", feature = "doctor"))]
-pub(crate) use single::CONCURRENT_COMMANDS;
-pub(crate) use single::Server;
+pub(crate) use single::{CONCURRENT_COMMANDS, Server};

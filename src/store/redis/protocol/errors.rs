@@ -494,6 +494,41 @@ mod tests {
     }
 
     #[test]
+    fn remedies_fit_the_error() {
+        let replied = |code: &str, detail: &str| {
+            let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+            from_redis(error, &server())
+        };
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        for (error, said) in [
+            (
+                replied("WRONGPASS", "invalid username-password pair"),
+                "the password",
+            ),
+            (replied("MOVED", "1 127.0.0.1:7001"), "use redis+cluster://"),
+            (
+                from_script("@user_script: 9: -OOM command not allowed", &server()),
+                "maxmemory",
+            ),
+            (
+                from_script("READONLY You can't write", &server()),
+                "the master",
+            ),
+            (
+                replied("ERR", "unknown command 'EVAL'"),
+                "remove `rename-command EVAL`",
+            ),
+            (
+                from_redis(refused.into(), &server()),
+                "is redis-server running at 127.0.0.1:6379?",
+            ),
+        ] {
+            let remedy = error.remedy().unwrap();
+            assert!(remedy.contains(said), "{error}: {remedy}");
+        }
+    }
+
+    #[test]
     fn errors_of_calls_have_a_kind() {
         let error = |code: &str, detail: &str| {
             redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))

@@ -73,7 +73,6 @@ impl KeyNames {
         Self { prefix, ..self }
     }
 
-    #[cfg(feature = "doctor")]
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -129,7 +128,6 @@ impl KeyNames {
     }
 
     /// Returns the number of tags that keys share, if they share tags.
-    #[cfg(all(feature = "cluster", feature = "doctor"))]
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {
             HashTags::PerKey => None,

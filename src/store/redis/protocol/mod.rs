@@ -16,17 +16,13 @@ mod server_clock;
 mod server_name;
 
 pub(super) use call_plan::BatchEntry;
-pub(super) use counts::Value;
-#[cfg(feature = "doctor")]
-pub(super) use counts::{Count, ValueName};
+pub(super) use counts::{Count, Value};
 pub(super) use decode::{EntryAnswers, decode_replies};
 pub(super) use encode::{MAX_ENTRY_UNITS, encode_adjust, encode_checks};
 pub use key_names::HashTags;
-#[cfg(any(feature = "cluster", feature = "doctor"))]
-pub(super) use key_names::SLOTS;
-#[cfg(feature = "cluster")]
-pub(super) use key_names::slot_of_key;
 pub(super) use key_names::{KeyNames, member};
+#[cfg(feature = "cluster")]
+pub(super) use key_names::{SLOTS, slot_of_key};
 pub(super) use server_clock::ServerClock;
 pub(super) use server_name::ServerName;
 #[cfg(feature = "cluster")]

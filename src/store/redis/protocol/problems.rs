@@ -202,7 +202,7 @@ fn right_remedy(right: MissingRight<'_>) -> String {
             format!("grant the right: ACL SETUSER <user> +{command}")
         }
         MissingRight::Command(None) => {
-            "grant the right: ACL SETUSER <user> +<command>; `RedisStore::doctor` names the command"
+            "grant the right: ACL SETUSER <user> +<command>; `tollgate-doctor` names the command"
                 .to_owned()
         }
         MissingRight::Keys => "grant the right: ACL SETUSER <user> ~<prefix>:*".to_owned(),
@@ -246,7 +246,7 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
                 )
             } else if message.contains(NOT_IN_SCRIPTS) {
                 Some(
-                    "use a server that allows TIME in scripts: `RedisStore::doctor` examines whether it does",
+                    "use a server that allows TIME in scripts: `tollgate-doctor` examines whether it does",
                 )
             } else if message.contains(TOO_MANY_CLIENTS) {
                 Some("raise maxclients, or lower `RedisStore::connections`")

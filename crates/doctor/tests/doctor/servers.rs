@@ -7,40 +7,18 @@ use std::time::{Duration, Instant};
 use redis::aio::ConnectionLike;
 use redis::{Arg, AsyncConnectionConfig, Cmd, Commands, Connection, Pipeline, RedisFuture, Value};
 use tollgate::RedisStore;
-use tollgate::doctor::{Finding, Report, Severity};
+use tollgate_doctor::{Severity, examine, examine_url};
 
-use crate::support::cluster::Cluster;
+use crate::support::node::Node;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal, times_to_live};
-use crate::support::store_on;
+use crate::support::{assert_finding, finding, severity_and_text, store_on};
 
 /// The ACL rules that the documentation gives.
 fn least_permissions() -> String {
-    let documentation = include_str!("../../src/store/redis/redis_store.rs");
+    let documentation = include_str!("../../../../src/store/redis/redis_store.rs");
     let (_, rules) = documentation.split_once(">password ").unwrap();
     let (rules, _) = rules.split_once("/// ```").unwrap();
     rules.replace("///", "")
-}
-
-fn finding<'a>(report: &'a Report, topic: &str) -> &'a Finding {
-    let mut findings = report.findings().iter();
-    let found = findings.find(|finding| finding.topic == topic);
-    found.unwrap_or_else(|| panic!("no finding of {topic}:\n{report}"))
-}
-
-/// The severity, and the text with the remedy.
-fn severity_and_text(report: &Report, topic: &str) -> (Severity, String) {
-    let finding = finding(report, topic);
-    let remedy = finding.remedy.as_deref().unwrap_or_default();
-    (finding.severity, format!("{} -> {remedy}", finding.text))
-}
-
-#[track_caller]
-fn assert_finding(report: &Report, topic: &str, severity: Severity, words: &[&str]) {
-    let (found, text) = severity_and_text(report, topic);
-    assert_eq!(found, severity, "{topic}: {text}");
-    for word in words {
-        assert!(text.contains(word), "{word} is missing: {text}");
-    }
 }
 
 fn keys(connection: &mut Connection) -> Vec<String> {
@@ -61,7 +39,7 @@ fn store_as(server: &RedisServer, user: &str, permissions: &str) -> RedisStore {
 #[tokio::test]
 async fn a_healthy_server_has_only_ok_findings_and_keeps_no_key() {
     let server = RedisServer::start();
-    let report = store_on(&server).doctor().await;
+    let report = examine(&store_on(&server)).await;
     assert_eq!(report.worst(), Severity::Ok, "{report}");
     let topics: Vec<_> = report
         .findings()
@@ -99,7 +77,7 @@ async fn external_connections_and_resp2_are_examined_too() {
     let external = RedisStore::with_connection(connection);
     let url = format!("{}?protocol=resp2", server.url());
     for store in [external, RedisStore::open(&url).unwrap()] {
-        let report = store.deadline(Duration::from_secs(10)).doctor().await;
+        let report = examine(&store.deadline(Duration::from_secs(10))).await;
         assert_eq!(report.worst(), Severity::Ok, "{report}");
         assert_eq!(report.findings().len(), 12, "{report}");
     }
@@ -115,14 +93,14 @@ async fn an_evicting_policy_is_reported_with_its_effect_and_a_remedy() {
     );
     let store = store_on(&server);
     assert_finding(
-        &store.doctor().await,
+        &examine(&store).await,
         "eviction",
         Severity::Warning,
         &["allkeys-lru", "fresh quota", "maxmemory 0", "noeviction"],
     );
     run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
     assert_finding(
-        &store.doctor().await,
+        &examine(&store).await,
         "eviction",
         Severity::Problem,
         &["allkeys-lru", "nearly full"],
@@ -134,7 +112,7 @@ async fn a_full_server_is_a_problem_of_memory_and_script() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
-    let report = store_on(&server).doctor().await;
+    let report = examine(&store_on(&server)).await;
     assert_finding(
         &report,
         "memory",
@@ -158,7 +136,7 @@ async fn a_replica_is_the_wrong_server() {
     let nowhere = DeadPort::new();
     let port = nowhere.port().to_string();
     server.replicate(nowhere.port());
-    let report = store_on(&server).doctor().await;
+    let report = examine(&store_on(&server)).await;
     assert_finding(
         &report,
         "role",
@@ -179,7 +157,7 @@ async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();
     // Checks do not need PING.
     let permissions = format!("{} -ping", least_permissions());
-    let report = store_as(&server, "least", &permissions).doctor().await;
+    let report = examine(&store_as(&server, "least", &permissions)).await;
     for topic in ["script", "permissions", "round trip", "clock"] {
         assert_finding(&report, topic, Severity::Ok, &[]);
     }
@@ -214,22 +192,23 @@ async fn exactly_the_missing_permissions_are_named() {
         "evalsha",
     ] {
         let permissions = format!("{least} +info +ping +config +acl|whoami -{missing}");
-        let report = store_as(&server, missing, &permissions).doctor().await;
+        let report = examine(&store_as(&server, missing, &permissions)).await;
         assert_finding(&report, "permissions", Severity::Problem, &[]);
         let (_, text) = severity_and_text(&report, "permissions");
         let expected =
             format!("the user may not run {missing} -> ACL SETUSER {missing} +{missing}");
         assert_eq!(text, expected);
     }
-    let report = store_as(&server, "two", &format!("{least} -zcard -time"))
-        .doctor()
-        .await;
+    let report = examine(&store_as(&server, "two", &format!("{least} -zcard -time"))).await;
     let words = ["may not run zcard, time", "ACL SETUSER <user> +zcard +time"];
     assert_finding(&report, "permissions", Severity::Problem, &words);
     // Without SET, the others are reported where trying them leaves no key.
-    let report = store_as(&server, "text", &format!("{least} -set -strlen -append"))
-        .doctor()
-        .await;
+    let report = examine(&store_as(
+        &server,
+        "text",
+        &format!("{least} -set -strlen -append"),
+    ))
+    .await;
     let (_, text) = severity_and_text(&report, "permissions");
     assert!(
         text.starts_with("the user may not run set, strlen ->"),
@@ -238,7 +217,7 @@ async fn exactly_the_missing_permissions_are_named() {
     // No key is left if the user may neither remove it nor set its time to live.
     run(&mut server.connect(), &["FLUSHALL"]);
     let permissions = format!("{least} -unlink -pexpire");
-    let report = store_as(&server, "three", &permissions).doctor().await;
+    let report = examine(&store_as(&server, "three", &permissions)).await;
     assert_finding(
         &report,
         "permissions",
@@ -259,14 +238,14 @@ async fn no_key_is_left_by_a_user_who_may_not_unlink() {
         ("deletes", format!("{least} -unlink -pexpire +del")),
         ("expires", format!("{least} -unlink")),
     ] {
-        let report = store_as(&server, user, &permissions).doctor().await;
+        let report = examine(&store_as(&server, user, &permissions)).await;
         assert_finding(&report, "permissions", Severity::Problem, &["unlink"]);
         assert_finding(&report, "script", Severity::Problem, &[]);
         assert_eq!(keys(&mut server.connect()), [""; 0], "{user}");
     }
     // None of them may be run: the key expires soon.
     let none = format!("{least} -unlink -pexpire");
-    let _ = store_as(&server, "none", &none).doctor().await;
+    let _ = examine(&store_as(&server, "none", &none)).await;
     let left = times_to_live(&mut server.connect());
     assert!(
         left.iter().all(|(_, millis)| (1..=60_000).contains(millis)),
@@ -284,7 +263,7 @@ async fn a_server_that_refuses_time_cannot_be_used() {
         (blind, "ACL SETUSER <user> +time"),
         (store_on(&without), "remove `rename-command` for time"),
     ] {
-        let report = store.doctor().await;
+        let report = examine(&store).await;
         assert_finding(
             &report,
             "time",
@@ -304,46 +283,6 @@ async fn a_server_that_refuses_time_cannot_be_used() {
 }
 
 #[tokio::test]
-async fn each_master_that_shares_a_finding_is_named() {
-    let cluster = Cluster::start();
-    let url = cluster.url();
-    let doctor = || async {
-        let store = RedisStore::open(&url).unwrap();
-        store.deadline(Duration::from_secs(10)).doctor().await
-    };
-    let evicting: Vec<_> = [0, 2].map(|index| &cluster.nodes[index]).into();
-    for node in &evicting {
-        let () = node.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    }
-    let report = doctor().await;
-    let found: Vec<_> = report
-        .findings()
-        .iter()
-        .filter(|finding| finding.topic == "eviction")
-        .collect();
-    assert_eq!(found.len(), 2, "{report}");
-    let warning = found
-        .iter()
-        .find(|finding| finding.severity == Severity::Warning);
-    let warning = warning.expect("a warning").text.clone();
-    let (named, _) = warning.split_once(": maxmemory-policy is").unwrap();
-    let mut named: Vec<_> = named.split(", ").map(ToOwned::to_owned).collect();
-    named.sort();
-    let mut expected: Vec<_> = evicting.iter().map(|node| node.address()).collect();
-    expected.sort();
-    assert_eq!(named, expected, "{report}");
-    // All masters share the policy: none is named.
-    let () = cluster.nodes[1].ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let report = doctor().await;
-    assert!(
-        finding(&report, "eviction")
-            .text
-            .starts_with("maxmemory-policy is allkeys-lru"),
-        "{report}"
-    );
-}
-
-#[tokio::test]
 async fn memory_that_is_nearly_full_is_a_warning() {
     let server = RedisServer::start();
     let mut connection = server.connect();
@@ -352,7 +291,7 @@ async fn memory_that_is_nearly_full_is_a_warning() {
     // The buffers of further clients fit in.
     let max = (used * 100 / 85).to_string();
     run(&mut connection, &["CONFIG", "SET", "maxmemory", &max]);
-    let report = store_on(&server).doctor().await;
+    let report = examine(&store_on(&server)).await;
     assert_finding(
         &report,
         "memory",
@@ -363,10 +302,11 @@ async fn memory_that_is_nearly_full_is_a_warning() {
 
 #[tokio::test]
 async fn a_web_server_is_no_redis() {
-    let router = axum::Router::new();
-    let address = crate::support::served::serve_on("127.0.0.1:0", router).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, axum::Router::new()).await });
     let store = RedisStore::open(&format!("redis://{address}")).unwrap();
-    let report = store.doctor().await;
+    let report = examine(&store).await;
     assert_eq!(report.findings().len(), 1, "{report}");
     let words = ["failed to read a reply", "is it a Redis server?"];
     assert_finding(&report, "connection", Severity::Problem, &words);
@@ -424,7 +364,7 @@ async fn wherever_answers_stop_all_keys_expire_and_no_permission_is_blamed() {
             silent_from,
             is_silent: Arc::default(),
         });
-        let report = store.doctor().await;
+        let report = examine(&store).await;
         let left = times_to_live(&mut server.connect());
         assert!(
             left.iter().all(|(_, millis)| *millis > 0),
@@ -446,7 +386,7 @@ async fn wherever_answers_stop_all_keys_expire_and_no_permission_is_blamed() {
 async fn keys_that_may_not_be_accessed_are_named_by_the_prefix() {
     let server = RedisServer::start();
     let store = store_as(&server, "other", &least_permissions()).prefix("shop");
-    let report = store.doctor().await;
+    let report = examine(&store).await;
     assert_finding(&report, "script", Severity::Problem, &[]);
     let words = [
         "may not access the keys shop:*",
@@ -462,7 +402,7 @@ async fn renamed_commands_are_done_without_or_reported() {
     let server = RedisServer::start_with(&arguments.concat());
     let url = format!("{}?protocol=resp2", server.url());
     let store = RedisStore::open(&url).unwrap();
-    let report = store.deadline(Duration::from_secs(10)).doctor().await;
+    let report = examine(&store.deadline(Duration::from_secs(10))).await;
     assert_finding(
         &report,
         "permissions",
@@ -478,7 +418,7 @@ async fn renamed_commands_are_done_without_or_reported() {
 async fn an_unreachable_server_is_the_only_finding() {
     let nowhere = DeadPort::new();
     let begin = Instant::now();
-    let report = RedisStore::open(&nowhere.url()).unwrap().doctor().await;
+    let report = examine(&RedisStore::open(&nowhere.url()).unwrap()).await;
     assert!(
         begin.elapsed() < Duration::from_secs(3),
         "{:?}",
@@ -505,7 +445,7 @@ async fn a_hanging_server_is_reported_within_three_seconds() {
         .unwrap();
     signal(&server, "STOP");
     let begin = Instant::now();
-    let report = store.doctor().await;
+    let report = examine(&store).await;
     let waited = begin.elapsed();
     signal(&server, "CONT");
     assert!(waited < Duration::from_secs(3), "{waited:?}");
@@ -529,7 +469,7 @@ async fn a_wrong_password_is_a_problem_and_is_not_shown() {
     let store = RedisStore::open(&url)
         .unwrap()
         .deadline(Duration::from_secs(10));
-    let report = store.doctor().await;
+    let report = examine(&store).await;
     assert_eq!(report.findings().len(), 1, "{report}");
     assert_finding(
         &report,
@@ -541,87 +481,6 @@ async fn a_wrong_password_is_a_problem_and_is_not_shown() {
         !format!("{report}{report:?}").contains("hunter2"),
         "{report}"
     );
-}
-
-#[tokio::test]
-async fn a_cluster_that_lacks_slots_is_a_problem() {
-    let whole = RedisServer::start_cluster();
-    let report = store_on(&whole).doctor().await;
-    assert_finding(&report, "cluster", Severity::Ok, &["all 16384 slots"]);
-    assert_eq!(report.worst(), Severity::Ok, "{report}");
-
-    let mut connection = whole.connect();
-    let mut command = redis::cmd("CLUSTER");
-    command.arg("DELSLOTS").arg((0..8_192).collect::<Vec<_>>());
-    command.exec(&mut connection).unwrap();
-    let report = store_on(&whole).doctor().await;
-    let words = [
-        "8192 of 16384 slots are served by no master",
-        "all checks fail",
-        "slots 0-8191",
-    ];
-    assert_finding(&report, "cluster", Severity::Problem, &words);
-}
-
-#[tokio::test]
-async fn a_few_unserved_slots_are_counted() {
-    let server = RedisServer::start_cluster();
-    let mut connection = server.connect();
-    let no = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
-    run(&mut connection, &no);
-    let few = ["100", "101", "5000", "16382", "16383"];
-    run(
-        &mut connection,
-        &[&["CLUSTER", "DELSLOTS"][..], &few].concat(),
-    );
-    let report = store_on(&server).doctor().await;
-    let at = format!("127.0.0.1:{}", server.port());
-    let words = [
-        "5 of 16384 slots are served by no master",
-        "slots 100-101, 5000, 16382-16383",
-        "checks of their keys fail",
-        "CLUSTER ADDSLOTS",
-        &at,
-    ];
-    assert_finding(&report, "cluster", Severity::Problem, &words);
-}
-
-#[cfg(feature = "cluster")]
-#[tokio::test]
-async fn a_cluster_that_stops_as_a_whole_is_a_warning() {
-    let cluster = Cluster::start();
-    let doctor = || async {
-        let store = RedisStore::open(&cluster.url()).unwrap();
-        store.deadline(Duration::from_secs(10)).doctor().await
-    };
-    let words = [
-        "cluster-require-full-coverage is yes",
-        "all checks fail",
-        "CONFIG SET cluster-require-full-coverage no",
-    ];
-    assert_finding(&doctor().await, "cluster", Severity::Warning, &words);
-    for node in &cluster.nodes {
-        let () = node.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
-    }
-    let words = [
-        "all 16384 slots are served",
-        "cluster-require-full-coverage is no",
-    ];
-    assert_finding(&doctor().await, "cluster", Severity::Ok, &words);
-}
-
-#[tokio::test]
-async fn a_store_of_a_single_cluster_node_is_a_problem() {
-    let cluster = Cluster::start();
-    let one = RedisStore::open(&cluster.nodes[1].url()).unwrap();
-    let report = one.deadline(Duration::from_secs(10)).doctor().await;
-    let words = ["one node of a cluster", "use redis+cluster://"];
-    assert_finding(&report, "cluster", Severity::Problem, &words);
-    // Said once, not by each topic that runs the script.
-    for topic in ["time", "script", "round trip"] {
-        let words = ["the URL names one node of a cluster"];
-        assert_finding(&report, topic, Severity::Unknown, &words);
-    }
 }
 
 #[tokio::test]
@@ -648,12 +507,17 @@ async fn replicas_without_min_replicas_to_write_are_a_warning() {
     }
     let store = store_on(&master);
     let words = ["up to twice the limits", "min-replicas-to-write 1"];
-    assert_finding(&store.doctor().await, "replicas", Severity::Warning, &words);
+    assert_finding(
+        &examine(&store).await,
+        "replicas",
+        Severity::Warning,
+        &words,
+    );
     run(
         &mut connection,
         &["CONFIG", "SET", "min-replicas-to-write", "2"],
     );
-    let report = store.doctor().await;
+    let report = examine(&store).await;
     assert_finding(
         &report,
         "replicas",
@@ -683,8 +547,49 @@ async fn tls_on_one_side_only_is_a_problem_of_the_connection() {
             ],
         ),
     ] {
-        let report = RedisStore::open(&url).unwrap().doctor().await;
+        let report = examine(&RedisStore::open(&url).unwrap()).await;
         assert_eq!(report.findings().len(), 1, "{report}");
         assert_finding(&report, "connection", Severity::Problem, &words);
+    }
+}
+
+#[tokio::test]
+async fn a_url_may_have_settings_and_a_store_in_memory_has_no_finding() {
+    let server = RedisServer::start();
+    let user = [
+        "ACL", "SETUSER", "app", "on", ">hunter2", "~other:*", "+@all",
+    ];
+    run(&mut server.connect(), &user);
+    let at = format!("app:hunter2@127.0.0.1:{}", server.port());
+    let url = format!("redis://{at}?prefix=shop&deadline=10s");
+    let report = examine_url(&url).await.unwrap();
+    let words = ["may not access the keys shop:*"];
+    assert_finding(&report, "permissions", Severity::Problem, &words);
+    let memory = examine_url("memory:?max_keys=5").await.unwrap();
+    assert_eq!(memory.findings().len(), 0);
+    let error = examine_url("redis://app:hunter2@").await.unwrap_err();
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_password_that_a_server_quotes_is_not_shown() {
+    let arguments = [
+        ["--rename-command", "HELLO", ""],
+        ["--rename-command", "AUTH", ""],
+    ];
+    let server = Node::start(&[&arguments.concat()[..], &["--requirepass", "s3cret"]].concat());
+    for (scheme, parameters) in [
+        ("redis://", "?protocol=resp3"),
+        ("redis://", ""),
+        ("redis://user", "?protocol=resp2"),
+        ("redis+cluster://", "?protocol=resp3"),
+        ("redis+cluster://", ""),
+    ] {
+        let url = format!("{scheme}:s3cret@{}{parameters}", server.address());
+        let store = RedisStore::open(&url).unwrap();
+        let report = examine(&store.deadline(Duration::from_secs(5))).await;
+        assert_finding(&report, "connection", Severity::Problem, &[]);
+        let shown = format!("{report} {report:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
     }
 }

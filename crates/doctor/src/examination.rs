@@ -3,83 +3,106 @@
 use std::collections::HashMap;
 
 use redis::FromRedisValue;
+use tollgate::store::AnyStore;
+use tollgate::{__doctor as hooks, ConfigError, Error, RedisStore};
 
-#[cfg(feature = "cluster")]
-use super::capacity;
-use super::durability::{self, MinReplicas};
-use super::info::{self, Info, Node};
-use super::permissions::{self, Cleanup};
-use super::remedies::{MissingPermission, is_unreachable, missing_permission, remedy_for};
-use super::report::{Finding, Report, Severity};
-use super::script_trial::Slots;
-use super::session::Session;
-use super::timing::{self, ClockReading};
-use super::{memory, script_clock, script_trial, server};
-use crate::error::Error;
-use crate::store::redis::protocol::problems;
-use crate::store::redis::redis_store::RedisStore;
+use crate::durability::{self, MinReplicas};
+use crate::info::{self, Info, Node};
+use crate::permissions::{self, Cleanup};
+use crate::remedies::{MissingPermission, is_unreachable, missing_permission, remedy_for};
+use crate::report::{Finding, Report, Severity};
+use crate::script_trial::Slots;
+use crate::session::Session;
+use crate::timing::{self, ClockReading};
+use crate::{capacity, memory, script_clock, script_trial, server};
 
-impl RedisStore {
-    /// Examines whether the server is set up for exact limits, and suggests a remedy for each fault.
-    ///
-    /// | topic | what is examined |
-    /// |---|---|
-    /// | `connection` | whether the server answers and accepts the credentials |
-    /// | `server` | the version: Redis 6.2 or later, or Valkey |
-    /// | `role` | whether the server is a master; a replica accepts no writes |
-    /// | `cluster` | in a cluster, whether masters serve all slots, and whether one lost master stops all (`cluster-require-full-coverage`) |
-    /// | `permissions` | which commands of the scripts the user may not run |
-    /// | `time` | whether scripts may call `TIME`, which some managed servers refuse; without it no check works |
-    /// | `script` | a check, a refund and a reset with every algorithm, on a random key |
-    /// | `memory` | whether there is room below `maxmemory` |
-    /// | `eviction` | `maxmemory-policy`: a client whose count is evicted has the whole limit again |
-    /// | `replicas` | which counts a failover loses, and whether a master without its replicas keeps admitting |
-    /// | `persistence` | which counts a restart loses, and whether the server can save its data |
-    /// | `round trip` | percentiles of the time of a check of cost 0, compared with the deadline |
-    /// | `capacity` | on a cluster, how many checks this process can send per second at that distance |
-    /// | `clock` | the server's clock, compared with the local one; limits use only the server's, which should not jump |
-    ///
-    /// In a cluster, a finding names the masters that share it, unless all do.
-    ///
-    /// The examination removes its keys by `UNLINK`, `DEL` or `PEXPIRE`, whichever the user may run. If it is
-    /// interrupted, they expire within a minute. It is safe while the service runs, and never shows a password.
-    ///
-    /// A topic that could not be examined is [`Unknown`](Severity::Unknown), usually for want of a permission.
-    /// That is not a fault, but it proves nothing either: where that matters, require
-    /// `report.worst() == Severity::Ok`, as `--strict` of the program does. If the server is unreachable or stops
-    /// answering, the report ends there.
-    ///
-    /// The examination of a healthy server takes less than a second. Each question may take one second, or the
-    /// store's deadline if that is longer. The round trips take at most two seconds.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// use tollgate::RedisStore;
-    /// use tollgate::doctor::Severity;
-    ///
-    /// # async fn example() -> Result<(), tollgate::ConfigError> {
-    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
-    /// let report = store.doctor().await;
-    /// println!("{report}");
-    /// assert!(report.worst() < Severity::Problem);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[cfg_attr(docsrs, doc(cfg(feature = "doctor")))]
-    pub async fn doctor(&self) -> Report {
-        let session = Session::new(&self.shared.client);
-        let mut report = Report::default();
-        if let Err(error) = Box::pin(examine(&session, &mut report)).await {
-            let text = format!("the server stopped answering: {}", error.problem());
-            report.push(Finding::problem("connection", text).with_remedy(remedy_for(&error)));
-        }
-        report
+/// Examines whether the server of a store is set up for exact limits, and suggests a remedy for each fault.
+///
+/// | topic | what is examined |
+/// |---|---|
+/// | `connection` | whether the server answers and accepts the credentials |
+/// | `server` | the version: Redis 6.2 or later, or Valkey |
+/// | `role` | whether the server is a master; a replica accepts no writes |
+/// | `cluster` | in a cluster, whether masters serve all slots, and whether one lost master stops all (`cluster-require-full-coverage`) |
+/// | `permissions` | which commands of the scripts the user may not run |
+/// | `time` | whether scripts may call `TIME`, which some managed servers refuse; without it no check works |
+/// | `script` | a check, a refund and a reset with every algorithm, on a random key |
+/// | `memory` | whether there is room below `maxmemory` |
+/// | `eviction` | `maxmemory-policy`: a client whose count is evicted has the whole limit again |
+/// | `replicas` | which counts a failover loses, and whether a master without its replicas keeps admitting |
+/// | `persistence` | which counts a restart loses, and whether the server can save its data |
+/// | `round trip` | percentiles of the time of a check of cost 0, compared with the deadline |
+/// | `capacity` | on a cluster, how many checks this process can send per second at that distance |
+/// | `clock` | the server's clock, compared with the local one; limits use only the server's, which should not jump |
+///
+/// In a cluster, a finding names the masters that share it, unless all do.
+///
+/// The examination removes its keys by `UNLINK`, `DEL` or `PEXPIRE`, whichever the user may run. If it is
+/// interrupted, they expire within a minute. It is safe while the service runs, and never shows a password.
+///
+/// A topic that could not be examined is [`Unknown`](Severity::Unknown), usually for want of a permission.
+/// That is not a fault, but it proves nothing either: where that matters, require
+/// `report.worst() == Severity::Ok`, as `--strict` of the program does. If the server is unreachable or stops
+/// answering, the report ends there.
+///
+/// The examination of a healthy server takes less than a second. Each question may take one second, or the
+/// store's deadline if that is longer. The round trips take at most two seconds.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tollgate::RedisStore;
+/// use tollgate_doctor::Severity;
+///
+/// # async fn example() -> Result<(), tollgate::ConfigError> {
+/// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
+/// let report = tollgate_doctor::examine(&store).await;
+/// println!("{report}");
+/// assert!(report.worst() < Severity::Problem);
+/// # Ok(())
+/// # }
+/// ```
+pub async fn examine(store: &RedisStore) -> Report {
+    let session = Session::new(store);
+    let mut report = Report::default();
+    if let Err(error) = Box::pin(examine_topics(&session, &mut report)).await {
+        let text = format!("the server stopped answering: {}", hooks::problem(&error));
+        report.push(Finding::problem("connection", text).with_remedy(remedy_for(&error)));
     }
+    report
+}
+
+/// Opens the store of a URL, and [examines](examine) its server. The report about a store in memory has no finding.
+///
+/// The URL is one of [`tollgate::store::from_url`].
+///
+/// # Errors
+///
+/// Returns an error if the URL is malformed, has an unknown parameter, or needs a feature that this build does not have.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_doctor::Severity;
+///
+/// # async fn example() -> Result<(), tollgate::ConfigError> {
+/// // In production: "redis://10.0.0.1:6379?prefix=shop".
+/// let report = tollgate_doctor::examine_url("memory:").await?;
+/// assert_eq!(report.worst(), Severity::Ok);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example())?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+pub async fn examine_url(url: &str) -> Result<Report, ConfigError> {
+    Ok(match tollgate::store::from_url(url)? {
+        AnyStore::Redis(store) => examine(&store).await,
+        _ => Report::default(),
+    })
 }
 
 /// Examines each topic in turn. Fails once the server is unreachable.
-async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
+async fn examine_topics(session: &Session, report: &mut Report) -> Result<(), Error> {
     let connection = connection(session).await;
     let is_connected = connection.severity < Severity::Problem;
     report.push(connection);
@@ -124,7 +147,6 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
         Some(obstacle) => timing::not_timed(obstacle),
         None => timing::round_trips(session).await,
     });
-    #[cfg(feature = "cluster")]
     report.extend(capacity::of_cluster(session, &nodes).await);
     let last = unless_unreachable(ClockReading::take(session).await)?;
     let is_single = !nodes.iter().any(|node| server::is_in_cluster(&node.info));
@@ -159,13 +181,13 @@ async fn connection(session: &Session) -> Finding {
         // Only PING is forbidden or missing.
         Err(error)
             if (missing_permission(&error) == Some(MissingPermission::Command)
-                || problems::is_unknown_command(error.problem()))
+                || hooks::is_unknown_command(hooks::problem(&error)))
                 && quotes(&error, "ping") =>
         {
             Finding::ok(TOPIC, "the server answers; PING is not permitted")
         }
         Err(error) => {
-            let problem = error.problem().to_owned();
+            let problem = hooks::problem(&error).to_owned();
             Finding::problem(TOPIC, problem).with_remedy(remedy_for(&error))
         }
     }
@@ -187,8 +209,11 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
         Err(error) => error,
     };
     report.push(
-        Finding::unknown("info", format!("failed to read INFO: {}", error.problem()))
-            .with_remedy("ACL SETUSER <user> +info, or examine the server as another user"),
+        Finding::unknown(
+            "info",
+            format!("failed to read INFO: {}", hooks::problem(&error)),
+        )
+        .with_remedy("ACL SETUSER <user> +info, or examine the server as another user"),
     );
     let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
     let info = hello.map(Info::from_hello).unwrap_or_default();

@@ -4,6 +4,15 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// The severity of a [`Finding`], in ascending order.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_doctor::Severity;
+///
+/// assert!(Severity::Problem > Severity::Warning);
+/// assert_eq!(Severity::Unknown.to_string(), "unknown");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
@@ -30,13 +39,27 @@ impl fmt::Display for Severity {
 }
 
 /// The result of the examination of one topic.
+///
+/// # Examples
+///
+/// ```
+/// # async fn example() -> Result<(), tollgate::ConfigError> {
+/// # let url = "memory:";
+/// let report = tollgate_doctor::examine_url(url).await?;
+/// for finding in report.findings() {
+///     println!("{}: {} ({:?})", finding.topic, finding.text, finding.remedy);
+/// }
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example())?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// The topic in one or two words, such as `eviction`. [`RedisStore::doctor`](crate::RedisStore::doctor) lists all
-    /// topics.
+    /// The topic in one or two words, such as `eviction`. [`examine`](crate::examine) lists all topics.
     pub topic: &'static str,
     /// The finding, for people.
     pub text: Cow<'static, str>,
@@ -45,19 +68,19 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn ok(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn ok(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Ok, topic, text)
     }
 
-    pub(super) fn unknown(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn unknown(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Unknown, topic, text)
     }
 
-    pub(super) fn warning(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn warning(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Warning, topic, text)
     }
 
-    pub(super) fn problem(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn problem(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Problem, topic, text)
     }
 
@@ -71,28 +94,45 @@ impl Finding {
     }
 
     /// Adds a remedy.
-    pub(super) fn with_remedy(self, remedy: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn with_remedy(self, remedy: impl Into<Cow<'static, str>>) -> Self {
         let remedy = Some(remedy.into());
         Self { remedy, ..self }
     }
 
     /// Adds the addresses of the servers.
-    pub(super) fn at(self, servers: &str) -> Self {
+    pub(crate) fn at(self, servers: &str) -> Self {
         let text = format!("{servers}: {}", self.text).into();
         Self { text, ..self }
     }
 }
 
-/// The findings of [`RedisStore::doctor`](crate::RedisStore::doctor).
+/// The findings of [`examine`](crate::examine), in the order of the examination.
 ///
 /// `Display` prints a line for each finding, and one for its remedy.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_doctor::Severity;
+///
+/// # async fn example() -> Result<(), tollgate::ConfigError> {
+/// # let url = "memory:";
+/// let report = tollgate_doctor::examine_url(url).await?;
+/// if report.worst() > Severity::Ok {
+///     println!("{report}");
+/// }
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example())?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     findings: Vec<Finding>,
 }
 
 impl Report {
-    pub(super) fn push(&mut self, finding: Finding) {
+    pub(crate) fn push(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 

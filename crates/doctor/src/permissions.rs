@@ -4,14 +4,12 @@
 //! Redis 7.2 the error of a script only says that some command is not permitted.
 
 use redis::FromRedisValue;
+use tollgate::{__doctor as hooks, Algorithm, Error, Quota};
 
-use super::remedies::{MissingPermission, is_unreachable, missing_permission};
-use super::report::Finding;
-use super::scratch_key::ScratchKey;
-use super::session::Session;
-use crate::error::Error;
-use crate::quota::{Algorithm, Quota};
-use crate::store::redis::protocol::{Value, problems};
+use crate::remedies::{MissingPermission, is_unreachable, missing_permission};
+use crate::report::Finding;
+use crate::scratch_key::ScratchKey;
+use crate::session::Session;
 
 const TOPIC: &str = "permissions";
 
@@ -63,14 +61,14 @@ struct Missing {
 
 /// Whether the user can remove the keys that the script makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cleanup {
+pub(crate) enum Cleanup {
     Possible,
     Impossible,
     Unknown,
 }
 
 /// Examines whether the user has all permissions that the scripts need.
-pub(super) async fn permissions(session: &Session) -> (Finding, Cleanup) {
+pub(crate) async fn permissions(session: &Session) -> (Finding, Cleanup) {
     match missing(session).await {
         Ok((missing, cleanup)) => (finding(session, &missing).await, cleanup),
         Err(error) => (
@@ -87,7 +85,7 @@ async fn finding(session: &Session, missing: &Missing) -> Finding {
         may_not.push(format!("run {}", commands.join(", ")));
         rules.push(format!("+{}", commands.join(" +")));
     }
-    let prefix = session.key_names().prefix();
+    let prefix = &session.settings().prefix;
     if missing.keys {
         may_not.push(format!("access the keys {prefix}:*"));
         rules.push(format!("~{prefix}:*"));
@@ -120,7 +118,6 @@ fn lowercase(commands: &[&str]) -> Vec<String> {
 
 async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
     let key = ScratchKey::new(Quota::per_minute(1).with_algorithm(Algorithm::FixedWindow));
-    let names = session.key_names();
     let mut missing = Missing::default();
     let outcome = probe(session, &key, &mut missing).await;
     // In any case, to leave no key behind. If it fails, the key expires. A user without access to keys makes none.
@@ -131,10 +128,10 @@ async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
     };
     outcome?;
     let mut eval = redis::cmd("EVAL");
-    let name = names.value(key.subject(), Value::Row);
-    eval.arg("return 0").arg(1).arg(&name);
+    let keys = session.stored_keys(&key);
+    eval.arg("return 0").arg(keys.len()).arg(&keys);
     let mut evalsha = redis::cmd("EVALSHA");
-    evalsha.arg("0".repeat(40)).arg(1).arg(&name);
+    evalsha.arg("0".repeat(40)).arg(keys.len()).arg(&keys);
     for (name, command) in [
         ("EVAL", eval),
         ("EVALSHA", evalsha),
@@ -152,10 +149,10 @@ async fn probe(session: &Session, key: &ScratchKey, missing: &mut Missing) -> Re
             continue;
         }
         let (name, arguments) = probe;
-        let command = key.command(session.key_names(), name, arguments);
-        let reply = session.query(&command).await;
-        exists |= probe == CREATES_KEY && reply.is_ok();
-        record(name, reply, missing)?;
+        for reply in session.query_each(key, name, arguments).await {
+            exists |= probe == CREATES_KEY && reply.is_ok();
+            record(name, reply, missing)?;
+        }
     }
     Ok(())
 }
@@ -173,7 +170,7 @@ fn record(
     match missing_permission(&error) {
         Some(MissingPermission::Command) => missing.commands.push(command),
         Some(MissingPermission::Keys) => missing.keys = true,
-        None if problems::is_unknown_command(error.problem()) => missing.unknown.push(command),
+        None if hooks::is_unknown_command(hooks::problem(&error)) => missing.unknown.push(command),
         None if is_unreachable(&error) => return Err(error),
         None => {}
     }
@@ -193,24 +190,19 @@ async fn user(session: &Session) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
+    use tollgate::RedisStore;
+
     use super::*;
 
     #[test]
     fn every_command_of_the_scripts_is_tried() {
         let mut called = BTreeSet::new();
-        for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap() {
-            let path = file.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "lua") {
-                let text = std::fs::read_to_string(path).unwrap();
-                let calls = text.split("call('").skip(1);
-                called.extend(calls.map(|call| call.split('\'').next().unwrap().to_owned()));
-            }
+        for (_, text) in RedisStore::scripts() {
+            let calls = text.split("call('").skip(1);
+            called.extend(calls.map(|call| call.split('\'').next().unwrap()));
         }
-        let mut tried: BTreeSet<_> = PROBES
-            .iter()
-            .map(|(command, _)| (*command).to_owned())
-            .collect();
-        tried.insert("TIME".into());
+        let mut tried: BTreeSet<_> = PROBES.iter().map(|(command, _)| *command).collect();
+        tried.insert("TIME");
         assert_eq!(tried, called);
     }
 }

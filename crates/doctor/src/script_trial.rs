@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::coverage::coverage;
-use super::info::Node;
-use super::remedies::{error_code, remedy_for};
-use super::report::{Finding, Severity};
-use super::scratch_key::ScratchKey;
-use super::server;
-use super::session::Session;
-use crate::decision::{Answer, Holding};
-use crate::error::Error;
-use crate::quota::{Algorithm, Quota, Quotas};
+use tollgate::store::{Answer, Holding};
+use tollgate::{__doctor as hooks, Algorithm, Error, Quota, Quotas};
+
+use crate::coverage::coverage;
+use crate::info::Node;
+use crate::remedies::{error_code, remedy_for};
+use crate::report::{Finding, Severity};
+use crate::scratch_key::ScratchKey;
+use crate::server;
+use crate::session::Session;
 
 /// The units that are charged and refunded.
 const UNITS: u32 = 2;
@@ -28,7 +28,7 @@ const HOLDER: [u8; 16] = [1; 16];
 const TOPIC: &str = "script";
 
 /// The finding for a user who could not remove the keys of the trial.
-pub(super) fn would_leave_keys() -> Finding {
+pub(crate) fn would_leave_keys() -> Finding {
     Finding::problem(
         TOPIC,
         "not tried: the user may run none of unlink, del and pexpire, so the keys of the trial would stay",
@@ -37,12 +37,12 @@ pub(super) fn would_leave_keys() -> Finding {
 }
 
 /// The finding if the script could not be tried.
-pub(super) fn not_tried(reason: &str) -> Finding {
+pub(crate) fn not_tried(reason: &str) -> Finding {
     Finding::unknown(TOPIC, format!("not tried: {reason}"))
 }
 
 /// Checks, refunds, looks and resets, by all algorithms at once.
-pub(super) async fn script(session: &Session) -> Finding {
+pub(crate) async fn script(session: &Session) -> Finding {
     match try_scripts(session).await {
         Ok(None) => Finding::ok(
             TOPIC,
@@ -52,7 +52,7 @@ pub(super) async fn script(session: &Session) -> Finding {
             "remove the proxy in between, which changes commands or replies, or use a Redis server",
         ),
         Err(error) => {
-            let problem = error.problem().to_owned();
+            let problem = hooks::problem(&error).to_owned();
             Finding::problem(TOPIC, problem).with_remedy(remedy_for(&error))
         }
     }
@@ -70,7 +70,7 @@ async fn try_scripts(session: &Session) -> Result<Option<String>, Error> {
     }
     let problem = outcome?;
     reset?;
-    let looked = session.check(key.check(0)).await?;
+    let looked = session.check(key.subject().check(0)).await?;
     match problem.or_else(|| expect_used(&looked, 0, "a reset")) {
         Some(problem) => Ok(Some(problem)),
         None => try_slots(session).await,
@@ -82,7 +82,7 @@ async fn try_slots(session: &Session) -> Result<Option<String>, Error> {
     let key = ScratchKey::new(Quota::in_flight(100).slot_lease(WINDOW));
     let answer_to = async |sequence, wanted| {
         let message = Holding::new(HOLDER, sequence, 0, wanted, WINDOW);
-        session.check(key.check(0).with_holding(&message)).await
+        session.check(key.subject().check(0).with_holding(&message)).await
     };
     let taken = answer_to(1, UNITS).await;
     let returned = answer_to(2, 0).await;
@@ -98,7 +98,7 @@ async fn charge_and_refund(session: &Session, key: &ScratchKey) -> Result<Option
         return Ok(Some(problem));
     }
     session.refund(key, &charged, UNITS).await?;
-    let looked = session.check(key.check(0)).await?;
+    let looked = session.check(key.subject().check(0)).await?;
     Ok(expect_used(&looked, 0, "a refund"))
 }
 
@@ -127,7 +127,7 @@ fn expect_used(answer: &Answer, units: u32, after: &str) -> Option<String> {
 
 /// The place of the slots that were tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slots {
+pub(crate) enum Slots {
     Reachable,
     /// On other nodes, to which this connection is not redirected.
     Elsewhere,
@@ -135,18 +135,18 @@ pub(super) enum Slots {
 }
 
 /// Examines whether keys of all slots are reachable, if the server is in a cluster.
-pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding, Slots)> {
+pub(crate) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding, Slots)> {
     const TOPIC: &str = "cluster";
     if !nodes.iter().any(|node| server::is_in_cluster(&node.info)) {
         return None;
     }
     for _ in 0..SLOTS_TRIED {
         let key = ScratchKey::new(Quota::new(1, Duration::from_secs(1)));
-        let exists = key.command(session.key_names(), "EXISTS", &[]);
-        let Err(error) = session.query(&exists).await else {
+        let replies = session.query_each(&key, "EXISTS", &[]).await;
+        let Some(error) = replies.into_iter().find_map(Result::err) else {
             continue;
         };
-        let (problem, code) = (error.problem(), error_code(&error));
+        let (problem, code) = (hooks::problem(&error), error_code(&error));
         // The keys are random, so a few slots that no master serves may be among them or not.
         if code.as_deref() == Some("CLUSTERDOWN") {
             let coverage = coverage(session).await;
@@ -162,7 +162,7 @@ pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding,
                 ),
                 Slots::Unknown,
             ),
-            Some("MOVED") if !session.follows_redirects() => (
+            Some("MOVED") if !session.settings().follows_redirects => (
                 Finding::problem(
                     TOPIC,
                     format!(

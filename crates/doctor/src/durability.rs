@@ -1,19 +1,19 @@
 //! Durability: the counts that a failover or a restart loses.
 
-use super::info::Info;
-use super::report::Finding;
+use crate::info::Info;
+use crate::report::Finding;
 
 /// The settings by which a master refuses writes that too few replicas would receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MinReplicas {
+pub(crate) struct MinReplicas {
     /// `min-replicas-to-write`; 0 disables both settings.
-    pub(super) to_write: u64,
+    pub(crate) to_write: u64,
     /// `min-replicas-max-lag`, in seconds.
-    pub(super) max_lag: u64,
+    pub(crate) max_lag: u64,
 }
 
 /// Examines whether a failover loses counts. `settings` is `None` if the user may not read them.
-pub(super) fn replicas(info: &Info, settings: Option<MinReplicas>) -> Finding {
+pub(crate) fn replicas(info: &Info, settings: Option<MinReplicas>) -> Finding {
     const TOPIC: &str = "replicas";
     let Some(connected) = info.number("connected_slaves") else {
         return Finding::unknown(TOPIC, "the server does not report its replicas");
@@ -60,7 +60,7 @@ pub(super) fn replicas(info: &Info, settings: Option<MinReplicas>) -> Finding {
 
 /// Examines whether the server can save, and what a restart loses. `save` is the setting of that name;
 /// `None` if the user may not read it.
-pub(super) fn persistence(info: &Info, save: Option<&str>) -> Finding {
+pub(crate) fn persistence(info: &Info, save: Option<&str>) -> Finding {
     const TOPIC: &str = "persistence";
     if info.text("rdb_last_bgsave_status").is_none() {
         return Finding::unknown(TOPIC, "the server does not report whether it saves");
@@ -96,10 +96,10 @@ pub(super) fn persistence(info: &Info, save: Option<&str>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::doctor::report::Severity;
+    use crate::report::Severity;
 
-    const WITHOUT_REPLICA: &str = include_str!("../../../../tests/support/info/redis-7.0.15.txt");
-    const MASTER: &str = include_str!("../../../../tests/support/info/redis-7.0.15-master.txt");
+    const WITHOUT_REPLICA: &str = include_str!("../tests/info/redis-7.0.15.txt");
+    const MASTER: &str = include_str!("../tests/info/redis-7.0.15-master.txt");
 
     fn min_replicas(to_write: u64) -> Option<MinReplicas> {
         Some(MinReplicas {

@@ -1,13 +1,13 @@
 //! The server itself: its version and its role.
 
-use super::info::Info;
-use super::report::Finding;
+use crate::info::Info;
+use crate::report::Finding;
 
 /// The oldest supported version. The docs and the README repeat it, as a test checks.
 const MIN_VERSION: (u32, u32) = (6, 2);
 
 /// Examines whether the version is recent enough.
-pub(super) fn version(info: &Info) -> Finding {
+pub(crate) fn version(info: &Info) -> Finding {
     const TOPIC: &str = "server";
     if let Some(version) = info.text("valkey_version") {
         return Finding::ok(TOPIC, format!("Valkey {version}"));
@@ -34,7 +34,7 @@ fn parse_version(version: &str) -> Option<(u32, u32)> {
 }
 
 /// Examines whether the server is a master.
-pub(super) fn role(info: &Info) -> Finding {
+pub(crate) fn role(info: &Info) -> Finding {
     const TOPIC: &str = "role";
     match info.text("role") {
         Some("master") => Finding::ok(TOPIC, "a master"),
@@ -52,14 +52,14 @@ fn describe_replica(info: &Info) -> String {
     format!("a replica{master}, which takes no writes and so cannot count")
 }
 
-pub(super) fn is_in_cluster(info: &Info) -> bool {
+pub(crate) fn is_in_cluster(info: &Info) -> bool {
     info.is("cluster_enabled", "1")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::doctor::report::Severity;
+    use crate::report::Severity;
 
     fn found(judge: fn(&Info) -> Finding, text: &str) -> (Severity, String) {
         let finding = judge(&Info::parse(text));
@@ -94,15 +94,15 @@ mod tests {
     fn real_servers_are_known_by_their_info() {
         for (text, server) in [
             (
-                include_str!("../../../../tests/support/info/redis-6.2.14.txt"),
+                include_str!("../tests/info/redis-6.2.14.txt"),
                 "Redis 6.2.14",
             ),
             (
-                include_str!("../../../../tests/support/info/redis-7.0.15.txt"),
+                include_str!("../tests/info/redis-7.0.15.txt"),
                 "Redis 7.0.15",
             ),
             (
-                include_str!("../../../../tests/support/info/valkey-8.0.1.txt"),
+                include_str!("../tests/info/valkey-8.0.1.txt"),
                 "Valkey 8.0.1",
             ),
         ] {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_replica_is_a_problem_and_its_master_is_named() {
-        let text = include_str!("../../../../tests/support/info/redis-7.0.15-replica.txt");
+        let text = include_str!("../tests/info/redis-7.0.15-replica.txt");
         let (severity, text) = found(role, text);
         assert_eq!(severity, Severity::Problem);
         assert!(text.starts_with("a replica of 127.0.0.1:"), "{text}");

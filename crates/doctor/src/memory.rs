@@ -1,13 +1,13 @@
 //! Memory: whether there is room for counts, and what Redis evicts when there is none.
 
-use super::info::Info;
-use super::report::Finding;
+use crate::info::Info;
+use crate::report::Finding;
 
 /// The percentage of `maxmemory` from which on a server is nearly full.
 const NEARLY_FULL_PERCENT: u64 = 80;
 
 /// Examines whether there is room below `maxmemory`.
-pub(super) fn room(info: &Info) -> Finding {
+pub(crate) fn room(info: &Info) -> Finding {
     const TOPIC: &str = "memory";
     const REMEDY: &str = "raise maxmemory, or use a separate server for tollgate";
     let (Some(used), Some(max)) = (info.number("used_memory"), info.number("maxmemory")) else {
@@ -30,7 +30,7 @@ pub(super) fn room(info: &Info) -> Finding {
 }
 
 /// Examines whether keys are evicted before they expire.
-pub(super) fn eviction(info: &Info) -> Finding {
+pub(crate) fn eviction(info: &Info) -> Finding {
     const TOPIC: &str = "eviction";
     let Some(policy) = info.text("maxmemory_policy") else {
         return Finding::unknown(TOPIC, "the server does not report maxmemory-policy");
@@ -82,7 +82,7 @@ fn mebibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::doctor::report::Severity;
+    use crate::report::Severity;
 
     fn info(used: u64, max: u64, policy: &str, evicted: u64) -> Info {
         Info::parse(&format!(
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     fn real_servers_report_both() {
         for text in [
-            include_str!("../../../../tests/support/info/redis-6.2.14.txt"),
-            include_str!("../../../../tests/support/info/redis-7.0.15.txt"),
-            include_str!("../../../../tests/support/info/valkey-8.0.1.txt"),
+            include_str!("../tests/info/redis-6.2.14.txt"),
+            include_str!("../tests/info/redis-7.0.15.txt"),
+            include_str!("../tests/info/valkey-8.0.1.txt"),
         ] {
             let info = Info::parse(text);
             assert_eq!(room(&info).severity, Severity::Ok);

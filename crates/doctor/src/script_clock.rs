@@ -3,31 +3,30 @@
 use std::time::Duration;
 
 use redis::FromRedisValue;
+use tollgate::__doctor as hooks;
 
-use super::report::Finding;
-use super::session::Session;
-use super::timing::ClockReading;
-use crate::store::redis::protocol::problems::{self, MissingRight};
-use crate::store::redis::script::time_trial;
+use crate::remedies::missing_right;
+use crate::report::Finding;
+use crate::session::Session;
+use crate::timing::ClockReading;
 
 const TOPIC: &str = "time";
 
 /// The finding if no script could be run.
-pub(super) fn not_tried(reason: &str) -> Finding {
+pub(crate) fn not_tried(reason: &str) -> Finding {
     Finding::unknown(TOPIC, format!("not tried: {reason}"))
 }
 
 /// Examines whether scripts may call TIME. A server may refuse it in scripts and run it outside of them.
-pub(super) async fn script_clock(session: &Session) -> Finding {
-    let trial = time_trial(&session.key_names().block_list());
-    match session.query(&trial).await {
+pub(crate) async fn script_clock(session: &Session) -> Finding {
+    match session.try_time().await {
         Ok(reply) => {
             let refusal = String::from_redis_value(reply).unwrap_or_default();
             let reading = ClockReading::take(session).await;
             judge(&refusal, reading.ok().map(|reading| reading.error()))
         }
         Err(error) => {
-            let text = format!("failed to try TIME in a script: {}", error.problem());
+            let text = format!("failed to try TIME in a script: {}", hooks::problem(&error));
             Finding::unknown(TOPIC, text)
         }
     }
@@ -51,9 +50,9 @@ fn judge(refusal: &str, error: Option<Duration>) -> Finding {
         return Finding::warning(TOPIC, text).with_remedy(remedy);
     }
     let text = format!("{refused}, and outside of them, so the store cannot work here");
-    let remedy = match problems::missing_right(refusal) {
-        Some(MissingRight::Command(_) | MissingRight::Keys) => "ACL SETUSER <user> +time",
-        None if problems::is_unknown_command(refusal) => {
+    let remedy = match missing_right(refusal) {
+        Some(_) => "ACL SETUSER <user> +time",
+        None if hooks::is_unknown_command(refusal) => {
             "remove `rename-command` for time from redis.conf"
         }
         None => "use a server that allows it",
@@ -64,7 +63,7 @@ fn judge(refusal: &str, error: Option<Duration>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::doctor::report::Severity;
+    use crate::report::Severity;
 
     #[test]
     fn a_server_that_refuses_time_only_in_scripts_is_told_it_within_an_error() {

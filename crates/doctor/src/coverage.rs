@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use redis::{FromRedisValue, Value};
+use tollgate::__doctor as hooks;
 
-use super::report::Finding;
-use super::session::Session;
-use crate::store::redis::protocol::SLOTS;
+use crate::report::Finding;
+use crate::session::Session;
 
 const TOPIC: &str = "cluster";
+
+/// The slots of a cluster, fixed by its specification.
+const SLOTS: u16 = 16_384;
 
 /// The setting by which all masters refuse all commands while one slot is not served.
 const SETTING: &str = "cluster-require-full-coverage";
@@ -18,7 +21,7 @@ const SETTING: &str = "cluster-require-full-coverage";
 const NAMED: usize = 10;
 
 /// Examines the slots by the map of one node.
-pub(super) async fn coverage(session: &Session) -> Finding {
+pub(crate) async fn coverage(session: &Session) -> Finding {
     let mut slots = redis::cmd("CLUSTER");
     slots.arg("SLOTS");
     let map = match session.query(&slots).await {
@@ -26,7 +29,7 @@ pub(super) async fn coverage(session: &Session) -> Finding {
         Err(error) => {
             let text = format!(
                 "a node of a cluster; its slots could not be read: {}",
-                error.problem()
+                hooks::problem(&error)
             );
             return Finding::unknown(TOPIC, text)
                 .with_remedy("grant the right: ACL SETUSER <user> +cluster|slots");
@@ -37,7 +40,7 @@ pub(super) async fn coverage(session: &Session) -> Finding {
     let setting = session.query(&get).await.ok();
     let setting = setting.and_then(|reply| HashMap::<String, String>::from_redis_value(reply).ok());
     let setting = setting.and_then(|mut settings| settings.remove(SETTING));
-    judge(&map, setting.as_deref(), &session.server().to_string())
+    judge(&map, setting.as_deref(), &session.settings().server)
 }
 
 fn judge(map: &Value, full_coverage: Option<&str>, server: &str) -> Finding {
@@ -130,7 +133,7 @@ fn parse(map: &Value) -> Option<(Vec<RangeInclusive<u16>>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::doctor::report::Severity;
+    use crate::report::Severity;
 
     fn map(ranges: &[(i64, i64, &str)]) -> Value {
         let range = |(first, last, id): &(i64, i64, &str)| {

@@ -3,13 +3,11 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use redis::FromRedisValue;
+use tollgate::{__doctor as hooks, Error, Quota};
 
-use super::report::Finding;
-use super::scratch_key::ScratchKey;
-use super::session::Session;
-use crate::error::Error;
-use crate::quota::Quota;
-use crate::store::redis::protocol::errors::malformed_reply;
+use crate::report::Finding;
+use crate::scratch_key::ScratchKey;
+use crate::session::Session;
 
 /// Looks that are timed: enough that the 99th percentile is not the longest or the second longest.
 const SAMPLES: usize = 200;
@@ -27,23 +25,23 @@ const MAX_DRIFT: Duration = Duration::from_millis(50);
 const ROUND_TRIP: &str = "round trip";
 
 /// The finding if no check could be timed.
-pub(super) fn not_timed(reason: &str) -> Finding {
+pub(crate) fn not_timed(reason: &str) -> Finding {
     Finding::unknown(ROUND_TRIP, format!("not timed: {reason}"))
 }
 
 /// Times looks by the script. To Redis a look is a check that writes nothing.
-pub(super) async fn round_trips(session: &Session) -> Finding {
+pub(crate) async fn round_trips(session: &Session) -> Finding {
     let key = ScratchKey::new(Quota::per_minute(100));
     let mut samples = Vec::with_capacity(SAMPLES);
     let begin = Instant::now();
     while samples.len() < SAMPLES && begin.elapsed() < SAMPLING_TIME {
         let sent = Instant::now();
-        if let Err(error) = session.check(key.check(0)).await {
-            return not_timed(error.problem());
+        if let Err(error) = session.check(key.subject().check(0)).await {
+            return not_timed(hooks::problem(&error));
         }
         samples.push(sent.elapsed());
     }
-    judge(samples, session.deadline())
+    judge(samples, session.settings().deadline)
 }
 
 fn judge(mut samples: Vec<Duration>, deadline: Duration) -> Finding {
@@ -79,7 +77,7 @@ fn millis(duration: Duration) -> String {
 
 /// A reading of the server's clock and of the local one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClockReading {
+pub(crate) struct ClockReading {
     /// The server's time since 1970.
     server: Duration,
     /// The local time since 1970.
@@ -92,17 +90,17 @@ pub(super) struct ClockReading {
 
 impl ClockReading {
     /// The most that the reading is wrong by.
-    pub(super) fn error(&self) -> Duration {
+    pub(crate) fn error(&self) -> Duration {
         self.uncertainty / 2
     }
 
-    pub(super) async fn take(session: &Session) -> Result<Self, Error> {
+    pub(crate) async fn take(session: &Session) -> Result<Self, Error> {
         let sent = Instant::now();
         let local = since_epoch();
         let reply = session.query(&redis::cmd("TIME")).await?;
         let uncertainty = sent.elapsed();
         let (seconds, micros) = <(u64, u64)>::from_redis_value(reply)
-            .map_err(|_| malformed_reply("no time", &session.server()))?;
+            .map_err(|_| session.malformed_reply("no time"))?;
         Ok(Self {
             server: Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)),
             local: local + uncertainty / 2,
@@ -122,7 +120,7 @@ fn since_epoch() -> Duration {
 }
 
 /// Compares two readings. `is_single` says that both are of the same server, so that a jump shows.
-pub(super) fn clock(first: ClockReading, last: ClockReading, is_single: bool) -> Finding {
+pub(crate) fn clock(first: ClockReading, last: ClockReading, is_single: bool) -> Finding {
     const TOPIC: &str = "clock";
     const REMEDY: &str =
         "synchronize the servers with NTP: setting a clock moves the ends of windows";
@@ -162,7 +160,7 @@ pub(super) fn clock(first: ClockReading, last: ClockReading, is_single: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::doctor::report::Severity;
+    use crate::report::Severity;
 
     const DEADLINE: Duration = Duration::from_millis(100);
 

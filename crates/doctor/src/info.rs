@@ -4,21 +4,21 @@ use std::collections::HashMap;
 
 use redis::{FromRedisValue, Value};
 
-use super::report::Finding;
+use crate::report::Finding;
 
 /// The fields of a reply to `INFO`, or the fields of `HELLO` under their names in `INFO`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Info(HashMap<String, String>);
+pub(crate) struct Info(HashMap<String, String>);
 
 impl Info {
-    pub(super) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
         Self(fields.collect())
     }
 
     /// Reads the reply to `HELLO`, which needs fewer permissions.
-    pub(super) fn from_hello(reply: Value) -> Self {
+    pub(crate) fn from_hello(reply: Value) -> Self {
         let fields = HashMap::<String, Value>::from_redis_value(reply).unwrap_or_default();
         let text = |name| String::from_redis_value_ref(fields.get(name)?).ok();
         let mut info = HashMap::new();
@@ -40,29 +40,29 @@ impl Info {
         Self(info)
     }
 
-    pub(super) fn text(&self, field: &str) -> Option<&str> {
+    pub(crate) fn text(&self, field: &str) -> Option<&str> {
         self.0.get(field).map(String::as_str)
     }
 
-    pub(super) fn number(&self, field: &str) -> Option<u64> {
+    pub(crate) fn number(&self, field: &str) -> Option<u64> {
         self.text(field)?.parse().ok()
     }
 
-    pub(super) fn is(&self, field: &str, value: &str) -> bool {
+    pub(crate) fn is(&self, field: &str, value: &str) -> bool {
         self.text(field) == Some(value)
     }
 }
 
 /// A server, with its address if there are several.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) address: Option<String>,
-    pub(super) info: Info,
+pub(crate) struct Node {
+    pub(crate) address: Option<String>,
+    pub(crate) info: Info,
 }
 
 /// Splits a reply to `INFO` by server: a connection to a cluster asks all masters, and returns their
 /// addresses.
-pub(super) fn nodes(reply: Value) -> Vec<Node> {
+pub(crate) fn nodes(reply: Value) -> Vec<Node> {
     let Value::Map(nodes) = reply else {
         let info = String::from_redis_value(reply).unwrap_or_default();
         let info = Info::parse(&info);
@@ -81,7 +81,7 @@ pub(super) fn nodes(reply: Value) -> Vec<Node> {
 }
 
 /// Examines each server. Equal findings are merged into one, which names its servers unless all share it.
-pub(super) fn findings_of(nodes: &[Node], examine: impl Fn(&Info) -> Finding) -> Vec<Finding> {
+pub(crate) fn findings_of(nodes: &[Node], examine: impl Fn(&Info) -> Finding) -> Vec<Finding> {
     let mut found: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in nodes {
         let (finding, address) = (examine(&node.info), node.address.as_deref());

@@ -4,13 +4,11 @@ use std::borrow::Cow;
 use std::error::Error as _;
 
 use redis::RedisError;
-
-use crate::error::{Error, ErrorKind};
-use crate::store::redis::protocol::problems::{self, MissingRight};
+use tollgate::{__doctor as hooks, Error, ErrorKind};
 
 /// A permission that the user lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MissingPermission {
+pub(crate) enum MissingPermission {
     /// For the command.
     Command,
     /// For the names of the keys.
@@ -18,16 +16,24 @@ pub(super) enum MissingPermission {
 }
 
 /// Returns the permission whose lack made a command fail, if that is the cause.
-pub(super) fn missing_permission(error: &Error) -> Option<MissingPermission> {
-    problems::missing_right(error.problem()).map(|right| match right {
-        MissingRight::Command(_) => MissingPermission::Command,
-        MissingRight::Keys => MissingPermission::Keys,
-    })
+pub(crate) fn missing_permission(error: &Error) -> Option<MissingPermission> {
+    missing_right(hooks::problem(error))
+}
+
+/// Returns the permission whose lack a server reports.
+pub(crate) fn missing_right(message: &str) -> Option<MissingPermission> {
+    if hooks::is_forbidden_command(message) {
+        Some(MissingPermission::Command)
+    } else if hooks::are_forbidden_keys(message) {
+        Some(MissingPermission::Keys)
+    } else {
+        None
+    }
 }
 
 /// Returns the remedy for an error.
-pub(super) fn remedy_for(error: &Error) -> Cow<'static, str> {
-    match (error.remedy(), error.kind()) {
+pub(crate) fn remedy_for(error: &Error) -> Cow<'static, str> {
+    match (hooks::remedy(error), error.kind()) {
         (Some(remedy), _) => remedy.clone(),
         (None, ErrorKind::Unavailable) => {
             "run `redis-cli PING` against that address from this machine: the server may be down, or a firewall in \
@@ -41,13 +47,13 @@ pub(super) fn remedy_for(error: &Error) -> Cow<'static, str> {
 }
 
 /// Whether the server is unreachable, so that further questions are pointless.
-pub(super) fn is_unreachable(error: &Error) -> bool {
+pub(crate) fn is_unreachable(error: &Error) -> bool {
     let has_replied = error_code(error).is_some();
     error.kind() == ErrorKind::Timeout || (error.kind() == ErrorKind::Unavailable && !has_replied)
 }
 
 /// Returns the code of an error reply. An error that a script has caught has it in its text.
-pub(super) fn error_code(error: &Error) -> Option<String> {
+pub(crate) fn error_code(error: &Error) -> Option<String> {
     let source = error
         .source()
         .and_then(|source| source.downcast_ref::<RedisError>());
@@ -56,22 +62,12 @@ pub(super) fn error_code(error: &Error) -> Option<String> {
     {
         return Some(code.to_owned());
     }
-    problems::known_code(error.problem()).map(ToOwned::to_owned)
+    hooks::known_code(hooks::problem(error)).map(ToOwned::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::protocol::{ServerName, errors};
-
-    fn server() -> ServerName {
-        ServerName::new("Redis", "127.0.0.1:6379")
-    }
-
-    fn replied(code: &str, detail: &str) -> Error {
-        let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
-        errors::from_redis(error, &server())
-    }
 
     #[test]
     fn missing_permissions_are_told_apart_from_other_errors() {
@@ -119,51 +115,19 @@ mod tests {
                 None,
             ),
         ] {
-            assert_eq!(
-                missing_permission(&replied(code, detail)),
-                expected,
-                "{detail}"
-            );
+            let error = Error::new(ErrorKind::Misconfigured, format!("{code}: {detail}"));
+            assert_eq!(missing_permission(&error), expected, "{detail}");
         }
     }
 
     #[test]
-    fn remedies_fit_the_error() {
-        for (error, said) in [
-            (
-                replied("WRONGPASS", "invalid username-password pair"),
-                "the password",
-            ),
-            (replied("MOVED", "1 127.0.0.1:7001"), "use redis+cluster://"),
-            (
-                errors::from_script("@user_script: 9: -OOM command not allowed", &server()),
-                "maxmemory",
-            ),
-            (
-                errors::from_script("READONLY You can't write", &server()),
-                "the master",
-            ),
-            (
-                replied("ERR", "unknown command 'EVAL'"),
-                "remove `rename-command EVAL`",
-            ),
-            (
-                std::io::Error::from(std::io::ErrorKind::ConnectionRefused).to_error(),
-                "is redis-server running at 127.0.0.1:6379?",
-            ),
+    fn an_error_without_a_remedy_has_one_by_its_kind() {
+        for (kind, said) in [
+            (ErrorKind::Unavailable, "a firewall in between"),
+            (ErrorKind::InvalidReply, "read the log of the server"),
         ] {
-            let remedy = remedy_for(&error);
-            assert!(remedy.contains(said), "{error}: {remedy}");
-        }
-    }
-
-    trait ToError {
-        fn to_error(self) -> Error;
-    }
-
-    impl ToError for std::io::Error {
-        fn to_error(self) -> Error {
-            errors::from_redis(self.into(), &server())
+            let remedy = remedy_for(&Error::new(kind, "no reply"));
+            assert!(remedy.contains(said), "{remedy}");
         }
     }
 }

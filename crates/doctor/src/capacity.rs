@@ -3,13 +3,13 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use super::info::Node;
-use super::report::Finding;
-use super::scratch_key::ScratchKey;
-use super::session::Session;
-use crate::quota::Quota;
-use crate::store::redis::batch::MAX_IN_FLIGHT;
-use crate::store::redis::connection::CONCURRENT_COMMANDS;
+use tollgate::__doctor::{BATCHES_IN_FLIGHT, COMMANDS_IN_FLIGHT};
+use tollgate::Quota;
+
+use crate::info::Node;
+use crate::report::Finding;
+use crate::scratch_key::ScratchKey;
+use crate::session::Session;
 
 const TOPIC: &str = "capacity";
 
@@ -32,7 +32,7 @@ struct Setup {
 }
 
 /// Examines how many checks a process can send to a cluster, at its median round trip.
-pub(super) async fn of_cluster(session: &Session, nodes: &[Node]) -> Option<Finding> {
+pub(crate) async fn of_cluster(session: &Session, nodes: &[Node]) -> Option<Finding> {
     let masters = nodes.iter().filter(|node| node.address.is_some()).count();
     if masters == 0 {
         return None;
@@ -42,14 +42,14 @@ pub(super) async fn of_cluster(session: &Session, nodes: &[Node]) -> Option<Find
     for _ in 0..SAMPLES {
         let sent = Instant::now();
         // The finding about the round trip has the error.
-        session.check(key.check(0)).await.ok()?;
+        session.check(key.subject().check(0)).await.ok()?;
         samples.push(sent.elapsed());
     }
     samples.sort_unstable();
     let setup = Setup {
         masters,
-        connections: session.connections(),
-        hash_tags: session.key_names().tags(),
+        connections: session.settings().connections,
+        hash_tags: session.settings().hash_tags,
     };
     Some(judge(setup, *samples.get(SAMPLES / 2)?))
 }
@@ -61,11 +61,11 @@ fn judge(setup: Setup, round_trip: Duration) -> Finding {
         hash_tags,
     } = setup;
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let of_nodes = number(masters * connections * CONCURRENT_COMMANDS);
+    let of_nodes = number(masters * connections * COMMANDS_IN_FLIGHT);
     let (in_flight, tags) = match hash_tags {
         None => (of_nodes, "no hash tags".to_owned()),
         Some(tags) => {
-            let calls = u64::from(tags.get()) * number(MAX_IN_FLIGHT);
+            let calls = u64::from(tags.get()) * number(BATCHES_IN_FLIGHT);
             let keys = calls.min(of_nodes).saturating_mul(KEYS_PER_CALL);
             let plural = if tags.get() == 1 { "" } else { "s" };
             (keys, format!("{tags} hash tag{plural}"))
@@ -94,7 +94,7 @@ fn judge(setup: Setup, round_trip: Duration) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::doctor::report::Severity;
+    use crate::report::Severity;
 
     #[test]
     fn the_capacity_follows_from_the_checks_in_flight_and_the_round_trip() {

@@ -1,0 +1,118 @@
+//! The parts of a store that the package `tollgate-doctor` reads, under the hidden path `tollgate::__doctor`.
+//!
+//! For `crates/doctor` only. Any release may change or remove them: they are no part of the public API.
+
+use std::borrow::Cow;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::batch::MAX_IN_FLIGHT;
+use super::connection::{CONCURRENT_COMMANDS, KEYLESS};
+use super::protocol::Count;
+use super::protocol::problems::{self, MissingRight};
+use super::redis_store::RedisStore;
+use super::script;
+use crate::error::Error;
+use crate::store::requests::Subject;
+
+/// The calls of batches in flight to one target.
+pub const BATCHES_IN_FLIGHT: usize = MAX_IN_FLIGHT;
+
+/// The commands in flight over one connection.
+pub const COMMANDS_IN_FLIGHT: usize = CONCURRENT_COMMANDS;
+
+/// The settings of a store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The deployment as errors name it: `Redis at 127.0.0.1:6379`. Has no user and no password.
+    pub server: String,
+    /// Whether the store follows the redirects of a cluster.
+    pub follows_redirects: bool,
+    /// The connections of a runtime to each server.
+    pub connections: usize,
+    /// The deadline of a check.
+    pub deadline: Duration,
+    /// In its stored form.
+    pub prefix: String,
+    /// The number of hash tags, if keys share them.
+    pub hash_tags: Option<NonZeroU16>,
+}
+
+/// Returns the settings of a store.
+#[must_use]
+pub fn settings(store: &RedisStore) -> Settings {
+    let client = &store.shared.client;
+    Settings {
+        server: client.connections.server().to_string(),
+        follows_redirects: client.connections.is_cluster(),
+        connections: client.connections.count().get(),
+        deadline: client.deadline,
+        prefix: client.names.prefix().to_owned(),
+        hash_tags: client.names.tags(),
+    }
+}
+
+/// Returns the stored keys that count the quotas of a subject.
+#[must_use]
+pub fn stored_keys(store: &RedisStore, subject: Subject<'_>) -> Vec<String> {
+    let names = &store.shared.client.names;
+    let keys = Count::all(subject.quotas).into_iter();
+    let keys = keys.map(|count| names.value(subject, count.name));
+    keys.collect()
+}
+
+/// Returns a script that tries TIME: its reply is the refusal, or an empty text.
+#[must_use]
+pub fn time_trial(store: &RedisStore) -> Cmd {
+    script::time_trial(&store.shared.client.names.block_list())
+}
+
+/// Sends a command, within the deadline of the store.
+///
+/// # Errors
+///
+/// Returns an error if the server does not answer in time, or replies with an error.
+pub async fn query(store: &RedisStore, command: &Cmd) -> Result<Value, Error> {
+    let client = &store.shared.client;
+    client.within_deadline(client.query(KEYLESS, command)).await
+}
+
+/// Returns the text of an error without its remedy.
+#[must_use]
+pub fn problem(error: &Error) -> &str {
+    error.problem()
+}
+
+/// Returns the remedy of an error, if it is kept apart from the text.
+#[must_use]
+pub fn remedy(error: &Error) -> Option<&Cow<'static, str>> {
+    error.remedy()
+}
+
+/// Returns the code of Redis among the words of a text, if its meaning is known.
+#[must_use]
+pub fn known_code(text: &str) -> Option<&'static str> {
+    problems::known_code(text)
+}
+
+/// Returns whether a server says that the user may not run a command.
+#[must_use]
+pub fn is_forbidden_command(message: &str) -> bool {
+    let right = problems::missing_right(message);
+    matches!(right, Some(MissingRight::Command(_)))
+}
+
+/// Returns whether a server says that the user may not access the names of the keys.
+#[must_use]
+pub fn are_forbidden_keys(message: &str) -> bool {
+    problems::missing_right(message) == Some(MissingRight::Keys)
+}
+
+/// Returns whether a server says that it does not have a command.
+#[must_use]
+pub fn is_unknown_command(message: &str) -> bool {
+    problems::is_unknown_command(message)
+}
