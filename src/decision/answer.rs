@@ -419,9 +419,10 @@ impl QuotaAnswer {
         }
     }
 
-    /// Returns whether this is a soft quota without room, which is not charged.
+    /// Returns whether this is a [soft](crate::Quota::soft) quota without room, which is not charged.
+    #[must_use]
     #[inline]
-    pub(crate) fn is_exceeded(&self) -> bool {
+    pub fn is_exceeded(&self) -> bool {
         self.wait == EXCEEDED
     }
 

@@ -21,6 +21,9 @@ use crate::quota::ShareId;
 ///   `wanted`.
 ///
 /// An entry with 0 slots stays until its lease ends, so that its sequence is known.
+///
+/// The [receipt](crate::store::Receipt) of an answer to slots has a note for limiters as its generation: 2 if the sequence is
+/// older than the entry's, 1 if slots are held and the holder had no entry, and otherwise 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holding {
@@ -59,15 +62,6 @@ impl HoldingNote {
             Self::Superseded => 2,
         }
     }
-
-    #[cfg(feature = "test-util")]
-    pub(crate) const fn from_number(number: u64) -> Self {
-        match number {
-            1 => Self::Missing,
-            2 => Self::Superseded,
-            _ => Self::None,
-        }
-    }
 }
 
 impl Holding {
@@ -81,6 +75,15 @@ impl Holding {
             wanted,
             lease,
             is_stated: false,
+        }
+    }
+
+    /// Makes this the message of the slots that a [share](crate::Quota::shares) of the process holds.
+    #[must_use]
+    pub fn of_share(self, share: &str) -> Self {
+        Self {
+            holder: holder_for(self.holder, Some(ShareId::of(share))),
+            ..self
         }
     }
 

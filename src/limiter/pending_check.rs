@@ -196,6 +196,7 @@ impl PendingCheck {
         if let Some(share) = share
             && let Some(asked) = self.levels.get(index).quotas(limiter).asked_by(share)
         {
+            let asked = asked.clone();
             self.levels.set_quotas(index, asked);
         }
         if let Some(error) = failure {

@@ -195,7 +195,7 @@ impl Algorithm {
 
     /// Returns the most units that are admitted in any span as long as the window. If checks with different limits share
     /// a key, `limit` is the largest one that charged units within the span.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(test)]
     pub(crate) const fn max_units(self, limit: u32) -> u64 {
         let limit = limit as u64;
         match self {

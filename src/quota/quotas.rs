@@ -145,15 +145,14 @@ impl Quotas {
         in_flight.find_map(|quota| quota.share_list().asked_by())
     }
 
-    /// Returns these quotas for requests of a share, if any of them has it. Created once, so that a request only clones
-    /// them.
-    pub(crate) fn asked_by(&self, share: ShareId) -> Option<Self> {
+    /// Returns these quotas for requests of a share, if any of them has it. Created once.
+    pub(crate) fn asked_by(&self, share: ShareId) -> Option<&Self> {
         if !self.have_shares() {
             return None;
         }
         let all = self.0.by_share.get_or_init(|| self.by_share());
         let (_, quotas) = all.iter().find(|(id, _)| *id == share)?;
-        Some(quotas.clone())
+        Some(quotas)
     }
 
     #[cold]

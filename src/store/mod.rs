@@ -26,7 +26,7 @@
 //! 2. Let [`Counters`] decide: it has every algorithm, and one value for each limiter and key.
 //! 3. Return a [`CircuitBreaker`], and for a remote store a [`RefusalCache`] and a [`BlockList`]. Limiters
 //!    use them around the store.
-//! 4. Run [`Conformance`] (feature `test-util`) in a test: it checks every rule that limiters rely on.
+//! 4. Run the kit of the package `tollgate-conformance` in a test: it checks every rule that limiters rely on.
 
 mod any_store;
 mod block_list;
@@ -64,7 +64,7 @@ pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subjec
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use testing::{Checked, Conformance, ConformanceReport, RuleOutcome, TestStore};
+pub use testing::{Checked, TestStore};
 
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::decision::{Answer, Holding, QuotaAnswer};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
-use crate::quota::{Quota, Quotas};
+use crate::quota::{Quota, Quotas, ShareId};
 
 /// The limiter and the key under which units are counted, and the quotas that apply.
 ///
@@ -31,6 +31,16 @@ impl<'a> Subject<'a> {
             limiter,
             key,
             quotas,
+        }
+    }
+
+    /// Returns the subject of a request of this [share](Quota::shares). It is the same if no quota has the share.
+    #[must_use]
+    pub fn of_share(self, share: &str) -> Self {
+        let quotas = self.quotas.asked_by(ShareId::of(share));
+        Self {
+            quotas: quotas.unwrap_or(self.quotas),
+            ..self
         }
     }
 

@@ -35,7 +35,7 @@ use crate::error::{Error, ErrorKind};
 /// metrics), a cache of refusals ([`refusal_cache`](StoreParts::refusal_cache)),
 /// and blocked keys ([`block_list`](StoreParts::block_list)).
 ///
-/// To test an implementation, run the [`Conformance`](super::Conformance) kit of the feature `test-util`.
+/// To test an implementation, run the kit of the package `tollgate-conformance`.
 ///
 /// # Examples
 ///

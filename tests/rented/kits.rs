@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tollgate::store::Conformance;
 use tollgate::{Algorithm, Quota, RateLimiter, RedisStore, Source};
+use tollgate_conformance::Conformance;
 
 use crate::adversary::{Traffic, is_kept};
 use crate::offer::Offer;

@@ -82,7 +82,9 @@ async fn try_slots(session: &Session) -> Result<Option<String>, Error> {
     let key = ScratchKey::new(Quota::in_flight(100).slot_lease(WINDOW));
     let answer_to = async |sequence, wanted| {
         let message = Holding::new(HOLDER, sequence, 0, wanted, WINDOW);
-        session.check(key.subject().check(0).with_holding(&message)).await
+        session
+            .check(key.subject().check(0).with_holding(&message))
+            .await
     };
     let taken = answer_to(1, UNITS).await;
     let returned = answer_to(2, 0).await;
@@ -93,7 +95,7 @@ async fn try_slots(session: &Session) -> Result<Option<String>, Error> {
 }
 
 async fn charge_and_refund(session: &Session, key: &ScratchKey) -> Result<Option<String>, Error> {
-    let charged = session.check(key.check(UNITS)).await?;
+    let charged = session.check(key.subject().check(UNITS)).await?;
     if let Some(problem) = expect_used(&charged, UNITS, "a check") {
         return Ok(Some(problem));
     }

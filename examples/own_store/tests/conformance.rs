@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use own_store::SqliteStore;
 use several_processes::{block_together, returns_units, share_slots};
-use tollgate::store::{Conformance, TestClock};
+use tollgate::store::TestClock;
 use tollgate::{Quota, RateLimiter, Source};
+use tollgate_conformance::Conformance;
 
 #[path = "../../../tests/support/running.rs"]
 mod running;

@@ -159,7 +159,8 @@ impl BlockList {
     /// Returns how long a key of a limiter stays blocked. `None` if it is not blocked.
     ///
     /// Starts no refresh.
-    pub(crate) fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
+    #[must_use]
+    pub fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
         let name = name_of(limiter, key);
         let may_be_blocked = self.inner.filter.may_contain(name);
         may_be_blocked.then(|| self.find(name)).flatten()

@@ -1,8 +1,8 @@
-//! The conformance kit of the crate.
+//! The conformance kit.
 
 use std::sync::{Arc, Mutex};
 
-use tollgate::store::Conformance;
+use tollgate_conformance::Conformance;
 use tollgate_postgres::PostgresStore;
 
 use crate::server::{Server, write_clock};

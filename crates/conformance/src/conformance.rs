@@ -8,12 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::decision::{Answer, Answers};
-use crate::error::{Error, ErrorKind};
-use crate::key::Key;
-use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::requests::{Change, Check, Subject};
-use crate::store::store::Store;
+use tollgate::store::{Answer, Answers, Change, Check, Store, Subject};
+use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
 
 /// Tests an implementation of [`Store`] against the rules that limiters rely on.
 ///
@@ -35,7 +31,8 @@ use crate::store::store::Store;
 ///
 /// ```
 /// use tollgate::MemoryStore;
-/// use tollgate::store::{Conformance, TestClock};
+/// use tollgate::store::TestClock;
+/// use tollgate_conformance::Conformance;
 ///
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
 /// let clock = TestClock::new();
@@ -49,7 +46,7 @@ use crate::store::store::Store;
 /// # });
 /// ```
 pub struct Conformance {
-    pub(super) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     clock: Option<Mutex<Box<ClockFn>>>,
     /// The time by which the kit has moved the clock, in microseconds, without a step in progress.
     elapsed: AtomicU64,
@@ -62,11 +59,11 @@ pub struct Conformance {
 
 type ClockFn = dyn FnMut(Duration) + Send;
 
-pub(super) type RuleFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
+pub(crate) type RuleFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
 
 /// The reason why a rule did not pass.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// The store does not support an operation of the rule.
     Unsupported(String),
     Failed(String),
@@ -88,37 +85,52 @@ const MAX_TRIES: u32 = 1_000_000;
 macro_rules! ensure {
     ($holds:expr, $($text:tt)+) => {
         if !$holds {
-            return Err($crate::store::testing::conformance::conformance::Broken::Failed(
+            return Err($crate::conformance::Broken::Failed(
                 format!($($text)+),
             ));
         }
     };
 }
 
-pub(super) use ensure;
+pub(crate) use ensure;
 
 /// A limiter, a key and quotas that one rule uses.
-pub(super) struct ScratchKey {
-    pub(super) limiter: Key,
-    pub(super) key: Key,
-    pub(super) quotas: Quotas,
+pub(crate) struct ScratchKey {
+    pub(crate) limiter: Key,
+    pub(crate) key: Key,
+    pub(crate) quotas: Quotas,
+    /// The share that asks.
+    share: Option<&'static str>,
 }
 
 impl ScratchKey {
-    pub(super) fn subject(&self) -> Subject<'_> {
-        Subject::new(&self.limiter, &self.key, &self.quotas)
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let subject = Subject::new(&self.limiter, &self.key, &self.quotas);
+        match self.share {
+            Some(share) => subject.of_share(share),
+            None => subject,
+        }
     }
 
-    pub(super) fn check(&self, cost: u32) -> Check<'_> {
+    pub(crate) fn check(&self, cost: u32) -> Check<'_> {
         self.subject().check(cost)
     }
 
     /// Returns the same limiter and key with other quotas.
-    pub(super) fn with(&self, quotas: impl Into<Quotas>) -> Self {
+    pub(crate) fn with(&self, quotas: impl Into<Quotas>) -> Self {
         Self {
             limiter: self.limiter.clone(),
             key: self.key.clone(),
             quotas: quotas.into(),
+            share: self.share,
+        }
+    }
+
+    /// Returns the same limiter, key and quotas, of which a share asks.
+    pub(crate) fn of_share(&self, share: &'static str) -> Self {
+        Self {
+            share: Some(share),
+            ..self.with(self.quotas.clone())
         }
     }
 }
@@ -144,12 +156,12 @@ impl Conformance {
     }
 
     /// Returns whether the store's clock stands still between two steps.
-    pub(super) fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         self.clock.is_some()
     }
 
     /// Moves the store's clock forward, or sleeps if the kit cannot move it.
-    pub(super) async fn pass(&self, step: Duration) {
+    pub(crate) async fn pass(&self, step: Duration) {
         if self.clock.is_some() {
             self.step(step);
         } else {
@@ -158,7 +170,7 @@ impl Conformance {
     }
 
     /// Moves the store's clock forward, if the kit can move it.
-    pub(super) fn step(&self, step: Duration) {
+    pub(crate) fn step(&self, step: Duration) {
         if let Some(clock) = &self.clock {
             let mut advance = clock.lock().unwrap_or_else(PoisonError::into_inner);
             let micros = u64::try_from(step.as_micros()).unwrap_or(u64::MAX);
@@ -169,17 +181,17 @@ impl Conformance {
     }
 
     /// Returns the time by which the kit has moved the clock, in microseconds.
-    pub(super) fn elapsed(&self) -> u64 {
+    pub(crate) fn elapsed(&self) -> u64 {
         self.elapsed.load(Ordering::SeqCst)
     }
 
     /// Returns the same with a step in progress.
-    pub(super) fn elapsed_at_most(&self) -> u64 {
+    pub(crate) fn elapsed_at_most(&self) -> u64 {
         self.upcoming.load(Ordering::SeqCst)
     }
 
     /// Returns a window: a minute for a clock that the kit moves, and short enough to sleep otherwise.
-    pub(super) fn window(&self) -> Duration {
+    pub(crate) fn window(&self) -> Duration {
         if self.is_exact() {
             Duration::from_secs(60)
         } else {
@@ -188,17 +200,18 @@ impl Conformance {
     }
 
     /// Returns a limiter and a key that nothing else uses.
-    pub(super) fn scratch_key(&self, quotas: impl Into<Quotas>) -> ScratchKey {
+    pub(crate) fn scratch_key(&self, quotas: impl Into<Quotas>) -> ScratchKey {
         let number = self.names.fetch_add(1, Ordering::Relaxed);
         ScratchKey {
             limiter: Key::from(format!("conformance {} {number}", self.run)),
             key: Key::from(format!("key {number}")),
             quotas: quotas.into(),
+            share: None,
         }
     }
 
     /// Returns a limiter and a key for each list of quotas, which nothing else uses and the store can decide together.
-    pub(super) async fn scratch_keys_together<const N: usize>(
+    pub(crate) async fn scratch_keys_together<const N: usize>(
         &self,
         quotas: [Quotas; N],
     ) -> [ScratchKey; N] {
@@ -227,28 +240,28 @@ impl Conformance {
     }
 
     /// Returns a quota with the kit's window.
-    pub(super) fn quota(&self, limit: u32, algorithm: Algorithm) -> Quota {
+    pub(crate) fn quota(&self, limit: u32, algorithm: Algorithm) -> Quota {
         Quota::new(limit, self.window()).with_algorithm(algorithm)
     }
 
-    pub(super) async fn check(&self, subject: &ScratchKey, cost: u32) -> Result<Answer, Broken> {
+    pub(crate) async fn check(&self, subject: &ScratchKey, cost: u32) -> Result<Answer, Broken> {
         self.decide(subject.check(cost)).await
     }
 
     /// Lets the store decide this check.
-    pub(super) async fn decide(&self, check: Check<'_>) -> Result<Answer, Broken> {
+    pub(crate) async fn decide(&self, check: Check<'_>) -> Result<Answer, Broken> {
         let answers = self.check_all(&[check]).await?;
-        let answer = answers.into_answers().next();
+        let answer = answers.first().cloned();
         answer.ok_or_else(|| Broken::Failed("no answer to a check".to_owned()))
     }
 
     /// Lets the store decide these checks together.
-    pub(super) async fn check_all(&self, checks: &[Check<'_>]) -> Result<Answers, Broken> {
+    pub(crate) async fn check_all(&self, checks: &[Check<'_>]) -> Result<Answers, Broken> {
         Ok(self.store.check(checks).await?)
     }
 
     /// Returns the units that count against the first quota.
-    pub(super) async fn used(&self, subject: &ScratchKey) -> Result<u32, Broken> {
+    pub(crate) async fn used(&self, subject: &ScratchKey) -> Result<u32, Broken> {
         let answer = self.check(subject, 0).await?;
         ensure!(
             answer.quotas().len() == subject.quotas.len(),
@@ -263,7 +276,7 @@ impl Conformance {
     }
 
     /// Charges a cost, which the store has to admit.
-    pub(super) async fn charge(&self, subject: &ScratchKey, cost: u32) -> Result<Answer, Broken> {
+    pub(crate) async fn charge(&self, subject: &ScratchKey, cost: u32) -> Result<Answer, Broken> {
         let answer = self.check(subject, cost).await?;
         ensure!(
             answer.is_admitted(),
@@ -272,7 +285,7 @@ impl Conformance {
         Ok(answer)
     }
 
-    pub(super) async fn refund(
+    pub(crate) async fn refund(
         &self,
         subject: &ScratchKey,
         charged: &Answer,
@@ -283,17 +296,17 @@ impl Conformance {
         Ok(self.store.adjust(refund).await?)
     }
 
-    pub(super) async fn reset(&self, subject: &ScratchKey) -> Result<(), Broken> {
+    pub(crate) async fn reset(&self, subject: &ScratchKey) -> Result<(), Broken> {
         let reset = subject.subject().adjust(Change::Reset);
         Ok(self.store.adjust(reset).await?)
     }
 }
 
 /// A rule of the kit.
-pub(super) type Rule = fn(&Conformance) -> RuleFuture<'_>;
+pub(crate) type Rule = fn(&Conformance) -> RuleFuture<'_>;
 
 /// A rule that is tested with each algorithm.
-pub(super) type AlgorithmRule = fn(&Conformance, Algorithm) -> RuleFuture<'_>;
+pub(crate) type AlgorithmRule = fn(&Conformance, Algorithm) -> RuleFuture<'_>;
 
 impl fmt::Debug for Conformance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -304,11 +317,11 @@ impl fmt::Debug for Conformance {
 }
 
 /// Pseudo-random numbers (splitmix64) that are the same in each run.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     /// Returns a number below `bound`.
-    pub(super) fn below(&mut self, bound: u32) -> u32 {
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

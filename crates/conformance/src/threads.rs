@@ -7,14 +7,16 @@ use std::thread;
 
 use tokio::runtime::Builder;
 
-use super::conformance::{Broken, Conformance, Random, ScratchKey, ensure};
-use crate::quota::{Algorithm, Quota};
-use crate::store::requests::Change;
+use tollgate::store::Change;
+use tollgate::{Algorithm, Quota};
+
+use crate::conformance::{Broken, Conformance, Random, ScratchKey, ensure};
+use crate::rules::max_units;
 
 /// A rule that starts threads.
 type ThreadRule = fn(&Conformance, Algorithm) -> Result<(), Broken>;
 
-pub(super) const RULES: &[(&str, ThreadRule)] = &[
+pub(crate) const RULES: &[(&str, ThreadRule)] = &[
     (
         "threads are admitted the limit, and refunds lose nothing",
         conserved_units,
@@ -162,7 +164,7 @@ fn promise_under_threads(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     let window = u64::try_from(kit.window().as_micros()).unwrap_or(u64::MAX);
-    let max = algorithm.max_units(LIMIT);
+    let max = max_units(algorithm, LIMIT);
     for (start, ..) in &admitted {
         // Units were charged within the span if the whole interval of their check is within it.
         let within = admitted

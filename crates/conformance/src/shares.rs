@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::conformance::{Broken, Conformance, Random, Rule, ScratchKey, ensure};
-use crate::decision::Answer;
-use crate::quota::{Algorithm, Quota, Share, ShareId};
+use tollgate::store::Answer;
+use tollgate::{Algorithm, Quota, Share};
 
-pub(super) const RULES: &[(&str, Rule)] = &[
+use crate::conformance::{Broken, Conformance, Random, Rule, ScratchKey, ensure};
+
+pub(crate) const RULES: &[(&str, Rule)] = &[
     (
         "shares keep their reserves and their bounds, and together the limit",
         |kit| Box::pin(rooms(kit, false)),
@@ -44,14 +45,11 @@ fn shares(
         Share::of("batch").reserve(2).at_most(5),
     ]);
     let none = kit.scratch_key(quota.map_err(|error| Broken::Failed(error.to_string()))?);
-    let asking = |name, reserve, most| {
-        let quotas = none.quotas.asked_by(ShareId::of(name));
-        Asking {
-            subject: none.with(quotas.unwrap_or_else(|| none.quotas.clone())),
-            reserve,
-            most,
-            used: 0,
-        }
+    let asking = |name, reserve, most| Asking {
+        subject: none.of_share(name),
+        reserve,
+        most,
+        used: 0,
     };
     Ok([
         asking("critical", 6, LIMIT),

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::conformance::{Broken, Conformance};
-use super::{holders, returned_units, rules, shares, silent_keys, threads};
-use crate::quota::Algorithm;
+use tollgate::Algorithm;
+
+use crate::conformance::{Broken, Conformance};
+use crate::{holders, returned_units, rules, shares, silent_keys, threads};
 
 /// The outcome of one rule of the [`Conformance`] kit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub enum RuleOutcome {
     /// The rule holds.
     Passed,
     /// The store does not support an operation of the rule: it failed with
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). The text comes from the error.
+    /// [`ErrorKind::Unsupported`](tollgate::ErrorKind::Unsupported). The text comes from the error.
     Unsupported(String),
     /// The rule does not hold. The text says what was expected, and what the store answered.
     Failed(String),
@@ -52,13 +53,13 @@ impl Conformance {
             .chain(returned_units::RULES_OF_ALGORITHMS)
         {
             for algorithm in Algorithm::ALL {
-                let name = format!("{name} ({})", algorithm.facts().text);
+                let name = format!("{name} ({algorithm})");
                 outcomes.push((name, outcome(rule(&kit, *algorithm).await)));
             }
         }
         for (name, rule) in threads::RULES {
             for algorithm in Algorithm::ALL {
-                let name = format!("{name} ({})", algorithm.facts().text);
+                let name = format!("{name} ({algorithm})");
                 outcomes.push((name, outcome(rule(&kit, *algorithm))));
             }
         }

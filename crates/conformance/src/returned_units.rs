@@ -1,12 +1,13 @@
 //! The rules of refunds, credits and resets.
 
-use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
-use crate::quota::{Algorithm, Quota};
-use crate::store::requests::Change;
+use tollgate::store::Change;
+use tollgate::{Algorithm, Quota};
 
-pub(super) const RULES: &[(&str, Rule)] = &[];
+use crate::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
 
-pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
+pub(crate) const RULES: &[(&str, Rule)] = &[];
+
+pub(crate) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
     ("a refund returns its units", |kit, algorithm| {
         Box::pin(refund(kit, algorithm))
     }),

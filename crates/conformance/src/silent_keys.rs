@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};
-use super::rules::SLACK;
-use crate::error::ErrorKind;
-use crate::quota::{Algorithm, Quota};
-use crate::store::requests::Change;
+use tollgate::store::Change;
+use tollgate::{Algorithm, ErrorKind, Quota};
 
-pub(super) const RULES: &[(&str, Rule)] = &[(
+use crate::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};
+use crate::rules::SLACK;
+
+pub(crate) const RULES: &[(&str, Rule)] = &[(
     "a key that is silent and fills again counts nothing of before",
     |kit| Box::pin(silent_keys(kit)),
 )];

@@ -1,4 +1,4 @@
-//! The conformance kit: tests any store against the rules that limiters rely on.
+#![doc = include_str!("../README.md")]
 
 mod conformance;
 mod holders;

@@ -3,18 +3,28 @@
 use std::future::ready;
 use std::time::{Duration, Instant};
 
-use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
-use crate::decision::Answers;
-use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::requests::{Block, Check};
+use tollgate::store::{Answers, Block, Check};
+use tollgate::{Algorithm, Quota, Quotas};
+
+use crate::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
 
 /// The time that the kit sleeps longer than needed, because the store's clock may be slower than its own.
-pub(super) const SLACK: Duration = Duration::from_millis(10);
+pub(crate) const SLACK: Duration = Duration::from_millis(10);
+
+/// Returns the most units that an algorithm admits in any span as long as the window.
+pub(crate) fn max_units(algorithm: Algorithm, limit: u32) -> u64 {
+    let limit = u64::from(limit);
+    match algorithm {
+        Algorithm::SlidingCounter | Algorithm::Gcra => (2 * limit).saturating_sub(1),
+        Algorithm::FixedWindow => 2 * limit,
+        _ => limit,
+    }
+}
 
 /// The duration of a block whose end the kit waits for.
 const SHORT_BLOCK: Duration = Duration::from_millis(80);
 
-pub(super) const RULES: &[(&str, Rule)] = &[
+pub(crate) const RULES: &[(&str, Rule)] = &[
     ("a store has one identity", |kit| {
         Box::pin(ready(identity(kit)))
     }),
@@ -37,7 +47,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ),
 ];
 
-pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
+pub(crate) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
     (
         "the limit is admitted, and a refusal costs nothing",
         |kit, algorithm| Box::pin(limit(kit, algorithm)),
@@ -530,7 +540,7 @@ async fn promise(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> 
             kit.pass(kit.window() * step / 400).await;
         }
         let window = u64::try_from(kit.window().as_micros()).unwrap_or(u64::MAX);
-        let max = algorithm.max_units(limit);
+        let max = max_units(algorithm, limit);
         for (index, (start, _)) in admitted.iter().enumerate() {
             let span = admitted.iter().skip(index);
             let span = span.take_while(|(time, _)| time - start < window);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};
-use crate::decision::{Answer, Holding, HoldingNote, holder_for};
-use crate::quota::{Quota, Share, ShareId};
-use crate::store::requests::{Change, Check};
+use tollgate::store::{Answer, Change, Check, Holding};
+use tollgate::{Algorithm, Quota, Share};
 
-pub(super) const RULES: &[(&str, Rule)] = &[
+use crate::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};
+
+pub(crate) const RULES: &[(&str, Rule)] = &[
     ("slots in flight are absolute counts of holders", |kit| {
         Box::pin(absolute_counts(kit))
     }),
@@ -59,11 +59,11 @@ fn message(holder: u8, sequence: u64, held: u32, wanted: u32) -> Holding {
 }
 
 /// An answer to a check of slots, in short: whether it is admitted, the used slots, and the note.
-type Numbers = (bool, u32, HoldingNote);
+type Numbers = (bool, u32, u64);
 
-const NONE: HoldingNote = HoldingNote::None;
-const MISSING: HoldingNote = HoldingNote::Missing;
-const SUPERSEDED: HoldingNote = HoldingNote::Superseded;
+const NONE: u64 = 0;
+const MISSING: u64 = 1;
+const SUPERSEDED: u64 = 2;
 
 fn numbers(subject: &ScratchKey, answer: &Answer) -> Result<Numbers, Broken> {
     ensure!(
@@ -73,11 +73,11 @@ fn numbers(subject: &ScratchKey, answer: &Answer) -> Result<Numbers, Broken> {
         subject.quotas.len()
     );
     let mut quotas = subject.quotas.iter().zip(answer.quotas());
-    let slots = quotas.find(|(quota, _)| quota.is_in_flight());
+    let slots = quotas.find(|(quota, _)| quota.algorithm() == Algorithm::InFlight);
     let Some((_, slots)) = slots else {
         return Err(Broken::Failed("no answer to a check of slots".to_owned()));
     };
-    let note = HoldingNote::from_number(slots.receipt().generation);
+    let note = slots.receipt().generation;
     Ok((answer.is_admitted(), slots.used(), note))
 }
 
@@ -271,20 +271,14 @@ async fn shares(kit: &Conformance) -> Result<(), Broken> {
         Share::of("batch").at_most(2),
     ]);
     let none = kit.scratch_key(quota.map_err(|error| Broken::Failed(error.to_string()))?);
-    let of = |name: Option<&str>| {
-        let share = name.map(ShareId::of);
-        let quotas = share.and_then(|share| none.quotas.asked_by(share));
-        let subject = none.with(quotas.unwrap_or_else(|| none.quotas.clone()));
-        (subject, move |message: Holding| Holding {
-            holder: holder_for(message.holder, share),
-            ..message
-        })
-    };
-    let (none, of_none) = of(None);
-    let (critical, of_critical) = of(Some("critical"));
-    let (batch, of_batch) = of(Some("batch"));
+    let (critical, of_critical) = (none.of_share("critical"), |message: Holding| {
+        message.of_share("critical")
+    });
+    let (batch, of_batch) = (none.of_share("batch"), |message: Holding| {
+        message.of_share("batch")
+    });
     // Used is the limit less what the share that asks may still take.
-    let _ = send(kit, &none, &of_none(message(1, 1, 0, 2)), (true, 4, NONE)).await?;
+    let _ = send(kit, &none, &message(1, 1, 0, 2), (true, 4, NONE)).await?;
     let _ = send(kit, &batch, &of_batch(message(1, 2, 0, 1)), (true, 5, NONE)).await?;
     let _ = send(
         kit,
@@ -293,10 +287,10 @@ async fn shares(kit: &Conformance) -> Result<(), Broken> {
         (false, 5, NONE),
     )
     .await?;
-    let _ = send(kit, &none, &of_none(message(2, 2, 0, 1)), (false, 5, NONE)).await?;
+    let _ = send(kit, &none, &message(2, 2, 0, 1), (false, 5, NONE)).await?;
     let critical_takes = of_critical(message(2, 3, 0, 2));
     let _ = send(kit, &critical, &critical_takes, (true, 5, NONE)).await?;
-    let _ = send(kit, &none, &of_none(message(1, 3, 0, 0)), (true, 3, NONE)).await?;
+    let _ = send(kit, &none, &message(1, 3, 0, 0), (true, 3, NONE)).await?;
     // A bound holds though slots are free.
     let _ = send(
         kit,
