@@ -417,8 +417,11 @@ impl ConfigError {
         }
     }
 
-    /// `shown` is the URL without the parts that could be a password.
-    pub(crate) fn url(shown: &str, rule: &str) -> Self {
+    /// Creates the error of a store URL, for a store with URLs of its own.
+    ///
+    /// `shown` is the URL without the parts that could be a password. `rule` says what is wrong, and the remedy.
+    #[must_use]
+    pub fn url(shown: &str, rule: &str) -> Self {
         let shown = excerpt(shown);
         Self {
             kind: ConfigErrorKind::Url,

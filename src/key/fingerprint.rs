@@ -5,12 +5,13 @@ use std::sync::LazyLock;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// A 128-bit hash that identifies a text within this process.
+/// A 128-bit hash that identifies a text within this process, such as the limiter and the key of a
+/// [subject](crate::store::Subject::fingerprint).
 ///
 /// It is SipHash-1-3 under a random key of this process. The values never leave the process, so an attacker
 /// cannot search for a collision. Among a million texts, any two collide with a probability of 2^-89.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Fingerprint([u64; 2]);
+pub struct Fingerprint([u64; 2]);
 
 impl Hash for Fingerprint {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -55,6 +55,7 @@ pub(crate) use future::join_all;
 pub use future::{Answerer, StoreFuture};
 pub use memory::MemoryStore;
 pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
+pub use real_time::timeout;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{HashTags, RedisStore};
@@ -70,3 +71,4 @@ pub use testing::{Checked, TestStore};
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;
 pub use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Receipt, Source, StoreId};
+pub use crate::key::Fingerprint;

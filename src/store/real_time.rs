@@ -9,10 +9,28 @@ use std::time::{Duration, Instant};
 
 use tokio::task::spawn_blocking;
 
-/// Waits for a future. Returns `None` if it takes longer than this.
+/// Waits for I/O of a store. Returns `None` if it takes longer than this.
 ///
-/// A paused clock of tokio jumps by this time, and then stands still until the future is ready or the time has really passed.
-pub(super) async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+/// With this in place of tokio's `timeout`, users of the store can test with a [paused clock](tokio::time::pause). The clock
+/// jumps by this time, and then stands still until the future is ready or the time has really passed.
+///
+/// # Panics
+///
+/// Panics outside of a tokio runtime with a time driver.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let reply = async { "PONG" };
+/// assert_eq!(store::timeout(Duration::from_secs(1), reply).await, Some("PONG"));
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let (since, mut future) = (Instant::now(), pin!(future));
     let (mut left, mut _task) = (limit, None);
     loop {
@@ -25,16 +43,4 @@ pub(super) async fn timeout<T>(limit: Duration, future: impl Future<Output = T>)
         _task = Some(sender);
         spawn_blocking(move || receiver.recv_timeout(left));
     }
-}
-
-/// Waits for a future. Returns `None` if it is not ready by this time.
-#[cfg(feature = "redis")]
-pub(super) async fn timeout_at<T>(until: Instant, future: impl Future<Output = T>) -> Option<T> {
-    timeout(until.saturating_duration_since(Instant::now()), future).await
-}
-
-/// Sleeps for this long.
-#[cfg(feature = "redis")]
-pub(super) async fn sleep(duration: Duration) {
-    timeout(duration, std::future::pending::<()>()).await;
 }

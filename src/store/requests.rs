@@ -77,8 +77,9 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// Returns the fingerprint of limiter and key together.
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
+    /// Returns the fingerprint of limiter and key together, for tables in memory.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
         self.key.fingerprint().within(self.limiter.fingerprint())
     }
 }

@@ -12,6 +12,7 @@
 mod check;
 mod commands;
 mod markdown;
+mod private_paths;
 mod project;
 mod snippets;
 mod sources;

@@ -19,7 +19,7 @@ use super::protocol::{
 use super::script::{Script, Scripts};
 use crate::decision::{Answers, Holding};
 use crate::error::{Error, ErrorKind};
-use crate::store::real_time::{timeout, timeout_at};
+use crate::store::redis::real_time::{timeout, timeout_at};
 use crate::store::requests::{Adjust, OwnedCheck, Subject};
 use crate::telemetry::StoreMeter;
 

@@ -1,7 +1,8 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: hooks,
-//! `redis_store`, `block_list` and batch, `eval`, client and url, connection, topology and `argument_clock`, protocol, script.
+//! `redis_store`, `block_list` and batch, `eval`, client and url, connection, topology and `argument_clock`, protocol, script,
+//! `real_time`.
 
 mod argument_clock;
 mod batch;
@@ -13,6 +14,7 @@ mod eval;
 pub mod hooks;
 mod open;
 mod protocol;
+mod real_time;
 mod redis_store;
 mod script;
 mod settings;

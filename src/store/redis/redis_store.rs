@@ -21,8 +21,7 @@ use crate::error::Error;
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::memory::DEFAULT_MAX_KEYS;
-use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
+use crate::store::refusal_cache::RefusalCache;
 use crate::store::requests::{Adjust, Block, Change, Check, Subject};
 use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
@@ -236,12 +235,14 @@ pub(super) struct Shared {
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    pub(super) refusal_max_age: Duration,
+    /// `None` for the default of the cache.
+    pub(super) refusal_max_age: Option<Duration>,
     pub(super) block_list_refresh: Duration,
     pub(super) batches: bool,
     /// Whether the server divides its keys into the slots of a cluster, even if it is opened as a single one.
     pub(super) by_slot: bool,
-    pub(super) fallback_keys: usize,
+    /// `None` for the default of the circuit breaker.
+    pub(super) fallback_keys: Option<usize>,
     /// The clock of this process.
     pub(super) clock: Clock,
 }
@@ -298,11 +299,11 @@ impl RedisStore {
             deadline: DEFAULT_DEADLINE,
         };
         let settings = Settings {
-            refusal_max_age: DEFAULT_MAX_AGE,
+            refusal_max_age: None,
             block_list_refresh: DEFAULT_REFRESH_INTERVAL,
             batches: true,
             by_slot: false,
-            fallback_keys: DEFAULT_MAX_KEYS,
+            fallback_keys: None,
             clock: Clock::monotonic(),
         };
         Self::build(client, settings, None)
@@ -311,10 +312,12 @@ impl RedisStore {
     pub(super) fn build(mut client: Client, settings: Settings, misuse: Option<Error>) -> Self {
         client.meter = client.meter.same_name();
         let clock = &settings.clock;
-        let refusal_cache = RefusalCache::new()
+        let mut refusal_cache = RefusalCache::new()
             .meter(client.meter.clone())
-            .clock(clock.clone())
-            .max_age(settings.refusal_max_age);
+            .clock(clock.clone());
+        if let Some(max_age) = settings.refusal_max_age {
+            refusal_cache = refusal_cache.max_age(max_age);
+        }
         let topology = Topology::new(settings.by_slot || client.connections.is_cluster());
         let circuit_breaker = circuit_breaker(&client, &settings);
         let shared_block_list = SharedBlockList::new(client.clone(), circuit_breaker.clone());
@@ -443,11 +446,13 @@ impl RedisStore {
 
 /// Builds the circuit breaker: one for a single server, or one for each node of a cluster.
 fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
-    let circuit_breaker = CircuitBreaker::new()
+    let mut circuit_breaker = CircuitBreaker::new()
         .meter(client.meter.clone())
         .deadline_enforced_by_store(client.deadline)
-        .clock(settings.clock.clone())
-        .fallback_keys(settings.fallback_keys);
+        .clock(settings.clock.clone());
+    if let Some(keys) = settings.fallback_keys {
+        circuit_breaker = circuit_breaker.fallback_keys(keys);
+    }
     let names = client.names.clone();
     match client.connections.nodes() {
         Some(nodes) => circuit_breaker.of_nodes(nodes, move |subject| names.slot(subject)),

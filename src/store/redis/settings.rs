@@ -195,7 +195,7 @@ impl RedisStore {
     #[must_use]
     pub fn refusal_cache(self, at_most: Duration) -> Self {
         self.with("refusal_cache", |_, settings| {
-            settings.refusal_max_age = at_most;
+            settings.refusal_max_age = Some(at_most);
         })
     }
 
@@ -225,7 +225,9 @@ impl RedisStore {
     /// See [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
-        self.with("fallback_keys", |_, settings| settings.fallback_keys = keys)
+        self.with("fallback_keys", |_, settings| {
+            settings.fallback_keys = Some(keys);
+        })
     }
 
     /// Replaces both clocks: `clock` is Lua in front of the script that defines `now`, `local` is

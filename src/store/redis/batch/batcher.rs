@@ -15,12 +15,12 @@ use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
-use crate::store::real_time::timeout_at;
 use crate::store::redis::client::{Client, Progress};
 use crate::store::redis::connection::{
     AcquiredConnection, Connection, PerConnection, noting_asked,
 };
 use crate::store::redis::protocol::{BatchEntry, errors as error};
+use crate::store::redis::real_time::timeout_at;
 use crate::store::redis::topology::Topology;
 use crate::store::requests::{Check, Subject};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::{ConnectionAddr, RedisError};
 use tokio::net::TcpStream;
 
-use crate::store::real_time;
+use crate::store::redis::real_time;
 
 /// The limit on one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);

@@ -24,9 +24,9 @@ use super::single::{CONCURRENT_COMMANDS, OnDisconnect};
 use super::state::{
     ConnectionState, Established, Failure, RECONNECT_BACKOFF, Step, is_connection_lost,
 };
-use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
+use crate::store::redis::real_time;
 
 /// The shortest time that a probe has for its answer: more than the 200 ms after which Linux
 /// retransmits a lost packet.

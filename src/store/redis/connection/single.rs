@@ -17,11 +17,11 @@ use redis::{
 
 use super::port_probe;
 use super::server_settings::ServerSettings;
-use crate::store::real_time;
 #[cfg(feature = "cluster")]
 use crate::store::redis::protocol::CLUSTER_NODE;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
+use crate::store::redis::real_time;
 
 /// The limit on connecting, including the handshake: a server that hangs accepts the connection and
 /// never replies.

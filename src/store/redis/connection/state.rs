@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, RedisError};
 
 use super::link::Link;
-use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError};
+use crate::store::redis::real_time;
 
 /// The time from a failed attempt, or from the start of the previous connection, to the next
 /// attempt. A server that comes back is found at once, and one that refuses is not asked by each

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::task;
 
-use crate::store::real_time;
+use crate::store::redis::real_time;
 
 /// The limit on reading the files. After it, a new connection uses the last good ones.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);

@@ -22,9 +22,9 @@ use super::super::state::{Failure, RECONNECT_BACKOFF};
 use super::cluster::Cluster;
 use super::redirect::Redirect;
 use super::slot_map::{self, Node, SlotMap, SlotRange};
-use crate::store::real_time;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 use crate::store::redis::protocol::{SLOTS, ServerName, slot_of_key};
+use crate::store::redis::real_time;
 
 /// The limit on the time in which a node sends the slot map.
 const READ_TIMEOUT: Duration = Duration::from_millis(500);

@@ -15,7 +15,7 @@ use super::super::single::Server;
 use super::client::{Address, Event, QUERY_TIMEOUT, SentinelClient, Vote};
 use super::master;
 use super::voters::Voters;
-use crate::store::real_time;
+use crate::store::redis::real_time;
 
 /// How often the sentinels are asked for the master, beside their events. A master that was
 /// replaced on purpose, or while it hung, believes for ten more seconds that it is the master.

@@ -6,9 +6,9 @@ use redis::{ErrorKind, Value};
 use super::super::server_settings::ServerSettings;
 use super::super::single::{OnDisconnect, Server, timed_out};
 use super::client::{Address, QUERY_TIMEOUT};
-use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
+use crate::store::redis::real_time;
 
 /// Connects to a server, and fails if it says that it is not the master.
 pub(super) async fn connect(

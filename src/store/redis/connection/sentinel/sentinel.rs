@@ -12,9 +12,9 @@ use super::super::single::{OnDisconnect, Server, timed_out};
 use super::client::{Address, QUERY_TIMEOUT, SENTINEL, SentinelClient};
 use super::follower::{MasterFollower, MasterWatcher};
 use super::master;
-use crate::store::real_time;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
+use crate::store::redis::real_time;
 
 /// The sentinels, and the settings for the master that they name. For the connections of one runtime.
 pub(crate) struct Sentinel {

@@ -1,0 +1,85 @@
+//! A store outside the crate has all that `RedisStore` has: what it imports from other rooms is public.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::project::{files, read};
+use crate::root;
+
+/// What `src/store/redis` still imports that is not public, and why.
+const EXCEPTIONS: [(&str, &str); 16] = [
+    // The counters of the crate's own telemetry.
+    ("FailureStreak", "telemetry"),
+    ("StoreMeter", "telemetry"),
+    // One breaker for each node of a cluster, recorded for each call.
+    ("Nodes", "the circuit breaker of a node"),
+    // Another timeout in the background than for operators, and lists that have lost keys.
+    ("Refresher", "refreshing the block list"),
+    ("full", "refreshing the block list"),
+    // The script has the rules of the counters, so that its calls and replies have their fields.
+    ("CountState", "the fields of a call"),
+    ("QuotaCheck", "the fields of a call"),
+    ("time_to_live_millis", "the fields of a call"),
+    ("Calendar", "the fields of a call"),
+    ("ShareId", "the fields of a call"),
+    ("Shares", "the fields of a call"),
+    ("Wait", "the fields of a reply"),
+    // A clock that a test moves in Redis and in the process together.
+    ("Clock", "clocks"),
+    ("micros", "clocks"),
+    ("system_time", "clocks"),
+    // The numbers of a URL are written as those of a quota.
+    ("parse_duration", "the text of a duration"),
+];
+
+/// The names that `use` statements import or export, without their paths.
+fn names(source: &str, begins: &str) -> BTreeSet<String> {
+    let source = source
+        .split("\n#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or_default();
+    let statements = source.split(begins).skip(1);
+    let statements = statements.filter_map(|rest| rest.split(';').next());
+    let words = statements.flat_map(|statement| {
+        let list = statement.rsplit_once("::{").map_or_else(
+            || vec![statement.rsplit("::").next().unwrap_or_default()],
+            |(_, list)| list.trim_end_matches('}').split(',').collect(),
+        );
+        list.into_iter()
+            .map(|word| word.trim().to_owned())
+            .collect::<Vec<_>>()
+    });
+    let words = words.filter(|word| !word.is_empty());
+    words
+        .map(|word| word.split(" as ").next().unwrap_or_default().to_owned())
+        .collect()
+}
+
+#[test]
+fn the_redis_store_imports_what_a_store_outside_the_crate_can_or_what_is_listed_with_its_reason() {
+    let exported = names(&read("src/lib.rs"), "pub use ");
+    let of_stores = names(&read("src/store/mod.rs"), "pub use ");
+    let sources = files("src/store/redis", &["rs"]).into_iter();
+    let sources = sources.map(|path| path.strip_prefix(root()).expect("in the root").to_owned());
+    let sources = sources.filter(|path| !path.ends_with(Path::new("tests.rs")));
+    let imported: BTreeSet<String> = sources
+        .flat_map(|path| {
+            let source = read(path.to_str().expect("text"))
+                .replace("use crate::store::redis::", "use own::");
+            names(&source, "use crate::")
+        })
+        .collect();
+    let is_excepted = |name: &str| EXCEPTIONS.iter().any(|(except, _)| *except == name);
+    let private: Vec<_> = imported
+        .iter()
+        .filter(|name| {
+            !exported.contains(*name) && !of_stores.contains(*name) && !is_excepted(name)
+        })
+        .collect();
+    assert!(private.is_empty(), "private: {private:?}");
+    let unused: Vec<_> = EXCEPTIONS
+        .iter()
+        .filter(|(name, _)| !imported.contains(*name))
+        .collect();
+    assert!(unused.is_empty(), "no longer imported: {unused:?}");
+}
