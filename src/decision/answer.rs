@@ -310,7 +310,7 @@ const EXCEEDED: u64 = NEVER - 1;
 /// Identifies the units that one check charged to one quota, so that a store can refund them.
 ///
 /// A store adds it with [`QuotaAnswer::with_receipt`], and gets it back in
-/// [`Refund::charged`](crate::store::Refund::charged). The store defines the meaning of both numbers.
+/// [`Adjust::counts`](crate::store::Adjust::counts). The store defines the meaning of both numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// The generation of the count. It changes when the count is reset or has been empty.

@@ -202,13 +202,13 @@ pub enum Change<'a> {
 }
 
 impl<'a> Adjust<'a> {
-    /// Returns one quota for each stored count that changes. A [soft](Quota::soft) quota without room was not charged, so
-    /// a refund of that charge leaves it out.
+    /// Returns one quota for each stored count that changes; in a refund, with its answer to the charge. A
+    /// [soft](Quota::soft) quota without room was not charged, so a refund of that charge leaves it out.
     ///
     /// All quotas of [`SlidingLog`](crate::Algorithm::SlidingLog) share a count, and so do all buckets of one length. Of
     /// these it is the quota with the longest window, and then with the largest limit. Otherwise, quotas of one
     /// algorithm and window share a count. Of these it is the one with the lowest limit.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'a Quota, Option<&'a QuotaAnswer>)> {
+    pub fn counts(&self) -> impl Iterator<Item = (&'a Quota, Option<&'a QuotaAnswer>)> {
         let answers = match self.change {
             Change::Refund { answer, .. } => answer.quotas(),
             Change::Reset | Change::Credit { .. } => &[],
