@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tollgate::store::{Adjust, Block, Change, Check, StoreFuture, StoreId, StoreParts, Subject};
 use tollgate::{DecisionView, Key, Quotas, Source, Store};
@@ -97,6 +98,10 @@ impl Store for CountedStore {
             }
             Ok(answers)
         })
+    }
+
+    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
+        self.store.refresh_blocks(timeout)
     }
 
     fn parts(&self) -> StoreParts {

@@ -124,7 +124,7 @@ impl Admin {
     pub async fn peek(&self, key: impl IntoKey) -> Result<KeyStatus, Error> {
         let Self { limiter, quotas } = self;
         let key = key.into_key();
-        limiter.store.block_list().refresh().await?;
+        limiter.store.refresh_blocks().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
         let list = limiter.store.block_list();
         let block = list.blocked_for(&limiter.scope, &key);
@@ -327,7 +327,7 @@ impl Admin {
             holds,
             ..
         } = &self.limiter;
-        store.block_list().refresh().await?;
+        store.refresh_blocks().await?;
         let mut blocked = store.block_list().of_limiter(scope);
         blocked.extend(store.block_list().of_limiter(&holds.name));
         // Of a key that is both, the longer time stays.

@@ -113,8 +113,7 @@ impl RateLimiter {
     /// and its hold.
     #[inline(always)]
     pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<(Duration, Source)> {
-        let list = self.store.block_list();
-        let may_be = list.may_contain(subject, &self.holds.name);
+        let may_be = self.store.may_be_blocked(subject, &self.holds.name);
         may_be.then(|| self.find_block(subject.key)).flatten()
     }
 
@@ -157,7 +156,7 @@ impl RateLimiter {
 /// if two do so at once, the one with the later end finds out with its next check.
 async fn share(store: &ProtectedStore, held: &Key, key: &Key) -> Result<(), Error> {
     for _ in 0..TRIES {
-        store.block_list().refresh().await?;
+        store.refresh_blocks().await?;
         let Some(unshared) = store.block_list().unshared(held, key) else {
             break;
         };

@@ -1,5 +1,7 @@
 //! A store of either kind, which a URL chose.
 
+use std::time::Duration;
+
 use super::future::StoreFuture;
 use super::memory::MemoryStore;
 #[cfg(feature = "redis")]

@@ -35,6 +35,10 @@ pub(crate) struct ProtectedStore {
 const PROBE: &str = "probe";
 const PROBE_KEYS: u64 = 20_000;
 
+/// The least that a refresh of the block list may take in the background: no caller waits, and a long list may take longer
+/// than a check may.
+const MIN_REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Answers that were not written in place: they are pending, or there is an error.
 pub(crate) struct PendingAnswers {
     pub(crate) future: StoreFuture,
@@ -178,6 +182,27 @@ impl ProtectedStore {
 
     pub(crate) fn block_list(&self) -> &BlockList {
         &self.block_list
+    }
+
+    /// Returns whether the block list may contain a key: see [`BlockList::may_contain`]. Starts a refresh of the list in the
+    /// background if one is due, unless the circuit breaker of the key is open.
+    #[inline(always)]
+    pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, held: &Key) -> bool {
+        self.block_list.refresh_if_due(|| {
+            let timeout = self.circuit_breaker.deadline_of_answers();
+            let refresh = || self.store.refresh_blocks(timeout.max(MIN_REFRESH_TIMEOUT));
+            (!self.is_failing(subject)).then(refresh)
+        });
+        self.block_list.may_contain(subject, held)
+    }
+
+    /// Reads the blocked keys of all processes, for a caller who waits for them.
+    pub(crate) fn refresh_blocks(&self) -> StoreFuture<()> {
+        let timeout = self.circuit_breaker.deadline_of_answers();
+        match self.store.refresh_blocks(timeout).try_ready() {
+            Ok(outcome) => StoreFuture::ready(outcome),
+            Err(pending) => self.bound(pending),
+        }
     }
 
     /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline. `None` if the

@@ -1,6 +1,7 @@
 //! The [`Store`] trait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
@@ -146,6 +147,18 @@ pub trait Store: Send + Sync + 'static {
         unsupported("this store cannot block keys")
     }
 
+    /// Reads the blocked keys of all processes into the [block list](StoreParts::block_list), within this time.
+    ///
+    /// Limiters call it in the background, at most once in the interval of a [shared](BlockList::shared) list, and log when
+    /// it keeps failing. They also call it before an operator sees the list, and before a key is held back for all
+    /// processes: who waits gets its error.
+    ///
+    /// The default implementation does nothing, for a store with a list of this process alone.
+    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
+        let _ = timeout;
+        StoreFuture::ready(Ok(()))
+    }
+
     /// Returns the holders of the slots of a key, for quotas [in flight](crate::Quota::in_flight): for each that holds any, its
     /// slots, and what is left of its lease.
     ///
@@ -220,6 +233,10 @@ macro_rules! delegate_to_store {
 
         fn block(&$self, block: Block<'_>) -> StoreFuture<bool> {
             $store.block(block)
+        }
+
+        fn refresh_blocks(&$self, timeout: Duration) -> StoreFuture<()> {
+            $store.refresh_blocks(timeout)
         }
 
         fn holders(&$self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {

@@ -86,6 +86,10 @@ impl<S: Store> Store for Watched<S> {
         self.watch(&Key::from_stored("blocks=").expect("a key"), future)
     }
 
+    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
+        self.store.refresh_blocks(timeout)
+    }
+
     fn parts(&self) -> StoreParts {
         self.store.parts()
     }

@@ -153,6 +153,10 @@ impl Store for Silent {
         self.0.check(checks)
     }
 
+    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
+        self.0.refresh_blocks(timeout)
+    }
+
     fn parts(&self) -> StoreParts {
         self.0.parts()
     }

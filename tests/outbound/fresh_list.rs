@@ -36,19 +36,9 @@ struct SharedStore {
 impl SharedStore {
     fn new(interval: Duration) -> Self {
         let (refreshes, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-        let (begun, opened) = (Arc::clone(&refreshes), Arc::clone(&gate));
-        let list = BlockList::shared(interval, move |list| {
-            let (list, opened) = (list.clone(), Arc::clone(&opened));
-            begun.fetch_add(1, Ordering::SeqCst);
-            StoreFuture::boxed(async move {
-                opened.acquire().await.expect("a gate").forget();
-                list.replace([(Key::from("default"), Key::from("ada"), 60 * SECOND)]);
-                Ok(())
-            })
-        });
         Self {
             counts: MemoryStore::new(),
-            list,
+            list: BlockList::shared(interval),
             refreshes,
             gate,
             deadline: DEADLINE,
@@ -72,6 +62,16 @@ impl Store for SharedStore {
             return StoreFuture::ready(Err(error));
         }
         self.counts.check(checks)
+    }
+
+    fn refresh_blocks(&self, _: Duration) -> StoreFuture<()> {
+        let (list, opened) = (self.list.clone(), Arc::clone(&self.gate));
+        self.refreshes.fetch_add(1, Ordering::SeqCst);
+        StoreFuture::boxed(async move {
+            opened.acquire().await.expect("a gate").forget();
+            list.replace([(Key::from("default"), Key::from("ada"), 60 * SECOND)]);
+            Ok(())
+        })
     }
 
     fn parts(&self) -> StoreParts {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::{Executor, Row, raw_sql};
 use tokio::sync::Mutex;
 use tollgate::store::{Block, BlockList, StoreFuture};
-use tollgate::{Error, ErrorKind, Key};
+use tollgate::{Error, Key};
 
 use crate::error::failed;
 use crate::queue::Queue;
@@ -25,18 +25,22 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new(queue: Arc<Queue>) -> Self {
-        let turn = Arc::new(Mutex::new(()));
-        let (own_queue, own_turn) = (Arc::clone(&queue), Arc::clone(&turn));
-        let list = BlockList::shared(INTERVAL, move |list| {
-            let (queue, turn) = (Arc::clone(&own_queue), Arc::clone(&own_turn));
-            let (list, asked) = (list.clone(), Arc::clone(&queue));
-            queue.spawn(async move {
-                let _turn = turn.lock().await;
-                list.replace(read(&asked).await?);
-                Ok(())
-            })
-        });
-        Self { queue, list, turn }
+        Self {
+            queue,
+            list: BlockList::shared(INTERVAL),
+            turn: Arc::default(),
+        }
+    }
+
+    /// Reads the blocked keys into the list of this process.
+    pub(crate) fn refresh(&self) -> StoreFuture<()> {
+        let Self { queue, list, turn } = self.clone();
+        let asked = Arc::clone(&queue);
+        asked.spawn(async move {
+            let _turn = turn.lock().await;
+            list.replace(read(&queue).await?);
+            Ok(())
+        })
     }
 
     /// Returns the list of this process.
@@ -64,10 +68,7 @@ impl Blocks {
                 .map_err(failed)?;
             let took_effect: Option<bool> = row.try_get(0).map_err(failed)?;
             match took_effect {
-                None => Err(Error::new(
-                    ErrorKind::Full,
-                    "cannot block another key: the block list is full; unblock one first",
-                )),
+                None => Err(BlockList::full()),
                 Some(false) => Ok(false),
                 // Postgres has decided, so that the list of this process does not.
                 Some(true) => list.put(Block::new(&limiter, &key, duration)),

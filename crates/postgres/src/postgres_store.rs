@@ -256,6 +256,10 @@ impl Store for PostgresStore {
         self.blocks.block(block)
     }
 
+    fn refresh_blocks(&self, _: Duration) -> StoreFuture<()> {
+        self.blocks.refresh()
+    }
+
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
         self.ask([(subject.limiter, subject.key)], |counters, now| {
             let holders = counters

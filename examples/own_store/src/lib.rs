@@ -92,11 +92,8 @@ impl SqliteStore {
             connection: Mutex::new(connection),
             now: Box::new(now),
         });
-        let blocks = Arc::clone(&database);
         let mut parts = StoreParts::default();
-        parts.block_list = BlockList::shared(BLOCKS_REFRESH, move |list| {
-            StoreFuture::ready(blocks.read_blocks().map(|blocks| list.replace(blocks)))
-        });
+        parts.block_list = BlockList::shared(BLOCKS_REFRESH);
         parts.circuit_breaker = CircuitBreaker::new().name("sqlite");
         Ok(Self {
             id: StoreId::unique(),
@@ -292,6 +289,15 @@ impl Store for SqliteStore {
         };
         let blocked = self.database.block(block);
         StoreFuture::ready(blocked.and_then(|took_effect| Ok(took_effect && put()?)))
+    }
+
+    fn refresh_blocks(&self, _: Duration) -> StoreFuture<()> {
+        let list = &self.parts.block_list;
+        StoreFuture::ready(
+            self.database
+                .read_blocks()
+                .map(|blocks| list.replace(blocks)),
+        )
     }
 
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {

@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard, watch};
+use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard};
 use tokio::task::unconstrained;
 
 use super::filter::Filter;
 use super::hold::Hold;
+use super::refreshes::Refreshes;
 use super::waits::Waits;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
@@ -74,7 +75,8 @@ struct Inner {
     waits: Waits,
     /// Read by each automatic block under way.
     automatic: AsyncRwLock<()>,
-    refresher: Option<Refresher>,
+    /// `None` for a list of this process alone.
+    refreshes: Option<Refreshes>,
 }
 
 /// The blocked keys, by the fingerprint of limiter and key.
@@ -104,25 +106,18 @@ impl BlockList {
         Self::on_clock(Clock::monotonic(), None)
     }
 
-    /// Creates a list that is shared with other processes.
+    /// Creates a list that is shared with other processes, for a store that
+    /// [refreshes](crate::Store::refresh_blocks) it.
     ///
-    /// `refresh` fetches the shared list and [replaces](Self::replace) the content of this one. It runs
-    ///
-    /// - in the background, when a check finds that the last refresh is older than `interval`. The check does
-    ///   not wait for it, unless its limiter needs [fresh blocks](crate::RateLimiter::fresh_blocks). It needs a tokio
-    ///   runtime, its errors are ignored, and an interval of zero turns it off;
-    /// - when an operator peeks at a key or lists the blocked keys, who waits for it and gets its error.
+    /// A check that finds the last refresh older than `interval` starts one in the background. The check does not wait for
+    /// it, unless its limiter needs [fresh blocks](crate::RateLimiter::fresh_blocks). That needs a tokio runtime, and an
+    /// interval of zero turns it off.
     #[must_use]
-    pub fn shared(
-        interval: Duration,
-        refresh: impl Fn(&Self) -> StoreFuture<()> + Send + Sync + 'static,
-    ) -> Self {
-        let refresh: Arc<RefreshFn> = Arc::new(refresh);
-        let refresher = Refresher::new(interval, Arc::clone(&refresh), refresh);
-        Self::on_clock(Clock::monotonic(), Some(refresher))
+    pub fn shared(interval: Duration) -> Self {
+        Self::on_clock(Clock::monotonic(), Some(interval))
     }
 
-    pub(in crate::store) fn on_clock(clock: Clock, refresher: Option<Refresher>) -> Self {
+    pub(in crate::store) fn on_clock(clock: Clock, refresh_interval: Option<Duration>) -> Self {
         let inner = Arc::new(Inner {
             clock,
             filter: Filter::default(),
@@ -130,7 +125,7 @@ impl BlockList {
             blocked: RwLock::default(),
             waits: Waits::default(),
             automatic: AsyncRwLock::default(),
-            refresher,
+            refreshes: refresh_interval.map(Refreshes::every),
         });
         Self { inner }
     }
@@ -140,13 +135,54 @@ impl BlockList {
         &self.inner.clock
     }
 
-    /// Returns whether a key may be in the list, under the name of its limiter or under the name `held` of its holds.
     /// Starts a refresh in the background if one is due.
     #[inline]
-    pub(crate) fn may_contain(&self, subject: Subject<'_>, held: &Key) -> bool {
-        if let Some(refresher) = &self.inner.refresher {
-            refresher.refresh_if_due(self, self.inner.clock.now());
+    pub(crate) fn refresh_if_due(&self, refresh: impl FnOnce() -> Option<StoreFuture<()>>) {
+        if let Some(refreshes) = &self.inner.refreshes {
+            let now = self.inner.clock.now();
+            if refreshes.are_due(now) {
+                self.start_refresh(refreshes, now, refresh);
+            }
         }
+    }
+
+    #[cold]
+    fn start_refresh(
+        &self,
+        refreshes: &Refreshes,
+        now: u64,
+        refresh: impl FnOnce() -> Option<StoreFuture<()>>,
+    ) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        // If a refresh is slow, the next one waits for its end.
+        if refreshes.is_running.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let running = Running(self.clone());
+        // Another thread may have run one meanwhile.
+        if !refreshes.are_due(now) {
+            return;
+        }
+        let next_at = now.saturating_add(refreshes.interval);
+        refreshes.next_at.store(next_at, Ordering::Relaxed);
+        let Some(refresh) = refresh() else {
+            return;
+        };
+        drop(runtime.spawn(async move {
+            let outcome = refresh.await;
+            if let Running(Self { inner }) = &running
+                && let Some(refreshes) = &inner.refreshes
+            {
+                refreshes.record(&outcome, next_at);
+            }
+        }));
+    }
+
+    /// Returns whether a key may be in the list, under the name of its limiter or under the name `held` of its holds.
+    #[inline]
+    pub(crate) fn may_contain(&self, subject: Subject<'_>, held: &Key) -> bool {
         if self.inner.is_empty.load(Ordering::Relaxed) {
             return false;
         }
@@ -225,7 +261,7 @@ impl BlockList {
             if is_new {
                 blocked.retain(|_, key| key.ends_at() > now);
                 if blocked.len() >= MAX_BLOCKED {
-                    return Err(full());
+                    return Err(Self::full());
                 }
             }
             let entry = blocked.entry(name).or_insert_with(|| BlockedKey {
@@ -242,11 +278,11 @@ impl BlockList {
     /// Returns what other processes have to be told of a key that this process holds back. Then it is due again
     /// after the interval of the refreshes.
     pub(crate) fn take_unshared(&self, held: &Key, key: &Key) -> Option<UnsharedHold> {
-        let refresher = self.inner.refresher.as_ref()?;
+        let refreshes = self.inner.refreshes.as_ref()?;
         let now = self.inner.clock.now();
         self.with(held, key, |entry| {
             let unshared = entry.unshared(now)?;
-            let is_due = entry.hold.take_try(now, refresher.interval);
+            let is_due = entry.hold.take_try(now, refreshes.interval);
             is_due.then_some(unshared)
         })
     }
@@ -285,30 +321,22 @@ impl BlockList {
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
     /// than the interval. `None` if this one has taken longer than `patience` already.
     pub(crate) fn overdue_refresh(&self, patience: Duration) -> Option<StoreFuture<()>> {
-        let refresher = self.inner.refresher.as_ref()?;
+        let refreshes = self.inner.refreshes.as_ref()?;
         let now = self.inner.clock.now();
-        let begun_at = refresher.next_at.load(Ordering::Relaxed);
-        let begun_at = begun_at.saturating_sub(refresher.interval);
-        let is_fresh = now < refresher.fresh_until.load(Ordering::Relaxed);
+        let begun_at = refreshes.next_at.load(Ordering::Relaxed);
+        let begun_at = begun_at.saturating_sub(refreshes.interval);
+        let is_fresh = now < refreshes.fresh_until.load(Ordering::Relaxed);
         if is_fresh || now >= begun_at.saturating_add(micros(patience)) {
             return None;
         }
         // Before the look, so that no end after it is missed.
-        let mut ended = refresher.ended.subscribe();
-        refresher.is_running.load(Ordering::Acquire).then(|| {
+        let mut ended = refreshes.ended.subscribe();
+        refreshes.is_running.load(Ordering::Acquire).then(|| {
             StoreFuture::boxed(async move {
                 let _ = ended.changed().await;
                 Ok(())
             })
         })
-    }
-
-    /// Fetches the shared list for an operator.
-    pub(crate) fn refresh(&self) -> StoreFuture<()> {
-        match &self.inner.refresher {
-            None => StoreFuture::ready(Ok(())),
-            Some(refresher) => (refresher.for_operators)(self),
-        }
     }
 
     /// Adds a block to the list, or removes the key from the list if the duration is zero. Returns whether it took effect:
@@ -339,7 +367,7 @@ impl BlockList {
                 return Ok(false);
             }
             if is_full && known.is_none() {
-                return Err(full());
+                return Err(Self::full());
             }
             let blocked_key = BlockedKey {
                 limiter: block.limiter.clone(),
@@ -360,12 +388,13 @@ impl BlockList {
         self.replace_by(blocks, false);
     }
 
-    /// Replaces the list by one that may have lost keys: then this process goes on to hold back its own.
-    pub(in crate::store) fn replace_by(
-        &self,
-        blocks: impl IntoIterator<Item = (Key, Key, Duration)>,
-        has_lost: bool,
-    ) {
+    /// Replaces the list after the server of the shared list has lost its data: then this process goes on to hold back the
+    /// keys that it was told to hold back.
+    pub fn replace_after_loss(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
+        self.replace_by(blocks, true);
+    }
+
+    fn replace_by(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>, has_lost: bool) {
         let now = self.inner.clock.now();
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
             let name = name_of(&limiter, &key);
@@ -390,6 +419,17 @@ impl BlockList {
             }
             std::mem::replace(blocked, new)
         }));
+    }
+
+    /// Returns the error of a block for which the shared list has no room.
+    #[must_use]
+    pub fn full() -> Error {
+        Error::new(
+            ErrorKind::Full,
+            format!(
+                "cannot block another key: the block list is full with {MAX_BLOCKED} keys; unblock one first"
+            ),
+        )
     }
 
     /// Returns the blocked keys of a limiter, and how long each stays blocked.
@@ -453,106 +493,20 @@ fn name_of(limiter: &Key, key: &Key) -> Fingerprint {
     key.fingerprint().within(limiter.fingerprint())
 }
 
-/// Fetches the shared list, and replaces the content of this one.
-type RefreshFn = dyn Fn(&BlockList) -> StoreFuture<()> + Send + Sync;
-
-/// Refreshes a list for operators, and in the background while there are checks.
-pub(in crate::store) struct Refresher {
-    for_operators: Arc<RefreshFn>,
-    in_background: Arc<RefreshFn>,
-    /// The shortest time between two refreshes in the background, in microseconds; 0 for none.
-    interval: u64,
-    /// The time at which the next refresh in the background is due.
-    next_at: AtomicU64,
-    /// The time at which the last refresh in the background that has succeeded is as old as the interval.
-    fresh_until: AtomicU64,
-    /// Whether a refresh in the background is running.
-    is_running: AtomicBool,
-    /// Tells the end of each refresh in the background.
-    ended: watch::Sender<()>,
-}
-
 /// A refresh in the background that is running. It ends when this is dropped.
 struct Running(BlockList);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(refresher) = &self.0.inner.refresher {
-            refresher.is_running.store(false, Ordering::Release);
-            refresher.ended.send_replace(());
+        if let Some(refreshes) = &self.0.inner.refreshes {
+            refreshes.is_running.store(false, Ordering::Release);
+            refreshes.ended.send_replace(());
         }
     }
-}
-
-impl Refresher {
-    pub(in crate::store) fn new(
-        interval: Duration,
-        for_operators: Arc<RefreshFn>,
-        in_background: Arc<RefreshFn>,
-    ) -> Self {
-        Self {
-            for_operators,
-            in_background,
-            interval: micros(interval),
-            next_at: AtomicU64::new(0),
-            fresh_until: AtomicU64::new(0),
-            is_running: AtomicBool::new(false),
-            ended: watch::Sender::default(),
-        }
-    }
-
-    /// Starts a refresh in the background if one is due.
-    #[inline]
-    fn refresh_if_due(&self, list: &BlockList, now: u64) {
-        if self.is_due(now) {
-            self.start_refresh(list, now);
-        }
-    }
-
-    #[inline]
-    fn is_due(&self, now: u64) -> bool {
-        self.interval > 0 && now >= self.next_at.load(Ordering::Relaxed)
-    }
-
-    #[cold]
-    fn start_refresh(&self, list: &BlockList, now: u64) {
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
-        // If a refresh is slow, the next one waits for its end.
-        if self.is_running.swap(true, Ordering::Acquire) {
-            return;
-        }
-        let running = Running(list.clone());
-        // Another thread may have run one meanwhile.
-        if !self.is_due(now) {
-            return;
-        }
-        let next_at = now.saturating_add(self.interval);
-        self.next_at.store(next_at, Ordering::Relaxed);
-        let refresh = (self.in_background)(list);
-        drop(runtime.spawn(async move {
-            let Running(list) = &running;
-            // The function logs its errors.
-            if let (Ok(()), Some(refresher)) = (refresh.await, &list.inner.refresher) {
-                refresher.fresh_until.store(next_at, Ordering::Relaxed);
-            }
-        }));
-    }
-}
-
-/// Returns the error of a full list.
-pub(in crate::store) fn full() -> Error {
-    Error::new(
-        ErrorKind::Full,
-        format!(
-            "cannot block another key: the block list is full with {MAX_BLOCKED} keys; unblock one first"
-        ),
-    )
 }
 
 /// Converts to microseconds, rounded up so that no block becomes zero.
-fn micros(duration: Duration) -> u64 {
+pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 

@@ -3,8 +3,7 @@
 mod block_list;
 mod filter;
 mod hold;
+mod refreshes;
 mod waits;
 
 pub use block_list::BlockList;
-#[cfg(feature = "redis")]
-pub(super) use block_list::{Refresher, full};

@@ -267,10 +267,8 @@ fn a_share_that_has_used_little_lets_no_key_go_that_another_has_used_up() {
     ] {
         let (mut subject, list) = (Counted::new(), quotas(text));
         for (share, cost) in charged {
-            let asking = list
-                .asked_by(ShareId::of(share))
-                .unwrap_or_else(|| list.clone());
-            assert!(subject.check(&asking, cost, NOW).is_admitted());
+            let asking = list.asked_by(ShareId::of(share)).unwrap_or(&list);
+            assert!(subject.check(asking, cost, NOW).is_admitted());
         }
         assert!(subject.counters.used_part(NOW) > 512, "{text}");
     }
@@ -393,7 +391,7 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
                 1 => list.asked_by(ShareId::of("critical")),
                 _ => list.asked_by(ShareId::of("a")),
             };
-            let list = asking.unwrap_or_else(|| list.clone());
+            let list = asking.unwrap_or(&list).clone();
             let holding = Holding::new([share; 16], u64::from(cost) + now, cost, 1, std::time::Duration::from_secs(2));
             for subject in [&mut kept, &mut stored] {
                 match step {
@@ -455,7 +453,7 @@ fn bytes_of_version_1_stay_readable() {
     ];
     let stored = lists.map(|list| {
         let (mut subject, list) = (Counted::new(), quotas(list));
-        let list = list.asked_by(ShareId::of("a")).unwrap_or(list);
+        let list = list.asked_by(ShareId::of("a")).unwrap_or(&list).clone();
         let lease = std::time::Duration::from_secs(9);
         let holding = Holding::new([7; 16], 1, 0, 2, lease);
         let check = Subject::new(&subject.limiter, &subject.key, &list)

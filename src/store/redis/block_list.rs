@@ -8,21 +8,15 @@ use redis::Value;
 use super::client::Client;
 use super::connection::KEYLESS;
 use super::protocol::errors::malformed_reply;
-use super::protocol::{KeyNames, member};
-use crate::clock::Clock;
+use super::protocol::member;
 use crate::error::Error;
 use crate::key::Key;
-use crate::store::block_list::{BlockList, Refresher, full};
-use crate::store::circuit_breaker::CircuitBreaker;
+use crate::store::block_list::BlockList;
 use crate::store::future::StoreFuture;
 use crate::store::requests::Block;
-use crate::telemetry::FailureStreak;
 
 /// The default of the refresh interval: as long as a refusal is remembered, and no load for Redis.
 pub(super) const DEFAULT_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The least that a background refresh may take.
-const MIN_REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest time that a key is blocked, in microseconds: about 142 years, which Lua holds
 /// exactly.
@@ -34,10 +28,7 @@ const NO_LIST: &str = "0";
 /// The block list in Redis, and the version that this process has seen.
 pub(super) struct SharedBlockList {
     client: Client,
-    circuit_breaker: CircuitBreaker,
     known: Mutex<KnownVersion>,
-    /// The background refreshes in a row that failed.
-    failures: FailureStreak,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -53,28 +44,9 @@ struct KnownVersion {
 type Blocks = Vec<(Key, Key, Duration)>;
 
 impl SharedBlockList {
-    pub(super) fn new(client: Client, circuit_breaker: CircuitBreaker) -> Arc<Self> {
-        Arc::new(Self {
-            client,
-            circuit_breaker,
-            known: Mutex::default(),
-            failures: FailureStreak::default(),
-        })
-    }
-
-    /// Creates the list of this process. It refreshes itself for as long as the store lives.
-    pub(super) fn block_list(self: &Arc<Self>, clock: Clock, interval: Duration) -> BlockList {
-        let refresher = |refresh: fn(Arc<Self>, BlockList) -> StoreFuture<()>| {
-            let shared = Arc::downgrade(self);
-            Arc::new(move |blocks: &BlockList| match shared.upgrade() {
-                Some(shared) => refresh(shared, blocks.clone()),
-                None => StoreFuture::ready(Ok(())),
-            })
-        };
-        let for_operators = refresher(Self::refresh_for_operator);
-        let in_background = refresher(Self::refresh_in_background);
-        let refresher = Refresher::new(interval, for_operators, in_background);
-        BlockList::on_clock(clock, Some(refresher))
+    pub(super) fn new(client: Client) -> Arc<Self> {
+        let known = Mutex::default();
+        Arc::new(Self { client, known })
     }
 
     /// Blocks a key in Redis and in `blocks`. A duration of zero unblocks it.
@@ -101,35 +73,22 @@ impl SharedBlockList {
         })
     }
 
-    fn refresh_for_operator(self: Arc<Self>, blocks: BlockList) -> StoreFuture<()> {
-        StoreFuture::boxed(async move {
-            let refresh = self.refresh(&blocks);
-            self.client.within_deadline(refresh).await
-        })
-    }
-
-    /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
-    /// check may. Spares a store that fails.
-    fn refresh_in_background(self: Arc<Self>, blocks: BlockList) -> StoreFuture<()> {
-        let nodes = self.client.connections.nodes();
-        let node = nodes.map_or(0, |nodes| nodes.of_slot(KeyNames::block_list_slot()));
-        if self.circuit_breaker.is_open_at(node) {
-            return StoreFuture::ready(Err(self.circuit_breaker.open_error(node)));
-        }
+    /// Reads the list into `blocks`.
+    pub(super) fn refresh(
+        self: Arc<Self>,
+        blocks: BlockList,
+        timeout: Duration,
+    ) -> StoreFuture<()> {
         StoreFuture::boxed(async move {
             let mut client = self.client.clone();
-            client.deadline = client.deadline.max(MIN_REFRESH_TIMEOUT);
-            let outcome = client.within_deadline(self.refresh(&blocks)).await;
-            if let Err(error) = &outcome {
-                client.meter.record_error(error.kind());
-            }
-            self.log(&outcome);
-            outcome
+            client.deadline = timeout;
+            let outcome = client.within_deadline(self.read(&blocks)).await;
+            outcome.inspect_err(|error| client.meter.record_error(error.kind()))
         })
     }
 
     /// Reads the list if its version is another one than known.
-    async fn refresh(&self, blocks: &BlockList) -> Result<(), Error> {
+    async fn read(&self, blocks: &BlockList) -> Result<(), Error> {
         loop {
             let before = self.known().clone();
             let Some((version, list)) = self.client.read_blocks(&before.version).await? else {
@@ -139,7 +98,11 @@ impl SharedBlockList {
             let mut known = self.known();
             if known.changes == before.changes {
                 // A list that ends with its last key outlives it, so none at all was lost with its server's data.
-                blocks.replace_by(list, version == NO_LIST);
+                if version == NO_LIST {
+                    blocks.replace_after_loss(list);
+                } else {
+                    blocks.replace(list);
+                }
                 known.version = version;
                 return Ok(());
             }
@@ -148,22 +111,6 @@ impl SharedBlockList {
 
     fn known(&self) -> MutexGuard<'_, KnownVersion> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Logs once when refreshing keeps failing, and once when it works again. If the store fails as
-    /// a whole, the checks log that first, and no background refresh runs.
-    fn log(&self, outcome: &Result<(), Error>) {
-        match outcome {
-            Err(error) if self.failures.fail(false) => tracing::warn!(
-                target: "tollgate::diagnostics",
-                "failed to refresh the block list: {error}"
-            ),
-            Ok(()) if self.failures.end() => tracing::info!(
-                target: "tollgate::diagnostics",
-                "the block list is refreshed again"
-            ),
-            _ => {}
-        }
     }
 }
 
@@ -183,7 +130,7 @@ impl Client {
         call.arg(self.names.block_list());
         call.arg(member).arg(micros).arg(u8::from(is_automatic));
         match self.run(KEYLESS, script, call).await? {
-            Value::Int(0) => Err(full()),
+            Value::Int(0) => Err(BlockList::full()),
             Value::Int(1) => Ok(true),
             Value::Int(2) => Ok(false),
             _ => Err(malformed_reply("no outcome of a block", &self.server())),

@@ -320,8 +320,8 @@ impl RedisStore {
         }
         let topology = Topology::new(settings.by_slot || client.connections.is_cluster());
         let circuit_breaker = circuit_breaker(&client, &settings);
-        let shared_block_list = SharedBlockList::new(client.clone(), circuit_breaker.clone());
-        let block_list = shared_block_list.block_list(clock.clone(), settings.block_list_refresh);
+        let shared_block_list = SharedBlockList::new(client.clone());
+        let block_list = BlockList::on_clock(clock.clone(), Some(settings.block_list_refresh));
         Self {
             shared: Arc::new(Shared {
                 id: StoreId::unique(),
@@ -513,6 +513,12 @@ impl Store for RedisStore {
         }
         let block_list = shared.block_list.clone();
         shared.shared_block_list.block(block_list, block)
+    }
+
+    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
+        let shared = &self.shared;
+        let block_list = shared.block_list.clone();
+        Arc::clone(&shared.shared_block_list).refresh(block_list, timeout)
     }
 
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {

@@ -67,6 +67,10 @@ impl Store for Four {
         self.own().adjust(adjust)
     }
 
+    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
+        self.own().refresh_blocks(timeout)
+    }
+
     fn parts(&self) -> StoreParts {
         self.own().parts()
     }

@@ -27,6 +27,10 @@ impl Store for Uncached {
         self.0.adjust(adjust)
     }
 
+    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
+        self.0.refresh_blocks(timeout)
+    }
+
     fn parts(&self) -> StoreParts {
         let mut parts = self.0.parts();
         parts.refusal_cache = None;

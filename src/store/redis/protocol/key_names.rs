@@ -135,11 +135,6 @@ impl KeyNames {
         }
     }
 
-    /// The cluster slot of the block list.
-    pub(crate) fn block_list_slot() -> u16 {
-        State::<XMODEM>::calculate(BLOCK_LIST_TAG.as_bytes()) % SLOTS
-    }
-
     /// The cluster slot of a limiter and a key: the CRC16 of their hash tag.
     pub(crate) fn slot(&self, subject: Subject<'_>) -> u16 {
         let crc = match self.hash_tags.number(subject) {
