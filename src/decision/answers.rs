@@ -81,6 +81,7 @@ impl DerefMut for Answers {
 }
 
 impl From<Answer> for Answers {
+    #[inline]
     fn from(answer: Answer) -> Self {
         Self(SmallVec::from_buf([answer]))
     }

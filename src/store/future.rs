@@ -75,7 +75,7 @@ pub(crate) async fn join_all<F: Future + Unpin>(pending: Vec<F>) -> Vec<F::Outpu
 
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
-    #[inline]
+    #[inline(always)]
     pub fn ready(answer: Result<T, Error>) -> Self {
         Self::new(State::Ready(Some(answer)))
     }
@@ -91,7 +91,7 @@ impl<T> StoreFuture<T> {
         (Answerer(sender), Self::new(State::Channel(receiver)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn new(state: State<T>) -> Self {
         Self {
             state,
@@ -117,6 +117,15 @@ impl<T> StoreFuture<T> {
         match self.state {
             State::Ready(Some(answer)) => Ok(answer),
             State::Ready(None) | State::Channel(_) | State::Boxed(_) => Err(self),
+        }
+    }
+
+    /// Returns the answer if it is ready and no error.
+    #[inline(always)]
+    pub(super) fn ready_mut(&mut self) -> Option<&mut T> {
+        match &mut self.state {
+            State::Ready(Some(Ok(answer))) => Some(answer),
+            _ => None,
         }
     }
 

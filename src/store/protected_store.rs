@@ -1,5 +1,6 @@
 //! A store with its circuit breaker, deadline and caches. Limiters ask the store through it.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,21 +147,22 @@ impl ProtectedStore {
             }
             sent.extend(checks.iter().map(|check| cache.before_send(*check)));
         }
-        let future = match self.store.check(checks).try_ready() {
-            Ok(Ok(answered)) => {
+        let mut asked = self.store.check(checks);
+        let future = match asked.ready_mut() {
+            Some(answered) => {
                 match operation {
                     Operation::Check => self.circuit_breaker.record_success(partition),
                     _ => drop(self.circuit_breaker.record(partition, operation, Ok(()))),
                 }
-                *answers = answered;
+                // Not moved, which would copy them once more.
+                mem::swap(answers, answered);
                 // Answers to be remembered.
                 if sent.is_empty() {
                     return None;
                 }
                 StoreFuture::ready(Ok(answers.clone()))
             }
-            Ok(failed) => self.protect_check(StoreFuture::ready(failed), partition, operation),
-            Err(pending) => self.protect_check(pending, partition, operation),
+            None => self.protect_check(asked, partition, operation),
         };
         Some(PendingAnswers { future, sent })
     }

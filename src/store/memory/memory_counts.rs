@@ -63,10 +63,13 @@ impl MemoryCounts {
         let [check] = checks else {
             return self.check_several(checks);
         };
-        let (name, mut answer) = (check.fingerprint(), Answer::default());
+        let name = check.fingerprint();
         let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-        self.check_locked(&mut shard, name, *check, now, &mut answer)?;
-        Ok(answer.into())
+        let mut answers = Answers::from(Answer::default());
+        if let [answer] = &mut answers[..] {
+            self.check_locked(&mut shard, name, *check, now, answer)?;
+        }
+        Ok(answers)
     }
 
     /// Decides several checks. Two of them may share a count if the store is full. So the checks are charged one by
