@@ -87,14 +87,16 @@ const IN_MEMORY: [Traffic; 6] = [
     },
 ];
 
+// Limits that the threads reach with both cores busy, when a call takes milliseconds.
 const IN_REDIS: [Traffic; 3] = [
     Traffic {
-        limits: &[100],
+        limits: &[50],
         window: millis(100),
         ..TRAFFIC
     },
     Traffic {
-        window: millis(50),
+        limits: &[10],
+        window: millis(100),
         work: Duration::from_micros(20),
         refunds: true,
         ..TRAFFIC
