@@ -183,13 +183,17 @@ async fn checks_follow_the_master_without_the_right_to_subscribe() {
 async fn a_hanging_or_dead_sentinel_delays_nothing() {
     let mut sentinels = Sentinels::start();
     let url = sentinels.url();
+    // What the machine takes for it now.
+    let begin = Instant::now();
+    assert_eq!(decided(&limiter(&url), "bob").await.used(), 1);
+    let with_all = begin.elapsed();
     sentinels.sentinels[0].stop();
     let begin = Instant::now();
     assert_eq!(decided(&limiter(&url), "ada").await.used(), 1);
+    let took = begin.elapsed();
     assert!(
-        begin.elapsed() < Duration::from_millis(100),
-        "{:?}",
-        begin.elapsed()
+        took < with_all + Duration::from_millis(100),
+        "{took:?}, {with_all:?}"
     );
     // A single sentinel is no majority, but knows the master.
     sentinels.sentinels[1].kill();
