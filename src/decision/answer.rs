@@ -11,7 +11,7 @@ use crate::quota::Quota;
 /// The answer of a [`Store`](crate::Store) to one check.
 ///
 /// It has the [source](Self::source), and one [`QuotaAnswer`] for each quota of the check, in the order of
-/// [`Check::quotas`](crate::store::Check::quotas). The check is admitted if every quota admits it.
+/// [`Subject::quotas`](crate::store::Subject::quotas). The check is admitted if every quota admits it.
 ///
 /// The answer does not contain the quotas. The limiter makes a [`Decision`](crate::Decision) from both.
 ///
@@ -64,7 +64,7 @@ impl Answer {
     ///
     /// The time has two uses:
     ///
-    /// - A [`Refund`](crate::store::Refund) has the answer, so a store may find the charge by its time, or by
+    /// - A [`Refund`](crate::store::Change::Refund) has the answer, so a store may find the charge by its time, or by
     ///   the [receipts](QuotaAnswer::with_receipt) of the quotas.
     /// - A [settlement](crate::RateLimiter::settle) above the reserved cost charges the rest only while the
     ///   reservation still counts. It compares the time of the charge with the store's current time.

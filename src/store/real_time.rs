@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 /// Waits for I/O of a store. Returns `None` if it takes longer than this.
 ///
-/// With this in place of tokio's `timeout`, users of the store can test with a [paused clock](tokio::time::pause). The clock
+/// With this in place of tokio's `timeout`, users of the store can test with a paused clock. The clock
 /// jumps by this time, and then stands still until the future is ready or the time has really passed.
 ///
 /// # Panics
