@@ -454,6 +454,7 @@ impl Counters {
                         cost,
                         is_open: held > 0,
                     };
+                    let units = units.min(cost);
                     self.give_back(quota, now, |state, check| {
                         state.refund(check, charge, units)
                     });

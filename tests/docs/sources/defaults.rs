@@ -125,9 +125,9 @@ pub(super) fn is_default(setting: &str, value: &str) -> bool {
             of_layer(&format!("on_failure: Some({policy:?})"))
         }
         ("RedisStore::deadline", "100 ms") => of_redis("deadline: 100ms"),
-        ("RedisStore::fallback_keys", "100 000") => of_redis("fallback_keys: 100000"),
+        ("RedisStore::fallback_keys", "100 000") => of_redis("fallback_keys: None"),
         ("RedisStore::prefix", "`tollgate`") => of_redis("prefix: \"tollgate\""),
-        ("RedisStore::refusal_cache", "1 s at most") => of_redis("refusal_max_age: 1s"),
+        ("RedisStore::refusal_cache", "1 s at most") => of_redis("refusal_max_age: None"),
         ("RedisStore::block_list_refresh", "1 s") => of_redis("block_list_refresh: 1s"),
         ("store::CircuitBreaker::deadline", "100 ms") => of_breaker("deadline: 100ms"),
         ("store::CircuitBreaker::fallback_keys", "100 000") => of_breaker("keys: 100000"),

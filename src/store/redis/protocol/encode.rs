@@ -188,7 +188,7 @@ fn pack_change(
             cost,
             units,
             held,
-        } => ("refund", units, Some(answer), cost, held),
+        } => ("refund", units.min(cost), Some(answer), cost, held),
         Change::Credit { units } => ("credit", units, None, 0, 0),
     };
     encode::write_str(out, what)?;
