@@ -190,11 +190,13 @@ impl ProtectedStore {
     /// background if one is due, unless the circuit breaker of the key is open.
     #[inline(always)]
     pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, held: &Key) -> bool {
-        self.block_list.refresh_if_due(|| {
+        // A key of a server that fails takes no turn, so that a key of another one refreshes.
+        if self.block_list.is_refresh_due() && !self.is_failing(subject) {
             let timeout = self.circuit_breaker.deadline_of_answers();
-            let refresh = || self.store.refresh_blocks(timeout.max(MIN_REFRESH_TIMEOUT));
-            (!self.is_failing(subject)).then(refresh)
-        });
+            let timeout = timeout.max(MIN_REFRESH_TIMEOUT);
+            let refresh = || self.store.refresh_blocks(timeout);
+            self.block_list.start_refresh(refresh);
+        }
         self.block_list.may_contain(subject, held)
     }
 

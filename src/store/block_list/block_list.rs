@@ -135,27 +135,20 @@ impl BlockList {
         &self.inner.clock
     }
 
-    /// Starts a refresh in the background if one is due.
+    /// Returns whether a refresh in the background is due.
     #[inline]
-    pub(crate) fn refresh_if_due(&self, refresh: impl FnOnce() -> Option<StoreFuture<()>>) {
-        if let Some(refreshes) = &self.inner.refreshes {
-            let now = self.inner.clock.now();
-            if refreshes.are_due(now) {
-                self.start_refresh(refreshes, now, refresh);
-            }
-        }
+    pub(crate) fn is_refresh_due(&self) -> bool {
+        let refreshes = self.inner.refreshes.as_ref();
+        refreshes.is_some_and(|refreshes| refreshes.are_due(self.inner.clock.now()))
     }
 
+    /// Starts a refresh in the background, unless another thread has.
     #[cold]
-    fn start_refresh(
-        &self,
-        refreshes: &Refreshes,
-        now: u64,
-        refresh: impl FnOnce() -> Option<StoreFuture<()>>,
-    ) {
-        let Ok(runtime) = Handle::try_current() else {
+    pub(crate) fn start_refresh(&self, refresh: impl FnOnce() -> StoreFuture<()>) {
+        let (Some(refreshes), Ok(runtime)) = (&self.inner.refreshes, Handle::try_current()) else {
             return;
         };
+        let now = self.inner.clock.now();
         // If a refresh is slow, the next one waits for its end.
         if refreshes.is_running.swap(true, Ordering::Acquire) {
             return;
@@ -167,9 +160,7 @@ impl BlockList {
         }
         let next_at = now.saturating_add(refreshes.interval);
         refreshes.next_at.store(next_at, Ordering::Relaxed);
-        let Some(refresh) = refresh() else {
-            return;
-        };
+        let refresh = refresh();
         drop(runtime.spawn(async move {
             let outcome = refresh.await;
             if let Running(Self { inner }) = &running

@@ -237,9 +237,7 @@ impl MemoryCounts {
             Some(CountScope::Own) => {
                 let name = adjust.fingerprint();
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-                let len_before = shard.len();
                 shard.adjust(name, adjust, now);
-                self.record_len(len_before, shard.len());
             }
             Some(scope) => self.adjust_shared(adjust, scope),
         }

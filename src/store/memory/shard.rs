@@ -4,7 +4,7 @@ use super::entries::Entries;
 use crate::decision::Answer;
 use crate::key::Fingerprint;
 use crate::store::counters::Counters;
-use crate::store::requests::{Adjust, Check};
+use crate::store::requests::{Adjust, Change, Check};
 
 /// The number of keys that a check of a new key sweeps. With two, a shard is swept faster than it fills.
 const SWEPT_PER_NEW_KEY: usize = 2;
@@ -114,7 +114,8 @@ impl Shard {
     pub(super) fn adjust(&mut self, name: Fingerprint, adjust: Adjust<'_>, now: u64) {
         if let Some(counters) = self.entries.get_mut(name) {
             counters.adjust(adjust, now);
-            if counters.is_empty() {
+            // What others have left empty is swept, where the number of keys is recorded.
+            if matches!(adjust.change, Change::Reset) && counters.is_empty() {
                 self.entries.remove(name);
             }
         }
