@@ -100,7 +100,8 @@ impl MemoryCounts {
             }
             for (check, answer) in checks.iter().zip(&charged) {
                 let name = check.fingerprint();
-                let refund = check.refund(answer, check.cost, check.cost);
+                let units = check.cost.saturating_add(answer.extra_units());
+                let refund = check.refund(answer, units, units);
                 match (answer.scope(), shards.get_mut(name)) {
                     (CountScope::Own, Some(shard)) => shard.adjust(name, refund, now),
                     (CountScope::Own, None) => {}
