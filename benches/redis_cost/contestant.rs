@@ -60,15 +60,6 @@ impl Contestant {
         algorithms.map(contestant).collect()
     }
 
-    /// tollgate with each check in a separate call.
-    pub(crate) fn unbatched(server: &RedisServer) -> Self {
-        let store = store(server).without_batches();
-        Self {
-            name: "SlidingLog, each check a call",
-            backend: Backend::Tollgate(store, Algorithm::SlidingLog),
-        }
-    }
-
     /// The module on one multiplexed connection, if the server has loaded it.
     pub(crate) async fn module(server: &RedisServer) -> Option<Self> {
         let mut connection = textbook::connect(&server.url()).await;

@@ -135,7 +135,6 @@ fn median_if_known(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> String
 async fn contestants(server: &RedisServer, setting: &Setting) -> Vec<Contestant> {
     let mut contestants = Contestant::algorithms(server);
     if setting.quotas == 1 {
-        contestants.push(Contestant::unbatched(server));
         contestants.extend(Contestant::module(server).await);
         contestants.push(Contestant::textbook_pool(server, setting.tasks).await);
         contestants.push(Contestant::textbook(server).await);

@@ -170,9 +170,6 @@ pub(crate) async fn print(server: &RedisServer, args: &Args) {
 /// Contestants take turns in each round.
 async fn take(server: &RedisServer, load: Load, args: &Args) -> Samples {
     let mut contestants = Contestant::algorithms(server);
-    if load.tasks > 1 {
-        contestants.push(Contestant::unbatched(server));
-    }
     contestants.extend(Contestant::module(server).await);
     if load.tasks > 1 {
         contestants.push(Contestant::textbook_pool(server, load.tasks).await);

@@ -5,7 +5,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::circuit_breaker::{CircuitBreaker, Operation};
 use super::refusal_cache::Invalidation;
@@ -31,8 +32,32 @@ pub struct StoreFuture<T = Answers> {
 enum State<T> {
     /// `None` after completion.
     Ready(Option<Result<T, Error>>),
-    Channel(oneshot::Receiver<Result<T, Error>>),
+    /// The call is there if the caller drives it.
+    Channel(oneshot::Receiver<Result<T, Error>>, Option<Call>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+/// The call of a store, driven by its caller. If the caller gives up, a task drives it to its end.
+struct Call(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Call {
+    /// Drives the call. Returns whether it is over.
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(call) = &mut self.0
+            && call.as_mut().poll(cx).is_ready()
+        {
+            self.0 = None;
+        }
+        self.0.is_none()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let (Some(call), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(call);
+        }
+    }
 }
 
 /// Sends the answer of a [`StoreFuture`]: see [`StoreFuture::channel`].
@@ -88,7 +113,19 @@ impl<T> StoreFuture<T> {
     /// Creates the future of an answer that another task sends. Takes no box.
     pub fn channel() -> (Answerer<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (Answerer(sender), Self::new(State::Channel(receiver)))
+        (Answerer(sender), Self::new(State::Channel(receiver, None)))
+    }
+
+    /// Has the caller drive the call that sends the answer of this [`channel`](Self::channel).
+    ///
+    /// This saves the way to another thread and back. A call that the caller leaves before its end goes on in a task of the
+    /// current tokio runtime: what was sent to a server is waited for, so that a server that hangs is noticed.
+    #[must_use]
+    pub fn driving(mut self, call: impl Future<Output = ()> + Send + 'static) -> Self {
+        if let State::Channel(_, driven) = &mut self.state {
+            *driven = Some(Call(Some(Box::pin(call))));
+        }
+        self
     }
 
     #[inline(always)]
@@ -116,7 +153,7 @@ impl<T> StoreFuture<T> {
     pub fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.state {
             State::Ready(Some(answer)) => Ok(answer),
-            State::Ready(None) | State::Channel(_) | State::Boxed(_) => Err(self),
+            State::Ready(None) | State::Channel(..) | State::Boxed(_) => Err(self),
         }
     }
 
@@ -136,8 +173,17 @@ impl<T> StoreFuture<T> {
                 Some(answer) => return Poll::Ready(answer),
                 None => polled_after_completion("StoreFuture"),
             },
-            State::Channel(answer) => {
-                ready!(Pin::new(answer).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
+            State::Channel(answer, call) => {
+                let is_over = call.as_mut().is_none_or(|call| call.is_over(cx));
+                match answer.try_recv() {
+                    Ok(answer) => answer,
+                    // Only the call answers: a waker in the channel would have the caller polled once more.
+                    Err(TryRecvError::Empty) if !is_over => return Poll::Pending,
+                    Err(TryRecvError::Empty) => {
+                        ready!(Pin::new(answer).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
+                    }
+                    Err(TryRecvError::Closed) => Err(sender_dropped()),
+                }
             }
             State::Boxed(future) => ready!(future.as_mut().poll(cx)),
         };
@@ -238,7 +284,7 @@ impl<T> fmt::Debug for StoreFuture<T> {
         let state = match self.state {
             State::Ready(Some(_)) => "ready",
             State::Ready(None) => "done",
-            State::Channel(_) => "waiting",
+            State::Channel(..) => "waiting",
             State::Boxed(_) => "boxed",
         };
         f.debug_tuple("StoreFuture").field(&state).finish()

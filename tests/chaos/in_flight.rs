@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +21,6 @@ use crate::support::proxy::{Proxy, Wire};
 const LIMIT: u32 = 5;
 const KEYS: u64 = 8;
 const TASKS: u64 = 16;
-/// A process goes on with the others while one of them is made anew after a cut.
-const CONNECTIONS: NonZeroUsize = NonZeroUsize::new(8).unwrap();
 const LEASE: Duration = Duration::from_secs(5);
 const HELD: &str = "held";
 
@@ -120,7 +117,7 @@ fn take_permits(told: &str) {
             .open(&told.notes);
         let file = Arc::new(file.unwrap());
         let store = RedisStore::open(&told.url).unwrap();
-        let limiter = with_lease(Unbroken::new(store.connections(CONNECTIONS)), told.lease);
+        let limiter = with_lease(Unbroken::new(store), told.lease);
         let mut held = None;
         while told.holds && held.is_none() {
             held = limiter.acquire(HELD).await.ok();

@@ -700,7 +700,11 @@ fn processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once()
 #[tokio::test]
 async fn a_refused_share_is_remembered_apart_from_the_others() {
     let server = RedisServer::start();
-    let limiter = contended(RedisStore::open(&server.url()).unwrap());
+    let limiter = contended(
+        RedisStore::open(&server.url())
+            .unwrap()
+            .deadline(Duration::from_secs(10)),
+    );
     let check = |share: &'static str, cost| {
         let level = limiter.on(KEY).cost(cost).share(share);
         async { RateLimiter::check_all([level]).await.unwrap() }
@@ -724,7 +728,11 @@ async fn what_is_given_back_belongs_to_the_share_that_was_charged() {
     let server = RedisServer::start();
     for limiter in [
         contended(MemoryStore::new()),
-        contended(RedisStore::open(&server.url()).unwrap()),
+        contended(
+            RedisStore::open(&server.url())
+                .unwrap()
+                .deadline(Duration::from_secs(10)),
+        ),
     ] {
         let check = |share: &'static str, cost| {
             let level = limiter.on(KEY).cost(cost).share(share);
@@ -756,7 +764,9 @@ fn stored(server: &RedisServer) -> Vec<u8> {
 #[tokio::test]
 async fn a_log_has_a_column_for_each_share_that_was_charged_and_callers_without_shares_copy_them() {
     let server = RedisServer::start();
-    let store = RedisStore::open(&server.url()).unwrap();
+    let store = RedisStore::open(&server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(10));
     let shares = contended(store.clone());
     let plain = RateLimiter::new(store.clone(), Quota::per_minute(40));
     let check = |share: &'static str| {

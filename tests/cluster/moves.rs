@@ -188,8 +188,7 @@ async fn checks_that_are_asked_to_go_elsewhere_read_no_map_and_share_a_connectio
     let cluster = Cluster::of_masters(2, &[]);
     let [from, other] = [0, 1].map(|node| &cluster.nodes[node]);
     let new = join_empty(&cluster.nodes);
-    // Each check is a call of its own.
-    let limiter = RateLimiter::new(patient(&cluster).without_batches(), QUOTA);
+    let limiter = RateLimiter::new(patient(&cluster), QUOTA);
     let (key, slot) = key_on(&cluster, 0);
     let _ = decided(&limiter, &key).await;
     let slot = Move::begin(from, &new, slot);

@@ -288,7 +288,9 @@ mod of_six {
     #[tokio::test]
     async fn a_soft_quota_is_in_the_slot_of_its_key() {
         let cluster = Cluster::start();
-        let store = RedisStore::open(&cluster.url()).unwrap();
+        let store = RedisStore::open(&cluster.url())
+            .unwrap()
+            .deadline(Duration::from_secs(10));
         let quotas = [Quota::per_hour(3), Quota::per_hour(1).soft()];
         let limiter = RateLimiter::new(store, quotas);
         for master in 0..3 {

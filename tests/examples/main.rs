@@ -1185,7 +1185,9 @@ async fn the_state_of_a_key_is_printed_as_text() {
         Algorithm::SortedSetLog,
         Algorithm::Gcra,
     ];
-    let store = RedisStore::open(&server.url()).expect("a URL");
+    let store = RedisStore::open(&server.url())
+        .expect("a URL")
+        .deadline(Duration::from_secs(10));
     let limiter = RateLimiter::new(store, algorithms.map(counted_by));
     let _ = limiter.check_n("ada", 3).await.expect("an answer");
     let printed = |key: &str| {
@@ -1562,6 +1564,7 @@ async fn a_key_that_nobody_has_is_neither_looked_up_nor_blocked() {
     let server = RedisServer::start();
     let store = RedisStore::open(&server.url())
         .expect("a URL")
+        .deadline(Duration::from_secs(10))
         .prefix("shop");
     let site = RateLimiter::new(store, "10/hour".parse::<Quota>().expect("a quota")).name("site");
     site.admin()

@@ -1,6 +1,5 @@
 //! How a store recovers from a broken connection.
 
-use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter, RedisStore};
@@ -233,42 +232,4 @@ async fn a_server_without_hello_is_used_with_resp2() {
     let server = Node::start(&["--rename-command", "HELLO", ""]);
     let limiter = limiter(&server.url());
     assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
-}
-
-#[tokio::test]
-async fn a_slow_connection_delays_no_check_of_the_others() {
-    let server = RedisServer::start();
-    let relay = Relay::to(server.port()).await;
-    let store = RedisStore::open(&relay.url()).unwrap();
-    let store = store.connections(NonZeroUsize::new(4).unwrap());
-    let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
-    for key in 0..100 {
-        let _ = limiter.check(format!("key:{key}")).await.unwrap();
-    }
-    assert_eq!(relay.accepted(), 4);
-    // A busy key shares calls, as with one connection.
-    forget_calls(&mut server.connect());
-    let checks: Vec<_> = (0..90)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.check("busy").await.unwrap().used() })
-        })
-        .collect();
-    for (used, check) in (1..).zip(checks) {
-        assert_eq!(check.await.unwrap(), used);
-    }
-    assert_eq!(calls(&mut server.connect()).get("evalsha"), Some(&2));
-
-    relay.block_only(2);
-    let checks: Vec<_> = (0..100)
-        .map(|key| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.check(format!("key:{key}")).await })
-        })
-        .collect();
-    let mut late = 0;
-    for check in checks {
-        late += u32::from(check.await.unwrap().is_err());
-    }
-    assert!((5..=50).contains(&late), "{late} of 100 are late");
 }

@@ -118,7 +118,9 @@ async fn a_refusal_of_several_slots_refuses_no_check_of_fewer() {
 #[tokio::test]
 async fn a_store_without_a_refusal_cache_is_asked_each_time() {
     let server = RedisServer::start();
-    let store = RedisStore::open(&server.url()).unwrap();
+    let store = RedisStore::open(&server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(10));
     let limiter = RateLimiter::new(store.refusal_cache(Duration::ZERO), Quota::in_flight(1));
     let _permit = taken(&limiter, "ada").await.unwrap();
     for _ in 0..3 {

@@ -147,6 +147,7 @@ async fn behind_proxy(server: &RedisServer) -> (RateLimiter, Proxy) {
     let proxy = Proxy::before(server.port()).await;
     let store = RedisStore::open(&proxy.url())
         .unwrap()
+        .deadline(Duration::from_secs(10))
         .block_list_refresh(Duration::ZERO);
     (RateLimiter::new(store, Quota::in_flight(3)), proxy)
 }
@@ -481,7 +482,9 @@ async fn who_waits_asks_every_25_ms_whatever_keys_and_callers_wait() {
     let server = RedisServer::start();
     let other = process(&server.url(), Quota::in_flight(1));
     let _held = taken(&other).await.unwrap();
-    let store = RedisStore::open(&server.url()).unwrap();
+    let store = RedisStore::open(&server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(10));
     let user = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("user");
     let full = RateLimiter::new(store, Quota::in_flight(1));
     let waiting: Vec<_> = (0..20)

@@ -221,18 +221,3 @@ fn a_runtime_that_shuts_down_with_checks_in_flight_does_not_hang() {
     let ended = ended.recv_timeout(Duration::from_secs(60));
     assert!(ended.is_ok(), "the end of a runtime hangs");
 }
-
-#[tokio::test]
-async fn each_check_can_be_a_call_of_its_own() {
-    let server = RedisServer::start();
-    let mut connection = server.connect();
-    let store = store_on(&server).without_batches();
-    let limiter = RateLimiter::new(store, Quota::per_hour(90));
-    let _ = limiter.peek("nobody").await.unwrap();
-    forget_calls(&mut connection);
-    let keys = std::iter::repeat_n("ada".to_owned(), 50);
-    for decision in check_all(&limiter, keys).await {
-        assert!(decision.unwrap().is_allowed());
-    }
-    assert_eq!(scripts_called(&mut connection), 50);
-}

@@ -487,7 +487,9 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let own = scripts_run_by(|| store_on(&server), &server).await;
     let server = TimelessServer::start();
     // One store learns that it has to tell the time, and its forks know it.
-    let store = RedisStore::open(&server.url()).unwrap();
+    let store = RedisStore::open(&server.url())
+        .unwrap()
+        .deadline(Duration::from_secs(10));
     let _ = RateLimiter::new(store.clone(), Quota::per_hour(9))
         .check("ada")
         .await;

@@ -22,8 +22,7 @@ async fn settings_before_the_first_use_are_those_of_the_store() {
     let server = RedisServer::start();
     let store = store_on(&server)
         .prefix("shop")
-        .refusal_cache(Duration::ZERO)
-        .without_batches();
+        .refusal_cache(Duration::ZERO);
     assert!(limiter(&store).check("ada").await.unwrap().is_allowed());
     for _ in 0..2 {
         let refused = limiter(&store).check("ada").await.unwrap();

@@ -25,20 +25,10 @@ async fn a_proxy_that_ignores_hash_tags_is_named_at_once() {
     let server = RedisServer::start_cluster();
     let proxy = Proxy::before(server.port()).await;
     let one_slot = HashTags::Shared(NonZeroU16::MIN);
-    for (settings, batches) in [
-        ("", true),
-        ("", false),
-        ("?slots=on", true),
-        ("?slots=on", false),
-    ] {
+    for settings in ["", "?slots=on"] {
         let store = RedisStore::open(&format!("{}{settings}", proxy.url())).unwrap();
         let store = store.deadline(DEADLINE).hash_tags(one_slot);
         let store = store.block_list_refresh(Duration::ZERO);
-        let store = if batches {
-            store
-        } else {
-            store.without_batches()
-        };
         store.ping().await.unwrap();
         proxy.set(Wire::WithoutHashTags);
         let [user, tenant] = limiters(&store);

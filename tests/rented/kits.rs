@@ -40,14 +40,11 @@ async fn conforms(offer: &Offer) {
 /// The first checks of each process are of several levels and of one, at the same time: each is decided by the server,
 /// charged once to each level, and none is lost.
 async fn decides_the_first_checks(offer: &Offer) {
-    const ROUNDS: u32 = 12;
+    const ROUNDS: u32 = 8;
     const CHECKS: u32 = 24;
     for round in 0..ROUNDS {
-        // A process does not know yet how the server divides its keys. Every third sends each check alone.
-        let store = match round % 3 {
-            0 => offer.process().await.without_batches(),
-            _ => offer.process().await,
-        };
+        // A process does not know yet how the server divides its keys.
+        let store = offer.process().await;
         let tree = Arc::new(Tree::new(&store, [100_000; 3]));
         let single = RateLimiter::new(store, Quota::per_hour(100_000)).name("single");
         let checks: Vec<_> = (0..CHECKS as usize)

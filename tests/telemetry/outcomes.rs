@@ -1157,7 +1157,9 @@ async fn until_closed_without_checks(handle: &PrometheusHandle) {
 
 /// A limiter of the store `idle`, whose server has answered.
 async fn idle_limiter(server: &RedisServer) -> RateLimiter {
-    let store = RedisStore::open(&server.url()).expect("a URL");
+    let store = RedisStore::open(&server.url())
+        .expect("a URL")
+        .deadline(Duration::from_secs(10));
     let limiter = RateLimiter::new(store.name("idle"), Quota::per_hour(9));
     let _ = limiter.check(WHO).await.expect("Redis answers");
     limiter
@@ -1202,7 +1204,9 @@ async fn a_breaker_that_callers_who_gave_up_have_opened_closes_though_nobody_che
 async fn the_breakers_of_a_cluster_close_when_a_replica_takes_over_though_nobody_checks() {
     let (handle, _guard) = scrape();
     let mut cluster = Cluster::start();
-    let store = RedisStore::open(&cluster.url()).expect("a URL");
+    let store = RedisStore::open(&cluster.url())
+        .expect("a URL")
+        .deadline(Duration::from_secs(10));
     let limiter = RateLimiter::new(store.name("idle"), Quota::per_hour(9));
     let check_all = async || {
         for key in 0..20 {

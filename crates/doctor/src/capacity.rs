@@ -26,7 +26,6 @@ const LITTLE: u64 = 5_000;
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     masters: usize,
-    connections: usize,
     /// `None` if each key has its own tag.
     hash_tags: Option<NonZeroU16>,
 }
@@ -48,20 +47,15 @@ pub(crate) async fn of_cluster(session: &Session, nodes: &[Node]) -> Option<Find
     samples.sort_unstable();
     let setup = Setup {
         masters,
-        connections: session.settings().connections,
         hash_tags: session.settings().hash_tags,
     };
     Some(judge(setup, *samples.get(SAMPLES / 2)?))
 }
 
 fn judge(setup: Setup, round_trip: Duration) -> Finding {
-    let Setup {
-        masters,
-        connections,
-        hash_tags,
-    } = setup;
+    let Setup { masters, hash_tags } = setup;
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let of_nodes = number(masters * connections * COMMANDS_IN_FLIGHT);
+    let of_nodes = number(masters * COMMANDS_IN_FLIGHT);
     let (in_flight, tags) = match hash_tags {
         None => (of_nodes, "no hash tags".to_owned()),
         Some(tags) => {
@@ -73,12 +67,10 @@ fn judge(setup: Setup, round_trip: Duration) -> Finding {
     };
     let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
     let per_second = in_flight.saturating_mul(1_000_000) / micros.max(1);
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let plural = if masters == 1 { "" } else { "s" };
     let text = format!(
         "at most about {per_second} checks of different keys per second from this process: \
-         {masters} master{}, {connections} connection{}, {tags}, a round trip of {}.{:02} ms",
-        plural(masters),
-        plural(connections),
+         {masters} master{plural}, {tags}, a round trip of {}.{:02} ms",
         micros / 1_000,
         micros % 1_000 / 10,
     );
@@ -87,7 +79,7 @@ fn judge(setup: Setup, round_trip: Duration) -> Finding {
     }
     Finding::warning(TOPIC, text).with_remedy(match hash_tags {
         None => "set `RedisStore::hash_tags`, about 16 for each master: checks then share calls",
-        Some(_) => "set more `RedisStore::hash_tags`, or more `RedisStore::connections`",
+        Some(_) => "set more `RedisStore::hash_tags`",
     })
 }
 
@@ -100,17 +92,11 @@ mod tests {
     fn the_capacity_follows_from_the_checks_in_flight_and_the_round_trip() {
         let setup = |hash_tags| Setup {
             masters: 3,
-            connections: 1,
             hash_tags: NonZeroU16::new(hash_tags),
-        };
-        let two = Setup {
-            connections: 2,
-            ..setup(0)
         };
         for (setup, millis, severity, said) in [
             (setup(0), 5, Severity::Ok, "about 153600 checks"),
             (setup(0), 200, Severity::Warning, "about 3840 checks"),
-            (two, 200, Severity::Ok, "about 7680 checks"),
             (setup(48), 200, Severity::Ok, "about 38400 checks"),
             (setup(1), 80, Severity::Warning, "about 2000 checks"),
             // More tags than the nodes take calls.

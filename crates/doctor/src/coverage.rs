@@ -24,7 +24,7 @@ const NAMED: usize = 10;
 pub(crate) async fn coverage(session: &Session) -> Finding {
     let mut slots = redis::cmd("CLUSTER");
     slots.arg("SLOTS");
-    let map = match session.query(&slots).await {
+    let map = match session.query(slots).await {
         Ok(map) => map,
         Err(error) => {
             let text = format!(
@@ -37,7 +37,7 @@ pub(crate) async fn coverage(session: &Session) -> Finding {
     };
     let mut get = redis::cmd("CONFIG");
     get.arg("GET").arg(SETTING);
-    let setting = session.query(&get).await.ok();
+    let setting = session.query(get).await.ok();
     let setting = setting.and_then(|reply| HashMap::<String, String>::from_redis_value(reply).ok());
     let setting = setting.and_then(|mut settings| settings.remove(SETTING));
     judge(&map, setting.as_deref(), &session.settings().server)

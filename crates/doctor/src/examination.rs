@@ -176,7 +176,7 @@ fn not_examined(topic: &'static str) -> Finding {
 
 async fn connection(session: &Session) -> Finding {
     const TOPIC: &str = "connection";
-    match session.query(&redis::cmd("PING")).await {
+    match session.query_all(redis::cmd("PING")).await {
         Ok(_) => Finding::ok(TOPIC, "the server answers"),
         // Only PING is forbidden or missing.
         Err(error)
@@ -204,8 +204,8 @@ fn quotes(error: &Error, command: &str) -> bool {
 /// Reads the INFO of each server. Without the permission, HELLO tells a part of it, and the flag is
 /// false.
 async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, bool), Error> {
-    let error = match unless_unreachable(session.query(&redis::cmd("INFO")).await)? {
-        Ok(reply) => return Ok((info::nodes(reply), true)),
+    let error = match unless_unreachable(session.query_all(redis::cmd("INFO")).await)? {
+        Ok(replies) => return Ok((info::nodes(replies), true)),
         Err(error) => error,
     };
     report.push(
@@ -215,7 +215,7 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
         )
         .with_remedy("ACL SETUSER <user> +info, or examine the server as another user"),
     );
-    let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
+    let hello = unless_unreachable(session.query(redis::cmd("HELLO")).await)?;
     let info = hello.map(Info::from_hello).unwrap_or_default();
     let node = Node {
         address: None,
@@ -253,7 +253,7 @@ async fn settings(
 ) -> Result<Option<HashMap<String, String>>, Error> {
     let mut get = redis::cmd("CONFIG");
     get.arg("GET").arg(pattern);
-    let reply = unless_unreachable(session.query(&get).await)?;
+    let reply = unless_unreachable(session.query(get).await)?;
     Ok(reply
         .ok()
         .and_then(|reply| HashMap::from_redis_value(reply).ok()))

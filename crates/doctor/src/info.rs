@@ -60,20 +60,12 @@ pub(crate) struct Node {
     pub(crate) info: Info,
 }
 
-/// Splits a reply to `INFO` by server: a connection to a cluster asks all masters, and returns their
-/// addresses.
-pub(crate) fn nodes(reply: Value) -> Vec<Node> {
-    let Value::Map(nodes) = reply else {
-        let info = String::from_redis_value(reply).unwrap_or_default();
-        let info = Info::parse(&info);
-        return vec![Node {
-            address: None,
-            info,
-        }];
-    };
-    let nodes = nodes.into_iter().map(|(address, info)| Node {
-        address: String::from_redis_value(address).ok(),
-        info: Info::parse(&String::from_redis_value(info).unwrap_or_default()),
+/// Reads the replies to `INFO` of the servers at these addresses. The address of a single server is left out.
+pub(crate) fn nodes(replies: Vec<(String, Value)>) -> Vec<Node> {
+    let is_alone = replies.len() == 1;
+    let nodes = replies.into_iter().map(|(address, reply)| Node {
+        address: (!is_alone).then_some(address),
+        info: Info::parse(&String::from_redis_value(reply).unwrap_or_default()),
     });
     let mut nodes: Vec<_> = nodes.collect();
     nodes.sort_by(|one, other| one.address.cmp(&other.address));
@@ -151,13 +143,13 @@ mod tests {
 
     #[test]
     fn equal_findings_of_all_servers_are_one() {
-        let text = |text: &str| Value::BulkString(text.into());
+        let from = |address: &str, info: &str| (address.to_owned(), Value::BulkString(info.into()));
         let reply = |others: &str| {
-            nodes(Value::Map(vec![
-                (text("b:1"), text("role:master")),
-                (text("a:1"), text("role:master")),
-                (text("c:1"), text(others)),
-            ]))
+            nodes(vec![
+                from("b:1", "role:master"),
+                from("a:1", "role:master"),
+                from("c:1", others),
+            ])
         };
         let judge = |info: &Info| Finding::ok("role", info.text("role").unwrap().to_owned());
         let texts = |nodes: &[Node]| {
@@ -171,11 +163,11 @@ mod tests {
             ["a:1, b:1: master", "c:1: slave"]
         );
         // The servers that share a finding need not be neighbours.
-        let reply = nodes(Value::Map(vec![
-            (text("a:1"), text("role:slave")),
-            (text("b:1"), text("role:master")),
-            (text("c:1"), text("role:slave")),
-        ]));
+        let reply = nodes(vec![
+            from("a:1", "role:slave"),
+            from("b:1", "role:master"),
+            from("c:1", "role:slave"),
+        ]);
         assert_eq!(texts(&reply), ["a:1, c:1: slave", "b:1: master"]);
     }
 }

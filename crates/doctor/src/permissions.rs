@@ -132,13 +132,18 @@ async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
     eval.arg("return 0").arg(keys.len()).arg(&keys);
     let mut evalsha = redis::cmd("EVALSHA");
     evalsha.arg("0".repeat(40)).arg(keys.len()).arg(&keys);
-    for (name, command) in [
-        ("EVAL", eval),
-        ("EVALSHA", evalsha),
-        ("TIME", redis::cmd("TIME")),
-    ] {
-        record(name, session.query(&command).await, &mut missing)?;
-    }
+    let first = keys.first().map_or("", String::as_str);
+    record("EVAL", session.query_key(first, eval).await, &mut missing)?;
+    record(
+        "EVALSHA",
+        session.query_key(first, evalsha).await,
+        &mut missing,
+    )?;
+    record(
+        "TIME",
+        session.query(redis::cmd("TIME")).await,
+        &mut missing,
+    )?;
     Ok((missing, cleanup))
 }
 
@@ -181,7 +186,7 @@ fn record(
 async fn user(session: &Session) -> String {
     let mut whoami = redis::cmd("ACL");
     whoami.arg("WHOAMI");
-    let reply = session.query(&whoami).await.ok();
+    let reply = session.query(whoami).await.ok();
     let user = reply.and_then(|reply| String::from_redis_value(reply).ok());
     user.unwrap_or_else(|| "<user>".into())
 }

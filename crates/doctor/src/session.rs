@@ -13,8 +13,7 @@ use crate::scratch_key::ScratchKey;
 /// measured, not missed.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Sends the doctor's questions, with a longer timeout than checks have, and past the batches and the
-/// refusal cache of the store.
+/// Sends the doctor's questions, with a longer timeout than checks have, and past the refusal cache of the store.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// On the connections of the store that is examined.
@@ -27,7 +26,7 @@ impl Session {
     pub(crate) fn new(store: &RedisStore) -> Self {
         let settings = hooks::settings(store);
         let timeout = settings.deadline.max(MIN_TIMEOUT);
-        let store = store.fork().deadline(timeout).without_batches();
+        let store = store.fork().deadline(timeout);
         Self { store, settings }
     }
 
@@ -35,13 +34,24 @@ impl Session {
         &self.settings
     }
 
-    pub(crate) async fn query(&self, command: &Cmd) -> Result<Value, Error> {
-        hooks::query(&self.store, command).await
+    /// Sends a command without keys to one server.
+    pub(crate) async fn query(&self, command: Cmd) -> Result<Value, Error> {
+        hooks::query(&self.store, None, command).await
+    }
+
+    /// Sends a command to the server that has a stored key.
+    pub(crate) async fn query_key(&self, key: &str, command: Cmd) -> Result<Value, Error> {
+        hooks::query(&self.store, Some(key), command).await
+    }
+
+    /// Sends a command to each server. Returns the replies with the addresses.
+    pub(crate) async fn query_all(&self, command: Cmd) -> Result<Vec<(String, Value)>, Error> {
+        hooks::query_all(&self.store, command).await
     }
 
     /// Tries TIME in a script. The reply is the refusal, or an empty text.
     pub(crate) async fn try_time(&self) -> Result<Value, Error> {
-        self.query(&hooks::time_trial(&self.store)).await
+        hooks::try_time(&self.store).await
     }
 
     /// Returns the stored keys of a scratch key.
@@ -59,8 +69,8 @@ impl Session {
         let mut replies = Vec::new();
         for stored_key in self.stored_keys(key) {
             let mut query = redis::cmd(command);
-            query.arg(stored_key).arg(arguments);
-            replies.push(self.query(&query).await);
+            query.arg(&stored_key).arg(arguments);
+            replies.push(self.query_key(&stored_key, query).await);
         }
         replies
     }

@@ -97,7 +97,7 @@ impl ClockReading {
     pub(crate) async fn take(session: &Session) -> Result<Self, Error> {
         let sent = Instant::now();
         let local = since_epoch();
-        let reply = session.query(&redis::cmd("TIME")).await?;
+        let reply = session.query(redis::cmd("TIME")).await?;
         let uncertainty = sent.elapsed();
         let (seconds, micros) = <(u64, u64)>::from_redis_value(reply)
             .map_err(|_| session.malformed_reply("no time"))?;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::Client;
-use super::connection::KEYLESS;
 use super::protocol::errors::malformed_reply;
 use super::protocol::member;
+use super::transport::Route;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::block_list::BlockList;
@@ -58,10 +58,10 @@ impl SharedBlockList {
         let shared = Arc::clone(self);
         let (limiter, key) = (block.limiter.clone(), block.key.clone());
         let (duration, is_automatic) = (block.duration, block.is_automatic);
-        StoreFuture::boxed(async move {
-            let Self { client, .. } = &*shared;
-            let asked = client.block(member(&limiter, &key), duration, is_automatic);
-            if !client.within_deadline(asked).await? {
+        let slot = self.client.slot_of_blocks();
+        self.client.drive(slot, |client, route| async move {
+            let member = member(&limiter, &key);
+            if !client.block(&route, member, duration, is_automatic).await? {
                 return Ok(false);
             }
             // A refresh in flight may not include this change.
@@ -73,25 +73,25 @@ impl SharedBlockList {
         })
     }
 
-    /// Reads the list into `blocks`.
+    /// Refreshes the list, if the server answers within `timeout`. Operators wait for the deadline, the background for at
+    /// least a second.
     pub(super) fn refresh(
         self: Arc<Self>,
         blocks: BlockList,
         timeout: Duration,
     ) -> StoreFuture<()> {
-        StoreFuture::boxed(async move {
-            let mut client = self.client.clone();
-            client.deadline = timeout;
-            let outcome = client.within_deadline(self.read(&blocks)).await;
+        let mut client = self.client.clone();
+        client.deadline = timeout;
+        client.drive(client.slot_of_blocks(), |client, route| async move {
+            let outcome = self.read(&client, &route, &blocks).await;
             outcome.inspect_err(|error| client.meter.record_error(error.kind()))
         })
     }
 
-    /// Reads the list if its version is another one than known.
-    async fn read(&self, blocks: &BlockList) -> Result<(), Error> {
+    async fn read(&self, client: &Client, route: &Route, blocks: &BlockList) -> Result<(), Error> {
         loop {
             let before = self.known().clone();
-            let Some((version, list)) = self.client.read_blocks(&before.version).await? else {
+            let Some((version, list)) = client.read_blocks(route, &before.version).await? else {
                 return Ok(());
             };
             // Locked until the list is replaced, so that no change by this process is overwritten.
@@ -118,6 +118,7 @@ impl Client {
     /// Returns whether the block took effect.
     async fn block(
         &self,
+        route: &Route,
         member: String,
         duration: Duration,
         is_automatic: bool,
@@ -129,21 +130,25 @@ impl Client {
         let mut call = script.call(1, 3, 0);
         call.arg(self.names.block_list());
         call.arg(member).arg(micros).arg(u8::from(is_automatic));
-        match self.run(KEYLESS, script, call).await? {
+        match self.run(route, script, call).await? {
             Value::Int(0) => Err(BlockList::full()),
             Value::Int(1) => Ok(true),
             Value::Int(2) => Ok(false),
-            _ => Err(malformed_reply("no outcome of a block", &self.server())),
+            _ => Err(malformed_reply("no outcome of a block", &route.server())),
         }
     }
 
     /// Reads the list and its version, unless it is `version`.
-    async fn read_blocks(&self, version: &str) -> Result<Option<(String, Blocks)>, Error> {
-        let malformed = || malformed_reply("no block list", &self.server());
+    async fn read_blocks(
+        &self,
+        route: &Route,
+        version: &str,
+    ) -> Result<Option<(String, Blocks)>, Error> {
+        let malformed = || malformed_reply("no block list", &route.server());
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
         call.arg(self.names.block_list()).arg(version);
-        let reply = self.run(KEYLESS, script, call).await?;
+        let reply = self.run(route, script, call).await?;
         let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| malformed())?;
         let (members, now, version) = match texts.as_slice() {
             [_] => return Ok(None),

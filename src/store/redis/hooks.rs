@@ -9,19 +9,19 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::batch::MAX_IN_FLIGHT;
-use super::connection::{CONCURRENT_COMMANDS, KEYLESS};
-use super::protocol::Count;
 use super::protocol::problems::{self, MissingRight};
+use super::protocol::{Count, slot_of_key};
 use super::redis_store::RedisStore;
 use super::script;
+use super::transport::LINES;
 use crate::error::Error;
 use crate::store::requests::Subject;
 
 /// The calls of batches in flight to one target.
 pub const BATCHES_IN_FLIGHT: usize = MAX_IN_FLIGHT;
 
-/// The commands in flight over one connection.
-pub const COMMANDS_IN_FLIGHT: usize = CONCURRENT_COMMANDS;
+/// The commands in flight to one server.
+pub const COMMANDS_IN_FLIGHT: usize = LINES;
 
 /// The settings of a store.
 #[derive(Clone, Debug)]
@@ -31,8 +31,6 @@ pub struct Settings {
     pub server: String,
     /// Whether the store follows the redirects of a cluster.
     pub follows_redirects: bool,
-    /// The connections of a runtime to each server.
-    pub connections: usize,
     /// The deadline of a check.
     pub deadline: Duration,
     /// In its stored form.
@@ -46,9 +44,8 @@ pub struct Settings {
 pub fn settings(store: &RedisStore) -> Settings {
     let client = &store.shared.client;
     Settings {
-        server: client.connections.server().to_string(),
-        follows_redirects: client.connections.is_cluster(),
-        connections: client.connections.count().get(),
+        server: client.deployment.server().to_string(),
+        follows_redirects: client.deployment.is_cluster(),
         deadline: client.deadline,
         prefix: client.names.prefix().to_owned(),
         hash_tags: client.names.tags(),
@@ -64,20 +61,49 @@ pub fn stored_keys(store: &RedisStore, subject: Subject<'_>) -> Vec<String> {
     keys.collect()
 }
 
-/// Returns a script that tries TIME: its reply is the refusal, or an empty text.
-#[must_use]
-pub fn time_trial(store: &RedisStore) -> Cmd {
-    script::time_trial(&store.shared.client.names.block_list())
-}
-
-/// Sends a command, within the deadline of the store.
+/// Tries TIME in a script, within the deadline of the store. The reply is the refusal, or an empty text.
 ///
 /// # Errors
 ///
 /// Returns an error if the server does not answer in time, or replies with an error.
-pub async fn query(store: &RedisStore, command: &Cmd) -> Result<Value, Error> {
-    let client = &store.shared.client;
-    client.within_deadline(client.query(KEYLESS, command)).await
+pub async fn try_time(store: &RedisStore) -> Result<Value, Error> {
+    let blocks = store.shared.client.names.block_list();
+    query(store, Some(&blocks), script::time_trial(&blocks)).await
+}
+
+/// Sends a command to the server that has a key, within the deadline of the store.
+///
+/// # Errors
+///
+/// Returns an error if the server does not answer in time, or replies with an error.
+pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Result<Value, Error> {
+    let client = store.client()?;
+    let is_cluster = client.deployment.is_cluster();
+    let slot = key
+        .filter(|_| is_cluster)
+        .map(|key| slot_of_key(key.as_bytes()));
+    let asked = client.drive(slot, |client, route| async move {
+        client.query(&route, &command).await
+    });
+    asked.await
+}
+
+/// Sends a command to each server, within the deadline of the store. Returns the replies with the addresses.
+///
+/// # Errors
+///
+/// Returns an error if a server does not answer in time, or replies with an error.
+pub async fn query_all(store: &RedisStore, command: Cmd) -> Result<Vec<(String, Value)>, Error> {
+    let client = store.client()?;
+    let asked = client.drive(None, |client, route| async move {
+        client.query_all(&route, &command).await
+    });
+    let replies = asked.await?.into_iter();
+    let replies = replies.map(|(server, reply)| {
+        let address = server.address().unwrap_or_default().to_owned();
+        (address, reply)
+    });
+    Ok(replies.collect())
 }
 
 /// Returns the text of an error without its remedy.

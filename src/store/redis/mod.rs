@@ -1,14 +1,13 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: hooks,
-//! `redis_store`, `block_list` and batch, `eval`, client and url, connection, topology and `argument_clock`, protocol, script,
+//! `redis_store`, `block_list` and batch, `eval`, client and url, transport, topology and `argument_clock`, protocol, script,
 //! `real_time`.
 
 mod argument_clock;
 mod batch;
 mod block_list;
 mod client;
-mod connection;
 mod eval;
 #[doc(hidden)]
 pub mod hooks;
@@ -25,6 +24,7 @@ mod test_server;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod transport;
 mod url;
 
 pub use protocol::HashTags;

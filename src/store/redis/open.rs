@@ -1,13 +1,13 @@
 //! Opens a store by its URL, with the settings in the query: `?prefix=shop&deadline=50ms`.
 
 use std::collections::HashSet;
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::NonZeroU16;
 
 use ::url::form_urlencoded;
 
-use super::connection::ConnectionPool;
 use super::protocol::HashTags;
 use super::redis_store::RedisStore;
+use super::transport::Deployment;
 use super::url;
 use crate::error::ConfigError;
 use crate::quota::parse_duration;
@@ -35,8 +35,7 @@ impl RedisStore {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn open(url: &str) -> Result<Self, ConfigError> {
-        let connector = url::connector(url)?;
-        let store = Self::on(ConnectionPool::new(connector));
+        let store = Self::on(Deployment::new(url::servers(url)?));
         apply_settings(store, url)
     }
 }
@@ -53,7 +52,7 @@ const TEXT: &str = "must not be empty";
 const DURATION: &str = "is a number with a unit, like 50ms or 1s";
 const TAGS: &str = "is a number from 1 to 65535, or `first-part:` and such a number";
 
-const SETTINGS: [Setting; 9] = [
+const SETTINGS: [Setting; 8] = [
     Setting {
         name: "prefix",
         rule: TEXT,
@@ -70,14 +69,6 @@ const SETTINGS: [Setting; 9] = [
         apply: |store, value| {
             let deadline = parse_duration(value).filter(|deadline| !deadline.is_zero())?;
             Some(store.deadline(deadline))
-        },
-    },
-    Setting {
-        name: "connections",
-        rule: "is a number from 1 to 1000",
-        apply: |store, value| {
-            let count = value.parse::<NonZeroUsize>().ok()?;
-            (count <= MAX_CONNECTIONS).then(|| store.connections(count))
         },
     },
     Setting {
@@ -106,9 +97,6 @@ const SETTINGS: [Setting; 9] = [
         apply: |store, value| Some(store.fallback_keys(value.parse().ok()?)),
     },
 ];
-
-/// More are a mistake: one connection carries all checks of a process.
-const MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 
 /// The parameters of the connection, with the schemes that have them.
 const CONNECTION_PARAMETERS: [(&str, HasScheme); 9] = [
@@ -217,7 +205,7 @@ mod tests {
     fn a_url_of_each_scheme_has_the_settings_of_the_methods() {
         for url in DEPLOYMENTS {
             let by_url = RedisStore::open(&format!(
-                "{url}?prefix=sh%26op&name=counts&deadline=50ms&connections=4&hash_tags=48\
+                "{url}?prefix=sh%26op&name=counts&deadline=50ms&hash_tags=48\
                  &slots=on&refusal_cache=0s&block_list_refresh=5s&fallback_keys=7&protocol=resp2"
             ));
             let by_methods = RedisStore::open(&format!("{url}?protocol=resp2")).unwrap();
@@ -225,14 +213,12 @@ mod tests {
                 .prefix("sh&op")
                 .name("counts")
                 .deadline(std::time::Duration::from_millis(50))
-                .connections(NonZeroUsize::new(4).unwrap())
                 .hash_tags(HashTags::Shared(NonZeroU16::new(48).unwrap()))
                 .by_slot()
                 .refusal_cache(std::time::Duration::ZERO)
                 .block_list_refresh(std::time::Duration::from_secs(5))
                 .fallback_keys(7);
             let [by_url, by_methods] = [by_url.unwrap(), by_methods].map(|store| {
-                assert_eq!(store.shared.client.connections.count().get(), 4);
                 let shown = format!("{store:?}");
                 // The rest is the time at which the store was opened.
                 let (settings, _) = shown.split_once("clock:").unwrap();
@@ -273,14 +259,6 @@ mod tests {
             ),
             ("deadline=0ms", "`deadline` is a number from 1"),
             ("deadline=-1s", "`deadline` is"),
-            (
-                "connections=0",
-                "`connections=0`: `connections` is a number from 1 to 1000",
-            ),
-            (
-                "connections=1001",
-                "`connections` is a number from 1 to 1000",
-            ),
             ("hash_tags=65536", "`hash_tags` is a number from 1 to 65535"),
             ("hash_tags=first-part:many", "or `first-part:` and such"),
             ("slots=off", "`slots=off`: `slots` is `on`, or left out"),

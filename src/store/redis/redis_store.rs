@@ -1,20 +1,19 @@
 //! The public type of the Redis store, and how it sends each kind of request.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::argument_clock::ArgumentClock;
-use super::batch::{Batchers, OwnedLevels, owned};
+use super::batch::Batchers;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
-#[cfg(feature = "redis-1")]
-use super::connection::Connector;
-use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
 use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
 use super::topology::Topology;
+#[cfg(feature = "redis-1")]
+use super::transport::Servers;
+use super::transport::{Deployment, PerRuntime};
 use crate::clock::Clock;
 use crate::decision::{Answer, Holding, StoreId};
 use crate::error::Error;
@@ -115,8 +114,8 @@ pub(crate) trait FeatureRedis1 {
 /// # Connections
 ///
 /// [`open`](Self::open) does not connect, so a service starts while Redis is down. The first check connects. By
-/// default, one multiplexed connection for each tokio runtime carries all checks, so no pool is needed; see
-/// [`connections`](Self::connections). A store may outlive the runtime that first used it.
+/// default, one multiplexed connection for each tokio runtime carries all checks, so no pool is needed. A store may outlive
+/// the runtime that first used it.
 ///
 /// - **Deadline.** Each call has a [`deadline`](Self::deadline), which includes connecting. The default is
 ///   100 ms.
@@ -127,8 +126,7 @@ pub(crate) trait FeatureRedis1 {
 ///   with a PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within
 ///   the deadline if that is longer (at most 5 s), the store reconnects. So when a server resumes, it executes
 ///   only the calls that were in flight: at most two with checks for each connection. Refunds, credits, resets
-///   and checks [without batches](Self::without_batches) or [by slot](Self::by_slot) are separate calls, of which at
-///   most 256 are in flight.
+///   and checks [by slot](Self::by_slot) are separate calls, of which at most 256 are in flight.
 /// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or
 ///   returned twice. If the reply to a check is lost, the check may have been charged. If the reply to a
 ///   refund, credit, settlement or reset is lost, it may not have happened; its units then count until they
@@ -238,7 +236,6 @@ pub(super) struct Settings {
     /// `None` for the default of the cache.
     pub(super) refusal_max_age: Option<Duration>,
     pub(super) block_list_refresh: Duration,
-    pub(super) batches: bool,
     /// Whether the server divides its keys into the slots of a cluster, even if it is opened as a single one.
     pub(super) by_slot: bool,
     /// `None` for the default of the circuit breaker.
@@ -277,8 +274,7 @@ impl RedisStore {
     where
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
-        let connector = Connector::External(Arc::new(connection));
-        Self::on(ConnectionPool::new(connector))
+        Self::on(Deployment::new(Servers::Given(Arc::new(connection))))
     }
 
     #[cfg(not(feature = "redis-1"))]
@@ -288,10 +284,10 @@ impl RedisStore {
         connection.never()
     }
 
-    pub(super) fn on(connections: ConnectionPool) -> Self {
+    pub(super) fn on(deployment: Deployment) -> Self {
         let client = Client {
-            meter: StoreMeter::new(&format!("{connections:?}")),
-            connections: Arc::new(connections),
+            meter: StoreMeter::new(&format!("{deployment:?}")),
+            deployment: Arc::new(deployment),
             scripts: Scripts::shared(),
             names: KeyNames::default(),
             clock: ServerClock::default(),
@@ -301,7 +297,6 @@ impl RedisStore {
         let settings = Settings {
             refusal_max_age: None,
             block_list_refresh: DEFAULT_REFRESH_INTERVAL,
-            batches: true,
             by_slot: false,
             fallback_keys: None,
             clock: Clock::monotonic(),
@@ -318,7 +313,7 @@ impl RedisStore {
         if let Some(max_age) = settings.refusal_max_age {
             refusal_cache = refusal_cache.max_age(max_age);
         }
-        let topology = Topology::new(settings.by_slot || client.connections.is_cluster());
+        let topology = Topology::new(settings.by_slot || client.deployment.is_cluster());
         let circuit_breaker = circuit_breaker(&client, &settings);
         let shared_block_list = SharedBlockList::new(client.clone());
         let block_list = BlockList::on_clock(clock.clone(), Some(settings.block_list_refresh));
@@ -356,66 +351,32 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn ping(&self) -> Result<(), Error> {
-        self.verify_settings()?;
-        let client = &self.shared.client;
-        let ping = redis::cmd("PING");
-        let reply = client.within_deadline(client.query(KEYLESS, &ping)).await;
-        reply.map(drop)
+        let client = self.client()?;
+        let asked = client.drive(None, |client, route| async move {
+            client.query_all(&route, &redis::cmd("PING")).await
+        });
+        asked.await.map(drop)
     }
 
-    /// Bounds a call by the deadline.
-    fn send<T: Send + 'static>(
-        &self,
-        call: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> StoreFuture<T> {
-        if let Err(error) = self.verify_settings() {
-            return StoreFuture::ready(Err(error));
-        }
-        let client = self.shared.client.clone();
-        StoreFuture::boxed(async move { client.within_deadline(call).await })
-    }
-
-    /// Returns the batchers of the current runtime, unless batches are off.
+    /// Returns the batchers of the current runtime.
     #[inline(always)]
-    fn batchers(&self) -> Result<Option<Arc<Batchers>>, Error> {
-        let Shared {
-            client,
-            topology,
-            batchers,
-            settings,
-            misuse,
-            ..
-        } = &*self.shared;
-        if let Some(error) = misuse {
-            return Err(error.clone());
-        }
+    fn batchers(&self) -> Result<Arc<Batchers>, Error> {
+        let client = self.client()?;
         let runtime = current_runtime()?;
-        if !settings.batches {
-            return Ok(None);
-        }
-        Ok(Some(batchers.get_or_make(&runtime, || {
-            Batchers::new(client.clone(), topology.clone(), runtime.clone())
-        })))
-    }
-
-    /// Sends a check of these levels in a call of its own.
-    fn send_alone(&self, levels: OwnedLevels) -> StoreFuture {
         let Shared {
-            client, topology, ..
+            topology, batchers, ..
         } = &*self.shared;
-        let (client, topology) = (client.clone(), topology.clone());
-        if let Err(error) = self.verify_settings() {
-            return StoreFuture::ready(Err(error));
-        }
-        StoreFuture::boxed(async move {
-            let decided = client.decide_alone(&levels, None).await;
-            decided.map_err(|error| topology.explain(error, &client.names, &levels))
-        })
+        Ok(batchers.get_or_make(&runtime, || {
+            Batchers::new(client.clone(), topology.clone(), runtime.clone())
+        }))
     }
 
     /// Fails if a setting was changed while the store was in use.
-    fn verify_settings(&self) -> Result<(), Error> {
-        self.shared.misuse.clone().map_or(Ok(()), Err)
+    pub(super) fn client(&self) -> Result<&Client, Error> {
+        match &self.shared.misuse {
+            None => Ok(&self.shared.client),
+            Some(misuse) => Err(misuse.clone()),
+        }
     }
 
     /// Returns the name and the text of each Lua script, as Redis gets it.
@@ -454,8 +415,10 @@ fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
         circuit_breaker = circuit_breaker.fallback_keys(keys);
     }
     let names = client.names.clone();
-    match client.connections.nodes() {
-        Some(nodes) => circuit_breaker.of_nodes(nodes, move |subject| names.slot(subject)),
+    match client.deployment.nodes() {
+        Some(nodes) => {
+            circuit_breaker.of_nodes(Arc::clone(nodes), move |subject| names.slot(subject))
+        }
         None => circuit_breaker,
     }
 }
@@ -471,8 +434,7 @@ impl Store for RedisStore {
         }
         let batchers = Check::verify_distinct(checks).and_then(|()| self.batchers());
         match batchers {
-            Ok(Some(batchers)) => batchers.check(checks),
-            Ok(None) => self.send_alone(owned(checks)),
+            Ok(batchers) => batchers.check(checks),
             Err(error) => StoreFuture::ready(Err(error)),
         }
     }
@@ -503,13 +465,16 @@ impl Store for RedisStore {
             // LREM takes a count of 0 as all.
             return StoreFuture::ready(Ok(()));
         }
-        self.send(self.shared.client.adjust(adjust))
+        match self.client() {
+            Ok(client) => client.adjust(adjust),
+            Err(misuse) => StoreFuture::ready(Err(misuse)),
+        }
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         let Self { shared } = self;
-        if let Err(error) = self.verify_settings() {
-            return StoreFuture::ready(Err(error));
+        if let Err(misuse) = self.client() {
+            return StoreFuture::ready(Err(misuse));
         }
         let block_list = shared.block_list.clone();
         shared.shared_block_list.block(block_list, block)
@@ -522,7 +487,10 @@ impl Store for RedisStore {
     }
 
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
-        self.send(self.shared.client.holders(subject))
+        match self.client() {
+            Ok(client) => client.holders(subject),
+            Err(misuse) => StoreFuture::ready(Err(misuse)),
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The settings of a Redis store, which are chosen before it is used.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,22 +163,6 @@ impl RedisStore {
         })
     }
 
-    /// Sets the number of connections of each tokio runtime. The default is one.
-    ///
-    /// With one connection, most checks share calls, which reduces the load on Redis. Use more connections if
-    /// the network to Redis is slow or loses packets: replies arrive in the order of the calls, so one lost
-    /// packet delays all calls on its connection. A connection has at most two calls of batches in flight.
-    /// On a cluster, and [by slot](Self::by_slot), it has at most 256 to each node or address. The checks of one key
-    /// always use the same connection.
-    ///
-    /// The setting has no effect on a store that was created by [`with_connection`](Self::with_connection).
-    #[must_use]
-    pub fn connections(self, count: NonZeroUsize) -> Self {
-        self.with("connections", |client, _| {
-            client.connections = Arc::new(client.connections.with_count(count));
-        })
-    }
-
     /// Sets the longest time for which this process repeats a refusal without asking Redis. The default is one
     /// second. Zero turns the cache off.
     ///
@@ -209,14 +192,6 @@ impl RedisStore {
         self.with("block_list_refresh", |_, settings| {
             settings.block_list_refresh = every;
         })
-    }
-
-    /// Sends each check in a call of its own. By default, checks that wait at the same time share a call.
-    ///
-    /// Use this to compare the load on Redis.
-    #[must_use]
-    pub fn without_batches(self) -> Self {
-        self.with("without_batches", |_, settings| settings.batches = false)
     }
 
     /// Sets the most keys that this process counts in memory while Redis fails. The default is 100 000, as in a

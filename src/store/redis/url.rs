@@ -1,20 +1,15 @@
-//! Parsing the URL of a store into a connector.
-
-#[cfg(feature = "cluster")]
-use std::sync::Arc;
+//! Parsing the URL of a store into its servers.
 
 #[cfg(feature = "sentinel")]
 use redis::ConnectionInfo;
 use redis::{IntoConnectionInfo, RedisError};
 use url::Url;
 
-#[cfg(feature = "cluster")]
-use super::connection::Cluster;
 #[cfg(feature = "sentinel")]
-use super::connection::Sentinel;
+use super::protocol::SENTINEL;
 #[cfg(feature = "tls")]
-use super::connection::tls;
-use super::connection::{Connector, Server, ServerSettings};
+use super::transport::tls;
+use super::transport::{Server, Servers};
 use crate::error::ConfigError;
 
 const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
@@ -24,8 +19,8 @@ const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];
 #[cfg(feature = "sentinel")]
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Parses a URL into the connector for its deployment.
-pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
+/// Parses a URL into the servers that it names.
+pub(super) fn servers(url: &str) -> Result<Servers, ConfigError> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     if let Some((character, escaped)) = unescaped(scheme, url) {
         let rule = format!(
@@ -41,8 +36,7 @@ pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
             if let Some(remedy) = other_scheme(scheme) {
                 return Err(ConfigError::url(&format!("{scheme}://…"), &remedy));
             }
-            let Endpoint { settings, .. } = Endpoint::parse(url)?;
-            Ok(Connector::Server(Box::new(Server::new(settings))))
+            Ok(Servers::One(Endpoint::parse(url)?.server))
         }
     }
 }
@@ -100,7 +94,7 @@ fn is_parameter(query: &str) -> bool {
 }
 
 #[cfg(feature = "cluster")]
-fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
+fn cluster(base: &str, url: &str) -> Result<Servers, ConfigError> {
     let redacted = format!("{base}+cluster…");
     let parts = MultiHostUrl::split(url).ok_or_else(|| MultiHostUrl::malformed(&redacted))?;
     let MultiHostUrl {
@@ -113,21 +107,18 @@ fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
         .split(',')
         .map(|host| Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}")));
     let nodes: Vec<Endpoint> = nodes.collect::<Result<_, _>>()?;
-    let nodes: Vec<_> = nodes.into_iter().map(|node| node.settings).collect();
-    let cluster = Cluster::new(&nodes);
-    cluster
-        .map(|cluster| Connector::Cluster(Arc::new(cluster)))
-        .map_err(|error| malformed(&redacted, &reason(&error)))
+    let nodes = nodes.into_iter().map(|node| node.server);
+    Ok(Servers::cluster(nodes.collect()))
 }
 
 #[cfg(not(feature = "cluster"))]
-fn cluster(base: &str, _: &str) -> Result<Connector, ConfigError> {
+fn cluster(base: &str, _: &str) -> Result<Servers, ConfigError> {
     let text = "this build does not support Redis Cluster: enable the feature `cluster`";
     Err(ConfigError::url(&format!("{base}+cluster…"), text))
 }
 
 #[cfg(feature = "sentinel")]
-fn sentinel(base: &str, url: &str) -> Result<Connector, ConfigError> {
+fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
     let redacted = format!("{base}+sentinel…");
     let malformed = || MultiHostUrl::malformed(&redacted);
     let MultiHostUrl {
@@ -150,19 +141,21 @@ fn sentinel(base: &str, url: &str) -> Result<Connector, ConfigError> {
     for host in hosts.split(',') {
         let host = with_port(host, SENTINEL_PORT);
         let endpoint = Endpoint::parse(&format!("{base}://{userinfo}{host}{database}{query}"))?;
-        let Endpoint { settings, url } = endpoint;
-        let info = with_sentinel_user(settings.info(), &url);
-        let master: &ServerSettings = master.get_or_insert(settings);
+        let Endpoint { server, url } = endpoint;
+        let info = with_sentinel_user(server.info(), &url);
+        let master: &Server = master.get_or_insert(server);
         // All share the TLS files of the first.
-        sentinels.push(Server::new(master.with_info(info)));
+        sentinels.push(master.with_info(SENTINEL, info));
     }
-    let master = master.ok_or_else(malformed)?;
-    let sentinel = Sentinel::new(sentinels, name.into_owned(), master);
-    Ok(Connector::Sentinel(Box::new(sentinel)))
+    Ok(Servers::Sentinels {
+        sentinels,
+        service: (*name).into(),
+        master: master.ok_or_else(malformed)?,
+    })
 }
 
 #[cfg(not(feature = "sentinel"))]
-fn sentinel(base: &str, _: &str) -> Result<Connector, ConfigError> {
+fn sentinel(base: &str, _: &str) -> Result<Servers, ConfigError> {
     let text = "this build does not support Sentinel: enable the feature `sentinel`";
     Err(ConfigError::url(&format!("{base}+sentinel…"), text))
 }
@@ -233,7 +226,7 @@ impl<'a> MultiHostUrl<'a> {
 
 /// One server that a URL names.
 struct Endpoint {
-    settings: ServerSettings,
+    server: Server,
     #[cfg_attr(
         not(feature = "sentinel"),
         expect(dead_code, reason = "read for Sentinel only")
@@ -264,13 +257,13 @@ impl Endpoint {
         }
         let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
         let protocol = sets_protocol.then(|| info.redis_settings().protocol());
-        let settings = ServerSettings::new(info, protocol);
+        let server = Server::new(info, protocol);
         #[cfg(feature = "tls")]
-        let settings = match is_tls {
-            true => settings.with_tls_files(tls::files_of(&url, &redacted)?),
-            false => settings,
+        let server = match is_tls {
+            true => server.with_tls_files(tls::files_of(&url, &redacted)?),
+            false => server,
         };
-        Ok(Self { settings, url })
+        Ok(Self { server, url })
     }
 }
 
@@ -299,6 +292,8 @@ mod tests {
     use redis::ProtocolVersion;
 
     use super::*;
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    use crate::store::redis::transport::Deployment;
 
     #[test]
     fn a_url_may_set_the_protocol() {
@@ -312,7 +307,7 @@ mod tests {
             ("redis://127.0.0.1?protocol=3", Some(ProtocolVersion::RESP3)),
         ] {
             assert_eq!(
-                Endpoint::parse(url).unwrap().settings.protocol(),
+                Endpoint::parse(url).unwrap().server.protocol(),
                 protocol,
                 "{url}"
             );
@@ -323,7 +318,7 @@ mod tests {
     fn users_and_passwords_are_percent_decoded() {
         let url = "redis://l%3Aimiter:p%40ss%2Fw%3Frd@127.0.0.1";
         let endpoint = Endpoint::parse(url).unwrap();
-        let settings = endpoint.settings.info().redis_settings();
+        let settings = endpoint.server.info().redis_settings();
         let expected = (Some("l:imiter"), Some("p@ss/w?rd"));
         assert_eq!((settings.username(), settings.password()), expected);
     }
@@ -333,34 +328,27 @@ mod tests {
     fn a_url_names_sentinels_and_their_master() {
         let url = "redis+sentinel://ann:one@a:7000,b,[::1]/my%20master/3\
             ?sentinel_username=bob&sentinel_password=t%26wo";
-        let Connector::Sentinel(sentinel) = connector(url).unwrap() else {
-            panic!("no sentinel");
-        };
-        let shown = format!("{sentinel:?}");
+        let shown = format!("{:?}", Deployment::new(servers(url).unwrap()));
         assert_eq!(shown, "my master by [a:7000, b:26379, ::1:26379]");
 
         let parts = MultiHostUrl::split(url).unwrap();
         let endpoint = format!("redis://{}a{}", parts.userinfo, parts.query);
         let endpoint = Endpoint::parse(&endpoint).unwrap();
-        let sentinel_info = with_sentinel_user(endpoint.settings.info(), &endpoint.url);
+        let sentinel_info = with_sentinel_user(endpoint.server.info(), &endpoint.url);
         let users = |info: &ConnectionInfo| {
             let settings = info.redis_settings();
             [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned))
         };
         let named = |texts: [&str; 2]| texts.map(|text| Some(text.to_owned()));
-        assert_eq!(users(endpoint.settings.info()), named(["ann", "one"]));
+        assert_eq!(users(endpoint.server.info()), named(["ann", "one"]));
         assert_eq!(users(&sentinel_info), named(["bob", "t&wo"]));
     }
 
     #[cfg(feature = "cluster")]
     #[test]
     fn a_url_names_nodes_of_a_cluster() {
-        let Connector::Cluster(cluster) =
-            connector("redis+cluster://:pw@a:7000,b,[::1]:7").unwrap()
-        else {
-            panic!("no cluster");
-        };
-        let shown = format!("{cluster:?}");
+        let cluster = servers("redis+cluster://:pw@a:7000,b,[::1]:7").unwrap();
+        let shown = format!("{:?}", Deployment::new(cluster));
         assert_eq!(shown, "cluster of a:7000,b:6379,::1:7");
     }
 }

@@ -59,13 +59,7 @@ pub(super) fn redis_cost(block: &Block) -> String {
     let rows = match &*block.arguments {
         "" => {
             let names = block.rows().iter().map(|row| &*row[0]);
-            let rows = names.map(|name| {
-                let row = match name.ends_with(", without batches") {
-                    true => "SlidingLog, each check a call",
-                    false => "SlidingLog",
-                };
-                line(name, &under(&results, name), row, &COSTS)
-            });
+            let rows = names.map(|name| line(name, &under(&results, name), "SlidingLog", &COSTS));
             rows.collect()
         }
         "steady" => {

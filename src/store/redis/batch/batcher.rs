@@ -14,35 +14,35 @@ use super::queue::{OwnedLevels, Queue, QueueEntry, owned};
 use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
 use crate::error::Error;
-use crate::store::future::StoreFuture;
-use crate::store::redis::client::{Client, Progress};
-use crate::store::redis::connection::{
-    AcquiredConnection, Connection, PerConnection, noting_asked,
-};
+use crate::store::future::{Answerer, StoreFuture};
+use crate::store::redis::client::{Client, current_runtime};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::real_time::timeout_at;
 use crate::store::redis::topology::Topology;
+use crate::store::redis::transport::{Line, Route};
 use crate::store::requests::{Check, Subject};
 
 /// The limit on calls in flight to one target: Redis works on one while the other is written or
 /// read.
 pub(in crate::store::redis) const MAX_IN_FLIGHT: usize = 2;
 
-/// The batchers of one runtime. Each sends to one target: a connection; on a cluster, a slot.
+/// The batchers of one runtime. Each sends to one target: a server; on a cluster, a slot.
 pub(in crate::store::redis) struct Batchers {
     client: Client,
     topology: Topology,
     runtime: Handle,
-    by_connection: PerConnection<Arc<Batcher>>,
+    /// The checks of all keys, unless Redis is a cluster.
+    of_all: Arc<Batcher>,
     /// A cluster refuses a call with keys of several slots. There are at most 16 384.
     by_slot: Mutex<HashMap<u16, Arc<Batcher>>>,
 }
 
 /// The checks of one runtime that are sent to one target.
 struct Batcher {
-    connection: Connection,
-    /// The slot of the checks, on a cluster that was opened as one.
-    slot: Option<u16>,
+    /// Has a slot on a cluster that was opened as one.
+    route: Route,
+    /// Whether the checks are of one slot.
+    is_of_slot: bool,
     state: Mutex<BatcherState>,
 }
 
@@ -62,16 +62,12 @@ impl Batchers {
         topology: Topology,
         runtime: Handle,
     ) -> Arc<Self> {
-        let connections = &client.connections;
-        let of_runtime = connections.of_runtime(&runtime);
-        let by_connection = PerConnection::new(connections.count(), |index| {
-            Arc::new(Batcher::new(of_runtime.get(index), None))
-        });
+        let route = Route::new(client.transport(&runtime), None);
         Arc::new(Self {
             client,
             topology,
             runtime,
-            by_connection,
+            of_all: Arc::new(Batcher::new(route, false)),
             by_slot: Mutex::default(),
         })
     }
@@ -86,6 +82,7 @@ impl Batchers {
             return StoreFuture::ready(Err(error::several_slots()));
         }
         let batcher = &self.find(first.subject);
+        let (answer, future) = StoreFuture::channel();
         let mut state = batcher.lock();
         if state.in_flight == 0 {
             state.in_flight = 1;
@@ -93,10 +90,10 @@ impl Batchers {
             let direct = DirectSend {
                 batchers: Arc::clone(self),
                 batcher: Arc::clone(batcher),
+                since: Instant::now(),
             };
-            return StoreFuture::boxed(direct.send(owned(levels)));
+            return future.driving(direct.run(owned(levels), answer));
         }
-        let (answer, future) = StoreFuture::channel();
         let waiter = Waiter::new(answer, self.client.deadline);
         state.queue.push(levels, waiter);
         self.start_worker_if_needed(batcher, state);
@@ -112,20 +109,18 @@ impl Batchers {
     fn find(&self, subject: Subject<'_>) -> Arc<Batcher> {
         if self.topology.is_cluster() {
             self.by_slot(self.client.names.slot(subject))
-        } else if let Some(only) = self.by_connection.only() {
-            Arc::clone(only)
         } else {
-            let index = self.client.connection_index(subject);
-            Arc::clone(self.by_connection.get(index))
+            Arc::clone(&self.of_all)
         }
     }
 
     fn by_slot(&self, slot: u16) -> Arc<Batcher> {
         let mut batchers = self.by_slot.lock().unwrap_or_else(PoisonError::into_inner);
         let batcher = batchers.entry(slot).or_insert_with(|| {
-            let index = self.client.connections.index_for(slot.into());
-            let batcher = self.by_connection.get(index);
-            Arc::new(Batcher::new(&batcher.connection, Some(slot)))
+            // A cluster behind one address finds the server of a slot by itself.
+            let is_cluster = self.client.deployment.is_cluster();
+            let route = self.of_all.route.to_slot(is_cluster.then_some(slot));
+            Arc::new(Batcher::new(route, true))
         });
         Arc::clone(batcher)
     }
@@ -146,16 +141,16 @@ impl Batchers {
                 batcher: Arc::clone(batcher),
                 has_ended: false,
             };
-            self.runtime.spawn(noting_asked(worker.run()));
+            self.runtime.spawn(worker.run());
         }
     }
 }
 
 impl Batcher {
-    fn new(connection: &Connection, slot: Option<u16>) -> Self {
+    fn new(route: Route, is_of_slot: bool) -> Self {
         Self {
-            connection: connection.clone(),
-            slot,
+            route,
+            is_of_slot,
             state: Mutex::default(),
         }
     }
@@ -171,23 +166,62 @@ impl Batcher {
 struct DirectSend {
     batchers: Arc<Batchers>,
     batcher: Arc<Batcher>,
+    /// The time of the check.
+    since: Instant,
 }
 
 impl DirectSend {
-    async fn send(self, levels: OwnedLevels) -> Result<Answers, Error> {
+    async fn run(self, levels: OwnedLevels, answerer: Answerer<Answers>) {
         let Batchers {
             client, topology, ..
         } = &*self.batchers;
-        let decided = client.decide_alone(&levels, self.connection()).await;
-        decided.map_err(|error| topology.explain(error, &client.names, &levels))
+        let route = match self.route() {
+            Ok(route) => route,
+            Err(error) => return answerer.answer(Err(error)),
+        };
+        let until = self.since + client.deadline;
+        let late_error = |sent_at| client.late_error(&route, self.since, sent_at);
+        let line = match route.reserve(until).await {
+            Ok(line) => line,
+            Err(failure) if failure.is_late() => return answerer.answer(Err(late_error(None))),
+            Err(failure) => return answerer.answer(Err(client.error(failure))),
+        };
+        let sent_at = Instant::now();
+        if sent_at + client.reply_margin(&route) >= until {
+            return answerer.answer(Err(late_error(None)));
+        }
+        if answerer.is_abandoned() {
+            return;
+        }
+        let entries = [BatchEntry::only(&levels)];
+        let mut decided = pin!(client.decide(&route, line, &entries));
+        let Some(decided) = timeout_at(until, decided.as_mut()).await else {
+            answerer.answer(Err(late_error(Some(sent_at))));
+            // The call has a whole deadline, also for a caller that waited for a line.
+            let _ = decided.await;
+            return;
+        };
+        let answers = decided.and_then(|replies| {
+            let answers = replies
+                .into_iter()
+                .next()
+                .transpose()?
+                .into_iter()
+                .flatten()
+                .next();
+            answers.ok_or_else(|| error::malformed_reply("no answer", &route.server()))
+        });
+        answerer.answer(answers.map_err(|error| topology.explain(error, &client.names, &levels)));
     }
 
-    /// Returns the connection of the batcher, unless the caller is polled on another runtime than
-    /// the one that its check was made on: that runtime, and the connection with it, may have
-    /// ended.
-    fn connection(&self) -> Option<&Connection> {
-        let current = Handle::try_current().ok()?;
-        (current.id() == self.batchers.runtime.id()).then_some(&self.batcher.connection)
+    /// Returns the way of the batcher, unless the caller is polled on another runtime than the one that its check was
+    /// made on: that runtime, and the connection with it, may have ended.
+    fn route(&self) -> Result<Route, Error> {
+        let (current, route) = (current_runtime()?, &self.batcher.route);
+        if current.id() == self.batchers.runtime.id() {
+            return Ok(route.clone());
+        }
+        Ok(route.over(self.batchers.client.transport(&current)))
     }
 }
 
@@ -213,13 +247,13 @@ impl BatchWorker {
             tokio::task::yield_now().await;
             // Checks are taken once they can be sent. Those that are cancelled before are never
             // sent.
-            let Some(connection) = self.acquire_connection().await else {
+            let Some(line) = self.reserve().await else {
                 self.end_if_idle();
                 continue;
             };
             let entries = self.take();
             if !entries.is_empty() {
-                self.send(&connection, entries).await;
+                self.send(line, entries).await;
                 self.continue_unless_replaced();
             }
         }
@@ -227,36 +261,33 @@ impl BatchWorker {
 
     /// Returns the error of a queued check that was made at `since` and has reached its deadline.
     fn late_error(&self, since: Instant) -> Error {
-        let Batcher {
-            connection, slot, ..
-        } = &*self.batcher;
         let client = &self.batchers.client;
-        client.late_error(Progress::queued(since), connection, *slot)
+        client.late_error(&self.batcher.route, since, None)
     }
 
-    /// Waits for the connection, and for a turn on it, for as long as checks wait for it. Checks that reach their
-    /// deadline fail meanwhile, and all of them fail with the attempt to connect.
-    async fn acquire_connection(&self) -> Option<AcquiredConnection> {
-        let deadline = self.batchers.client.deadline;
-        let Batcher {
-            connection, slot, ..
-        } = &*self.batcher;
-        if let Some(acquired) = connection.try_acquire(deadline, *slot) {
-            return Some(acquired);
+    /// Waits for a line, for as long as checks wait for it. Checks that reach their deadline fail meanwhile, and all of
+    /// them fail with the attempt to connect.
+    async fn reserve(&self) -> Option<Line> {
+        let Batcher { route, .. } = &*self.batcher;
+        if let Some(line) = route.try_reserve() {
+            return Some(line);
         }
+        let client = &self.batchers.client;
         let late_error = |since| self.late_error(since);
-        let mut acquired = pin!(connection.acquire(deadline, *slot));
+        let mut reserved = pin!(route.reserve(Instant::now() + client.deadline));
         loop {
             let deadline = {
                 let mut state = self.batcher.lock();
                 state.queue.expire(Instant::now(), &late_error);
                 state.queue.next_deadline()?
             };
-            match timeout_at(deadline, acquired.as_mut()).await {
-                Some(Ok(acquired)) => return Some(acquired),
-                Some(Err(error)) => {
+            match timeout_at(deadline, reserved.as_mut()).await {
+                Some(Ok(line)) => return Some(line),
+                // The time of the first check is over. Later ones wait for their own.
+                Some(Err(failure)) if failure.is_late() => return None,
+                Some(Err(failure)) => {
                     let queue = std::mem::take(&mut self.batcher.lock().queue);
-                    queue.fail(&error::from_connect(error));
+                    queue.fail(&client.error(failure));
                     return None;
                 }
                 None => {}
@@ -279,10 +310,7 @@ impl BatchWorker {
     /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
     /// check then finds one call in flight less.
     fn take(&mut self) -> Vec<QueueEntry> {
-        let Batcher {
-            connection, slot, ..
-        } = &*self.batcher;
-        let margin = self.batchers.client.reply_margin(connection, *slot);
+        let margin = self.batchers.client.reply_margin(&self.batcher.route);
         let mut state = self.batcher.lock();
         let entries = state
             .queue
@@ -307,19 +335,17 @@ impl BatchWorker {
     }
 
     /// Sends one call, and answers the waiters.
-    async fn send(&self, connection: &AcquiredConnection, mut entries: Vec<QueueEntry>) {
+    async fn send(&self, line: Line, mut entries: Vec<QueueEntry>) {
         let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
             entries.iter_mut().map(QueueEntry::parts_mut).unzip();
-        let decided = self.batchers.client.decide(connection, &call);
-        let Some(outcome) = self.within_deadlines(decided, &mut waiters).await else {
-            return;
-        };
-        match outcome {
+        let client = &self.batchers.client;
+        let decided = client.decide(&self.batcher.route, line, &call);
+        match self.expiring(decided, &mut waiters).await {
             // The batcher of a slot has sent no keys of others: the same call would fail again.
             Err(error)
                 if error::is_cross_slot(&error)
                     && waiters.len() > 1
-                    && self.batcher.slot.is_none() =>
+                    && !self.batcher.is_of_slot =>
             {
                 self.requeue_by_slot(entries);
             }
@@ -368,35 +394,24 @@ impl BatchWorker {
         }
     }
 
-    /// Waits for a call, and fails each waiter that reaches its deadline.
+    /// Waits for a call, and fails each waiter that reaches its deadline: of the call, and in the queue.
     ///
-    /// The call is awaited for a whole deadline even if all of its waiters have gone. Until then
-    /// this worker sends no other call. That bounds what is sent to a server that hangs, and has
-    /// the hang noticed.
-    async fn within_deadlines<T>(
-        &self,
-        call: impl Future<Output = T>,
-        waiters: &mut [&mut Waiters],
-    ) -> Option<T> {
-        let Batcher {
-            connection, slot, ..
-        } = &*self.batcher;
-        let (client, sent_at) = (&self.batchers.client, Instant::now());
-        let call_deadline = sent_at + client.deadline;
-        let late_error =
-            |since| client.late_error(Progress::sent_at(since, sent_at), connection, *slot);
+    /// The call is awaited to its end even if all of its waiters have gone. Until then this worker sends no other call.
+    /// That bounds what is sent to a server that hangs.
+    async fn expiring<T>(&self, call: impl Future<Output = T>, waiters: &mut [&mut Waiters]) -> T {
+        let Batchers { client, .. } = &*self.batchers;
+        let sent_at = Instant::now();
+        let late_error = |since| client.late_error(&self.batcher.route, since, Some(sent_at));
         let mut call = pin!(call);
         // Queued checks came later than the first of these waiters.
         let mut queue_deadline = None;
         loop {
-            let waiter_deadline = waiters
-                .iter()
-                .filter_map(|waiters| waiters.next_deadline())
-                .min();
-            let deadlines = [Some(call_deadline), waiter_deadline, queue_deadline];
-            let deadline = deadlines.into_iter().flatten().min()?;
+            let waiting = waiters.iter().filter_map(|waiters| waiters.next_deadline());
+            let deadline = waiting.chain(queue_deadline).min();
+            // Checks may join the queue meanwhile.
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + client.deadline);
             if let Some(outcome) = timeout_at(deadline, call.as_mut()).await {
-                return Some(outcome);
+                return outcome;
             }
             let now = Instant::now();
             for waiters in &mut *waiters {
@@ -405,9 +420,6 @@ impl BatchWorker {
             let mut state = self.batcher.lock();
             state.queue.expire(now, &|since| self.late_error(since));
             queue_deadline = state.queue.next_deadline();
-            if now >= call_deadline {
-                return None;
-            }
         }
     }
 }

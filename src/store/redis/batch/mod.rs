@@ -10,4 +10,3 @@ mod queue;
 mod waiters;
 
 pub(super) use batcher::{Batchers, MAX_IN_FLIGHT};
-pub(super) use queue::{OwnedLevels, owned};

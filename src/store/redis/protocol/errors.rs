@@ -56,11 +56,6 @@ pub(crate) fn may_refuse_time(error: &RedisError) -> bool {
             || problems::is_unknown_command(text))
 }
 
-/// Whether the client could not read a reply.
-pub(crate) fn is_unreadable(error: &RedisError) -> bool {
-    error.kind() == RedisKind::Parse
-}
-
 /// Whether a handshake failed by the configuration, of the client or of the server.
 pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
     kind_of_call(error) == ErrorKind::Misconfigured
@@ -74,16 +69,6 @@ pub(crate) fn may_lack_resp3(error: &RedisError) -> bool {
         RedisKind::AuthenticationFailed => false,
         RedisKind::Io => error.is_connection_dropped() && !error.is_connection_refusal(),
         _ => matches!(error.code(), Some("ERR" | "NOPROTO" | "NOPERM")),
-    }
-}
-
-/// The error of a connection whose tokio runtime has shut down: it will not reconnect.
-pub(crate) fn runtime_has_ended(server: ServerName) -> ConnectError {
-    let text = "the tokio runtime of the connection has shut down";
-    ConnectError {
-        server,
-        error: (RedisKind::Io, text).into(),
-        handshake: Handshake::Unknown,
     }
 }
 
@@ -187,76 +172,35 @@ fn not_quoting(error: RedisError) -> RedisError {
     }
 }
 
-/// The failure of an attempt to connect, and the server that it was made to.
-#[derive(Clone, Debug)]
-pub(crate) struct ConnectError {
-    pub(crate) server: ServerName,
-    pub(crate) error: RedisError,
-    pub(crate) handshake: Handshake,
-}
-
-/// The handshake that an attempt to connect failed in, if it is known.
+/// The handshake that an attempt to connect failed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshake {
+    /// Without TLS, with a port that may speak it.
     Plain,
     Tls,
-    /// Without TLS, with a port that is known to speak TLS.
-    PlainToTls,
-    /// With TLS, with a port that is known to speak Redis without TLS.
-    TlsToPlain,
-    /// The same with a node that a cluster announces.
-    TlsToAnnouncedPlain,
-    Unknown,
 }
 
-/// The name in errors of a node that a cluster announces.
-const ANNOUNCED: &str = "the announced cluster node";
-
-/// The error of an attempt to connect to a port that speaks TLS if the URL does not, or the other way round.
-///
-/// `is_announced` tells whether a cluster has announced the address, so that the URL does not name it.
-pub(crate) fn tls_mismatch(server: ServerName, is_tls: bool, is_announced: bool) -> ConnectError {
-    let (text, handshake) = match (is_tls, is_announced) {
-        (true, false) => ("the port does not speak TLS", Handshake::TlsToPlain),
-        (true, true) => (
-            "the port does not speak TLS",
-            Handshake::TlsToAnnouncedPlain,
-        ),
-        (false, _) => ("the port speaks TLS", Handshake::PlainToTls),
-    };
-    ConnectError {
-        server: match is_announced {
-            true => server.of_kind(ANNOUNCED),
-            false => server,
-        },
-        error: (RedisKind::InvalidClientConfig, text).into(),
-        handshake,
-    }
+/// Whether an attempt to connect without TLS may have failed because the port speaks TLS.
+pub(crate) fn may_be_tls_port(error: &RedisError) -> bool {
+    has_hung_up(error) || error.kind() == RedisKind::Parse
 }
 
-/// Whether an attempt to connect may have failed because only one side speaks TLS.
-pub(crate) fn may_be_tls_mismatch(error: &RedisError, is_tls: bool) -> bool {
-    let hung_up = error.is_connection_dropped() && !error.is_connection_refusal();
-    hung_up || is_tls && error.is_timeout() || !is_tls && error.kind() == RedisKind::Parse
+fn has_hung_up(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_connection_refusal()
 }
 
-/// Converts the error of an attempt to connect.
-pub(crate) fn from_connect(failure: ConnectError) -> Error {
-    let ConnectError {
-        server,
-        error,
-        handshake,
-    } = failure;
-    let hung_up = error.is_connection_dropped() && !error.is_connection_refusal();
+/// Converts the error of a handshake.
+pub(crate) fn from_handshake(
+    error: RedisError,
+    server: &ServerName,
+    handshake: Handshake,
+) -> Error {
     let describe = match handshake {
-        Handshake::Plain if hung_up => problems::describe_hang_up,
+        Handshake::Plain if has_hung_up(&error) => problems::describe_hang_up,
         Handshake::Tls if error.is_timeout() => problems::describe_silent_tls,
-        Handshake::PlainToTls => problems::describe_tls_port,
-        Handshake::TlsToPlain => problems::describe_plain_port,
-        Handshake::TlsToAnnouncedPlain => problems::describe_announced_plain_port,
-        _ => return from_redis(error, &server),
+        Handshake::Plain | Handshake::Tls => return from_redis(error, server),
     };
-    let (text, remedy) = describe(&server, &cause_of(&error));
+    let (text, remedy) = describe(server, &cause_of(&error));
     Error::with_remedy(kind_of_call(&error), text, remedy).with_source(error)
 }
 

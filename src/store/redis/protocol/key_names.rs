@@ -127,6 +127,11 @@ impl KeyNames {
         format!("{}:{FORMAT_VERSION}:{{{BLOCK_LIST_TAG}}}", self.prefix)
     }
 
+    /// The cluster slot of the block list.
+    pub(crate) fn slot_of_blocks(&self) -> u16 {
+        State::<XMODEM>::calculate(BLOCK_LIST_TAG.as_bytes()) % SLOTS
+    }
+
     /// Returns the number of tags that keys share, if they share tags.
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {
@@ -167,7 +172,6 @@ impl Default for KeyNames {
 }
 
 /// The cluster slot of a stored key: the CRC16 of its hash tag, or of the whole key.
-#[cfg(feature = "cluster")]
 pub(crate) fn slot_of_key(key: &[u8]) -> u16 {
     let find = |text: &[u8], wanted: u8| text.iter().position(|byte| *byte == wanted);
     let tag = find(key, b'{').and_then(|open| {

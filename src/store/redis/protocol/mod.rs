@@ -20,10 +20,12 @@ pub(super) use counts::{Count, Value};
 pub(super) use decode::{EntryAnswers, decode_replies};
 pub(super) use encode::{MAX_ENTRY_UNITS, encode_adjust, encode_checks};
 pub use key_names::HashTags;
-pub(super) use key_names::{KeyNames, member};
 #[cfg(feature = "cluster")]
-pub(super) use key_names::{SLOTS, slot_of_key};
+pub(super) use key_names::SLOTS;
+pub(super) use key_names::{KeyNames, member, slot_of_key};
 pub(super) use server_clock::ServerClock;
+#[cfg(feature = "sentinel")]
+pub(super) use server_name::SENTINEL;
 pub(super) use server_name::ServerName;
 #[cfg(feature = "cluster")]
 pub(super) use server_name::{CLUSTER, CLUSTER_NODE};

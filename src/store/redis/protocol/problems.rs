@@ -295,10 +295,14 @@ pub(super) fn describe_wrong_password(server: &ServerName, cause: &str) -> (Stri
 
 /// Describes a server that does not answer the handshake of TLS, as a port without TLS does.
 pub(super) fn describe_silent_tls(server: &ServerName, cause: &str) -> (String, Remedy) {
-    (
-        format!("failed to set up TLS with {server}: {cause}"),
-        Some("use redis:// if the port does not speak TLS".into()),
-    )
+    let remedy = if server.is_cluster() {
+        "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
+         cluster-announce-tls-port where ports are mapped"
+    } else {
+        "use redis:// if the port does not speak TLS"
+    };
+    let text = format!("failed to set up TLS with {server}: {cause}");
+    (text, Some(remedy.into()))
 }
 
 /// Describes a failure to reach the server.
@@ -322,34 +326,6 @@ pub(super) fn describe_hang_up(server: &ServerName, cause: &str) -> (String, Rem
     (
         format!("{server} closed the connection before its first reply: {cause}"),
         Some("use rediss:// if the port speaks TLS".into()),
-    )
-}
-
-/// Describes a port that speaks TLS if the URL does not.
-pub(super) fn describe_tls_port(server: &ServerName, cause: &str) -> (String, Remedy) {
-    (
-        format!("failed to connect to {server} without TLS: {cause}"),
-        Some("use rediss:// in place of redis:// (feature `tls`)".into()),
-    )
-}
-
-/// Describes a port that speaks Redis without TLS if the URL asks for TLS.
-pub(super) fn describe_plain_port(server: &ServerName, cause: &str) -> (String, Remedy) {
-    (
-        format!("failed to set up TLS with {server}: {cause}"),
-        Some("use redis:// in place of rediss://, or the TLS port of the server".into()),
-    )
-}
-
-/// Describes a node that a cluster announces by its port without TLS if the URL asks for TLS.
-pub(super) fn describe_announced_plain_port(server: &ServerName, cause: &str) -> (String, Remedy) {
-    (
-        format!("failed to set up TLS with {server}: {cause}"),
-        Some(
-            "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
-             cluster-announce-tls-port where ports are mapped"
-                .into(),
-        ),
     )
 }
 

@@ -9,6 +9,10 @@ pub(crate) const CLUSTER: &str = "Redis Cluster";
 /// The name of a node of a cluster in errors.
 pub(crate) const CLUSTER_NODE: &str = "the Redis Cluster node";
 
+/// The name of a sentinel in errors.
+#[cfg(feature = "sentinel")]
+pub(crate) const SENTINEL: &str = "Redis Sentinel";
+
 /// A server or a deployment as errors name it: `Redis at 127.0.0.1:6379`. Holds no user and no password.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerName {
@@ -32,12 +36,8 @@ impl ServerName {
         address: None,
     };
 
-    /// Names a server by its address, as another kind of server.
-    pub(crate) fn of_kind(self, what: &'static str) -> Self {
-        Self { what, ..self }
-    }
-
-    pub(super) fn address(&self) -> Option<&str> {
+    /// Returns the address, unless the application has made the connection.
+    pub(crate) fn address(&self) -> Option<&str> {
         self.address.as_deref()
     }
 

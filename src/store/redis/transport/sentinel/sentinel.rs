@@ -1,71 +1,56 @@
-//! Connections to the master that Redis Sentinel names. Each connection asks the sentinels first.
+//! The master that Redis Sentinel names. Each connection asks the sentinels first.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
-use super::super::server_settings::ServerSettings;
-use super::super::single::{OnDisconnect, Server, timed_out};
-use super::client::{Address, QUERY_TIMEOUT, SENTINEL, SentinelClient};
-use super::follower::{MasterFollower, MasterWatcher};
+use super::super::dial::{Connection, Dial, OnLost, Server, name_all, timed_out};
+use super::super::failure::Failure;
+use super::super::transport::Boxed;
+use super::client::{Address, QUERY_TIMEOUT, SentinelClient};
+use super::follower::{MasterFollower, watch_master};
 use super::master;
-use crate::store::redis::protocol::ServerName;
-use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
+use crate::store::redis::protocol::{SENTINEL, ServerName};
 use crate::store::redis::real_time;
 
-/// The sentinels, and the settings for the master that they name. For the connections of one runtime.
-pub(crate) struct Sentinel {
+/// The sentinels, and the settings for the master that they name. For the connection of one runtime.
+pub(in super::super) struct Sentinels {
     sentinels: Vec<Arc<Server>>,
     /// The sentinels' name for the master.
     service: Arc<str>,
     name: ServerName,
     /// The settings for the master. The address in it is a sentinel's.
-    master: ServerSettings,
-    /// One for all connections.
+    master: Server,
+    /// Started with the first connection.
     follower: OnceLock<MasterFollower>,
 }
 
-impl Sentinel {
-    pub(crate) fn new(sentinels: Vec<Server>, service: String, master: ServerSettings) -> Self {
-        let sentinels: Vec<_> = sentinels.into_iter().map(Arc::new).collect();
+impl Sentinels {
+    pub(in super::super) fn new(
+        name: ServerName,
+        sentinels: &[Server],
+        service: &Arc<str>,
+        master: Server,
+    ) -> Self {
         Self {
-            name: name_all("the Redis master of the sentinels", &sentinels),
-            sentinels,
-            service: service.into(),
+            sentinels: sentinels.iter().cloned().map(Arc::new).collect(),
+            service: Arc::clone(service),
+            name,
             master,
             follower: OnceLock::new(),
         }
     }
 
-    /// Returns the same sentinels for the connections of another runtime.
-    pub(in super::super) fn of_runtime(&self) -> Self {
-        Self {
-            sentinels: self.sentinels.clone(),
-            service: Arc::clone(&self.service),
-            name: self.name.clone(),
-            master: self.master.clone(),
-            follower: OnceLock::new(),
-        }
-    }
-
     /// Connects to the master, and watches whether it stays the master.
-    pub(in super::super) async fn connect(
-        &self,
-        on_disconnect: OnDisconnect,
-    ) -> Result<(MultiplexedConnection, ServerName, MasterWatcher), ConnectError> {
-        let on_disconnect: Arc<dyn Fn() + Send + Sync> = on_disconnect.into();
+    async fn connect(&self, on_lost: OnLost) -> Result<(Connection, ServerName), Failure> {
         // Before the sentinels are asked, so that no later change is missed.
         let named = self.follower().named();
         let connect_to = async |address: Address| {
-            let when_lost = Arc::clone(&on_disconnect);
-            let connected = master::connect(&self.master, &address, Box::new(move || when_lost()));
+            let connected = master::connect(&self.master, &address, Arc::clone(&on_lost));
             let (connection, name) = connected.await?;
-            let on_change = Arc::clone(&on_disconnect);
-            let watcher = MasterWatcher::start(named.clone(), address, on_change);
-            Ok((connection, name, watcher))
+            let watching = watch_master(named.clone(), address, Arc::clone(&on_lost));
+            Ok((Connection::Watched(connection, watching), name))
         };
         // The sentinels do not name it yet.
         let promoted = named.borrow().promoted().cloned();
@@ -74,7 +59,7 @@ impl Sentinel {
         {
             return Ok(connected);
         }
-        let mut failure = failed(self.name.clone());
+        let mut failure = Failure::to_connect(&self.name, timed_out());
         // During a failover, some sentinels name the old master, which may be gone or a replica by
         // now.
         let answering = named.borrow().answering().to_vec();
@@ -87,10 +72,6 @@ impl Sentinel {
         Err(failure)
     }
 
-    pub(in super::super) fn name(&self) -> &ServerName {
-        &self.name
-    }
-
     /// Returns what follows the master on the current runtime.
     fn follower(&self) -> &MasterFollower {
         self.follower.get_or_init(|| {
@@ -100,7 +81,7 @@ impl Sentinel {
 
     /// Returns the addresses that the sentinels name, those with the most votes first. Asks the sentinels that
     /// answered last, or if there is none, the sentinels in the URL.
-    async fn find_masters(&self, answering: &[Arc<Server>]) -> Result<Vec<Address>, ConnectError> {
+    async fn find_masters(&self, answering: &[Arc<Server>]) -> Result<Vec<Address>, Failure> {
         let asked = match answering {
             [] => &*self.sentinels,
             answering => answering,
@@ -112,20 +93,20 @@ impl Sentinel {
         }
         let until = Instant::now() + QUERY_TIMEOUT;
         let mut votes = Vec::<(Address, usize)>::new();
-        let all = name_all(SENTINEL, asked);
-        let mut failure = failed(all.clone());
+        let all = name_all(SENTINEL, asked.iter().map(|sentinel| &**sentinel));
+        let mut failure = Failure::to_connect(&all, timed_out());
         // Returning drops the queries that are still running.
         while let Some(Some(answer)) = real_time::timeout_at(until, queries.join_next()).await {
-            match answer.unwrap_or_else(|_| Err(failed(all.clone()))) {
+            match answer.unwrap_or_else(|_| Err(failure.clone())) {
                 Ok(address) => {
                     if count_vote(&mut votes, address) > asked.len() / 2 {
                         break;
                     }
                 }
                 // Tells more than a sentinel that is down.
-                Err(error) if error::is_misconfigured(&error.error) => failure = error,
-                Err(error) if !error::is_misconfigured(&failure.error) => {
-                    failure = ConnectError {
+                Err(error) if error.is_misconfigured() => failure = error,
+                Err(error) if !failure.is_misconfigured() => {
+                    failure = Failure {
                         server: all.clone(),
                         ..error
                     };
@@ -141,21 +122,6 @@ impl Sentinel {
     }
 }
 
-/// Names several sentinels, or what they stand for.
-fn name_all(what: &'static str, sentinels: &[Arc<Server>]) -> ServerName {
-    let addresses: Vec<_> = sentinels.iter().map(|one| format!("{one:?}")).collect();
-    ServerName::new(what, &addresses.join(", "))
-}
-
-/// The error of servers that did not answer.
-fn failed(server: ServerName) -> ConnectError {
-    ConnectError {
-        server,
-        error: timed_out(),
-        handshake: Handshake::Unknown,
-    }
-}
-
 /// Adds a vote for an address, and returns the number of its votes.
 fn count_vote(votes: &mut Vec<(Address, usize)>, address: Address) -> usize {
     if let Some((_, count)) = votes.iter_mut().find(|(named, _)| *named == address) {
@@ -166,9 +132,12 @@ fn count_vote(votes: &mut Vec<(Address, usize)>, address: Address) -> usize {
     1
 }
 
-impl fmt::Debug for Sentinel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without `master`, which holds the password.
-        write!(f, "{} by {:?}", self.service, self.sentinels)
+impl Dial for Sentinels {
+    fn server(&self) -> &ServerName {
+        &self.name
+    }
+
+    fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+        Box::pin(self.connect(on_lost))
     }
 }

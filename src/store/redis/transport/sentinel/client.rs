@@ -8,8 +8,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisResult};
 use tokio::sync::mpsc;
 
-use super::super::single::Server;
-use crate::store::redis::protocol::errors::{ConnectError, Handshake};
+use super::super::dial::Server;
+use super::super::failure::Failure;
 
 /// The limit on a query of a sentinel, or of a server for its role. A sentinel that hangs takes no
 /// longer, and is not waited for if a majority agrees.
@@ -32,9 +32,6 @@ pub(super) struct Peer {
     pub(super) id: String,
     pub(super) address: Address,
 }
-
-/// The name of sentinels in errors, without their addresses.
-pub(super) const SENTINEL: &str = "Redis Sentinel";
 
 /// A sentinel names another master.
 const SWITCHED: &str = "+switch-master";
@@ -79,21 +76,14 @@ impl SentinelClient {
         }
     }
 
-    pub(super) async fn master_address(&mut self) -> Result<Address, ConnectError> {
+    pub(super) async fn master_address(&mut self) -> Result<Address, Failure> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => {
-                let connected = self.sentinel.connect(Box::new(|| ())).await;
-                connected.map_err(of_sentinel)?
-            }
+            None => self.sentinel.connect(Box::new(|_| ())).await?,
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
-        let failed = |error| ConnectError {
-            server: self.sentinel.name().clone().of_kind(SENTINEL),
-            error,
-            handshake: Handshake::Unknown,
-        };
+        let failed = |error| Failure::to_connect(self.sentinel.name(), error);
         let address: RedisResult<Option<Address>> = command.query_async(&mut connection).await;
         let address = address.map_err(failed)?;
         // Put back after a success only: a failed query is followed by a new connection.
@@ -106,7 +96,7 @@ impl SentinelClient {
     }
 
     /// Returns the master that the sentinel names, and the sentinels that it knows.
-    pub(super) async fn vote(&mut self) -> Result<Vote, ConnectError> {
+    pub(super) async fn vote(&mut self) -> Result<Vote, Failure> {
         let master = self.master_address().await?;
         let group = self.group().await;
         Ok(Vote { master, group })
@@ -135,7 +125,7 @@ impl SentinelClient {
     ///
     /// A user without the right to subscribe gets no events, nor does a connection with RESP2, which
     /// cannot send commands while it is subscribed.
-    pub(super) async fn subscribe(&mut self) -> Result<(), ConnectError> {
+    pub(super) async fn subscribe(&mut self) -> Result<(), Failure> {
         if self.connection.is_some() {
             return Ok(());
         }
@@ -147,15 +137,14 @@ impl SentinelClient {
                 let _ = sender.try_send(event);
             }
         };
-        let connected = self.sentinel.connect_with_pushes(Box::new(on_push)).await;
-        let mut connection = connected.map_err(of_sentinel)?;
+        let mut connection = self.sentinel.connect(Box::new(on_push)).await?;
         self.events = Some(events);
         let subscribed = connection.subscribe(&[SWITCHED, PROMOTED, PROMOTING]).await;
         if let Err(error) = subscribed {
             tracing::debug!(
                 target: "tollgate::diagnostics",
                 "{} sends no events, and is asked every second: {error}",
-                self.sentinel.name().clone().of_kind(SENTINEL)
+                self.sentinel.name()
             );
         }
         self.connection = Some(connection);
@@ -174,13 +163,6 @@ impl SentinelClient {
         self.connection = None;
         self.events = None;
         std::future::pending().await
-    }
-}
-
-fn of_sentinel(failure: ConnectError) -> ConnectError {
-    ConnectError {
-        server: failure.server.of_kind(SENTINEL),
-        ..failure
     }
 }
 

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time;
 
-use super::super::server_settings::ServerSettings;
-use super::super::single::Server;
+use super::super::dial::{OnLost, Server, Task};
 use super::client::{Address, Event, QUERY_TIMEOUT, SentinelClient, Vote};
 use super::master;
 use super::voters::Voters;
@@ -34,7 +33,8 @@ const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Follows the master of one runtime. Stops on drop.
 pub(super) struct MasterFollower {
     named: watch::Receiver<NamedMaster>,
-    task: AbortHandle,
+    #[expect(dead_code, reason = "held for its Drop")]
+    task: Task,
 }
 
 /// The master that the sentinels name, or will name.
@@ -66,11 +66,7 @@ enum Report {
 
 impl MasterFollower {
     /// Starts to follow on the current runtime.
-    pub(super) fn start(
-        sentinels: &[Arc<Server>],
-        service: &Arc<str>,
-        settings: ServerSettings,
-    ) -> Self {
+    pub(super) fn start(sentinels: &[Arc<Server>], service: &Arc<str>, master: Server) -> Self {
         let (sender, named) = watch::channel(NamedMaster::default());
         let (reports, received) = mpsc::channel(sentinels.len().max(1));
         let (service, votes) = (Arc::clone(service), reports.clone());
@@ -79,8 +75,8 @@ impl MasterFollower {
             tokio::spawn(report(client, number, votes.clone())).abort_handle()
         };
         let voters = Voters::start(sentinels, Box::new(ask));
-        let following = follow(voters, settings, sender, reports, received);
-        let task = tokio::spawn(following).abort_handle();
+        let following = follow(voters, master, sender, reports, received);
+        let task = Task(tokio::spawn(following).abort_handle());
         Self { named, task }
     }
 
@@ -92,15 +88,9 @@ impl MasterFollower {
     }
 }
 
-impl Drop for MasterFollower {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 async fn follow(
     mut voters: Voters,
-    settings: ServerSettings,
+    settings: Server,
     named: watch::Sender<NamedMaster>,
     reports: mpsc::Sender<Report>,
     mut received: mpsc::Receiver<Report>,
@@ -120,8 +110,7 @@ async fn follow(
                 let elected = named.borrow().elected.clone();
                 // Otherwise it is an event of a failover that is over.
                 if elected.is_none_or(|elected| elected == master) {
-                    let (settings, reports) = (settings.clone(), reports.clone());
-                    tasks.spawn(confirm(replica, settings, reports));
+                    tasks.spawn(confirm(replica, settings.clone(), reports.clone()));
                 }
             }
             Report::Promoted(address) => named.send_modify(|named| named.promote(address)),
@@ -154,9 +143,9 @@ async fn report(mut client: SentinelClient, number: usize, reports: mpsc::Sender
 }
 
 /// Asks a replica for its role until it is the master.
-async fn confirm(replica: Address, settings: ServerSettings, reports: mpsc::Sender<Report>) {
+async fn confirm(replica: Address, settings: Server, reports: mpsc::Sender<Report>) {
     let promoted = async {
-        while master::connect(&settings, &replica, Box::new(|| ()))
+        while master::connect(&settings, &replica, Arc::new(|| ()))
             .await
             .is_err()
         {
@@ -206,33 +195,21 @@ impl NamedMaster {
     }
 }
 
-/// Watches whether a master stays the master. Stops on drop.
-#[derive(Debug)]
-pub(in super::super) struct MasterWatcher(AbortHandle);
-
-impl MasterWatcher {
-    /// Calls `on_change` once another master than this one is named. What was named before does not
-    /// count: the connection to the master is newer.
-    pub(super) fn start(
-        mut named: watch::Receiver<NamedMaster>,
-        master: Address,
-        on_change: Arc<dyn Fn() + Send + Sync>,
-    ) -> Self {
-        let task = tokio::spawn(async move {
-            // Ends with the follower, at the end of the store.
-            while named.changed().await.is_ok() {
-                let named = named.borrow_and_update();
-                if named.master().is_some_and(|named| *named != master) {
-                    return on_change();
-                }
+/// Calls `on_change` once another master than this one is named. What was named before does not count: the connection to
+/// the master is newer.
+pub(super) fn watch_master(
+    mut named: watch::Receiver<NamedMaster>,
+    master: Address,
+    on_change: OnLost,
+) -> Task {
+    let watching = tokio::spawn(async move {
+        // Ends with the follower, at the end of the store.
+        while named.changed().await.is_ok() {
+            let named = named.borrow_and_update();
+            if named.master().is_some_and(|named| *named != master) {
+                return on_change();
             }
-        });
-        Self(task.abort_handle())
-    }
-}
-
-impl Drop for MasterWatcher {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+        }
+    });
+    Task(watching.abort_handle())
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use tokio::task::AbortHandle;
 
-use super::super::single::Server;
+use super::super::dial::Server;
 use super::client::{Address, Peer, Vote};
+use crate::store::redis::protocol::SENTINEL;
 
 /// Starts the task that asks a sentinel, and reports its votes under this number.
 type Ask = dyn Fn(usize, &Arc<Server>) -> AbortHandle + Send + Sync;
@@ -77,9 +78,11 @@ impl Voters {
             *at < configured || is_new && !(*at == number && is_silent)
         });
         for Peer { id, address } in peers {
-            let peer = sentinel.with_address(address);
-            let is_known =
-                |voter: &Voter| voter.id() == Some(&id) || voter.sentinel.addr() == peer.addr();
+            let (host, port) = address;
+            let peer = sentinel.at(SENTINEL, &host, port);
+            let is_known = |voter: &Voter| {
+                voter.id() == Some(&id) || voter.sentinel.info().addr() == peer.info().addr()
+            };
             if !self.voters.values().any(is_known) {
                 self.add(Arc::new(peer));
             }
@@ -122,7 +125,6 @@ impl Drop for Voter {
 mod tests {
     use redis::IntoConnectionInfo;
 
-    use super::super::super::server_settings::ServerSettings;
     use super::*;
 
     fn address(port: u16) -> Address {
@@ -133,7 +135,7 @@ mod tests {
     fn voters() -> Voters {
         let server = |name: &str| {
             let info = format!("redis://{name}:1").into_connection_info().unwrap();
-            Arc::new(Server::new(ServerSettings::new(info, None)))
+            Arc::new(Server::new(info, None))
         };
         let ask = |_, _: &_| tokio::spawn(std::future::pending::<()>()).abort_handle();
         Voters::start(&["a", "b", "c"].map(server), Box::new(ask))

@@ -1,0 +1,547 @@
+//! A cluster: a node for each master, the slots that they serve, and the redirects that they send.
+//!
+//! Each node has its own connection, so a node that is lost delays no calls to the others. The cluster client of `redis`
+//! sends all calls from one task, which stands still while it reads the slots, and it resends commands that a lost
+//! connection may have executed. Here a command is sent again only if a node says that it has not run it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::dial::{Server, timed_out};
+use super::failure::{Failure, Fate, Redirect, known_host};
+use super::node::{BACKOFF, Line, Node};
+use super::transport::{Ask, Boxed, Transport};
+use crate::store::circuit_breaker::Nodes;
+use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
+use crate::store::redis::real_time;
+
+/// The limit on the time in which a node sends the slots.
+const READ_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The limit on resending a command that nodes have not run.
+const MAX_RETRIES: u32 = 16;
+
+/// The redirects that are followed at once. More mean that the nodes do not agree yet who has the slot.
+const PROMPT_RETRIES: u32 = 2;
+
+/// The limit on resending a command whose keys are on two nodes, or whose slot no node serves: that may last.
+const MAX_TRIES_AGAIN: u32 = 3;
+
+/// The backoff before a resend, if the cluster needs time: the first one, and the longest one.
+const MIN_BACKOFF: Duration = Duration::from_millis(15);
+const MAX_BACKOFF: Duration = Duration::from_millis(120);
+
+/// The longest backoff between reads of the slots: as long as an open circuit breaker waits until it probes.
+const MAX_READ_BACKOFF: Duration = Duration::from_millis(500);
+
+/// The backoff starts anew after this time without a reason to read the slots.
+const CALM: Duration = Duration::from_secs(5);
+
+/// A node without slots is forgotten when it has not replied for this time. Until a slot has moved, no node lists the
+/// node that imports it.
+const IMPORTING: Duration = Duration::from_secs(10);
+
+/// A cluster, as one runtime reaches it. Clones share the connections.
+#[derive(Clone)]
+pub(super) struct Cluster(Arc<Inner>);
+
+struct Inner {
+    name: ServerName,
+    /// The settings of the first one hold for all nodes.
+    seeds: Vec<Server>,
+    runtime: Handle,
+    map: RwLock<SlotMap>,
+    reading: watch::Sender<Reading>,
+    /// The masters by slot, for the circuit breaker.
+    masters: Arc<Nodes>,
+}
+
+/// The known nodes, and the master of each slot.
+struct SlotMap {
+    nodes: Vec<Arc<Node>>,
+    /// The index of the master in `nodes`, plus one. 0 for a slot without a master.
+    by_slot: Box<[u16]>,
+}
+
+/// The progress of reading the slots.
+#[derive(Default)]
+struct Reading {
+    has_map: bool,
+    is_reading: bool,
+    /// The end of the last read.
+    read_at: Option<Instant>,
+    /// The backoff before that read, of which it waited at least half.
+    backoff: Duration,
+    /// The failure of the first reads. Callers get it until then.
+    failure: Option<(Failure, Instant)>,
+}
+
+/// Slots that one master serves, as a node reports them.
+#[derive(Debug, PartialEq, Eq)]
+struct SlotRange {
+    slots: RangeInclusive<u16>,
+    host: String,
+    port: u16,
+}
+
+impl SlotMap {
+    fn master(&self, slot: u16) -> Option<&Arc<Node>> {
+        let number = self.by_slot.get(usize::from(slot))?;
+        self.nodes.get(usize::from(number.checked_sub(1)?))
+    }
+
+    /// Returns every master once.
+    fn masters(&self) -> Vec<Arc<Node>> {
+        let mut numbers = self.by_slot.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let masters = numbers.iter().filter_map(|number| number.checked_sub(1));
+        let masters = masters.filter_map(|index| self.nodes.get(usize::from(index)));
+        masters.cloned().collect()
+    }
+
+    /// Returns the node at an address and its number. `make` makes it if it is unknown.
+    fn node_at(
+        &mut self,
+        (host, port): (&str, u16),
+        make: impl FnOnce() -> Arc<Node>,
+    ) -> (u16, Arc<Node>) {
+        let is_it = |node: &Arc<Node>| node.address() == (host, port);
+        let index = self.nodes.iter().position(is_it);
+        let node = match index.and_then(|index| self.nodes.get(index)) {
+            Some(node) => Arc::clone(node),
+            None => {
+                let node = make();
+                self.nodes.push(Arc::clone(&node));
+                node
+            }
+        };
+        let number = index.map_or(self.nodes.len(), |index| index + 1);
+        // A cluster has at most 16 384 masters.
+        (u16::try_from(number).unwrap_or_default(), node)
+    }
+}
+
+impl Reading {
+    /// Returns when the slots may be read again: ever later while they are read again and again. Redirects tell about
+    /// their slot meanwhile, and a master that is down may be down for long.
+    fn next(&mut self) -> Option<Instant> {
+        let read_at = self.read_at?;
+        let is_first = !self.has_map || read_at.elapsed() >= CALM;
+        self.backoff = match is_first {
+            true => BACKOFF,
+            false => (self.backoff * 2).clamp(BACKOFF, MAX_READ_BACKOFF),
+        };
+        // Processes that lose a master together do not read together.
+        let half = self.backoff / 2;
+        let random = u32::try_from(RandomState::new().hash_one(0) % 256).unwrap_or_default();
+        Some(read_at + half + half * random / 256)
+    }
+}
+
+impl Cluster {
+    /// A cluster whose connections belong to `runtime`. Does not connect yet.
+    pub(super) fn new(
+        name: ServerName,
+        seeds: Vec<Server>,
+        masters: Arc<Nodes>,
+        runtime: &Handle,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            name,
+            seeds,
+            runtime: runtime.clone(),
+            map: RwLock::new(SlotMap {
+                nodes: Vec::new(),
+                by_slot: vec![0; usize::from(SLOTS)].into(),
+            }),
+            reading: watch::Sender::default(),
+            masters,
+        }))
+    }
+
+    fn map(&self) -> RwLockReadGuard<'_, SlotMap> {
+        self.0.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_map<T>(&self, change: impl FnOnce(&mut SlotMap) -> T) -> T {
+        let mut map = self.0.map.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut map)
+    }
+
+    /// Returns the master of a slot; for a command without keys, a master that is connected if there is one.
+    fn master(&self, slot: Option<u16>) -> Option<Arc<Node>> {
+        let map = self.map();
+        if let Some(slot) = slot {
+            return map.master(slot).cloned();
+        }
+        let masters = map.masters();
+        let connected = masters.iter().find(|node| node.is_up());
+        connected.or(masters.first()).cloned()
+    }
+
+    /// Returns the connected master that follows a node. It may know who has a slot that the node does not know.
+    fn master_after(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
+        let masters = self.map().masters();
+        let index = masters.iter().position(|master| Arc::ptr_eq(master, node));
+        let first = index.map_or(0, |index| index + 1);
+        let mut following = masters.iter().cycle().skip(first).take(masters.len());
+        following.find(|node| node.is_up()).cloned()
+    }
+
+    fn make_node(&self, host: &str, port: u16) -> Option<Arc<Node>> {
+        let seed = self.0.seeds.first()?;
+        Some(Node::new(
+            seed.at(CLUSTER_NODE, host, port),
+            &self.0.runtime,
+        ))
+    }
+
+    /// Returns the node that a redirect names.
+    fn node_at(&self, host: &str, port: u16) -> Option<Arc<Node>> {
+        let made = self.make_node(host, port)?;
+        let (_, node) = self.change_map(|map| map.node_at((host, port), || made));
+        Some(node)
+    }
+
+    /// Remembers the master that a redirect names for a slot.
+    fn set_master(&self, slot: Option<u16>, host: &str, port: u16) -> Option<Arc<Node>> {
+        let made = self.make_node(host, port)?;
+        if let Some(slot) = slot {
+            self.0.masters.set(slot, host, port);
+        }
+        self.change_map(|map| {
+            let (number, node) = map.node_at((host, port), || made);
+            let of_slot = slot.and_then(|slot| map.by_slot.get_mut(usize::from(slot)));
+            if let Some(of_slot) = of_slot {
+                *of_slot = number;
+            }
+            Some(node)
+        })
+    }
+
+    /// Waits until the slots are read for the first time.
+    async fn first_read(&self, until: Instant) -> Result<(), Failure> {
+        let mut readings = self.0.reading.subscribe();
+        loop {
+            {
+                let reading = readings.borrow_and_update();
+                match &reading.failure {
+                    _ if reading.has_map => return Ok(()),
+                    Some((failure, retry_at)) if Instant::now() < *retry_at => {
+                        return Err(failure.clone());
+                    }
+                    _ => {}
+                }
+            }
+            self.refresh();
+            if real_time::timeout_at(until, readings.changed())
+                .await
+                .is_none()
+            {
+                return Err(Failure::late(&self.0.name, Fate::NotRun));
+            }
+        }
+    }
+
+    /// Reads the slots again, in the background. At most one task does so.
+    fn refresh(&self) {
+        let mut not_before = None;
+        let starts = self.0.reading.send_if_modified(|reading| {
+            let starts = !reading.is_reading;
+            if starts {
+                reading.is_reading = true;
+                not_before = reading.next();
+            }
+            starts
+        });
+        if starts {
+            let cluster = self.clone();
+            self.0.runtime.spawn(async move {
+                if let Some(not_before) = not_before {
+                    let left = not_before.saturating_duration_since(Instant::now());
+                    real_time::sleep(left).await;
+                }
+                let read = cluster.read().await;
+                cluster
+                    .0
+                    .reading
+                    .send_modify(|reading| cluster.learn(reading, read));
+            });
+        }
+    }
+
+    fn learn(&self, reading: &mut Reading, read: Result<Vec<SlotRange>, Failure>) {
+        let now = Instant::now();
+        reading.is_reading = false;
+        reading.read_at = Some(now);
+        match read {
+            // Nodes that serve nothing know less than the last read.
+            Ok(ranges) if ranges.is_empty() && reading.has_map => {}
+            Ok(ranges) => {
+                self.build(ranges);
+                reading.has_map = true;
+                reading.failure = None;
+            }
+            Err(failure) => reading.failure = Some((failure, now + BACKOFF)),
+        }
+    }
+
+    /// Asks all known masters at once, because one of them may hang, and then the other seed nodes, until a node reports a
+    /// master for each slot. If none does, returns the ranges with the most slots: a node that is blank, or that the
+    /// cluster has forgotten, reports ranges too.
+    async fn read(&self) -> Result<Vec<SlotRange>, Failure> {
+        let Inner { seeds, runtime, .. } = &*self.0;
+        let masters = self.map().masters();
+        let seeds = seeds.iter().map(|seed| Node::new(seed.clone(), runtime));
+        let seeds =
+            seeds.filter(|seed| masters.iter().all(|node| node.address() != seed.address()));
+        let seeds: Vec<_> = seeds.collect();
+        let (mut best, mut failure) = (Vec::new(), None);
+        for nodes in [masters, seeds] {
+            let mut reads: JoinSet<_> = nodes.into_iter().map(read_from).collect();
+            while let Some(read) = reads.join_next().await {
+                match read {
+                    Ok(Ok(ranges)) if served(&ranges) > served(&best) => best = ranges,
+                    Ok(Err(error)) => {
+                        failure.get_or_insert(error);
+                    }
+                    _ => {}
+                }
+                if served(&best) >= usize::from(SLOTS) {
+                    return Ok(best);
+                }
+            }
+        }
+        match failure {
+            Some(failure) if best.is_empty() => Err(failure),
+            _ => Ok(best),
+        }
+    }
+
+    fn build(&self, mut ranges: Vec<SlotRange>) {
+        ranges.sort_by_key(|range| *range.slots.start());
+        let masters = ranges.iter();
+        let masters = masters.map(|range| (&range.slots, range.host.as_str(), range.port));
+        self.0.masters.replace(masters);
+        self.change_map(|map| {
+            let known = std::mem::take(&mut map.nodes);
+            map.by_slot.fill(0);
+            for SlotRange { slots, host, port } in &ranges {
+                let address = (host.as_str(), *port);
+                let found = known.iter().find(|node| node.address() == address);
+                let Some(node) = found.cloned().or_else(|| self.make_node(host, *port)) else {
+                    continue;
+                };
+                node.connect_if_new();
+                let (number, _) = map.node_at(address, || node);
+                let slots = usize::from(*slots.start())..=usize::from(*slots.end());
+                map.by_slot.get_mut(slots).unwrap_or_default().fill(number);
+            }
+            let since = Instant::now().checked_sub(IMPORTING);
+            let is_importing =
+                |node: &Arc<Node>| since.is_some_and(|since| node.has_replied_since(since));
+            for node in known.into_iter().filter(is_importing) {
+                let same = Arc::clone(&node);
+                map.node_at(node.address(), || same);
+            }
+        });
+    }
+
+    async fn follow(&self, mut line: Line, ask: Ask<'_>) -> Result<Value, Failure> {
+        let give_up_at = Instant::now() + ask.deadline / 2;
+        let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
+        let mut is_asking = false;
+        loop {
+            let reply = match is_asking {
+                true => line.send_asking(ask.command, ask.deadline).await,
+                false => line.send(ask.command, ask.deadline).await,
+            };
+            let failure = match reply {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            if failure.fate == Fate::Unknown {
+                // Another node may have taken its place.
+                self.refresh();
+            }
+            let node = Arc::clone(line.node());
+            let Some(redirect) = failure.redirect(node.address().0) else {
+                return Err(failure);
+            };
+            retries += 1;
+            is_asking = false;
+            let mut needs_time = retries > PROMPT_RETRIES;
+            let next = match redirect {
+                Redirect::Moved(host, port) => {
+                    self.refresh();
+                    self.set_master(ask.slot, &host, port)
+                }
+                // Only some keys of the slot have moved.
+                Redirect::Ask(host, port) => {
+                    is_asking = true;
+                    self.node_at(&host, port)
+                }
+                Redirect::TryAgain if !ask.waits_for_keys => return Err(failure),
+                Redirect::TryAgain => {
+                    tries_again += 1;
+                    needs_time = true;
+                    None
+                }
+                // A node that was reset does not know who serves the slot, but others do.
+                Redirect::Unserved => {
+                    self.refresh();
+                    tries_again += 1;
+                    needs_time = true;
+                    self.master_after(&node)
+                }
+            };
+            let left = give_up_at.saturating_duration_since(Instant::now());
+            if retries > MAX_RETRIES
+                || tries_again > MAX_TRIES_AGAIN
+                || needs_time && left.is_zero()
+            {
+                return Err(failure);
+            }
+            if needs_time {
+                real_time::sleep(backoff.min(left)).await;
+                backoff = (backoff * 2).min(MAX_BACKOFF);
+            }
+            let next = next.or_else(|| self.master(ask.slot)).unwrap_or(node);
+            line = next.redirected_line(Instant::now() + ask.deadline).await?;
+        }
+    }
+}
+
+impl Transport for Cluster {
+    fn server(&self) -> &ServerName {
+        &self.0.name
+    }
+
+    fn node(&self, slot: Option<u16>) -> Option<Arc<Node>> {
+        self.master(slot)
+    }
+
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        self.map().masters()
+    }
+
+    fn reserve(&self, slot: Option<u16>, until: Instant) -> Boxed<'_, Result<Line, Failure>> {
+        Box::pin(async move {
+            self.first_read(until).await?;
+            // Any node says that nobody serves a slot.
+            let Some(node) = self.master(slot).or_else(|| self.master(None)) else {
+                self.refresh();
+                return Err(Failure::to_connect(&self.0.name, unserved()));
+            };
+            let line = node.line(until).await;
+            if line.is_err() {
+                // Another node may have taken its place.
+                self.refresh();
+            }
+            line
+        })
+    }
+
+    fn call<'a>(&'a self, line: Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>> {
+        Box::pin(self.follow(line, ask))
+    }
+
+    fn give_up(&self, _: Option<u16>) {
+        self.refresh();
+    }
+}
+
+/// Returns how many slots have a master in these ranges.
+fn served(ranges: &[SlotRange]) -> usize {
+    ranges.iter().map(|range| range.slots.len()).sum()
+}
+
+/// The error of a node that knows of no master for a slot.
+fn unserved() -> redis::RedisError {
+    let reply = redis::parse_redis_value(b"-CLUSTERDOWN Hash slot not served\r\n");
+    let error = reply.and_then(Value::extract_error).err();
+    error.unwrap_or_else(timed_out)
+}
+
+async fn read_from(node: Arc<Node>) -> Result<Vec<SlotRange>, Failure> {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    let reply = node.query(&command, READ_TIMEOUT).await?;
+    let (host, _) = node.address();
+    Ok(parse(reply, host).unwrap_or_default())
+}
+
+/// Reads the reply to CLUSTER SLOTS of the node at the host `asked`. Returns `None` if it is malformed.
+fn parse(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
+    let Value::Array(ranges) = reply else {
+        return None;
+    };
+    let ranges = ranges.into_iter().map(|range| parse_range(range, asked));
+    ranges.collect()
+}
+
+fn parse_range(range: Value, asked: &str) -> Option<SlotRange> {
+    let Value::Array(range) = range else {
+        return None;
+    };
+    let [
+        Value::Int(first),
+        Value::Int(last),
+        Value::Array(master),
+        ..,
+    ] = &*range
+    else {
+        return None;
+    };
+    let [host, Value::Int(port), ..] = &**master else {
+        return None;
+    };
+    let host = match host {
+        Value::BulkString(host) => str::from_utf8(host).ok()?,
+        Value::SimpleString(host) => host,
+        Value::Nil => "",
+        _ => return None,
+    };
+    Some(SlotRange {
+        slots: u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?,
+        host: known_host(host, asked).to_owned(),
+        port: u16::try_from(*port).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_known_host_is_at_the_host_that_was_asked() {
+        for (host, expected) in [
+            ("$8\r\n10.0.0.2\r\n", "10.0.0.2"),
+            ("$13\r\nredis-2.local\r\n", "redis-2.local"),
+            // As `cluster-preferred-endpoint-type` says: `unknown-endpoint`, or `hostname` without one.
+            ("$-1\r\n", "10.0.0.1"),
+            ("$1\r\n?\r\n", "10.0.0.1"),
+            // A node that no other node has met yet.
+            ("$0\r\n\r\n", "10.0.0.1"),
+        ] {
+            let reply = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n{host}:7001\r\n");
+            let reply = redis::parse_redis_value(reply.as_bytes()).unwrap();
+            let ranges = parse(reply, "10.0.0.1").unwrap();
+            let range = SlotRange {
+                slots: 0..=16_383,
+                host: expected.to_owned(),
+                port: 7_001,
+            };
+            assert_eq!(ranges, [range]);
+            assert_eq!(served(&ranges), 16_384);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The servers of a URL, and how each runtime reaches them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use super::dial::name_all;
+use super::dial::{Given, GivenConnection, Server};
+use super::node::Node;
+use super::per_runtime::PerRuntime;
+#[cfg(feature = "sentinel")]
+use super::sentinel::Sentinels;
+use super::transport::{One, Transport};
+use crate::store::circuit_breaker::Nodes;
+use crate::store::redis::protocol::ServerName;
+#[cfg(feature = "cluster")]
+use crate::store::redis::protocol::{CLUSTER, SLOTS};
+
+/// A deployment of Redis, and its connections: one to each server for each runtime that uses the store.
+pub(crate) struct Deployment {
+    servers: Servers,
+    name: ServerName,
+    per_runtime: PerRuntime<Arc<dyn Transport>>,
+}
+
+/// The servers that a URL names.
+pub(crate) enum Servers {
+    /// The application has connected.
+    #[cfg_attr(
+        not(feature = "redis-1"),
+        expect(dead_code, reason = "applications make one with this feature")
+    )]
+    Given(Arc<dyn GivenConnection>),
+    One(Server),
+    #[cfg(feature = "sentinel")]
+    Sentinels {
+        sentinels: Vec<Server>,
+        /// The sentinels' name for the master.
+        service: Arc<str>,
+        /// The settings for the master. The address in it is a sentinel's.
+        master: Server,
+    },
+    #[cfg(feature = "cluster")]
+    Cluster {
+        /// The settings of the first one hold for all nodes.
+        seeds: Vec<Server>,
+        /// The masters by slot, as the last map said that any runtime has read.
+        nodes: Arc<Nodes>,
+    },
+}
+
+impl Servers {
+    #[cfg(feature = "cluster")]
+    pub(crate) fn cluster(seeds: Vec<Server>) -> Self {
+        Self::Cluster {
+            seeds,
+            nodes: Arc::new(Nodes::new(SLOTS)),
+        }
+    }
+}
+
+impl Deployment {
+    pub(crate) fn new(servers: Servers) -> Self {
+        let name = match &servers {
+            Servers::Given(_) => ServerName::UNKNOWN,
+            Servers::One(server) => server.name().clone(),
+            #[cfg(feature = "sentinel")]
+            Servers::Sentinels { sentinels, .. } => {
+                name_all("the Redis master of the sentinels", sentinels)
+            }
+            #[cfg(feature = "cluster")]
+            Servers::Cluster { seeds, .. } => name_all(CLUSTER, seeds),
+        };
+        Self {
+            servers,
+            name,
+            per_runtime: PerRuntime::default(),
+        }
+    }
+
+    /// The deployment, for errors.
+    pub(crate) fn server(&self) -> &ServerName {
+        &self.name
+    }
+
+    /// Whether the URL names a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.nodes().is_some()
+    }
+
+    /// Returns the nodes of a cluster.
+    pub(crate) fn nodes(&self) -> Option<&Arc<Nodes>> {
+        match &self.servers {
+            #[cfg(feature = "cluster")]
+            Servers::Cluster { nodes, .. } => Some(nodes),
+            _ => None,
+        }
+    }
+
+    /// Returns the way to the servers from a runtime. New connections try EVALSHA with `trial_key`.
+    pub(crate) fn of_runtime(
+        &self,
+        runtime: &Handle,
+        trial_key: impl FnOnce() -> Arc<str>,
+    ) -> Arc<dyn Transport> {
+        let connect = || self.transport(runtime, &trial_key());
+        self.per_runtime.get_or_make(runtime, connect)
+    }
+
+    fn transport(&self, runtime: &Handle, trial_key: &Arc<str>) -> Arc<dyn Transport> {
+        let node = match &self.servers {
+            Servers::Given(connection) => Node::new(Given(Arc::clone(connection)), runtime),
+            Servers::One(server) => Node::new(server.clone().with_trial_key(trial_key), runtime),
+            #[cfg(feature = "sentinel")]
+            Servers::Sentinels {
+                sentinels,
+                service,
+                master,
+            } => {
+                let master = master.clone().with_trial_key(trial_key);
+                let sentinels = Sentinels::new(self.name.clone(), sentinels, service, master);
+                Node::new(sentinels, runtime)
+            }
+            #[cfg(feature = "cluster")]
+            Servers::Cluster { seeds, nodes } => {
+                let seeds = seeds.iter().cloned();
+                let seeds = seeds.map(|seed| seed.with_trial_key(trial_key)).collect();
+                let nodes = Arc::clone(nodes);
+                return Arc::new(Cluster::new(self.name.clone(), seeds, nodes, runtime));
+            }
+        };
+        Arc::new(One(node))
+    }
+}
+
+/// The addresses, which also name the store in metrics. Never the settings, which hold the password.
+impl fmt::Debug for Deployment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.servers {
+            Servers::Given(_) => f.write_str("given"),
+            Servers::One(server) => server.fmt(f),
+            #[cfg(feature = "sentinel")]
+            Servers::Sentinels {
+                sentinels, service, ..
+            } => write!(f, "{service} by {sentinels:?}"),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster { seeds, .. } => {
+                let addresses: Vec<_> = seeds.iter().map(|seed| format!("{seed:?}")).collect();
+                write!(f, "cluster of {}", addresses.join(","))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use redis::IntoConnectionInfo;
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn deployment() -> Deployment {
+        // It accepts connections, and never replies.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        std::mem::forget(listener);
+        let info = url.into_connection_info().unwrap();
+        Deployment::new(Servers::One(Server::new(info, None)))
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// Starts to connect from the current runtime.
+    async fn use_it(deployment: &Deployment) {
+        let transport = deployment.of_runtime(&Handle::current(), || "a key".into());
+        let line = transport.reserve(None, Instant::now() + Duration::from_millis(10));
+        assert!(line.await.is_err());
+    }
+
+    #[test]
+    fn the_connections_of_ended_runtimes_are_forgotten() {
+        let deployment = deployment();
+        let alive = runtime();
+        for _ in 0..5 {
+            alive.block_on(use_it(&deployment));
+            runtime().block_on(use_it(&deployment));
+        }
+        assert_eq!(deployment.per_runtime.len(), 2);
+    }
+
+    #[test]
+    fn a_store_that_is_dropped_leaves_no_task() {
+        let runtime = runtime();
+        let deployment = deployment();
+        runtime.block_on(use_it(&deployment));
+        let tasks = || runtime.metrics().num_alive_tasks();
+        assert!(tasks() > 0);
+        drop(deployment);
+        let ended = async {
+            while tasks() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let within = Duration::from_secs(5);
+        let ended = runtime.block_on(async { tokio::time::timeout(within, ended).await });
+        assert!(ended.is_ok(), "{} tasks are left", tasks());
+    }
+}

@@ -1,0 +1,448 @@
+//! Connecting to a server: its address, credentials, protocol and TLS files.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
+    PushKind, RedisError, RedisResult, Value,
+};
+use tokio::net::TcpStream;
+#[cfg(feature = "sentinel")]
+use tokio::task::AbortHandle;
+
+use super::failure::{Cause, Failure};
+#[cfg(feature = "tls")]
+use super::tls_files::TlsFiles;
+use super::transport::Boxed;
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::{self as error, Handshake};
+use crate::store::redis::real_time;
+
+/// The limit on connecting, including the handshake: a server that hangs accepts the connection and never replies.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The limit on waiting for what a server says unasked. It says so as soon as it has accepted a connection.
+const UNASKED_TIMEOUT: Duration = Duration::from_millis(30);
+
+/// The limit on commands that wait for the socket. Further commands make their callers wait.
+const QUEUED_COMMANDS: usize = 1_024;
+
+/// Called when a connection is lost.
+pub(super) type OnLost = Arc<dyn Fn() + Send + Sync>;
+
+/// Called with each message that a server pushes. With RESP2, it pushes none.
+pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
+
+/// Connects to the server that is the one to ask: a fixed one, or the master that sentinels name.
+pub(super) trait Dial: Send + Sync {
+    /// The configured server, for errors.
+    fn server(&self) -> &ServerName;
+
+    /// The host and the port, if they are fixed.
+    #[cfg(feature = "cluster")]
+    fn address(&self) -> (&str, u16) {
+        ("", 0)
+    }
+
+    /// Connects, within a time of its own. Returns the connection and the server that it leads to.
+    fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>>;
+
+    /// Whether this process replaces a lost connection. The application's replaces itself.
+    fn reconnects(&self) -> bool {
+        true
+    }
+}
+
+/// A connection of the application, of any type.
+pub(crate) trait GivenConnection: Send + Sync {
+    fn send<'a>(&self, command: &'a Cmd) -> Boxed<'a, RedisResult<Value>>;
+}
+
+#[cfg(feature = "redis-1")]
+impl<C> GivenConnection for C
+where
+    C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+{
+    fn send<'a>(&self, command: &'a Cmd) -> Boxed<'a, RedisResult<Value>> {
+        let mut connection = self.clone();
+        Box::pin(async move { command.query_async(&mut connection).await })
+    }
+}
+
+/// The application's connection.
+pub(super) struct Given(pub(super) Arc<dyn GivenConnection>);
+
+impl Dial for Given {
+    fn server(&self) -> &ServerName {
+        &ServerName::UNKNOWN
+    }
+
+    fn dial(&self, _: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+        let connection = Connection::Given(Arc::clone(&self.0));
+        Box::pin(async { Ok((connection, ServerName::UNKNOWN)) })
+    }
+
+    fn reconnects(&self) -> bool {
+        false
+    }
+}
+
+/// An established connection.
+pub(super) enum Connection {
+    Own(MultiplexedConnection),
+    /// A connection to the master that sentinels name, and the task that watches whether it stays the master.
+    #[cfg(feature = "sentinel")]
+    Watched(
+        MultiplexedConnection,
+        #[expect(dead_code, reason = "held for its Drop")] Task,
+    ),
+    Given(Arc<dyn GivenConnection>),
+}
+
+/// A task that ends on drop.
+#[cfg(feature = "sentinel")]
+pub(super) struct Task(pub(super) AbortHandle);
+
+#[cfg(feature = "sentinel")]
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Connection {
+    /// Sends a command. An error reply of the server is an `Err`.
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Own(connection) => send_over(connection, command).await,
+            #[cfg(feature = "sentinel")]
+            Self::Watched(connection, _) => send_over(connection, command).await,
+            Self::Given(given) => given.send(command).await,
+        }
+    }
+
+    /// Sends a command to a node of a cluster that is about to get the slot of its keys.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
+        let Self::Own(connection) = self else {
+            return self.send(command).await;
+        };
+        // The node takes both together, so no other command comes in between.
+        let mut both = redis::Pipeline::with_capacity(2);
+        both.cmd("ASKING").add_command(command.clone());
+        let replies = connection.clone().send_packed_commands(&both, 0, 2).await?;
+        // The reply to ASKING is of no interest: without it, the node redirects the command.
+        let reply = replies.into_iter().next_back();
+        reply.unwrap_or(Value::Nil).extract_error()
+    }
+}
+
+/// Sends a command. An error reply of the server is an `Err`.
+pub(super) async fn send_over(
+    connection: &MultiplexedConnection,
+    command: &Cmd,
+) -> RedisResult<Value> {
+    match connection.clone().send_packed_command(command).await? {
+        Value::ServerError(error) => Err(error.into()),
+        reply => Ok(reply),
+    }
+}
+
+/// A single server, a node of a cluster, or a sentinel.
+#[derive(Clone)]
+pub(crate) struct Server {
+    name: ServerName,
+    info: ConnectionInfo,
+    /// The protocol, if it was configured.
+    protocol: Option<ProtocolVersion>,
+    #[cfg(feature = "tls")]
+    tls_files: Option<Arc<TlsFiles>>,
+    /// Whether an attempt has succeeded, so that the URL and the port agree about TLS.
+    has_connected: Arc<AtomicBool>,
+    /// A key that the user may access, to try EVALSHA with.
+    trial_key: Option<Arc<str>>,
+}
+
+impl Server {
+    /// A server that speaks the configured protocol, or else RESP3 with RESP2 as the alternative.
+    pub(crate) fn new(info: ConnectionInfo, protocol: Option<ProtocolVersion>) -> Self {
+        Self {
+            name: ServerName::new("Redis", &info.addr().to_string()),
+            info,
+            protocol,
+            #[cfg(feature = "tls")]
+            tls_files: None,
+            has_connected: Arc::default(),
+            trial_key: None,
+        }
+    }
+
+    /// Has each new connection try EVALSHA with this key.
+    pub(super) fn with_trial_key(self, key: &Arc<str>) -> Self {
+        let trial_key = Some(Arc::clone(key));
+        Self { trial_key, ..self }
+    }
+
+    /// Sets the files that each new connection reads.
+    #[cfg(feature = "tls")]
+    pub(crate) fn with_tls_files(self, tls_files: Option<Arc<TlsFiles>>) -> Self {
+        Self { tls_files, ..self }
+    }
+
+    /// Returns the same protocol and TLS files for another server or user. Errors name it as `what`.
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(crate) fn with_info(&self, what: &'static str, info: ConnectionInfo) -> Self {
+        Self {
+            name: ServerName::new(what, &info.addr().to_string()),
+            info,
+            has_connected: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same settings for another host and port. Errors name the server as `what`.
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(super) fn at(&self, what: &'static str, host: &str, port: u16) -> Self {
+        let host = host.to_owned();
+        let addr = match self.info.addr().clone() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        self.with_info(what, self.info.clone().set_addr(addr))
+    }
+
+    pub(crate) fn name(&self) -> &ServerName {
+        &self.name
+    }
+
+    /// The settings without the TLS files.
+    pub(crate) fn info(&self) -> &ConnectionInfo {
+        &self.info
+    }
+
+    #[cfg(test)]
+    pub(crate) fn protocol(&self) -> Option<ProtocolVersion> {
+        self.protocol
+    }
+
+    fn is_tls(&self) -> bool {
+        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
+    /// Connects, and fails if the server has renamed or disabled EVALSHA.
+    ///
+    /// Such a server quotes the arguments of a call in its error. They are no text, so the client cannot read the error
+    /// and closes the connection: all calls in flight would fail with an error that says nothing about EVALSHA.
+    pub(super) async fn connect_for_calls(
+        &self,
+        on_lost: OnLost,
+    ) -> Result<MultiplexedConnection, Failure> {
+        let on_push = Box::new(move |push: &PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                on_lost();
+            }
+        });
+        let connection = self.connect(on_push).await?;
+        let Some(key) = &self.trial_key else {
+            return Ok(connection);
+        };
+        let mut trial = redis::cmd("EVALSHA");
+        // No script has this hash. Proxies that choose a server by the keys of a call refuse one without keys.
+        trial.arg("0".repeat(40)).arg(1).arg(&**key);
+        let reply = real_time::timeout(CONNECT_TIMEOUT, send_over(&connection, &trial)).await;
+        match reply.unwrap_or_else(|| Err(timed_out())) {
+            Err(error) if error::is_unknown_command(&error) || error.is_timeout() => {
+                Err(Failure::to_connect(&self.name, error))
+            }
+            _ => Ok(connection),
+        }
+    }
+
+    pub(super) async fn connect(&self, on_push: OnPush) -> Result<MultiplexedConnection, Failure> {
+        let connected = real_time::timeout(CONNECT_TIMEOUT, self.handshake(on_push)).await;
+        let error = match connected.unwrap_or_else(|| Err(timed_out())) {
+            Ok(connection) => {
+                self.has_connected.store(true, Ordering::Relaxed);
+                return Ok(connection);
+            }
+            Err(error) => error,
+        };
+        if !self.is_tls() && error::may_be_tls_port(&error) {
+            if let Some(error) = unasked_error(self.info.addr()).await {
+                return Err(Failure::to_connect(&self.name, error));
+            }
+            // If the port has spoken Redis before, it does not speak TLS.
+            if !self.has_connected.load(Ordering::Relaxed) {
+                return Err(self.in_handshake(error, Handshake::Plain));
+            }
+        }
+        if self.is_tls() {
+            return Err(self.in_handshake(error, Handshake::Tls));
+        }
+        Err(Failure::to_connect(&self.name, error))
+    }
+
+    fn in_handshake(&self, error: RedisError, handshake: Handshake) -> Failure {
+        Failure {
+            cause: Cause::Handshake(error.clone(), handshake),
+            ..Failure::to_connect(&self.name, error)
+        }
+    }
+
+    async fn handshake(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {
+        let info = self.info.clone();
+        #[cfg(feature = "tls")]
+        let info = match &self.tls_files {
+            Some(tls_files) => tls_files.read().await.apply_to(info),
+            None => info,
+        };
+        // RESP3 reports a lost connection at once, RESP2 with the next command.
+        let protocol = self.protocol.unwrap_or(ProtocolVersion::RESP3);
+        match open(&info, protocol, on_push).await {
+            Err(failure) if self.protocol.is_none() && error::may_lack_resp3(&failure) => {
+                open(&info, ProtocolVersion::RESP2, Box::new(|_| ())).await
+            }
+            connected => connected,
+        }
+    }
+}
+
+impl Dial for Server {
+    fn server(&self) -> &ServerName {
+        &self.name
+    }
+
+    #[cfg(feature = "cluster")]
+    fn address(&self) -> (&str, u16) {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (host, *port)
+            }
+            _ => ("", 0),
+        }
+    }
+
+    fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+        Box::pin(async move {
+            let connection = self.connect_for_calls(on_lost).await?;
+            Ok((Connection::Own(connection), self.name.clone()))
+        })
+    }
+}
+
+/// Returns the error with which a port refuses clients before they send anything, as a server at `maxclients` or in
+/// protected mode does. It then hangs up, and a client that writes first may lose the error.
+async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
+    let ConnectionAddr::Tcp(host, port) = addr else {
+        return None;
+    };
+    let said = async {
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        let mut said = vec![0; 1_024];
+        loop {
+            stream.readable().await?;
+            match stream.try_read(&mut said) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => {
+                    said.truncate(read?);
+                    return io::Result::Ok(said);
+                }
+            }
+        }
+    };
+    let said = real_time::timeout(UNASKED_TIMEOUT, said).await?.ok()?;
+    let line = said.split(|byte| *byte == b'\r').next()?;
+    let reply = redis::parse_redis_value(&[line, b"\r\n"].concat()).ok()?;
+    reply.extract_error().err()
+}
+
+async fn open(
+    info: &ConnectionInfo,
+    protocol: ProtocolVersion,
+    on_push: OnPush,
+) -> RedisResult<MultiplexedConnection> {
+    let settings = info.redis_settings().clone().set_protocol(protocol);
+    let info = info.clone().set_redis_settings(settings);
+    let client = Client::open(info.set_tcp_settings(tcp_settings()))?;
+    let mut config = AsyncConnectionConfig::new()
+        // The caller of each function applies the timeouts.
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUED_COMMANDS);
+    if protocol != ProtocolVersion::RESP2 {
+        config = config.set_push_sender(move |push: PushInfo| {
+            on_push(&push);
+            Ok::<_, ()>(())
+        });
+    }
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+}
+
+pub(super) fn timed_out() -> RedisError {
+    let text = format!("no connection within {CONNECT_TIMEOUT:?}");
+    io::Error::new(io::ErrorKind::TimedOut, text).into()
+}
+
+/// TCP settings for small packets that callers wait for, and for a peer that may disappear: with the kernel's defaults,
+/// noticing that takes 15 minutes.
+fn tcp_settings() -> TcpSettings {
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(3))
+        .with_retries(3);
+    let settings = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(Duration::from_secs(3));
+    settings
+}
+
+/// Names several servers together, for errors.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+pub(super) fn name_all<'a>(
+    what: &'static str,
+    servers: impl IntoIterator<Item = &'a Server>,
+) -> ServerName {
+    let addresses = servers.into_iter().map(|server| format!("{server:?}"));
+    let addresses: Vec<_> = addresses.collect();
+    ServerName::new(what, &addresses.join(", "))
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address only: the settings hold the password.
+        write!(f, "{}", self.info.addr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_prompt_and_notices_a_peer_that_disappeared() {
+        let tcp = tcp_settings();
+        assert!(tcp.nodelay() && tcp.keepalive().is_some());
+        #[cfg(target_os = "linux")]
+        assert_eq!(tcp.user_timeout(), Some(Duration::from_secs(3)));
+    }
+}

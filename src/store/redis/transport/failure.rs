@@ -1,0 +1,222 @@
+//! Why a call has no reply, and whether a server may have run it.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::{self as error, Handshake};
+
+/// The fate of a command without a reply that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The command was never written to a socket, or the server says that it has not run it. Only such a command may be
+    /// sent again.
+    NotRun,
+    /// The server has replied with an error.
+    Answered,
+    /// The command was written, and no reply came.
+    Unknown,
+}
+
+/// The failure of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) server: ServerName,
+    pub(crate) cause: Cause,
+    pub(crate) fate: Fate,
+}
+
+/// The cause of a failure.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    /// No reply, or no connection, within the deadline.
+    Late,
+    Error(RedisError),
+    /// The handshake of a port that may speak TLS if the URL does not, or the other way round.
+    Handshake(RedisError, Handshake),
+}
+
+/// The reply of a cluster node that has not run a command.
+#[cfg(feature = "cluster")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// Another node has the slot.
+    Moved(String, u16),
+    /// Another node has the keys of a slot that is moving.
+    Ask(String, u16),
+    /// The keys are on two nodes.
+    TryAgain,
+    /// No node serves the slot yet, or the reply does not name the one that does.
+    Unserved,
+}
+
+impl Failure {
+    /// The failure of an attempt to connect.
+    pub(super) fn to_connect(server: &ServerName, error: RedisError) -> Self {
+        Self {
+            server: server.clone(),
+            cause: Cause::Error(error),
+            fate: Fate::NotRun,
+        }
+    }
+
+    /// The failure of a command that was written.
+    pub(super) fn of_command(server: &ServerName, error: RedisError) -> Self {
+        let fate = match error.kind() {
+            ErrorKind::Server(
+                ServerErrorKind::Ask
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::CrossSlot
+                | ServerErrorKind::Moved
+                | ServerErrorKind::NoScript
+                | ServerErrorKind::TryAgain,
+            ) => Fate::NotRun,
+            _ if error.code().is_some() => Fate::Answered,
+            _ => Fate::Unknown,
+        };
+        Self {
+            server: server.clone(),
+            cause: Cause::Error(error),
+            fate,
+        }
+    }
+
+    /// No reply, or no connection, within the deadline.
+    pub(super) fn late(server: &ServerName, fate: Fate) -> Self {
+        Self {
+            server: server.clone(),
+            cause: Cause::Late,
+            fate,
+        }
+    }
+
+    /// The error of the server or of the client, if there is one.
+    pub(crate) fn error(&self) -> Option<&RedisError> {
+        match &self.cause {
+            Cause::Late => None,
+            Cause::Error(error) | Cause::Handshake(error, _) => Some(error),
+        }
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self.cause, Cause::Late)
+    }
+
+    /// Whether the connection is lost.
+    pub(super) fn is_lost(&self) -> bool {
+        let is_lost = |error: &RedisError| error.is_unrecoverable_error() || error.is_timeout();
+        self.error().is_none_or(is_lost)
+    }
+
+    /// Whether the set-up of the client or of the server is wrong.
+    pub(super) fn is_misconfigured(&self) -> bool {
+        self.error().is_some_and(error::is_misconfigured)
+    }
+
+    /// Whether a server has not run a script because it does not know it.
+    pub(crate) fn is_unknown_script(&self) -> bool {
+        self.error().is_some_and(error::is_unknown_script)
+    }
+
+    /// Returns the redirect that this failure stands for. `asked` is the host of the node that was asked.
+    #[cfg(feature = "cluster")]
+    pub(super) fn redirect(&self, asked: &str) -> Option<Redirect> {
+        let error = self.error()?;
+        let ErrorKind::Server(kind) = error.kind() else {
+            return None;
+        };
+        let node = || {
+            let (node, _) = error.redirect_node()?;
+            let (host, port) = node.rsplit_once(':')?;
+            let host = known_host(host.trim_matches(['[', ']']), asked);
+            Some((host.to_owned(), port.parse().ok()?))
+        };
+        let to = |redirect: fn(String, u16) -> Redirect| {
+            node().map_or(Redirect::Unserved, |(host, port)| redirect(host, port))
+        };
+        match kind {
+            ServerErrorKind::Moved => Some(to(Redirect::Moved)),
+            ServerErrorKind::Ask => Some(to(Redirect::Ask)),
+            ServerErrorKind::TryAgain => Some(Redirect::TryAgain),
+            ServerErrorKind::ClusterDown => Some(Redirect::Unserved),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the host of a node that another node names: the host `asked` of that other node if it does not know one.
+#[cfg(feature = "cluster")]
+pub(super) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
+    match host {
+        "" | "?" | "0.0.0.0" | "::" => asked,
+        host => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use redis::Value;
+
+    use super::*;
+
+    fn reply(text: &str) -> Failure {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        let error = reply.and_then(Value::extract_error).unwrap_err();
+        Failure::of_command(&ServerName::UNKNOWN, error)
+    }
+
+    #[test]
+    fn only_what_a_server_says_it_has_not_run_may_be_sent_again() {
+        for (text, fate) in [
+            ("MOVED 12182 10.0.0.2:7001", Fate::NotRun),
+            ("ASK 12182 10.0.0.2:7001", Fate::NotRun),
+            ("TRYAGAIN Multiple keys", Fate::NotRun),
+            ("CLUSTERDOWN Hash slot not served", Fate::NotRun),
+            ("CROSSSLOT Keys in request", Fate::NotRun),
+            ("NOSCRIPT No matching script", Fate::NotRun),
+            ("LOADING Redis is loading", Fate::Answered),
+            ("READONLY You can't write", Fate::Answered),
+            ("ERR unknown", Fate::Answered),
+        ] {
+            assert_eq!(reply(text).fate, fate, "{text}");
+        }
+        for kind in [
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::TimedOut,
+        ] {
+            let lost = Failure::of_command(&ServerName::UNKNOWN, io::Error::from(kind).into());
+            assert_eq!(lost.fate, Fate::Unknown, "{kind}");
+            assert!(lost.is_lost(), "{kind}");
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn a_redirect_without_a_host_is_to_the_host_that_was_asked() {
+        let moved = |host: &str| Some(Redirect::Moved(host.to_owned(), 7_001));
+        let ask = |host: &str| Some(Redirect::Ask(host.to_owned(), 7_001));
+        for (text, expected) in [
+            ("MOVED 12182 10.0.0.2:7001", moved("10.0.0.2")),
+            ("MOVED 12182 redis-2.local:7001", moved("redis-2.local")),
+            ("MOVED 12182 2001:db8::2:7001", moved("2001:db8::2")),
+            // As `cluster-preferred-endpoint-type` says: `unknown-endpoint`, or `hostname` without one.
+            ("MOVED 12182 :7001", moved("10.0.0.1")),
+            ("MOVED 12182 ?:7001", moved("10.0.0.1")),
+            ("ASK 12182 ?:7001", ask("10.0.0.1")),
+            ("ASK 12182 10.0.0.2:7001", ask("10.0.0.2")),
+            ("MOVED 12182", Some(Redirect::Unserved)),
+            ("TRYAGAIN Multiple keys", Some(Redirect::TryAgain)),
+            ("CLUSTERDOWN Hash slot not served", Some(Redirect::Unserved)),
+            ("LOADING Redis is loading", None),
+            ("READONLY You can't write", None),
+            ("NOSCRIPT No matching script", None),
+        ] {
+            assert_eq!(reply(text).redirect("10.0.0.1"), expected, "{text}");
+        }
+        let lost = RedisError::from((ErrorKind::ClusterConnectionNotFound, "no connections"));
+        let lost = Failure::of_command(&ServerName::UNKNOWN, lost);
+        assert_eq!(lost.redirect(""), None);
+    }
+}

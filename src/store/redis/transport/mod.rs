@@ -1,0 +1,25 @@
+//! The way to Redis: a single server, the master that Sentinel names, a cluster.
+//!
+//! Knows the errors of the protocol, and nothing of checks.
+
+#[cfg(feature = "cluster")]
+mod cluster;
+mod deployment;
+mod dial;
+mod failure;
+mod node;
+mod per_runtime;
+#[cfg(feature = "sentinel")]
+mod sentinel;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
+#[cfg(feature = "tls")]
+mod tls_files;
+mod transport;
+
+pub(crate) use deployment::{Deployment, Servers};
+pub(crate) use dial::Server;
+pub(crate) use failure::{Cause, Failure};
+pub(crate) use node::{LINES, Line};
+pub(crate) use per_runtime::PerRuntime;
+pub(crate) use transport::{Route, Transport};

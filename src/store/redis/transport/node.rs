@@ -1,0 +1,485 @@
+//! One server: a connection that is made on first use and replaced when it is lost, and the lines on it.
+//!
+//! At most one attempt to connect is in progress, however many callers wait for it. A server that leaves a call unanswered
+//! for a whole deadline is silent: nothing else is sent to it until it answers a PING.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, RedisResult, Value};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::dial::{Connection, Dial, OnLost};
+use super::failure::{Failure, Fate};
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors as error;
+use crate::store::redis::real_time;
+
+/// The limit on calls in flight to one server. It bounds what batches do not: refunds, resets and lone checks.
+pub(crate) const LINES: usize = 256;
+
+/// The time from a failed attempt, or from the start of the previous connection, to the next attempt. A server that comes
+/// back is found at once, and one that refuses is not asked by each check.
+pub(super) const BACKOFF: Duration = Duration::from_millis(50);
+
+/// The same after the server rejected our credentials or settings: it logs such attempts.
+const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
+
+/// The age below which a connection survives a reply that calls for another server: reconnecting to the wrong server
+/// again and again would only add to its load.
+const MIN_AGE_TO_GIVE_UP: Duration = Duration::from_millis(500);
+
+/// The bounds of the time in which a PING has to be answered: more than the 200 ms after which Linux retransmits a lost
+/// packet.
+const MIN_PROBE: Duration = Duration::from_millis(300);
+const MAX_PROBE: Duration = Duration::from_secs(5);
+
+/// A server, as one runtime reaches it.
+pub(crate) struct Node {
+    dial: Box<dyn Dial>,
+    /// The runtime that owns the connection. Background tasks run here, not on the caller's runtime, which may shut down or
+    /// stall first.
+    runtime: Handle,
+    state: watch::Sender<State>,
+    /// Callers wait here before they send, so that those that were never sent are told apart from those that the server
+    /// does not answer.
+    places: Arc<Semaphore>,
+    made_at: Instant,
+    /// The time of the last reply, in microseconds since `made_at`, and the round trip before it.
+    replied_at: AtomicU64,
+    round_trip: AtomicU64,
+}
+
+enum State {
+    /// Not used yet, or the last attempt failed. Callers get its failure until then.
+    Down(Option<(Failure, Instant)>),
+    /// An attempt is in progress. It will probably fail as the previous one did.
+    Connecting(Option<Failure>),
+    Up(Arc<Up>),
+    /// A call was not answered for a deadline, and a PING is on its way.
+    Silent(Arc<Up>),
+}
+
+/// An established connection.
+struct Up {
+    connection: Connection,
+    server: ServerName,
+    /// When its attempt started. Identifies the connection.
+    since: Instant,
+}
+
+/// The right to send one call over an established connection. Given back on drop.
+pub(crate) struct Line {
+    node: Arc<Node>,
+    up: Arc<Up>,
+    /// Missing for a call that another node has redirected.
+    #[expect(dead_code, reason = "held for its Drop")]
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl State {
+    fn up(&self) -> Option<&Arc<Up>> {
+        match self {
+            Self::Up(up) | Self::Silent(up) => Some(up),
+            Self::Down(_) | Self::Connecting(_) => None,
+        }
+    }
+
+    fn is_of(&self, since: Instant) -> bool {
+        self.up().is_some_and(|up| up.since == since)
+    }
+
+    /// The failure of the last attempt.
+    fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Down(failed) => failed.as_ref().map(|(failure, _)| failure),
+            Self::Connecting(failure) => failure.as_ref(),
+            Self::Up(_) | Self::Silent(_) => None,
+        }
+    }
+}
+
+impl Node {
+    /// A server whose connection belongs to `runtime`. Does not connect yet.
+    pub(super) fn new(dial: impl Dial + 'static, runtime: &Handle) -> Arc<Self> {
+        Arc::new(Self {
+            dial: Box::new(dial),
+            runtime: runtime.clone(),
+            state: watch::Sender::new(State::Down(None)),
+            places: Arc::new(Semaphore::new(LINES)),
+            made_at: Instant::now(),
+            replied_at: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
+        })
+    }
+
+    /// The configured server, for errors.
+    pub(crate) fn server(&self) -> &ServerName {
+        self.dial.server()
+    }
+
+    /// The server that the connection leads to, for errors.
+    pub(crate) fn connected_server(&self) -> ServerName {
+        let state = self.state.borrow();
+        state
+            .up()
+            .map_or_else(|| self.server(), |up| &up.server)
+            .clone()
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(super) fn address(&self) -> (&str, u16) {
+        self.dial.address()
+    }
+
+    /// Whether the server has replied to any command since then.
+    pub(crate) fn has_replied_since(&self, since: Instant) -> bool {
+        let replied_at = Duration::from_micros(self.replied_at.load(Ordering::Relaxed));
+        !replied_at.is_zero() && self.made_at + replied_at >= since
+    }
+
+    /// Returns the last round trip.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.state.borrow(), State::Up(_))
+    }
+
+    /// Returns a line, if one is free now.
+    pub(super) fn try_line(self: &Arc<Self>) -> Option<Line> {
+        let State::Up(up) = &*self.state.borrow() else {
+            return None;
+        };
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        Some(self.line_over(Arc::clone(up), Some(place)))
+    }
+
+    /// Waits for a line, or for the reason why there is none.
+    pub(super) async fn line(self: &Arc<Self>, until: Instant) -> Result<Line, Failure> {
+        if let Some(line) = self.try_line() {
+            return Ok(line);
+        }
+        // Callers learn why connecting fails before they wait for a place. Meanwhile the connection may be lost.
+        self.up(until).await?;
+        let place = Arc::clone(&self.places).acquire_owned();
+        let Some(Ok(place)) = real_time::timeout_at(until, place).await else {
+            return Err(Failure::late(&self.connected_server(), Fate::NotRun));
+        };
+        let up = self.up(until).await?;
+        Ok(self.line_over(up, Some(place)))
+    }
+
+    /// Waits for a line for a call that another node has redirected. It does not wait for a place: it may hold one of
+    /// that node.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn redirected_line(self: &Arc<Self>, until: Instant) -> Result<Line, Failure> {
+        Ok(self.line_over(self.up(until).await?, None))
+    }
+
+    /// Sends a command without keys.
+    pub(crate) async fn query(
+        self: &Arc<Self>,
+        command: &Cmd,
+        deadline: Duration,
+    ) -> Result<Value, Failure> {
+        let line = self.line(Instant::now() + deadline).await?;
+        line.send(command, deadline).await
+    }
+
+    fn line_over(self: &Arc<Self>, up: Arc<Up>, place: Option<OwnedSemaphorePermit>) -> Line {
+        Line {
+            node: Arc::clone(self),
+            up,
+            place,
+        }
+    }
+
+    /// Waits until the connection is established, or until an attempt fails.
+    async fn up(self: &Arc<Self>, until: Instant) -> Result<Arc<Up>, Failure> {
+        let mut states = self.state.subscribe();
+        let now = Instant::now();
+        let half = now + until.saturating_duration_since(now) / 2;
+        loop {
+            let (is_due, likely) = match &*states.borrow_and_update() {
+                State::Up(up) => return Ok(Arc::clone(up)),
+                State::Down(Some((failure, retry_at))) if Instant::now() < *retry_at => {
+                    return Err(failure.clone());
+                }
+                State::Down(_) => (true, None),
+                State::Connecting(likely) => (false, likely.clone()),
+                State::Silent(_) => (false, None),
+            };
+            if is_due {
+                self.connect(|state| matches!(state, State::Down(_)));
+                continue;
+            }
+            // A timeout would hide what is wrong with the set-up.
+            let wait_until = match &likely {
+                Some(failure) if failure.is_misconfigured() => half,
+                _ => until,
+            };
+            if real_time::timeout_at(wait_until, states.changed())
+                .await
+                .is_none()
+            {
+                let late = || Failure::late(&self.connected_server(), Fate::NotRun);
+                return Err(likely.unwrap_or_else(late));
+            }
+        }
+    }
+
+    /// Connects in the background if that was never tried, so that the first caller need not wait.
+    #[cfg(feature = "cluster")]
+    pub(super) fn connect_if_new(self: &Arc<Self>) {
+        self.connect(|state| matches!(state, State::Down(None)));
+    }
+
+    /// Replaces the lost connection that started at `since`. Connects now, so that the next caller need not wait.
+    fn replace(self: &Arc<Self>, since: Instant) {
+        if self.dial.reconnects() {
+            self.connect(|state| state.is_of(since));
+        }
+    }
+
+    /// Replaces the connection because this server is not the one to ask, unless the connection is new.
+    pub(super) fn give_up(self: &Arc<Self>) {
+        let since = self.state.borrow().up().map(|up| up.since);
+        if let Some(since) = since.filter(|since| since.elapsed() >= MIN_AGE_TO_GIVE_UP) {
+            self.replace(since);
+        }
+    }
+
+    /// Starts an attempt to connect if the state calls for one.
+    fn connect(self: &Arc<Self>, is_due: impl FnOnce(&State) -> bool) {
+        let mut not_before = None;
+        let starts = self.state.send_if_modified(|state| {
+            let is_due = is_due(state);
+            if is_due {
+                not_before = state.up().map(|up| up.since + BACKOFF);
+                *state = State::Connecting(state.failure().cloned());
+            }
+            is_due
+        });
+        if starts {
+            let node = Arc::clone(self);
+            self.runtime.spawn(async move {
+                if let Some(not_before) = not_before {
+                    let left = not_before.saturating_duration_since(Instant::now());
+                    real_time::sleep(left).await;
+                }
+                let state = node.dialed().await;
+                node.state.send_replace(state);
+            });
+        }
+    }
+
+    async fn dialed(self: &Arc<Self>) -> State {
+        let since = Instant::now();
+        let on_lost = on_lost(Arc::downgrade(self), since);
+        match self.dial.dial(on_lost).await {
+            Ok((connection, server)) => State::Up(Arc::new(Up {
+                connection,
+                server,
+                since,
+            })),
+            Err(failure) => {
+                let backoff = match failure.is_misconfigured() {
+                    true => MISCONFIGURED_BACKOFF,
+                    false => BACKOFF,
+                };
+                State::Down(Some((failure, Instant::now() + backoff)))
+            }
+        }
+    }
+
+    /// Asks a silent server for a PING. Nothing else is sent meanwhile: a hung server would execute it after its callers
+    /// have gone.
+    fn probe(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration) {
+        let is_up = |state: &State| matches!(state, State::Up(_));
+        if !self.dial.reconnects() || !self.turn(up, is_up, State::Silent) {
+            return;
+        }
+        let (node, up) = (Arc::clone(self), Arc::clone(up));
+        self.runtime.spawn(async move {
+            let ping = redis::cmd("PING");
+            let reply = up.connection.send(&ping);
+            let limit = deadline.clamp(MIN_PROBE, MAX_PROBE);
+            // An error of the server is an answer as well.
+            let is_lost = match real_time::timeout(limit, reply).await {
+                Some(Err(error)) => Failure::of_command(&up.server, error).is_lost(),
+                Some(Ok(_)) => false,
+                None => true,
+            };
+            if is_lost {
+                node.replace(up.since);
+            } else {
+                node.turn(&up, |state| matches!(state, State::Silent(_)), State::Up);
+            }
+        });
+    }
+
+    /// Moves a connection from one state to another, if it is still in the first. Returns whether it was.
+    fn turn(
+        &self,
+        up: &Arc<Up>,
+        from: impl FnOnce(&State) -> bool,
+        to: impl FnOnce(Arc<Up>) -> State,
+    ) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_same = state.is_of(up.since) && from(state);
+            if is_same {
+                *state = to(Arc::clone(up));
+            }
+            is_same
+        })
+    }
+
+    fn record_reply(&self, sent_at: Instant) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let replied_at = micros(self.made_at.elapsed());
+        self.replied_at.store(replied_at, Ordering::Relaxed);
+        let round_trip = micros(sent_at.elapsed());
+        self.round_trip.store(round_trip, Ordering::Relaxed);
+    }
+}
+
+fn on_lost(node: Weak<Node>, since: Instant) -> OnLost {
+    Arc::new(move || {
+        if let Some(node) = node.upgrade() {
+            node.replace(since);
+        }
+    })
+}
+
+impl Line {
+    #[cfg(feature = "cluster")]
+    pub(super) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// The server, for errors.
+    pub(crate) fn server(&self) -> &ServerName {
+        &self.up.server
+    }
+
+    /// Sends a command, once.
+    pub(super) async fn send(&self, command: &Cmd, deadline: Duration) -> Result<Value, Failure> {
+        let reply = self.up.connection.send(command);
+        self.exchange(reply, deadline).await
+    }
+
+    /// Sends a command, once, to a node that is about to get the slot of its keys.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn send_asking(
+        &self,
+        command: &Cmd,
+        deadline: Duration,
+    ) -> Result<Value, Failure> {
+        let reply = self.up.connection.send_asking(command);
+        self.exchange(reply, deadline).await
+    }
+
+    async fn exchange(
+        &self,
+        reply: impl Future<Output = RedisResult<Value>>,
+        deadline: Duration,
+    ) -> Result<Value, Failure> {
+        let Self { node, up, .. } = self;
+        let sent_at = Instant::now();
+        let Some(reply) = real_time::timeout(deadline, reply).await else {
+            node.probe(up, deadline);
+            return Err(Failure::late(&up.server, Fate::Unknown));
+        };
+        let error = match reply {
+            Ok(reply) => {
+                node.record_reply(sent_at);
+                return Ok(reply);
+            }
+            Err(error) => error,
+        };
+        if error.code().is_some() {
+            node.record_reply(sent_at);
+        }
+        if error::is_replica(&error) {
+            node.give_up();
+        }
+        let failure = Failure::of_command(&up.server, error);
+        if failure.is_lost() {
+            node.replace(up.since);
+        }
+        Err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::test_server::RedisServer;
+    use crate::store::redis::transport::dial::Server;
+
+    const DEADLINE: Duration = Duration::from_millis(100);
+
+    fn node(url: &str) -> Arc<Node> {
+        let info = redis::IntoConnectionInfo::into_connection_info(url).unwrap();
+        Node::new(Server::new(info, None), &Handle::current())
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_slower_than_the_deadline_keeps_its_connection() {
+        let server = RedisServer::start();
+        let node = node(&server.url());
+        let since = || node.state.borrow().up().map(|up| up.since);
+        let until = Instant::now() + Duration::from_secs(5);
+        let line = node.line(until).await.unwrap();
+        let before = since();
+        let mut slow = redis::cmd("BLPOP");
+        slow.arg("nothing").arg(0.2);
+        let failure = line.send(&slow, DEADLINE).await.unwrap_err();
+        assert!(failure.is_late() && failure.fate == Fate::Unknown);
+        assert!(node.try_line().is_none());
+        node.line(until).await.unwrap();
+        assert_eq!(since(), before);
+    }
+
+    #[tokio::test]
+    async fn calls_beyond_the_lines_of_a_server_are_not_sent() {
+        let server = RedisServer::start();
+        let node = node(&server.url());
+        let until = Instant::now() + Duration::from_secs(5);
+        let mut lines = vec![node.line(until).await.unwrap()];
+        lines.extend((1..LINES).map(|_| node.try_line().unwrap()));
+        assert!(node.try_line().is_none());
+        let failure = node.line(Instant::now() + DEADLINE).await.err().unwrap();
+        assert!(failure.is_late() && failure.fate == Fate::NotRun);
+        lines.pop();
+        assert!(node.try_line().is_some());
+    }
+
+    #[test]
+    fn a_wait_for_a_connection_of_a_runtime_that_ends_is_over_with_its_deadline() {
+        // It accepts connections, and never replies.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap()
+        };
+        let (own, other) = (runtime(), runtime());
+        let node = own.block_on(async {
+            let node = node(&url);
+            assert!(node.line(Instant::now() + DEADLINE).await.is_err());
+            node
+        });
+        drop(own);
+        for _ in 0..3 {
+            let line = async { node.line(Instant::now() + DEADLINE).await.err() };
+            let failure = other.block_on(line).unwrap();
+            assert_eq!(failure.fate, Fate::NotRun);
+        }
+    }
+}
