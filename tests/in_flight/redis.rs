@@ -147,7 +147,6 @@ async fn behind_proxy(server: &RedisServer) -> (RateLimiter, Proxy) {
     let proxy = Proxy::before(server.port()).await;
     let store = RedisStore::open(&proxy.url())
         .unwrap()
-        .deadline(Duration::from_secs(10))
         .block_list_refresh(Duration::ZERO);
     (RateLimiter::new(store, Quota::in_flight(3)), proxy)
 }

@@ -474,7 +474,9 @@ fn unserved() -> redis::RedisError {
 async fn read_from(node: Arc<Node>) -> Result<Vec<SlotRange>, Failure> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let reply = node.query(&command, READ_TIMEOUT).await?;
+    // Longer than an attempt to connect, whose failure says more than that the time is over.
+    let line = node.line(Instant::now() + 2 * READ_TIMEOUT).await?;
+    let reply = line.send(&command, READ_TIMEOUT).await?;
     let (host, _) = node.address();
     Ok(parse(reply, host).unwrap_or_default())
 }
