@@ -33,12 +33,44 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Inner {
     kind: ErrorKind,
     text: Cow<'static, str>,
     remedy: Option<Cow<'static, str>>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    act: Act,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// What this crate does about an error, beside returning it.
+#[cfg_attr(
+    not(feature = "redis"),
+    expect(dead_code, reason = "only the Redis store makes the others")
+)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Nothing,
+    /// Answers the other checks of the call: the store has not failed.
+    OneCheck,
+    /// Reconnects, because another server is the master.
+    Replica,
+    /// Follows the redirect, in a cluster.
+    Redirect,
+    /// Sends each entry of the call alone, because the cluster is moving some of their keys.
+    Moving,
+    /// Sends the keys of each cluster slot alone.
+    SeveralSlots,
+    /// Sends the entry again, because its call had no window of a calendar at the time of the server.
+    NoWindow,
+    /// Sends the text of the script.
+    UnknownScript,
+    /// Examines whether the server lacks EVALSHA, or TIME in scripts.
+    UnknownCommand,
+    /// Examines whether scripts may run TIME.
+    ForbiddenCommand,
+    ForbiddenKeys,
+    /// Examines whether scripts may run TIME.
+    NotInScripts,
 }
 
 /// The kind of an [`Error`], for programs to act on.
@@ -122,7 +154,13 @@ impl Error {
     /// Creates an error, for a [`Store`](crate::Store) outside this crate. The text must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self::build(kind, text.into(), None, None)
+        Self(Arc::new(Inner {
+            kind,
+            text: text.into(),
+            remedy: None,
+            act: Act::Nothing,
+            source: None,
+        }))
     }
 
     /// Adds the underlying error.
@@ -131,21 +169,25 @@ impl Error {
         self.with_boxed_source(Box::new(source))
     }
 
-    pub(crate) fn with_boxed_source(self, source: Box<dyn StdError + Send + Sync>) -> Self {
-        let Inner {
-            kind, text, remedy, ..
-        } = &*self.0;
-        Self::build(*kind, text.clone(), remedy.clone(), Some(source))
+    pub(crate) fn with_boxed_source(mut self, source: Box<dyn StdError + Send + Sync>) -> Self {
+        Arc::make_mut(&mut self.0).source = Some(source.into());
+        self
     }
 
-    /// Makes an error of Redis from what is wrong and the remedy, which its text has at the end.
+    /// Adds a remedy, which the text has at the end.
     #[cfg(feature = "redis")]
-    pub(crate) fn with_remedy(
-        kind: ErrorKind,
-        text: String,
-        remedy: Option<Cow<'static, str>>,
-    ) -> Self {
-        Self::build(kind, text.into(), remedy, None)
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Arc::make_mut(&mut self.0).remedy = Some(remedy.into());
+        self
+    }
+
+    pub(crate) fn with_act(mut self, act: Act) -> Self {
+        Arc::make_mut(&mut self.0).act = act;
+        self
+    }
+
+    pub(crate) fn act(&self) -> Act {
+        self.0.act
     }
 
     /// The text without the remedy.
@@ -158,20 +200,6 @@ impl Error {
     #[cfg(feature = "redis")]
     pub(crate) fn remedy(&self) -> Option<&Cow<'static, str>> {
         self.0.remedy.as_ref()
-    }
-
-    fn build(
-        kind: ErrorKind,
-        text: Cow<'static, str>,
-        remedy: Option<Cow<'static, str>>,
-        source: Option<Box<dyn StdError + Send + Sync>>,
-    ) -> Self {
-        Self(Arc::new(Inner {
-            kind,
-            text,
-            remedy,
-            source,
-        }))
     }
 
     /// Returns the kind of this error.
@@ -204,12 +232,12 @@ impl Error {
     /// Marks the error of one check, for example because of what is stored for its key. It is not a failure of the store,
     /// which other checks share.
     pub(crate) fn of_one_check(self) -> Self {
-        self.with_source(OneCheck)
+        self.with_act(Act::OneCheck)
     }
 
     /// Returns whether the error says nothing about the store as a whole.
     pub(crate) fn is_of_one_check(&self) -> bool {
-        self.source().is_some_and(|source| source.is::<OneCheck>())
+        self.act() == Act::OneCheck
     }
 
     /// Returns the error of two limiters that cannot be checked together.
@@ -290,18 +318,6 @@ impl StdError for Error {
             .map(|source| source as &(dyn StdError + 'static))
     }
 }
-
-/// The source of an error that one check of a call has.
-#[derive(Debug)]
-struct OneCheck;
-
-impl fmt::Display for OneCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("only this check failed")
-    }
-}
-
-impl StdError for OneCheck {}
 
 /// The error of an invalid configuration value: a quota, a window, a lease, a store URL, a key extractor or the
 /// levels of a check.

@@ -1,9 +1,7 @@
 //! Remedies for errors of Redis, and what they tell about permissions.
 
 use std::borrow::Cow;
-use std::error::Error as _;
 
-use redis::RedisError;
 use tollgate::{__doctor as hooks, Error, ErrorKind};
 
 /// A permission that the user lacks.
@@ -52,17 +50,9 @@ pub(crate) fn is_unreachable(error: &Error) -> bool {
     error.kind() == ErrorKind::Timeout || (error.kind() == ErrorKind::Unavailable && !has_replied)
 }
 
-/// Returns the code of an error reply. An error that a script has caught has it in its text.
-pub(crate) fn error_code(error: &Error) -> Option<String> {
-    let source = error
-        .source()
-        .and_then(|source| source.downcast_ref::<RedisError>());
-    if let Some(code) = source.and_then(RedisError::code)
-        && code != "ERR"
-    {
-        return Some(code.to_owned());
-    }
-    hooks::known_code(hooks::problem(error)).map(ToOwned::to_owned)
+/// Returns the code that an error reply has in its text, if the code is known.
+pub(crate) fn error_code(error: &Error) -> Option<&'static str> {
+    hooks::known_code(hooks::problem(error))
 }
 
 #[cfg(test)]

@@ -150,13 +150,13 @@ pub(crate) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding,
         };
         let (problem, code) = (hooks::problem(&error), error_code(&error));
         // The keys are random, so a few slots that no master serves may be among them or not.
-        if code.as_deref() == Some("CLUSTERDOWN") {
+        if code == Some("CLUSTERDOWN") {
             let coverage = coverage(session).await;
             if coverage.severity == Severity::Problem {
                 return Some((coverage, Slots::Unknown));
             }
         }
-        return Some(match code.as_deref() {
+        return Some(match code {
             Some("NOPERM") => (
                 Finding::unknown(
                     TOPIC,

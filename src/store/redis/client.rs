@@ -92,10 +92,7 @@ impl Client {
         let Failure { server, cause, .. } = failure;
         match cause {
             Cause::Late => error::timeout(&server, self.deadline),
-            Cause::Error(source) => error::from_redis(source, &server),
-            Cause::Handshake(source, handshake) => {
-                error::from_handshake(source, &server, handshake)
-            }
+            Cause::Error(source, handshake) => error::from_redis(source, handshake, &server),
         }
     }
 

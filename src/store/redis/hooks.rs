@@ -9,12 +9,11 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::batch::MAX_IN_FLIGHT;
-use super::protocol::problems::{self, MissingRight};
-use super::protocol::{Count, slot_of_key};
+use super::protocol::{Count, errors, slot_of_key};
 use super::redis_store::RedisStore;
 use super::script;
 use super::transport::LINES;
-use crate::error::Error;
+use crate::error::{Act, Error};
 use crate::store::requests::Subject;
 
 /// The calls of batches in flight to one target.
@@ -121,24 +120,23 @@ pub fn remedy(error: &Error) -> Option<&Cow<'static, str>> {
 /// Returns the code of Redis among the words of a text, if its meaning is known.
 #[must_use]
 pub fn known_code(text: &str) -> Option<&'static str> {
-    problems::known_code(text)
+    errors::known_code(text)
 }
 
 /// Returns whether a server says that the user may not run a command.
 #[must_use]
 pub fn is_forbidden_command(message: &str) -> bool {
-    let right = problems::missing_right(message);
-    matches!(right, Some(MissingRight::Command(_)))
+    errors::act_of_text(message) == Act::ForbiddenCommand
 }
 
 /// Returns whether a server says that the user may not access the names of the keys.
 #[must_use]
 pub fn are_forbidden_keys(message: &str) -> bool {
-    problems::missing_right(message) == Some(MissingRight::Keys)
+    errors::act_of_text(message) == Act::ForbiddenKeys
 }
 
 /// Returns whether a server says that it does not have a command.
 #[must_use]
 pub fn is_unknown_command(message: &str) -> bool {
-    problems::is_unknown_command(message)
+    errors::act_of_text(message) == Act::UnknownCommand
 }

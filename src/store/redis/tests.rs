@@ -70,7 +70,10 @@ fn call(
         Ok(reply) => reply,
         Err(error) => {
             let server = &super::protocol::ServerName::UNKNOWN;
-            let kind = super::protocol::errors::from_redis(error, server).kind();
+            let kind = {
+                use super::protocol::errors::{Handshake, from_redis};
+                from_redis(error, Handshake::Unknown, server).kind()
+            };
             return vec![Err(kind); batch.len()];
         }
     };

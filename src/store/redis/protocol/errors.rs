@@ -1,64 +1,425 @@
-//! Classifies errors of Redis.
+//! The one table of what a server or the client library may say: how each error is found, its kind, what the store does
+//! about it, and what users read.
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind as RedisKind, RedisError};
 
-use super::problems::{self, MissingRight, TOO_MANY_CLIENTS};
 use super::server_name::ServerName;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Act, Error, ErrorKind};
 
-/// The code with which a replica refuses writes.
-const READONLY: &str = "READONLY";
+/// A row of the table.
+#[derive(Clone, Copy)]
+struct Row {
+    found: Found,
+    kind: ErrorKind,
+    act: Act,
+    /// `{server}` is the server, `{cause}` what it says, and `{name}` the name in quotes behind the words that were found.
+    text: &'static str,
+    /// The same, and `{at}` is the address of the server, if it is known.
+    remedy: Option<&'static str>,
+}
 
-/// The code with which the script refuses an entry of a calendar of which the call has no window at the time of the server.
-/// The time follows.
+/// How the error of a row is found.
+#[derive(Clone, Copy)]
+enum Found {
+    /// The code of a reply, or the code that an ERR quotes: before Redis 7.0, an error that ends a script is an ERR.
+    Code(&'static str),
+    /// One of these parts of a reply, in any case.
+    Words(&'static [&'static str]),
+    /// An error of the client library, and the handshake that it ended.
+    Client(fn(&RedisError, Handshake) -> bool),
+}
+
+use ErrorKind::{Full, InvalidReply, Misconfigured, Timeout, Unavailable};
+use Found::{Client, Code, Words};
+use Handshake::{Plain, Tls, TlsToNode};
+
+const fn row(kind: ErrorKind, found: Found) -> Row {
+    Row {
+        found,
+        kind,
+        act: Act::Nothing,
+        text: "failed to run a command on {server}: {cause}",
+        remedy: None,
+    }
+}
+
+const fn code(kind: ErrorKind, code: &'static str) -> Row {
+    row(kind, Code(code))
+}
+
+const fn words(kind: ErrorKind, words: &'static [&'static str]) -> Row {
+    row(kind, Words(words))
+}
+
+const fn client(kind: ErrorKind, is_it: fn(&RedisError, Handshake) -> bool) -> Row {
+    row(kind, Client(is_it))
+}
+
+const fn tls(is_it: fn(&RedisError, Handshake) -> bool) -> Row {
+    client(Misconfigured, is_it).text(TLS)
+}
+
+impl Row {
+    const fn act(self, act: Act) -> Self {
+        Self { act, ..self }
+    }
+
+    const fn text(self, text: &'static str) -> Self {
+        Self { text, ..self }
+    }
+
+    const fn remedy(self, remedy: &'static str) -> Self {
+        let remedy = Some(remedy);
+        Self { remedy, ..self }
+    }
+
+    /// Whether a server says this in a reply or in the error of an entry.
+    fn is_in(&self, message: &str) -> bool {
+        match self.found {
+            Code(code) => {
+                let mut words = message.split(|c: char| !c.is_ascii_uppercase());
+                words.any(|word| word == code)
+            }
+            Words(words) => behind(message, words).is_some(),
+            Client(_) => false,
+        }
+    }
+
+    /// Returns the act for a reply with this code. A call is sent again only if the server has not run it: a script that
+    /// quotes a code has run.
+    fn act_on(&self, reply: Option<&str>) -> Act {
+        let sends_again = [Act::Moving, Act::SeveralSlots, Act::UnknownScript];
+        match self.found {
+            Code(code) if reply != Some(code) && sends_again.contains(&self.act) => Act::Nothing,
+            _ => self.act,
+        }
+    }
+}
+
 const NO_WINDOW: &str = "NOWINDOW";
 
-/// The codes of transient errors: the server cannot serve now, or another one has to be asked.
-const TRANSIENT: [&str; 12] = [
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    NO_WINDOW,
-    "NOREPLICAS",
-    READONLY,
-    "TRYAGAIN",
-    "UNKILLABLE",
+const FORBIDDEN: &str = "{server} denies the user a right: {cause}";
+const TLS: &str = "failed to set up TLS with {server}: {cause}";
+const UNREACHABLE: &str = "failed to reach {server}: {cause}";
+
+const WRONG_PASSWORD: Row = code(Misconfigured, "WRONGPASS")
+    .text("{server} does not accept the user or the password: {cause}")
+    .remedy(
+        "correct the user or the password in the URL: redis://user:password@host, with # / ? % and @ in them \
+         percent-encoded; or enable the user: ACL SETUSER <user> on",
+    );
+
+const MALFORMED: Row = client(InvalidReply, |error, _| {
+    error.kind() == RedisKind::UnexpectedReturnType
+})
+.text("malformed reply from {server}: {cause}")
+.remedy("is it a Redis server, and does no proxy change its replies?");
+
+/// A reply that no row is for.
+const UNLISTED: Row = words(Misconfigured, &[]);
+
+/// A redirect that is left over in a cluster, where redirects are followed: another URL would not help.
+const LEFT_OVER: Row = words(Unavailable, &[]);
+
+/// The first row that fits counts.
+const TABLE: &[Row] = &[
+    // Commands, before the codes: the quoted name of a command may look like a code, and a missing right has
+    // the code ERR in scripts before Redis 7.0.
+    words(Misconfigured, &["to run the '"])
+        .act(Act::ForbiddenCommand)
+        .text(FORBIDDEN)
+        .remedy("grant the right: ACL SETUSER <user> +{name}"),
+    // A script, in Redis 7.0.
+    words(Misconfigured, &["can't run this command"])
+        .act(Act::ForbiddenCommand)
+        .text(FORBIDDEN)
+        .remedy(
+            "grant the right: ACL SETUSER <user> +<command>; `tollgate-doctor` names the command",
+        ),
+    words(
+        Misconfigured,
+        &[
+            "no permissions to access",
+            "can't access at least one of the keys",
+        ],
+    )
+    .act(Act::ForbiddenKeys)
+    .text(FORBIDDEN)
+    .remedy("grant the right: ACL SETUSER <user> ~<prefix>:*"),
+    words(Misconfigured, &["unknown command '", "unknown command `"])
+        .act(Act::UnknownCommand)
+        .text(
+            "{server} does not know the command {name}, which is renamed or disabled there: \
+             {cause}",
+        )
+        .remedy(
+            "remove `rename-command {name}` from redis.conf, or use a server that has the command",
+        ),
+    words(
+        Misconfigured,
+        &[
+            "unknown command",
+            "unknown subcommand",
+            // In scripts, a fork names itself.
+            "unknown redis command",
+            "unknown redict command",
+        ],
+    )
+    .act(Act::UnknownCommand)
+    .remedy(
+        "use a server that has the command under its standard name: this one lacks or renames \
+             it",
+    ),
+    words(Misconfigured, &["not allowed from script"])
+        .act(Act::NotInScripts)
+        .remedy(
+            "use a server that allows TIME in scripts: `tollgate-doctor` examines whether it does",
+        ),
+    // Users.
+    code(Misconfigured, "NOAUTH")
+        .text("{server} requires a password: {cause}")
+        .remedy("give a password in the URL: redis://:password@host"),
+    WRONG_PASSWORD,
+    code(Misconfigured, "NOPERM")
+        .text(FORBIDDEN)
+        .remedy("grant the right with ACL SETUSER"),
+    // The state of the server.
+    code(Unavailable, "READONLY")
+        .act(Act::Replica)
+        .text("{server} is a replica, which takes no writes: {cause}")
+        .remedy("connect to the master, or use redis+sentinel://"),
+    code(Full, "OOM")
+        .text("{server} is out of memory: {cause}")
+        .remedy("raise maxmemory, or use a separate server for tollgate"),
+    code(Unavailable, "NOREPLICAS")
+        .text("{server} has too few replicas in sync: {cause}")
+        .remedy("repair the replicas, or lower min-replicas-to-write"),
+    code(Unavailable, "MISCONF")
+        .text("{server} cannot save its data and takes no writes: {cause}")
+        .remedy("read the log of the server: the disk may be full"),
+    code(Unavailable, "LOADING")
+        .text("{server} is loading its data: {cause}")
+        .remedy("wait until the server has loaded its data"),
+    code(Unavailable, "BUSY")
+        .text("{server} is busy with a script: {cause}")
+        .remedy("run SCRIPT KILL to end the script"),
+    code(Unavailable, "UNKILLABLE"),
+    code(Unavailable, "MASTERDOWN"),
+    words(Unavailable, &["max number of clients reached"])
+        .remedy("raise maxclients, or run fewer processes or tokio runtimes"),
+    // Clusters.
+    code(Misconfigured, "MOVED")
+        .act(Act::Redirect)
+        .text("{server} is one node of a cluster: {cause}")
+        .remedy("use redis+cluster:// to connect to the whole cluster"),
+    code(Misconfigured, "ASK").act(Act::Redirect),
+    code(Unavailable, "TRYAGAIN").act(Act::Moving),
+    code(Unavailable, "CLUSTERDOWN")
+        .text("{server} belongs to a cluster that is down: {cause}")
+        .remedy("run CLUSTER INFO: some slots are not served"),
+    code(Misconfigured, "CROSSSLOT")
+        .act(Act::SeveralSlots)
+        .text("{server} found keys of several slots in one call: {cause}")
+        .remedy("remove the proxy in front of it, which ignores hash tags"),
+    // The proxy of Alibaba Cloud, in place of CROSSSLOT.
+    words(Misconfigured, &["keys must be in same slot"]).act(Act::SeveralSlots),
+    // Scripts and keys. NOWINDOW is of the script itself, and the time of the server follows.
+    code(Unavailable, NO_WINDOW)
+        .act(Act::NoWindow)
+        .text("{server} has a time for which this process sent no window of the calendar: {cause}")
+        .remedy("try again, and set the clocks: they differ by more than a window"),
+    code(Misconfigured, "NOSCRIPT")
+        .act(Act::UnknownScript)
+        .text("{server} does not know a script that was just sent: {cause}")
+        .remedy("remove the proxy in front of it, which sends calls to several servers"),
+    code(Misconfigured, "WRONGTYPE")
+        .text("{server} has a value of another type under a key of tollgate: {cause}")
+        .remedy("another program writes to the keys of this prefix: choose another prefix"),
+    // Rented servers and servers that resemble Redis, in their own words as published.
+    // Alibaba Cloud: "Usage of Lua scripts".
+    words(Misconfigured, &["should be passed using the keys array"]).remedy(
+        "set script_check_enable to 0 in the console: the proxy of Alibaba Cloud accepts only \
+             literal KEYS[n] otherwise",
+    ),
+    words(Misconfigured, &["not support for normal user"])
+        .remedy("update the minor version of the instance in the console of Alibaba Cloud"),
+    // Garnet: RESP_ERR_LUA_DISABLED in CmdStrings.cs.
+    words(Misconfigured, &["scripting support disabled"]).remedy(
+        "start Garnet with --lua and --lua-transaction-mode: without the second, scripts are \
+             not atomic",
+    ),
+    // Dragonfly: "Scripting with Lua".
+    words(Misconfigured, &["accessing undeclared key"])
+        .remedy("start Dragonfly with --default_lua_flags=allow-undeclared-keys"),
+    // The client library, in handshakes.
+    client(Unavailable, |error, handshake| {
+        handshake == Plain && has_hung_up(error)
+    })
+    .text("{server} closed the connection before its first reply: {cause}")
+    .remedy("use rediss:// if the port speaks TLS"),
+    client(Timeout, |error, handshake| {
+        handshake == Tls && error.is_timeout()
+    })
+    .text(TLS)
+    .remedy("use redis:// if the port does not speak TLS"),
+    client(Timeout, |error, handshake| {
+        handshake == TlsToNode && error.is_timeout()
+    })
+    .text(TLS)
+    .remedy(
+        "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
+         cluster-announce-tls-port where ports are mapped",
+    ),
+    Row {
+        found: Client(|error, _| error.kind() == RedisKind::AuthenticationFailed),
+        ..WRONG_PASSWORD
+    },
+    tls(|error, _| tls_fails(error, "corrupt message"))
+        .remedy("use redis:// if the port does not speak TLS, or the TLS port of the server"),
+    tls(|error, _| tls_fails(error, "UnknownIssuer"))
+        .remedy("trust the authority of the certificate: ?ca=/path/to/ca.pem"),
+    tls(|error, _| tls_fails(error, "CertificateRequired"))
+        .remedy("present a certificate: ?cert=/path/to/client.pem&key=/path/to/client.key"),
+    tls(|error, _| tls_fails(error, ""))
+        .remedy("check the certificate of the server, and the `ca`, `cert` and `key` in the URL"),
+    // The client library, in calls too.
+    client(InvalidReply, |error, _| is_unreadable(error))
+        .text("failed to read a reply of {server}: {cause}")
+        .remedy("is it a Redis server? use rediss:// if the port speaks TLS"),
+    MALFORMED,
+    client(Timeout, |error, _| error.is_timeout())
+        .text("{server} did not answer in time: {cause}")
+        .remedy("check its load and the network"),
+    client(Misconfigured, |error, _| {
+        use RedisKind::{InvalidClientConfig, RESP3NotSupported};
+        matches!(error.kind(), InvalidClientConfig | RESP3NotSupported)
+    }),
+    client(Unavailable, |error, _| cause_of(error).contains("refused"))
+        .text(UNREACHABLE)
+        .remedy("is redis-server running{at}?"),
+    client(Unavailable, |error, _| cause_of(error).contains("lookup"))
+        .text(UNREACHABLE)
+        .remedy("check the host name in the URL"),
+    client(Unavailable, |_, _| true).text(UNREACHABLE),
 ];
+
+/// Returns the row of an error of a call or of a handshake.
+fn row_of(error: &RedisError, handshake: Handshake) -> &'static Row {
+    if error.code().is_some() {
+        return row_in(&cause_of(error));
+    }
+    let mut rows = TABLE.iter();
+    let row = rows.find(|row| matches!(row.found, Client(is_it) if is_it(error, handshake)));
+    row.unwrap_or(&UNLISTED)
+}
+
+/// Returns the row of a message, which [`message_of`] has cut.
+fn row_in(message: &str) -> &'static Row {
+    let row = TABLE.iter().find(|row| row.is_in(message));
+    row.unwrap_or(&UNLISTED)
+}
+
+/// Returns what follows the first of these words in a message, in any case.
+fn behind<'a>(message: &'a str, words: &[&str]) -> Option<&'a str> {
+    let lower = message.to_ascii_lowercase();
+    let mut words = words.iter();
+    let end = words.find_map(|word| Some(lower.find(word)? + word.len()))?;
+    message.get(end..)
+}
+
+/// Makes the error of a row, without its act.
+fn explain(row: &Row, server: &ServerName, cause: &str) -> Error {
+    let row = match row.act {
+        Act::Redirect if server.is_cluster() => &LEFT_OVER,
+        _ => row,
+    };
+    let name = match row.found {
+        Words(words) => behind(cause, words).and_then(|rest| rest.split(['\'', '`']).next()),
+        Code(_) | Client(_) => None,
+    };
+    let at = server.address().map(|address| format!(" at {address}"));
+    let fill = |text: &str| {
+        text.replace("{server}", &server.to_string())
+            .replace("{at}", at.as_deref().unwrap_or_default())
+            .replace("{name}", name.unwrap_or_default())
+            .replace("{cause}", cause)
+    };
+    let error = Error::new(row.kind, fill(row.text));
+    match row.remedy {
+        Some(remedy) => error.with_remedy(fill(remedy)),
+        None => error,
+    }
+}
+
+/// Converts the error of a call, or of an attempt to connect.
+pub(crate) fn from_redis(error: RedisError, handshake: Handshake, server: &ServerName) -> Error {
+    let error = not_quoting(error);
+    let row = row_of(&error, handshake);
+    let explained = explain(row, server, &cause_of(&error));
+    explained
+        .with_act(row.act_on(error.code()))
+        .with_source(error)
+}
+
+/// Converts the error of one entry, which the script has caught.
+pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
+    let message = message_of(text);
+    let row = row_in(message);
+    explain(row, server, message).with_act(row.act_on(None))
+}
+
+/// Returns the act for a text that contains the message of a server.
+pub(crate) fn act_of_text(text: &str) -> Act {
+    row_in(message_of(text)).act_on(None)
+}
+
+fn act_of(error: &RedisError) -> Act {
+    row_of(error, Handshake::Unknown).act_on(error.code())
+}
+
+/// Returns the first code of the table that is among the words of a text.
+pub(crate) fn known_code(text: &str) -> Option<&'static str> {
+    TABLE.iter().find_map(|row| match row.found {
+        Code(code) if row.is_in(text) => Some(code),
+        _ => None,
+    })
+}
 
 /// Whether the server has not run the script because it does not know it.
 pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
+    act_of(error) == Act::UnknownScript
 }
 
 /// Whether the server replied that it does not know the command.
 pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
-    error.code().is_some() && problems::is_unknown_command(error.detail().unwrap_or_default())
+    act_of(error) == Act::UnknownCommand
 }
 
 /// Whether a call may have failed because its script may not run TIME, its first command: then nothing was written.
 pub(crate) fn may_refuse_time(error: &RedisError) -> bool {
-    let text = error.detail().unwrap_or_default();
-    error.code().is_some()
-        && (text.contains(problems::NOT_IN_SCRIPTS)
-            || matches!(
-                problems::missing_right(text),
-                Some(MissingRight::Command(_))
-            )
-            || problems::is_unknown_command(text))
+    matches!(
+        act_of(error),
+        Act::ForbiddenCommand | Act::NotInScripts | Act::UnknownCommand
+    )
+}
+
+/// Whether a call failed because the server is a replica: another server is the master now.
+pub(crate) fn is_replica(error: &RedisError) -> bool {
+    act_of(error) == Act::Replica
 }
 
 /// Whether a handshake failed by the configuration, of the client or of the server.
 pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
-    kind_of_call(error) == ErrorKind::Misconfigured
+    row_of(error, Handshake::Unknown).kind == Misconfigured
+}
+
+/// Whether the client could not read a reply.
+fn is_unreadable(error: &RedisError) -> bool {
+    error.kind() == RedisKind::Parse
 }
 
 /// Whether a handshake in RESP3 may have failed because the server speaks RESP2 only. Such a server
@@ -67,79 +428,62 @@ pub(crate) fn may_lack_resp3(error: &RedisError) -> bool {
     match error.kind() {
         RedisKind::RESP3NotSupported => true,
         RedisKind::AuthenticationFailed => false,
-        RedisKind::Io => error.is_connection_dropped() && !error.is_connection_refusal(),
+        RedisKind::Io => has_hung_up(error),
         _ => matches!(error.code(), Some("ERR" | "NOPROTO" | "NOPERM")),
     }
 }
 
-/// Whether a call failed because the server is a replica: another server is the master now.
-pub(crate) fn is_replica(error: &RedisError) -> bool {
-    let code = error.code().unwrap_or_default();
-    matches_code(code, error.detail().unwrap_or_default(), READONLY)
+/// Whether an attempt to connect without TLS may have failed because the port speaks TLS.
+pub(crate) fn may_be_tls_port(error: &RedisError) -> bool {
+    has_hung_up(error) || is_unreadable(error)
+}
+
+fn has_hung_up(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_connection_refusal()
+}
+
+/// Whether TLS failed for this reason: the certificate is not trusted, or the server does not speak TLS. No other I/O
+/// reports invalid data.
+fn tls_fails(error: &RedisError, reason: &str) -> bool {
+    let source = StdError::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    let source = source.filter(|source| source.kind() == std::io::ErrorKind::InvalidData);
+    source.is_some_and(|source| source.to_string().contains(reason))
 }
 
 /// Whether an entry failed because the server is a replica.
 pub(crate) fn is_from_replica(error: &Error) -> bool {
-    matches!(entry_failure(error), Some(EntryFailure::Replica))
-}
-
-/// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
-pub(crate) fn time_without_window(error: &Error) -> Option<u64> {
-    match entry_failure(error) {
-        Some(EntryFailure::NoWindow { time }) => Some(*time),
-        Some(EntryFailure::Replica) => None,
-        None => time_behind_no_window(&redis_error(error)?.to_string()),
-    }
-}
-
-fn time_behind_no_window(text: &str) -> Option<u64> {
-    let (_, behind) = text.split_once(NO_WINDOW)?;
-    let mut numbers = behind.split(|c: char| !c.is_ascii_digit());
-    numbers.find(|number| !number.is_empty())?.parse().ok()
-}
-
-/// The source of the error of an entry that a store treats in its own way.
-#[derive(Debug)]
-enum EntryFailure {
-    Replica,
-    /// The call has no window of a calendar at this time of the server.
-    NoWindow {
-        time: u64,
-    },
-}
-
-impl fmt::Display for EntryFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Replica => "the server is a replica",
-            Self::NoWindow { .. } => "the window of the calendar is not among those of the call",
-        })
-    }
-}
-
-impl StdError for EntryFailure {}
-
-fn entry_failure(error: &Error) -> Option<&EntryFailure> {
-    StdError::source(error)?.downcast_ref()
-}
-
-fn redis_error(error: &Error) -> Option<&RedisError> {
-    StdError::source(error)?.downcast_ref()
+    error.act() == Act::Replica
 }
 
 /// Whether a cluster has not run a call because it is moving the slot and has only some of the keys.
 pub(crate) fn is_moving(error: &Error) -> bool {
-    let try_again = RedisKind::Server(ServerErrorKind::TryAgain);
-    redis_error(error).is_some_and(|source| source.kind() == try_again)
+    error.act() == Act::Moving
 }
 
 /// Whether a cluster has not run a call because its keys are in several slots.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
-    let cross_slot = RedisKind::Server(ServerErrorKind::CrossSlot);
-    redis_error(error).is_some_and(|source| {
-        let is_said = || problems::says_several_slots(source.detail().unwrap_or_default());
-        source.kind() == cross_slot || is_said()
-    })
+    error.act() == Act::SeveralSlots
+}
+
+/// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
+pub(crate) fn time_without_window(error: &Error) -> Option<u64> {
+    let text = (error.act() == Act::NoWindow).then(|| error.problem())?;
+    let (_, behind) = text.split_once(NO_WINDOW)?;
+    let mut numbers = behind.split(|c: char| !c.is_ascii_digit());
+    numbers.find_map(|number| number.parse().ok())
+}
+
+/// The handshake that an attempt to connect failed in, if it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    /// Without TLS, with a port that may speak it.
+    Plain,
+    Tls,
+    /// With TLS, with a node that a cluster announces.
+    TlsToNode,
+    Unknown,
 }
 
 /// The error of a check of several levels whose keys are in several slots of a cluster.
@@ -148,6 +492,57 @@ pub(crate) fn several_slots() -> Error {
         ErrorKind::Unsupported,
         "cannot decide keys of several cluster slots together: use one hash tag for them",
     )
+}
+
+/// The error of slots whose lease is too short for a clock that is known no better. Their call was not sent.
+pub(crate) fn lease_too_short(
+    server: &ServerName,
+    lease: Duration,
+    clock_error: Duration,
+) -> Error {
+    let text = format!(
+        "cannot hold slots for a lease of {lease:?}: {server} refuses TIME in scripts, and this process knows its time \
+         to {clock_error:?}, of which a lease must be ten times as long"
+    );
+    let remedy = "raise the lease of `Quota::in_flight`, or use a server closer by";
+    Error::new(Misconfigured, text)
+        .with_remedy(remedy)
+        .of_one_check()
+}
+
+/// The error of a call that was not answered within the deadline.
+pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
+    let text = format!("{server} did not answer within {deadline:?}");
+    let remedy = "check its load and the network, or raise `RedisStore::deadline`";
+    Error::new(Timeout, text).with_remedy(remedy)
+}
+
+/// The error of a check that waited in this process until its deadline, while the server answered others.
+pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration) -> Error {
+    let text = format!(
+        "a check waited too long for its turn in this process, and missed the deadline of {deadline:?}; \
+         {server} answers other calls"
+    );
+    let remedy = if server.is_cluster() {
+        "set `RedisStore::hash_tags`, so that checks share calls"
+    } else {
+        "take a lease for busy keys, or divide the keys by `RedisStore::by_slot` and `RedisStore::hash_tags`"
+    };
+    Error::new(ErrorKind::QueueTimeout, text).with_remedy(remedy)
+}
+
+/// The error for a reply that the script never sends.
+pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
+    explain(&MALFORMED, server, cause)
+}
+
+/// The error for a part of a reply that makes no sense for one entry, though the rest of the reply can be read.
+pub(crate) fn malformed_entry(cause: &str, server: &ServerName) -> Error {
+    let text = format!("{server} replied nonsense to this check: {cause}");
+    let remedy = "another program may write to the keys of this prefix: reset the key";
+    Error::new(InvalidReply, text)
+        .with_remedy(remedy)
+        .of_one_check()
 }
 
 /// Separates an unknown command from its arguments in a server's message. The arguments of HELLO and AUTH
@@ -172,388 +567,608 @@ fn not_quoting(error: RedisError) -> RedisError {
     }
 }
 
-/// The handshake that an attempt to connect failed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handshake {
-    /// Without TLS, with a port that may speak it.
-    Plain,
-    Tls,
-}
-
-/// Whether an attempt to connect without TLS may have failed because the port speaks TLS.
-pub(crate) fn may_be_tls_port(error: &RedisError) -> bool {
-    has_hung_up(error) || error.kind() == RedisKind::Parse
-}
-
-fn has_hung_up(error: &RedisError) -> bool {
-    error.is_connection_dropped() && !error.is_connection_refusal()
-}
-
-/// Converts the error of a handshake.
-pub(crate) fn from_handshake(
-    error: RedisError,
-    server: &ServerName,
-    handshake: Handshake,
-) -> Error {
-    let describe = match handshake {
-        Handshake::Plain if has_hung_up(&error) => problems::describe_hang_up,
-        Handshake::Tls if error.is_timeout() => problems::describe_silent_tls,
-        Handshake::Plain | Handshake::Tls => return from_redis(error, server),
-    };
-    let (text, remedy) = describe(server, &cause_of(&error));
-    Error::with_remedy(kind_of_call(&error), text, remedy).with_source(error)
-}
-
-/// Converts the error of a whole call.
-pub(crate) fn from_redis(error: RedisError, server: &ServerName) -> Error {
-    let error = not_quoting(error);
-    let kind = if is_redirect(&error) && !server.is_cluster() {
-        // It was opened as a single server, and lacks most slots for good.
-        ErrorKind::Misconfigured
-    } else {
-        kind_of_call(&error)
-    };
-    let cause = cause_of(&error);
-    let (text, remedy) = if error.code().is_some() {
-        problems::describe_reply(server, &cause)
-    } else if error.kind() == RedisKind::Parse {
-        problems::describe_not_redis(server, &cause)
-    } else if error.kind() == RedisKind::AuthenticationFailed {
-        problems::describe_wrong_password(server, &cause)
-    } else if is_tls_error(&error) {
-        problems::describe_tls(server, &cause)
-    } else {
-        match kind {
-            ErrorKind::Timeout => problems::describe_timeout(server, &cause),
-            ErrorKind::InvalidReply => problems::describe_malformed(server, &cause),
-            ErrorKind::Unavailable => problems::describe_unreachable(server, &cause),
-            // The client fails the handshake in its own words.
-            _ => problems::describe_reply(server, &cause),
-        }
-    };
-    Error::with_remedy(kind, text, remedy).with_source(error)
+/// Returns the message of a reply, without arguments. Before Redis 7.0, the position in the script precedes the
+/// message of an error that ends a script.
+fn message_of(text: &str) -> &str {
+    let text = without_arguments(text);
+    let behind = text
+        .split_once("@user_script")
+        .and_then(|(_, behind)| behind.split_once(": -"));
+    let message = behind.map_or(text, |(_, message)| message);
+    message.trim_end().trim_end_matches('.')
 }
 
 /// Returns the cause of an error in one line: the server's message with its code in front, or the error of
 /// the operating system or of the client.
 fn cause_of(error: &RedisError) -> String {
     if let Some(code) = error.code() {
-        let detail = error.detail().unwrap_or_default();
-        let text = format!("{code} {}", without_arguments(detail));
-        return without_position(&text).trim_end().to_owned();
+        let text = format!("{code} {}", error.detail().unwrap_or_default());
+        return message_of(&text).to_owned();
     }
     // Further lines hold the bytes that could not be parsed.
     let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
-    let (line, detail) = (
-        first_line(&error.to_string()),
-        error.detail().map(first_line),
-    );
+    let line = first_line(&error.to_string());
     // The client writes "cause - Kind: detail".
-    let cause = match (line.split_once(" - "), detail) {
-        (Some((cause, _)), Some(detail)) => format!("{cause}: {}", without_arguments(&detail)),
+    let mut cause = match (line.split_once(" - "), error.detail().map(first_line)) {
+        (Some((cause, _)), Some(detail)) => format!("{cause}: {detail}"),
         (Some((cause, _)), None) => cause.to_owned(),
-        (None, _) => without_arguments(&line).to_owned(),
+        (None, _) => line,
     };
-    lower_first(&cause)
-}
-
-/// Returns a text with its first letter in lower case, unless it begins with an abbreviation.
-fn lower_first(text: &str) -> String {
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text.to_owned(),
-    }
-}
-
-fn kind_of_call(error: &RedisError) -> ErrorKind {
-    if error.is_timeout() {
-        return ErrorKind::Timeout;
-    }
-    if let Some(code) = error.code() {
-        return kind_of(code, error.detail().unwrap_or_default());
-    }
-    match error.kind() {
-        RedisKind::AuthenticationFailed
-        | RedisKind::InvalidClientConfig
-        | RedisKind::RESP3NotSupported => ErrorKind::Misconfigured,
-        RedisKind::Io if is_tls_error(error) => ErrorKind::Misconfigured,
-        RedisKind::Parse | RedisKind::UnexpectedReturnType => ErrorKind::InvalidReply,
-        _ => ErrorKind::Unavailable,
-    }
-}
-
-/// Whether a node of a cluster says that another one has the keys.
-fn is_redirect(error: &RedisError) -> bool {
-    matches!(
-        error.kind(),
-        RedisKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
-    )
-}
-
-/// Whether TLS failed: the certificate is not trusted, or the server does not speak TLS. No other I/O
-/// reports invalid data.
-fn is_tls_error(error: &RedisError) -> bool {
-    let source = StdError::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
-    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-    source.is_some_and(|source| source.kind() == std::io::ErrorKind::InvalidData)
-}
-
-/// Converts the error of one entry, which the script has caught.
-pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
-    // Before Redis 7.0 the position in the script precedes the code.
-    let mut words = text
-        .split([' ', ':'])
-        .map(|word| word.trim_start_matches('-'));
-    let code = words.find(|word| is_code(word));
-    let code = code.unwrap_or_default();
-    let text = text.trim_end();
-    let cause = without_position(text);
-    let (description, remedy) = problems::describe_reply(server, without_arguments(cause));
-    let error = Error::with_remedy(kind_of(code, text), description, remedy);
-    if code == NO_WINDOW
-        && let Some(time) = time_behind_no_window(text)
+    // Not of an abbreviation.
+    if cause.chars().nth(1).is_some_and(char::is_lowercase)
+        && let Some(first) = cause.get_mut(..1)
     {
-        return error.with_source(EntryFailure::NoWindow { time });
+        first.make_ascii_lowercase();
     }
-    if matches_code(code, text, READONLY) {
-        return error.with_source(EntryFailure::Replica);
-    }
-    error
-}
-
-/// The error of slots whose lease is too short for a clock that is known no better. Their call was not sent.
-pub(crate) fn lease_too_short(
-    server: &ServerName,
-    lease: Duration,
-    clock_error: Duration,
-) -> Error {
-    let (text, remedy) = problems::describe_short_lease(server, lease, clock_error);
-    Error::with_remedy(ErrorKind::Misconfigured, text, remedy).of_one_check()
-}
-
-/// The error of a call that was not answered within the deadline.
-pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
-    let (text, remedy) = problems::describe_missed_deadline(server, deadline);
-    Error::with_remedy(ErrorKind::Timeout, text, remedy)
-}
-
-/// The error of a check that waited in this process until its deadline, while the server answered others.
-pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration) -> Error {
-    let (text, remedy) = problems::describe_queue_timeout(server, deadline);
-    Error::with_remedy(ErrorKind::QueueTimeout, text, remedy)
-}
-
-/// The error for a reply that the script never sends.
-pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
-    let (text, remedy) = problems::describe_malformed(server, cause);
-    Error::with_remedy(ErrorKind::InvalidReply, text, remedy)
-}
-
-/// The error for a part of a reply that makes no sense for one entry, though the rest of the reply can be read.
-pub(crate) fn malformed_entry(cause: &str, server: &ServerName) -> Error {
-    let (text, remedy) = problems::describe_malformed_entry(server, cause);
-    Error::with_remedy(ErrorKind::InvalidReply, text, remedy).of_one_check()
-}
-
-/// Returns the error that ended a script. Before Redis 7.0, the position in the script precedes it.
-fn without_position(text: &str) -> &str {
-    let behind = text
-        .split_once("@user_script")
-        .and_then(|(_, behind)| behind.split_once(": -"));
-    behind.map_or(text, |(_, error)| error)
-}
-
-fn is_code(word: &str) -> bool {
-    word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
-}
-
-fn kind_of(code: &str, detail: &str) -> ErrorKind {
-    let matches = |wanted: &str| matches_code(code, detail, wanted);
-    if matches("OOM") {
-        ErrorKind::Full
-    } else if TRANSIENT.contains(&code)
-        || matches(READONLY)
-        || matches(NO_WINDOW)
-        || matches("NOREPLICAS")
-        || matches(TOO_MANY_CLIENTS)
-    {
-        ErrorKind::Unavailable
-    } else {
-        ErrorKind::Misconfigured
-    }
-}
-
-/// Whether an error has this code. Before Redis 7.0 an error that ends a script is an ERR that quotes the
-/// actual one.
-fn matches_code(code: &str, detail: &str, wanted: &str) -> bool {
-    code == wanted || (code == "ERR" && detail.contains(wanted))
+    cause
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::io;
+
+    use super::super::server_name::CLUSTER;
     use super::*;
+
+    /// Replies of servers, each behind what finds its row: a code, or the first words of the row.
+    const REPLIES: &[(&str, &str)] = &[
+        // 6.2, 7.0, 7.2; then from within a script, before and since 7.0.
+        (
+            "to run the '",
+            "NOPERM this user has no permissions to run the 'get' command or its subcommand",
+        ),
+        (
+            "to run the '",
+            "NOPERM This user has no permissions to run the 'get' command",
+        ),
+        (
+            "to run the '",
+            "NOPERM User app has no permissions to run the 'get' command",
+        ),
+        (
+            "to run the '",
+            "ERR ACL failure in script: User app has no permissions to run the 'get' command",
+        ),
+        (
+            "can't run this command",
+            "ERR The user executing the script can't run this command or subcommand",
+        ),
+        (
+            "no permissions to access",
+            "ERR The user executing the script can't access at least one of the keys mentioned in the command",
+        ),
+        (
+            "no permissions to access",
+            "NOPERM this user has no permissions to access one of the keys used as arguments",
+        ),
+        (
+            "no permissions to access",
+            "NOPERM No permissions to access a key",
+        ),
+        (
+            "unknown command '",
+            "ERR unknown command 'EVALSHA', with args beginning with: 'OOM' '1' 'READONLY' ",
+        ),
+        (
+            "unknown command '",
+            "ERR unknown command `HELLO`, with args beginning with: `3`, ",
+        ),
+        ("unknown command '", "ERR unknown command 'READONLY'"),
+        ("unknown command", "ERR unknown command EVALSHA"),
+        (
+            "unknown command",
+            "ERR Unknown subcommand or wrong number of arguments for 'SETINFO'. Try CLIENT HELP.",
+        ),
+        (
+            "unknown command",
+            "ERR Unknown Redis command called from script script: 1f, on @user_script:1.",
+        ),
+        (
+            "unknown command",
+            "ERR Unknown Redict command called from script",
+        ),
+        (
+            "not allowed from script",
+            "ERR This Redis command is not allowed from script script: 1f, on @user_script:1.",
+        ),
+        (
+            "not allowed from script",
+            "ERR This Redis command is not allowed from scripts",
+        ),
+        ("NOAUTH", "NOAUTH Authentication required."),
+        (
+            "NOAUTH",
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
+        ),
+        (
+            "WRONGPASS",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+        ),
+        ("NOPERM", "NOPERM this user may not do this"),
+        (
+            "READONLY",
+            "READONLY You can't write against a read only replica.",
+        ),
+        (
+            "OOM",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+        ),
+        (
+            "OOM",
+            "OOM command not allowed when used memory > 'maxmemory'. script: 1f, on @user_script:24.",
+        ),
+        (
+            "NOREPLICAS",
+            "NOREPLICAS Not enough good replicas to write.",
+        ),
+        (
+            "MISCONF",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+        ),
+        ("LOADING", "LOADING Redis is loading the dataset in memory"),
+        (
+            "BUSY",
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        ),
+        (
+            "UNKILLABLE",
+            "UNKILLABLE Sorry the script already executed write commands against the dataset.",
+        ),
+        (
+            "MASTERDOWN",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        ),
+        (
+            "max number of clients reached",
+            "ERR max number of clients reached",
+        ),
+        ("MOVED", "MOVED 1 127.0.0.1:7001"),
+        ("ASK", "ASK 1 127.0.0.1:7001"),
+        (
+            "TRYAGAIN",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+        ),
+        ("CLUSTERDOWN", "CLUSTERDOWN Hash slot not served"),
+        ("CLUSTERDOWN", "CLUSTERDOWN The cluster is down"),
+        (
+            "CROSSSLOT",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+        ),
+        // Redis Enterprise, then Alibaba Cloud, as published.
+        (
+            "CROSSSLOT",
+            "CROSSSLOT Keys in request don't hash to the same slot (context='within MULTI', command='set')",
+        ),
+        (
+            "keys must be in same slot",
+            "ERR eval/evalsha command keys must be in same slot",
+        ),
+        ("NOWINDOW", "NOWINDOW 1700000000000000"),
+        ("NOSCRIPT", "NOSCRIPT No matching script. Please use EVAL."),
+        (
+            "WRONGTYPE",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+        ),
+        (
+            "should be passed using the keys array",
+            "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS \
+             array",
+        ),
+        (
+            "not support for normal user",
+            "ERR command eval not support for normal user",
+        ),
+        (
+            "scripting support disabled",
+            "ERR This instance has Lua scripting support disabled",
+        ),
+        (
+            "accessing undeclared key",
+            "ERR Error running script (call to 1f): @user_script:24: script tried accessing undeclared key",
+        ),
+        // No row is for these.
+        ("", "ERR syntax error"),
+        ("", "ERR connection refused by a proxy"),
+        ("", "NOTBUSY No scripts in execution right now."),
+        ("", "NOPROTO unsupported protocol version"),
+        (
+            "",
+            "ERR user_script:7: attempt to index a nil value script: 1f, on @user_script:7.",
+        ),
+    ];
+
+    /// Errors of the client library, each behind the remedy of its row, or the text if there is none.
+    fn client_errors() -> Vec<(&'static str, RedisError, Handshake)> {
+        use Handshake::Unknown;
+        let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
+        let tls = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text).into();
+        let of_kind = |kind| RedisError::from((kind, "A text", "and a detail".to_owned()));
+        let not_redis = redis::parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n").unwrap_err();
+        let lookup = "failed to lookup address information: Name or service not known";
+        vec![
+            (
+                "use rediss:// if the port speaks TLS",
+                io(io::ErrorKind::ConnectionReset),
+                Plain,
+            ),
+            (
+                "use redis:// if the port does not speak TLS",
+                io(io::ErrorKind::TimedOut),
+                Tls,
+            ),
+            (
+                "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
+                 cluster-announce-tls-port where ports are mapped",
+                io(io::ErrorKind::TimedOut),
+                TlsToNode,
+            ),
+            (
+                WRONG_PASSWORD.remedy.unwrap(),
+                of_kind(RedisKind::AuthenticationFailed),
+                Plain,
+            ),
+            (
+                "use redis:// if the port does not speak TLS, or the TLS port of the server",
+                tls("received corrupt message of type InvalidContentType"),
+                Tls,
+            ),
+            (
+                "trust the authority of the certificate: ?ca=/path/to/ca.pem",
+                tls("invalid peer certificate: UnknownIssuer"),
+                Tls,
+            ),
+            (
+                "present a certificate: ?cert=/path/to/client.pem&key=/path/to/client.key",
+                tls("received fatal alert: CertificateRequired"),
+                Tls,
+            ),
+            (
+                "check the certificate of the server, and the `ca`, `cert` and `key` in the URL",
+                tls("invalid peer certificate: Expired"),
+                Tls,
+            ),
+            (
+                "is it a Redis server? use rediss:// if the port speaks TLS",
+                not_redis,
+                Plain,
+            ),
+            (
+                "is it a Redis server, and does no proxy change its replies?",
+                of_kind(RedisKind::UnexpectedReturnType),
+                Unknown,
+            ),
+            (
+                "check its load and the network",
+                io(io::ErrorKind::TimedOut),
+                Plain,
+            ),
+            (
+                "failed to run a command on {server}: {cause}",
+                of_kind(RedisKind::InvalidClientConfig),
+                Unknown,
+            ),
+            (
+                "failed to run a command on {server}: {cause}",
+                of_kind(RedisKind::RESP3NotSupported),
+                Plain,
+            ),
+            (
+                "is redis-server running{at}?",
+                io(io::ErrorKind::ConnectionRefused),
+                Plain,
+            ),
+            (
+                "check the host name in the URL",
+                io::Error::other(lookup).into(),
+                Tls,
+            ),
+            (UNREACHABLE, io(io::ErrorKind::BrokenPipe), Unknown),
+            (UNREACHABLE, of_kind(RedisKind::Io), Tls),
+            (
+                UNREACHABLE,
+                of_kind(RedisKind::ClusterConnectionNotFound),
+                Unknown,
+            ),
+        ]
+    }
 
     fn server() -> ServerName {
         ServerName::new("Redis", "127.0.0.1:6379")
     }
 
-    #[test]
-    fn errors_of_entries_have_a_kind() {
-        for (text, kind) in [
-            (
-                "WRONGTYPE Operation against a key holding the wrong kind of value",
-                ErrorKind::Misconfigured,
-            ),
-            (
-                "@user_script: 34: WRONGTYPE Operation against a key holding the wrong kind",
-                ErrorKind::Misconfigured,
-            ),
-            (
-                "OOM command not allowed when used memory > 'maxmemory'.",
-                ErrorKind::Full,
-            ),
-            (
-                "@user_script: 9: -OOM command not allowed when used memory > 'maxmemory'.",
-                ErrorKind::Full,
-            ),
-            (
-                "READONLY You can't write against a read only replica.",
-                ErrorKind::Unavailable,
-            ),
-            (
-                "ERR ACL failure in script: User limiter has no permissions to run the 'append' command",
-                ErrorKind::Misconfigured,
-            ),
-            (
-                "user_script:7: attempt to index a nil value",
-                ErrorKind::Misconfigured,
-            ),
-        ] {
-            assert_eq!(from_script(text, &server()).kind(), kind, "{text}");
+    fn replied(reply: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
+        reply.extract_error().unwrap_err()
+    }
+
+    /// What the script says before Redis 7.0 if this reply ends it.
+    fn quoted(reply: &str) -> String {
+        format!("ERR Error running script (call to f_1): @user_script: 9: -{reply}")
+    }
+
+    fn of_call(reply: &str) -> Error {
+        from_redis(replied(reply), Handshake::Unknown, &server())
+    }
+
+    fn key(row: &Row) -> &'static str {
+        match row.found {
+            Code(code) => code,
+            Words(words) => words.first().copied().unwrap_or_default(),
+            Client(_) => row.remedy.unwrap_or(row.text),
         }
     }
 
     #[test]
-    fn remedies_fit_the_error() {
-        let replied = |code: &str, detail: &str| {
-            let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
-            from_redis(error, &server())
-        };
-        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        for (error, said) in [
+    fn each_row_has_a_reply_that_finds_it() {
+        let mut found = BTreeSet::new();
+        for (expected, reply) in REPLIES {
+            let row = row_of(&replied(reply), Handshake::Unknown);
+            assert_eq!(key(row), *expected, "{reply}");
+            assert_eq!(key(row_in(message_of(reply))), *expected, "{reply}");
+            let old = row_of(&replied(&quoted(reply)), Handshake::Unknown);
+            assert_eq!(key(old), *expected, "{reply}");
+            found.extend((!expected.is_empty()).then_some((*expected, false)));
+        }
+        for (expected, error, handshake) in client_errors() {
+            let row = row_of(&error, handshake);
+            assert!(matches!(row.found, Client(_)), "{error}");
+            assert_eq!(key(row), expected, "{error}");
+            found.insert((expected, true));
+        }
+        let rows = TABLE.iter();
+        let rows = rows.map(|row| (key(row), matches!(row.found, Client(_))));
+        let missing: Vec<_> = rows.filter(|row| !found.contains(row)).collect();
+        assert!(missing.is_empty(), "no reply finds {missing:?}");
+        assert_eq!(TABLE.len(), found.len(), "two rows have one key");
+    }
+
+    #[test]
+    fn each_text_names_the_server_and_the_cause_and_has_no_placeholder_left() {
+        let calls = REPLIES.iter().map(|(_, reply)| replied(reply));
+        let calls = calls.map(|error| (error, Handshake::Unknown));
+        let others = client_errors().into_iter();
+        for (error, handshake) in
+            calls.chain(others.map(|(_, error, handshake)| (error, handshake)))
+        {
+            let (cause, server) = (cause_of(&not_quoting(error.clone())), server());
+            let error = from_redis(error, handshake, &server);
+            let text = error.problem();
+            assert!(text.contains("Redis at 127.0.0.1:6379"), "{text}");
+            assert!(text.contains(&cause) && !cause.ends_with('.'), "{text}");
+            assert!(!error.to_string().contains(['{', '}']), "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_have_a_kind() {
+        for (reply, kind) in [
+            ("WRONGTYPE Operation against a key", Misconfigured),
             (
-                replied("WRONGPASS", "invalid username-password pair"),
+                "@user_script: 34: WRONGTYPE Operation against a key",
+                Misconfigured,
+            ),
+            ("OOM command not allowed", Full),
+            ("@user_script: 9: -OOM command not allowed", Full),
+            ("READONLY You can't write", Unavailable),
+            (
+                "ERR ACL failure in script: User limiter has no permissions to run the 'append' command",
+                Misconfigured,
+            ),
+            ("user_script:7: attempt to index a nil value", Misconfigured),
+        ] {
+            assert_eq!(from_script(reply, &server()).kind(), kind, "{reply}");
+        }
+        for (reply, kind) in [
+            ("OOM command not allowed", Full),
+            (&quoted("OOM command"), Full),
+            ("LOADING the dataset", Unavailable),
+            ("MISCONF unable to persist", Unavailable),
+            (&quoted("MISCONF unable to persist"), Unavailable),
+            ("READONLY replica", Unavailable),
+            (&quoted("READONLY You"), Unavailable),
+            ("NOAUTH required", Misconfigured),
+            ("CROSSSLOT keys", Misconfigured),
+            ("ERR unknown command EVALSHA", Misconfigured),
+            ("ERR max number of clients reached", Unavailable),
+        ] {
+            assert_eq!(of_call(reply).kind(), kind, "{reply}");
+        }
+        for (error, kind) in [
+            (io::ErrorKind::BrokenPipe, Unavailable),
+            (io::ErrorKind::TimedOut, Timeout),
+        ] {
+            let error = from_redis(io::Error::from(error).into(), Handshake::Unknown, &server());
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+    }
+
+    #[test]
+    fn texts_and_remedies_fit_the_error() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        for (error, text, remedy) in [
+            (
+                of_call("WRONGPASS invalid username-password pair"),
+                "Redis at 127.0.0.1:6379 does not accept the user or the password: WRONGPASS invalid username-password \
+                 pair",
                 "the password",
             ),
-            (replied("MOVED", "1 127.0.0.1:7001"), "use redis+cluster://"),
             (
-                from_script("@user_script: 9: -OOM command not allowed", &server()),
+                of_call("MOVED 1 127.0.0.1:7001"),
+                "Redis at 127.0.0.1:6379 is one node of a cluster: MOVED 1 127.0.0.1:7001",
+                "use redis+cluster://",
+            ),
+            (
+                from_script("@user_script: 9: -OOM command not allowed.", &server()),
+                "Redis at 127.0.0.1:6379 is out of memory: OOM command not allowed",
                 "maxmemory",
             ),
             (
                 from_script("READONLY You can't write", &server()),
+                "Redis at 127.0.0.1:6379 is a replica, which takes no writes: READONLY You can't write",
                 "the master",
             ),
             (
-                replied("ERR", "unknown command 'EVAL'"),
+                of_call("ERR unknown command 'EVAL'"),
+                "Redis at 127.0.0.1:6379 does not know the command EVAL, which is renamed or disabled there: ERR unknown \
+                 command 'EVAL'",
                 "remove `rename-command EVAL`",
             ),
             (
-                from_redis(refused.into(), &server()),
+                from_redis(refused.into(), Handshake::Unknown, &server()),
+                "failed to reach Redis at 127.0.0.1:6379: connection refused",
                 "is redis-server running at 127.0.0.1:6379?",
             ),
         ] {
-            let remedy = error.remedy().unwrap();
-            assert!(remedy.contains(said), "{error}: {remedy}");
+            assert_eq!(error.problem(), text);
+            let remedy_of = error.remedy().unwrap();
+            assert!(remedy_of.contains(remedy), "{error}: {remedy_of}");
         }
     }
 
     #[test]
-    fn errors_of_calls_have_a_kind() {
-        let error = |code: &str, detail: &str| {
-            redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
-        };
-        let script = "Error running script (call to f_1): @user_script: 1: -";
-        for (error, kind) in [
-            (error("OOM", "command not allowed"), ErrorKind::Full),
+    fn what_vendors_say_has_the_setting_that_helps() {
+        let remedies = [
+            ("should be passed", "script_check_enable"),
+            ("not support for normal user", "minor version"),
+            ("Redict", "lacks or renames it"),
+            ("scripting support disabled", "--lua-transaction-mode"),
+            ("undeclared key", "allow-undeclared-keys"),
+        ];
+        for (part, said) in remedies {
+            let (_, reply) = REPLIES.iter().find(|(_, it)| it.contains(part)).unwrap();
+            let error = of_call(reply);
+            let text = format!("failed to run a command on Redis at 127.0.0.1:6379: {reply}");
+            assert_eq!(error.problem(), text);
+            assert!(error.remedy().unwrap().contains(said), "{reply}");
+        }
+    }
+
+    #[test]
+    fn a_remedy_fits_the_kind_of_server() {
+        let cluster = ServerName::new(CLUSTER, "a:6379, b:6379");
+        let error = from_redis(
+            replied("MOVED 1 10.0.0.8:6379"),
+            Handshake::Unknown,
+            &cluster,
+        );
+        let text =
+            "failed to run a command on Redis Cluster at a:6379, b:6379: MOVED 1 10.0.0.8:6379";
+        assert_eq!(
+            (error.to_string().as_str(), error.kind()),
+            (text, Unavailable)
+        );
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let error = from_redis(refused.into(), Handshake::Unknown, &ServerName::UNKNOWN);
+        assert_eq!(
+            error.to_string(),
+            "failed to reach Redis: connection refused; is redis-server running?"
+        );
+    }
+
+    #[test]
+    fn a_missing_right_is_named_by_every_version() {
+        for (found, act, remedy) in [
+            ("to run the '", Act::ForbiddenCommand, "<user> +get"),
             (
-                error("ERR", &format!("{script}OOM command")),
-                ErrorKind::Full,
+                "can't run this command",
+                Act::ForbiddenCommand,
+                "<user> +<command>; `tollgate-doctor` names the command",
             ),
-            (error("LOADING", "the dataset"), ErrorKind::Unavailable),
             (
-                error("MISCONF", "unable to persist"),
-                ErrorKind::Unavailable,
-            ),
-            (error("READONLY", "replica"), ErrorKind::Unavailable),
-            (
-                error("ERR", &format!("{script}READONLY You")),
-                ErrorKind::Unavailable,
-            ),
-            (error("NOAUTH", "required"), ErrorKind::Misconfigured),
-            (error("CROSSSLOT", "keys"), ErrorKind::Misconfigured),
-            (
-                error("ERR", "unknown command EVALSHA"),
-                ErrorKind::Misconfigured,
-            ),
-            (
-                std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(),
-                ErrorKind::Unavailable,
-            ),
-            (
-                std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
-                ErrorKind::Timeout,
+                "no permissions to access",
+                Act::ForbiddenKeys,
+                "<user> ~<prefix>:*",
             ),
         ] {
-            let text = format!("{error:?}");
-            assert_eq!(from_redis(error, &server()).kind(), kind, "{text}");
+            for (_, reply) in REPLIES.iter().filter(|(row, _)| *row == found) {
+                assert_eq!(act_of_text(reply), act, "{reply}");
+                let remedy = format!("grant the right: ACL SETUSER {remedy}");
+                assert_eq!(of_call(reply).remedy().unwrap(), &remedy, "{reply}");
+            }
+        }
+        assert_eq!(act_of_text("ERR syntax error"), Act::Nothing);
+    }
+
+    #[test]
+    fn a_script_may_lack_time_if_a_command_is_refused() {
+        for (reply, expected) in [
+            ("ERR This Redis command is not allowed from script", true),
+            ("ERR Unknown Redis command called from script", true),
+            (
+                "NOPERM User app has no permissions to run the 'time' command",
+                true,
+            ),
+            ("NOPERM No permissions to access a key", false),
+            ("OOM command not allowed", false),
+        ] {
+            assert_eq!(may_refuse_time(&replied(reply)), expected, "{reply}");
         }
     }
 
     #[test]
     fn a_replica_is_recognized_by_the_error_of_a_call_or_of_an_entry() {
-        let text = "You can't write against a read only replica.";
-        let old = format!("Error running script (call to f_1): @user_script: 9: -READONLY {text}");
-        for (code, detail, expected) in [
-            ("READONLY", text, true),
-            ("ERR", old.as_str(), true),
-            ("MOVED", "1 127.0.0.1:1", false),
-            ("ERR", "unknown command", false),
+        let readonly = "READONLY You can't write against a read only replica.";
+        for (reply, expected) in [
+            (readonly, true),
+            (&quoted(readonly), true),
+            ("MOVED 1 127.0.0.1:1", false),
+            ("ERR unknown command", false),
         ] {
-            let of_call = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
-            assert_eq!(is_replica(&of_call), expected, "{of_call}");
-            let of_entry = from_script(&format!("{code} {detail}"), &server());
+            assert_eq!(is_replica(&replied(reply)), expected, "{reply}");
+            let of_entry = from_script(reply, &server());
             assert_eq!(is_from_replica(&of_entry), expected, "{of_entry}");
         }
-        assert!(is_from_replica(&from_script(
-            &format!("@user_script: 9: -READONLY {text}"),
-            &server()
-        )));
+        let of_entry = from_script(&format!("@user_script: 9: -{readonly}"), &server());
+        assert!(is_from_replica(&of_entry));
     }
 
     #[test]
     fn keys_of_several_slots_are_recognized_by_the_code_or_by_the_words_of_a_proxy() {
-        for (reply, expected) in [
-            (
-                "CROSSSLOT Keys in request don't hash to the same slot",
-                true,
-            ),
-            // Redis Enterprise, then Alibaba Cloud, as published.
-            (
-                "CROSSSLOT Keys in request don't hash to the same slot (context='within MULTI', command='set')",
-                true,
-            ),
-            ("ERR eval/evalsha command keys must be in same slot", true),
-            ("ERR unknown command", false),
-        ] {
-            let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
-            let error = from_redis(reply.extract_error().unwrap_err(), &server());
-            assert_eq!(is_cross_slot(&error), expected, "{error}");
+        for (found, reply) in REPLIES {
+            let is_expected = ["CROSSSLOT", "keys must be in same slot"].contains(found);
+            assert_eq!(is_cross_slot(&of_call(reply)), is_expected, "{reply}");
         }
+    }
+
+    #[test]
+    fn a_call_that_a_script_may_have_run_is_not_sent_again() {
+        for reply in ["TRYAGAIN Multiple keys", "NOSCRIPT No matching script"] {
+            let (error, old) = (replied(reply), replied(&quoted(reply)));
+            let acts = |error: RedisError| {
+                let is_unknown = is_unknown_script(&error);
+                [
+                    is_unknown,
+                    is_moving(&from_redis(error, Handshake::Unknown, &server())),
+                ]
+            };
+            assert_eq!(
+                acts(error).into_iter().filter(|it| *it).count(),
+                1,
+                "{reply}"
+            );
+            assert_eq!(acts(old), [false; 2], "{reply}");
+        }
+    }
+
+    #[test]
+    fn the_time_without_a_window_is_that_of_the_server() {
+        let reply = "NOWINDOW 1700000000000000";
+        let position = format!("@user_script: 34: {reply}");
+        let old = format!("ERR Error running script (call to f_1): {position}");
+        for error in [
+            of_call(reply),
+            of_call(&quoted(reply)),
+            of_call(&old),
+            from_script(reply, &server()),
+            from_script(&position, &server()),
+        ] {
+            let time = time_without_window(&error);
+            assert_eq!(time, Some(1_700_000_000_000_000), "{error}");
+        }
+        assert_eq!(time_without_window(&of_call("OOM 1700000000000000")), None);
     }
 
     #[test]
@@ -561,13 +1176,13 @@ mod tests {
         let error = |code: &str, detail: &str| {
             redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
         };
-        let io = |kind| RedisError::from(std::io::Error::from(kind));
+        let io = |kind| RedisError::from(io::Error::from(kind));
         for (error, expected) in [
             (error("ERR", "unknown command 'HELLO', with args"), true),
             (error("NOPROTO", "unsupported protocol version"), true),
-            (io(std::io::ErrorKind::ConnectionReset), true),
-            (io(std::io::ErrorKind::ConnectionRefused), false),
-            (io(std::io::ErrorKind::TimedOut), false),
+            (io(io::ErrorKind::ConnectionReset), true),
+            (io(io::ErrorKind::ConnectionRefused), false),
+            (io(io::ErrorKind::TimedOut), false),
             (error("WRONGPASS", "invalid username-password pair"), false),
             (error("LOADING", "the dataset"), false),
         ] {
@@ -581,18 +1196,12 @@ mod tests {
         let of_server = redis::make_extension_error("ERR".into(), Some(quoting.into()));
         let of_client = (RedisKind::Io, "no connections", format!("node: {quoting}"));
         for error in [of_server, of_client.into()] {
-            let error = from_redis(error, &server());
+            let error = from_redis(error, Handshake::Unknown, &server());
             let shown = format!("{error} {error:?} {:?}", StdError::source(&error));
             assert!(shown.contains("unknown command `AUTH`"), "{shown}");
             assert!(!shown.contains("s3cret"), "{shown}");
         }
         let error = from_script(&format!("ERR {quoting}"), &server());
         assert!(!error.to_string().contains("s3cret"), "{error}");
-    }
-
-    #[test]
-    fn a_server_that_has_too_many_clients_is_unavailable() {
-        let error = redis::make_extension_error("ERR".into(), Some(TOO_MANY_CLIENTS.into()));
-        assert_eq!(from_redis(error, &server()).kind(), ErrorKind::Unavailable);
     }
 }

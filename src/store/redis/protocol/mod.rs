@@ -11,7 +11,6 @@ mod fields;
 mod key_names;
 mod last_reply;
 mod packed_counter;
-pub(super) mod problems;
 mod server_clock;
 mod server_name;
 

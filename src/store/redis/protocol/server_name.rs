@@ -41,7 +41,7 @@ impl ServerName {
         self.address.as_deref()
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
+    pub(crate) fn is_cluster(&self) -> bool {
         [CLUSTER, CLUSTER_NODE].contains(&self.what)
     }
 }

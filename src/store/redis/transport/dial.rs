@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 #[cfg(feature = "sentinel")]
 use tokio::task::AbortHandle;
 
-use super::failure::{Cause, Failure};
+use super::failure::Failure;
 #[cfg(feature = "tls")]
 use super::tls_files::TlsFiles;
 use super::transport::Boxed;
@@ -283,26 +283,24 @@ impl Server {
             }
             Err(error) => error,
         };
-        if !self.is_tls() && error::may_be_tls_port(&error) {
+        let handshake = if self.is_tls() {
+            match self.name.is_cluster() {
+                true => Handshake::TlsToNode,
+                false => Handshake::Tls,
+            }
+        } else if error::may_be_tls_port(&error) {
             if let Some(error) = unasked_error(self.info.addr()).await {
                 return Err(Failure::to_connect(&self.name, error));
             }
-            // If the port has spoken Redis before, it does not speak TLS.
-            if !self.has_connected.load(Ordering::Relaxed) {
-                return Err(self.in_handshake(error, Handshake::Plain));
+            // A port that has spoken Redis before does not speak TLS.
+            match self.has_connected.load(Ordering::Relaxed) {
+                true => Handshake::Unknown,
+                false => Handshake::Plain,
             }
-        }
-        if self.is_tls() {
-            return Err(self.in_handshake(error, Handshake::Tls));
-        }
-        Err(Failure::to_connect(&self.name, error))
-    }
-
-    fn in_handshake(&self, error: RedisError, handshake: Handshake) -> Failure {
-        Failure {
-            cause: Cause::Handshake(error.clone(), handshake),
-            ..Failure::to_connect(&self.name, error)
-        }
+        } else {
+            Handshake::Unknown
+        };
+        Err(Failure::in_handshake(&self.name, error, handshake))
     }
 
     async fn handshake(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {

@@ -30,9 +30,8 @@ pub(crate) struct Failure {
 pub(crate) enum Cause {
     /// No reply, or no connection, within the deadline.
     Late,
-    Error(RedisError),
-    /// The handshake of a port that may speak TLS if the URL does not, or the other way round.
-    Handshake(RedisError, Handshake),
+    /// An error of the server or of the client, and the handshake that it ended.
+    Error(RedisError, Handshake),
 }
 
 /// The reply of a cluster node that has not run a command.
@@ -52,9 +51,17 @@ pub(super) enum Redirect {
 impl Failure {
     /// The failure of an attempt to connect.
     pub(super) fn to_connect(server: &ServerName, error: RedisError) -> Self {
+        Self::in_handshake(server, error, Handshake::Unknown)
+    }
+
+    pub(super) fn in_handshake(
+        server: &ServerName,
+        error: RedisError,
+        handshake: Handshake,
+    ) -> Self {
         Self {
             server: server.clone(),
-            cause: Cause::Error(error),
+            cause: Cause::Error(error, handshake),
             fate: Fate::NotRun,
         }
     }
@@ -75,7 +82,7 @@ impl Failure {
         };
         Self {
             server: server.clone(),
-            cause: Cause::Error(error),
+            cause: Cause::Error(error, Handshake::Unknown),
             fate,
         }
     }
@@ -93,7 +100,7 @@ impl Failure {
     pub(crate) fn error(&self) -> Option<&RedisError> {
         match &self.cause {
             Cause::Late => None,
-            Cause::Error(error) | Cause::Handshake(error, _) => Some(error),
+            Cause::Error(error, _) => Some(error),
         }
     }
 
