@@ -29,8 +29,12 @@ fn start(layer: &RateLimitLayer) -> Drive {
 }
 
 fn closed(cluster: &Cluster) -> RateLimitLayer {
+    closed_within(cluster, Duration::from_millis(100))
+}
+
+fn closed_within(cluster: &Cluster, deadline: Duration) -> RateLimitLayer {
     let store = RedisStore::open(&cluster.url()).expect("a URL");
-    by_path(store, QUOTA).on_failure(FailurePolicy::closed())
+    by_path(store.deadline(deadline), QUOTA).on_failure(FailurePolicy::closed())
 }
 
 /// Whether the units of a key are counted that were reported as admitted. A check that failed may be counted too.
@@ -143,7 +147,8 @@ const HALF_MOVED: Duration = Duration::from_millis(100);
 fn slots_that_move_under_load_cost_no_answer_and_no_count() {
     alone(async {
         let cluster = Cluster::start();
-        let layer = closed(&cluster);
+        // A busy machine alone may need more than the default deadline.
+        let layer = closed_within(&cluster, Duration::from_secs(1));
         let stalls = Stalls::watch(&cluster.nodes[..3]);
         let drive = start(&layer);
         drive.goes_on_for(Duration::from_secs(1)).await;
@@ -180,7 +185,15 @@ fn slots_that_move_under_load_cost_no_answer_and_no_count() {
             ),
             "no error from the move; exact counts",
         );
-        assert!(failed == 0 || still > STILL, "{failed}, {still:?} still");
+        let failures: Vec<_> = answers
+            .0
+            .iter()
+            .filter(|answer| !answer.is_exact())
+            .collect();
+        assert!(
+            failed == 0 || still > STILL,
+            "{failures:?}, {still:?} still"
+        );
         assert_eq!(exact, KEYS);
     });
 }

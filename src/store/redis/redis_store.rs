@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::argument_clock::ArgumentClock;
-use super::batch::Batchers;
+use super::batch::Sender;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
 use super::protocol::{KeyNames, ServerClock};
@@ -221,7 +221,7 @@ pub(super) struct Shared {
     pub(super) client: Client,
     refusal_cache: RefusalCache,
     topology: Topology,
-    batchers: PerRuntime<Arc<Batchers>>,
+    senders: PerRuntime<Arc<Sender>>,
     circuit_breaker: CircuitBreaker,
     /// The copy in this process of the list in Redis.
     block_list: BlockList,
@@ -323,7 +323,7 @@ impl RedisStore {
                 client,
                 refusal_cache,
                 topology,
-                batchers: PerRuntime::default(),
+                senders: PerRuntime::default(),
                 circuit_breaker,
                 block_list,
                 shared_block_list,
@@ -358,16 +358,16 @@ impl RedisStore {
         asked.await.map(drop)
     }
 
-    /// Returns the batchers of the current runtime.
+    /// Returns the sender of the current runtime.
     #[inline(always)]
-    fn batchers(&self) -> Result<Arc<Batchers>, Error> {
+    fn sender(&self) -> Result<Arc<Sender>, Error> {
         let client = self.client()?;
         let runtime = current_runtime()?;
         let Shared {
-            topology, batchers, ..
+            topology, senders, ..
         } = &*self.shared;
-        Ok(batchers.get_or_make(&runtime, || {
-            Batchers::new(client.clone(), topology.clone(), runtime.clone())
+        Ok(senders.get_or_make(&runtime, || {
+            Sender::new(client.clone(), topology.clone(), runtime.clone())
         }))
     }
 
@@ -432,9 +432,9 @@ impl Store for RedisStore {
         if checks.iter().all(|check| check.quotas.is_empty()) && self.shared.misuse.is_none() {
             return StoreFuture::ready(Ok(checks.iter().map(|_| Answer::default()).collect()));
         }
-        let batchers = Check::verify_distinct(checks).and_then(|()| self.batchers());
-        match batchers {
-            Ok(batchers) => batchers.check(checks),
+        let sender = Check::verify_distinct(checks).and_then(|()| self.sender());
+        match sender {
+            Ok(sender) => sender.check(checks),
             Err(error) => StoreFuture::ready(Err(error)),
         }
     }
@@ -501,7 +501,7 @@ impl fmt::Debug for RedisStore {
             client,
             refusal_cache: _,
             topology: _,
-            batchers: _,
+            senders: _,
             circuit_breaker: _,
             block_list: _,
             shared_block_list: _,

@@ -36,11 +36,11 @@ pub(super) struct Queue {
 }
 
 /// The levels of a check: one, or several that are decided together.
-pub(in crate::store::redis) type OwnedLevels = SmallVec<[OwnedCheck; 1]>;
+type OwnedLevels = SmallVec<[OwnedCheck; 1]>;
 
 /// Returns levels that own their parts.
 #[inline(always)]
-pub(in crate::store::redis) fn owned(levels: &[Check<'_>]) -> OwnedLevels {
+fn owned(levels: &[Check<'_>]) -> OwnedLevels {
     match levels {
         // The usual case, without the steps of an iterator.
         [check] => OwnedLevels::from_buf([check.owned()]),
@@ -88,9 +88,8 @@ impl Queue {
             self.set_last_of_key(level.subject, number, may_repeat);
         }
         self.entries.push_back(QueueEntry {
-            levels: owned(levels),
-            waiters: Waiters::new(waiter),
             may_repeat,
+            ..QueueEntry::new(levels, waiter)
         });
     }
 
@@ -226,6 +225,24 @@ impl Queue {
 }
 
 impl QueueEntry {
+    pub(super) fn new(levels: &[Check<'_>], waiter: Waiter) -> Self {
+        Self {
+            levels: owned(levels),
+            waiters: Waiters::new(waiter),
+            may_repeat: false,
+        }
+    }
+
+    /// Fails the waiters past their deadline. Returns whether any other waits.
+    pub(super) fn is_waiting(
+        &mut self,
+        now: Instant,
+        late_error: &impl Fn(Instant) -> Error,
+    ) -> bool {
+        self.waiters.retain_waiting(now, late_error);
+        self.waiters.len() > 0
+    }
+
     pub(super) fn levels(&self) -> &[OwnedCheck] {
         &self.levels
     }

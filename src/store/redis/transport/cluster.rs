@@ -294,29 +294,37 @@ impl Cluster {
         }
     }
 
-    /// Asks all known masters at once, because one of them may hang, and then the other seed nodes, until a node reports a
-    /// master for each slot. If none does, returns the ranges with the most slots: a node that is blank, or that the
-    /// cluster has forgotten, reports ranges too.
+    /// Asks all known masters at once, because one of them may hang, and then the other seed nodes one after the other,
+    /// until a node reports a master for each slot. If none does, returns the ranges with the most slots: a node that is
+    /// blank, or that the cluster has forgotten, reports ranges too.
     async fn read(&self) -> Result<Vec<SlotRange>, Failure> {
-        let Inner { seeds, runtime, .. } = &*self.0;
         let masters = self.map().masters();
-        let seeds = seeds.iter().map(|seed| Node::new(seed.clone(), runtime));
-        let seeds =
-            seeds.filter(|seed| masters.iter().all(|node| node.address() != seed.address()));
-        let seeds: Vec<_> = seeds.collect();
         let (mut best, mut failure) = (Vec::new(), None);
-        for nodes in [masters, seeds] {
-            let mut reads: JoinSet<_> = nodes.into_iter().map(read_from).collect();
-            while let Some(read) = reads.join_next().await {
-                match read {
-                    Ok(Ok(ranges)) if served(&ranges) > served(&best) => best = ranges,
-                    Ok(Err(error)) => {
-                        failure.get_or_insert(error);
+        let mut is_whole = |ranges: Vec<SlotRange>| {
+            if served(&ranges) > served(&best) {
+                best = ranges;
+            }
+            served(&best) >= usize::from(SLOTS)
+        };
+        let mut reads: JoinSet<_> = masters.iter().cloned().map(read_from).collect();
+        while let Some(read) = reads.join_next().await {
+            if read.is_ok_and(|ranges| is_whole(ranges.unwrap_or_default())) {
+                return Ok(best);
+            }
+        }
+        for seed in &self.0.seeds {
+            let seed = Node::new(seed.clone(), &self.0.runtime);
+            if masters.iter().any(|node| node.address() == seed.address()) {
+                continue;
+            }
+            match read_from(seed).await {
+                Ok(ranges) => {
+                    if is_whole(ranges) {
+                        return Ok(best);
                     }
-                    _ => {}
                 }
-                if served(&best) >= usize::from(SLOTS) {
-                    return Ok(best);
+                Err(error) => {
+                    failure.get_or_insert(error);
                 }
             }
         }

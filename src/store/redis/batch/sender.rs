@@ -1,0 +1,415 @@
+//! The one sender of checks.
+//!
+//! Checks that wait stand in a lane, one for each target. A turn takes as many as fit into a call and sends them. A caller
+//! that finds its lane without a turn, and a line that is free, drives the call of its own check: that saves the way to
+//! another thread and back. Tasks do all else, so no check waits for a caller that may do something else meanwhile.
+
+use std::collections::HashMap;
+use std::iter::repeat;
+use std::mem;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::runtime::Handle;
+
+use super::queue::{Queue, QueueEntry};
+use super::waiters::{Waiter, Waiters};
+use crate::decision::Answers;
+use crate::error::Error;
+use crate::store::future::StoreFuture;
+use crate::store::redis::client::{Client, current_runtime};
+use crate::store::redis::protocol::{BatchEntry, errors as error};
+use crate::store::redis::real_time::timeout_at;
+use crate::store::redis::topology::Topology;
+use crate::store::redis::transport::{Line, Route};
+use crate::store::requests::{Check, Subject};
+
+/// The limit on calls in flight to one target: Redis works on one while the other is written or
+/// read.
+pub(in crate::store::redis) const MAX_IN_FLIGHT: usize = 2;
+
+/// The sender of one runtime.
+pub(in crate::store::redis) struct Sender {
+    client: Client,
+    topology: Topology,
+    runtime: Handle,
+    /// The checks of all keys, unless Redis is a cluster.
+    of_all: Arc<Lane>,
+    /// A cluster refuses a call with keys of several slots. There are at most 16 384.
+    by_slot: Mutex<HashMap<u16, Arc<Lane>>>,
+}
+
+/// The checks for one target: a server; on a cluster, a slot.
+struct Lane {
+    /// Has a slot on a cluster that was opened as one.
+    route: Route,
+    /// Whether the checks are of one slot.
+    is_of_slot: bool,
+    state: Mutex<LaneState>,
+}
+
+#[derive(Default)]
+struct LaneState {
+    /// Empty if there is no turn.
+    queue: Queue,
+    /// The turns that wait for a line, or whose call is in flight.
+    turns: usize,
+    /// Whether a turn is about to take checks from the queue.
+    is_taking: bool,
+}
+
+impl Sender {
+    pub(in crate::store::redis) fn new(
+        client: Client,
+        topology: Topology,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let route = Route::new(client.transport(&runtime), None);
+        Arc::new(Self {
+            client,
+            topology,
+            runtime,
+            of_all: Arc::new(Lane::new(route, false)),
+            by_slot: Mutex::default(),
+        })
+    }
+
+    /// Decides checks together: in a call of their own if their lane has no turn, else with those that wait.
+    pub(in crate::store::redis) fn check(self: &Arc<Self>, levels: &[Check<'_>]) -> StoreFuture {
+        let Some(first) = levels.first() else {
+            return StoreFuture::ready(Ok(Answers::default()));
+        };
+        if self.are_in_several_slots(levels.iter().map(|level| level.subject)) {
+            return StoreFuture::ready(Err(error::several_slots()));
+        }
+        let lane = self.lane(first.subject);
+        let (answerer, future) = StoreFuture::channel();
+        let waiter = Waiter::new(answerer, self.client.deadline);
+        let mut state = lane.lock();
+        if state.turns == 0
+            && let Some(line) = lane.route.try_reserve()
+        {
+            state.turns = 1;
+            drop(state);
+            let turn = Turn {
+                sender: Arc::clone(self),
+                lane,
+                progress: Progress::Driven,
+            };
+            return future.driving(turn.drive(line, QueueEntry::new(levels, waiter)));
+        }
+        state.queue.push(levels, waiter);
+        self.start_turn_if_due(&lane, state);
+        future
+    }
+
+    /// Returns whether subjects are in several slots of a cluster.
+    fn are_in_several_slots<'a>(&self, subjects: impl Iterator<Item = Subject<'a>>) -> bool {
+        self.topology.is_cluster() && self.client.names.are_in_several_slots(subjects)
+    }
+
+    /// Returns the lane for the checks of a key.
+    fn lane(&self, subject: Subject<'_>) -> Arc<Lane> {
+        if !self.topology.is_cluster() {
+            return Arc::clone(&self.of_all);
+        }
+        let slot = self.client.names.slot(subject);
+        let mut lanes = self.by_slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = lanes.entry(slot).or_insert_with(|| {
+            // A cluster behind one address finds the server of a slot on its own.
+            let is_cluster = self.client.deployment.is_cluster();
+            let route = self.of_all.route.to_slot(is_cluster.then_some(slot));
+            Arc::new(Lane::new(route, true))
+        });
+        Arc::clone(lane)
+    }
+
+    /// Starts a turn if one more call may be sent and no other turn is about to send it.
+    fn start_turn_if_due(self: &Arc<Self>, lane: &Arc<Lane>, mut state: MutexGuard<'_, LaneState>) {
+        if !state.is_taking && state.turns < MAX_IN_FLIGHT && !state.queue.is_empty() {
+            state.turns += 1;
+            state.is_taking = true;
+            // A runtime that is shutting down drops the task at once, and that takes the lock.
+            drop(state);
+            let turn = Turn {
+                sender: Arc::clone(self),
+                lane: Arc::clone(lane),
+                progress: Progress::InTask,
+            };
+            self.runtime.spawn(turn.run());
+        }
+    }
+
+    /// Returns the error of a check of the time `since` that has reached its deadline before it was sent.
+    fn late_error(&self, lane: &Lane, since: Instant) -> Error {
+        self.client.late_error(&lane.route, since, None)
+    }
+}
+
+impl Lane {
+    fn new(route: Route, is_of_slot: bool) -> Self {
+        Self {
+            route,
+            is_of_slot,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LaneState> {
+        // Consistent after a panic: each step leaves it so.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to send the next call of a lane.
+struct Turn {
+    sender: Arc<Sender>,
+    lane: Arc<Lane>,
+    progress: Progress,
+}
+
+#[derive(PartialEq, Eq)]
+enum Progress {
+    /// A caller sends its own check.
+    Driven,
+    /// A task sends checks of the queue.
+    InTask,
+    Ended,
+}
+
+impl Turn {
+    /// Sends the check of the caller that drives this. A task sends what waits then.
+    async fn drive(mut self, line: Line, mut entry: QueueEntry) {
+        let late_error = |since| self.sender.late_error(&self.lane, since);
+        // The caller may have been away.
+        if entry.is_waiting(Instant::now(), &late_error) {
+            match self.line_from_here(line).await {
+                Ok((route, line)) => self.send(&route, line, vec![entry]).await,
+                Err(error) => entry.fail(&error),
+            }
+        }
+        let mut state = self.lane.lock();
+        if state.is_taking || state.queue.is_empty() {
+            state.turns -= 1;
+            self.progress = Progress::Ended;
+            return;
+        }
+        state.is_taking = true;
+        drop(state);
+        self.progress = Progress::InTask;
+        let runtime = self.sender.runtime.clone();
+        runtime.spawn(self.run());
+    }
+
+    /// Returns the line, or one from the current runtime: that of the sender, and its connections, may have ended.
+    async fn line_from_here(&self, line: Line) -> Result<(Route, Line), Error> {
+        let (Sender { client, .. }, route) = (&*self.sender, &self.lane.route);
+        let current = current_runtime()?;
+        if current.id() == self.sender.runtime.id() {
+            return Ok((route.clone(), line));
+        }
+        let route = route.over(client.transport(&current));
+        let line = client.reserve(&route).await?;
+        Ok((route, line))
+    }
+
+    /// Sends calls until no check waits, or another turn takes over.
+    async fn run(mut self) {
+        while self.progress != Progress::Ended {
+            // Lets tasks that are ready queue their checks first, else these would miss this call.
+            tokio::task::yield_now().await;
+            // Checks are taken once they can be sent. Those that are cancelled before are never
+            // sent.
+            let Some(line) = self.reserve().await else {
+                self.end_if_idle();
+                continue;
+            };
+            let entries = self.take();
+            if !entries.is_empty() {
+                self.send(&self.lane.route, line, entries).await;
+                self.continue_unless_replaced();
+            }
+        }
+    }
+
+    /// Waits for a line, for as long as checks wait for it. Checks that reach their deadline fail meanwhile, and all of
+    /// them fail with the attempt to connect.
+    async fn reserve(&self) -> Option<Line> {
+        let Self { sender, lane, .. } = self;
+        if let Some(line) = lane.route.try_reserve() {
+            return Some(line);
+        }
+        let late_error = |since| sender.late_error(lane, since);
+        let until = Instant::now() + sender.client.deadline;
+        let mut reserved = pin!(lane.route.reserve(until));
+        loop {
+            let deadline = {
+                let mut state = lane.lock();
+                state.queue.expire(Instant::now(), &late_error);
+                state.queue.next_deadline()?
+            };
+            match timeout_at(deadline, reserved.as_mut()).await {
+                Some(Ok(line)) => return Some(line),
+                // The time of the first check is over. Later ones wait for their own.
+                Some(Err(failure)) if failure.is_late() => return None,
+                Some(Err(failure)) => {
+                    let queue = mem::take(&mut lane.lock().queue);
+                    queue.fail(&sender.client.error(failure));
+                    return None;
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Ends if no check waits, in the same step: a later check then finds one turn less.
+    fn end_if_idle(&mut self) {
+        let mut state = self.lane.lock();
+        if state.queue.next_deadline().is_none() {
+            // The entries that are left have no waiters.
+            state.queue = Queue::default();
+            state.is_taking = false;
+            state.turns -= 1;
+            self.progress = Progress::Ended;
+        }
+    }
+
+    /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
+    /// check then finds one turn less.
+    fn take(&mut self) -> Vec<QueueEntry> {
+        let Self { sender, lane, .. } = &*self;
+        let late_error = |since| sender.late_error(lane, since);
+        let until = Instant::now() + sender.client.reply_margin(&lane.route);
+        let mut state = lane.lock();
+        let entries = state.queue.take(until, &late_error);
+        state.is_taking = false;
+        let has_ended = entries.is_empty();
+        if has_ended {
+            state.turns -= 1;
+        }
+        sender.start_turn_if_due(lane, state);
+        if has_ended {
+            self.progress = Progress::Ended;
+        }
+        entries
+    }
+
+    /// Goes on to take the next checks, or ends if another turn is about to.
+    fn continue_unless_replaced(&mut self) {
+        let mut state = self.lane.lock();
+        if state.is_taking {
+            state.turns -= 1;
+            self.progress = Progress::Ended;
+        }
+        state.is_taking = true;
+    }
+
+    /// Sends one call, and answers the waiters.
+    async fn send(&self, route: &Route, line: Line, mut entries: Vec<QueueEntry>) {
+        let Sender {
+            client, topology, ..
+        } = &*self.sender;
+        let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
+            entries.iter_mut().map(QueueEntry::parts_mut).unzip();
+        let decided = client.decide(route, line, &call);
+        match self.expiring(decided, &mut waiters).await {
+            // A lane of one slot has sent no keys of others: the same call would fail again.
+            Err(error)
+                if error::is_cross_slot(&error) && waiters.len() > 1 && !self.lane.is_of_slot =>
+            {
+                self.requeue_by_slot(entries);
+            }
+            Err(error) if error::is_cross_slot(&error) => {
+                for entry in entries {
+                    let error = topology.explain(error.clone(), &client.names, entry.levels());
+                    entry.fail(&error);
+                }
+            }
+            Err(error) => {
+                for waiters in waiters {
+                    waiters.answer(repeat(Err(error.clone())));
+                }
+            }
+            Ok(replies) => {
+                for (waiters, reply) in waiters.into_iter().zip(replies) {
+                    match reply {
+                        Ok(answers) => waiters.answer(answers.into_iter().map(Ok)),
+                        Err(error) => waiters.answer(repeat(Err(error))),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Queues entries again that a cluster has not run, because their keys are in several slots: each lane sends its own
+    /// at once. Fails those whose own levels are in several slots.
+    fn requeue_by_slot(&self, entries: Vec<QueueEntry>) {
+        let sender = &self.sender;
+        sender.topology.learn_cluster();
+        for entry in entries {
+            let mut subjects = entry.levels().iter().map(|level| level.check().subject);
+            if sender.are_in_several_slots(subjects.clone()) {
+                entry.fail(&error::several_slots());
+                continue;
+            }
+            let Some(first) = subjects.next() else {
+                continue;
+            };
+            let lane = sender.lane(first);
+            let mut state = lane.lock();
+            state.queue.push_entry(entry);
+            sender.start_turn_if_due(&lane, state);
+        }
+    }
+
+    /// Waits for a call, and fails each waiter that reaches its deadline: of the call, and in the queue.
+    ///
+    /// The call is awaited to its end even if all of its waiters have gone. Until then this turn sends no other call. That
+    /// bounds what is sent to a server that hangs.
+    async fn expiring<T>(&self, call: impl Future<Output = T>, waiters: &mut [&mut Waiters]) -> T {
+        let Self { sender, lane, .. } = self;
+        let (client, sent_at) = (&sender.client, Instant::now());
+        let late_error = |since| client.late_error(&lane.route, since, Some(sent_at));
+        let mut call = pin!(call);
+        // Queued checks came later than the first of these waiters.
+        let mut queue_deadline = None;
+        loop {
+            let waiting = waiters.iter().filter_map(|waiters| waiters.next_deadline());
+            let deadline = waiting.chain(queue_deadline).min();
+            // Checks may join the queue meanwhile.
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + client.deadline);
+            if let Some(outcome) = timeout_at(deadline, call.as_mut()).await {
+                return outcome;
+            }
+            let now = Instant::now();
+            for waiters in &mut *waiters {
+                waiters.expire(now, &late_error);
+            }
+            let mut state = lane.lock();
+            let late_error = |since| sender.late_error(lane, since);
+            state.queue.expire(now, &late_error);
+            queue_deadline = state.queue.next_deadline();
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = match self.progress {
+            Progress::Ended => return,
+            Progress::Driven | Progress::InTask => self.lane.lock(),
+        };
+        state.turns -= 1;
+        if self.progress == Progress::Driven {
+            // The caller has gone where no task can take over.
+            return self.sender.start_turn_if_due(&self.lane, state);
+        }
+        // The runtime of the sender is shutting down, and no other turn will send the queue.
+        state.is_taking = false;
+        let unsent = mem::take(&mut state.queue);
+        drop(state);
+        // Outside of the lock, because this wakes the waiters.
+        drop(unsent);
+    }
+}
