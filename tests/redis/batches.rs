@@ -148,6 +148,10 @@ async fn a_check_whose_future_is_dropped_is_charged_only_if_it_was_sent() {
         assert!(check.poll(&mut context).is_pending());
     }
     assert_eq!(first.await.unwrap().used(), 1);
+    // A task finds that nobody waits.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
     // The first is sent with its first poll, and the others wait behind it.
     for _ in 0..3 {
         let check = pin!(limiter.check("ada"));
