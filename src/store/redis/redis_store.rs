@@ -161,7 +161,8 @@ pub(crate) trait FeatureRedis1 {
 ///   certificate of the server is always verified, against the roots of Mozilla or, if `ca` is set, against
 ///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key. Each new
 ///   connection reads the files again, so renewed certificates need no restart. If a file is missing or
-///   broken then, the last good files are used, and one log line names the file.
+///   broken then, connecting fails with an error that names the file, until it is whole: replace files at once, by a
+///   rename.
 ///
 /// # Permissions
 ///

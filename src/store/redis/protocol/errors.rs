@@ -278,6 +278,10 @@ const TABLE: &[Row] = &[
         found: Client(|error, _| error.kind() == RedisKind::AuthenticationFailed),
         ..WRONG_PASSWORD
     },
+    tls(|error, handshake| {
+        handshake != Handshake::Unknown && error.kind() == RedisKind::InvalidClientConfig
+    })
+    .remedy("correct the files, or the `ca`, `cert` and `key` in the URL"),
     tls(|error, _| tls_fails(error, "corrupt message"))
         .remedy("use redis:// if the port does not speak TLS, or the TLS port of the server"),
     tls(|error, _| tls_fails(error, "UnknownIssuer"))
@@ -809,6 +813,11 @@ mod tests {
                 WRONG_PASSWORD.remedy.unwrap(),
                 of_kind(RedisKind::AuthenticationFailed),
                 Plain,
+            ),
+            (
+                "correct the files, or the `ca`, `cert` and `key` in the URL",
+                of_kind(RedisKind::InvalidClientConfig),
+                Tls,
             ),
             (
                 "use redis:// if the port does not speak TLS, or the TLS port of the server",

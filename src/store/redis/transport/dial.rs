@@ -10,8 +10,8 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
-    PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
+    PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 use tokio::net::TcpStream;
 #[cfg(feature = "sentinel")]
@@ -307,7 +307,11 @@ impl Server {
         let info = self.info.clone();
         #[cfg(feature = "tls")]
         let info = match &self.tls_files {
-            Some(tls_files) => tls_files.read().await.apply_to(info),
+            Some(tls_files) => {
+                let unusable = |cause| (ErrorKind::InvalidClientConfig, "TLS files", cause);
+                let parameters = tls_files.read().await.map_err(unusable)?;
+                parameters.apply_to(info)
+            }
             None => info,
         };
         // RESP3 reports a lost connection at once, RESP2 with the next command.

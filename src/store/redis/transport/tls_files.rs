@@ -2,18 +2,19 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::Mutex;
 use tokio::task;
 
 use crate::store::redis::real_time;
 
-/// The limit on reading the files. After it, a new connection uses the last good ones.
+/// The limit on reading the files. They may be on a network.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The paths of the TLS files of a URL.
@@ -28,18 +29,11 @@ pub(crate) struct ClientPaths {
     pub(crate) key: PathBuf,
 }
 
-/// The TLS files of a deployment, and what was last read from them.
+/// The TLS files of a deployment.
 pub(crate) struct TlsFiles {
     paths: TlsPaths,
-    state: Mutex<State>,
     /// Held by the thread that reads the files: if the file system hangs, it blocks only one.
-    reader: Arc<tokio::sync::Mutex<()>>,
-}
-
-struct State {
-    last_good: Arc<TlsParameters>,
-    /// The failure that was logged, until the files are good again.
-    failure: Option<String>,
+    reader: Arc<Mutex<()>>,
 }
 
 /// TLS parameters from files that are complete and belong together.
@@ -51,20 +45,15 @@ pub(super) struct TlsParameters {
 impl TlsFiles {
     /// Reads the files for the first time. The error names the file and the cause.
     pub(super) fn open(paths: TlsPaths) -> Result<Self, String> {
-        let last_good = Arc::new(paths.read()?);
+        paths.read()?;
         Ok(Self {
             paths,
-            state: Mutex::new(State {
-                last_good,
-                failure: None,
-            }),
             reader: Arc::default(),
         })
     }
 
-    /// Reads the files. If that fails, logs the failure once and returns the last good parameters:
-    /// a renewal may be half written.
-    pub(super) async fn read(self: &Arc<Self>) -> Arc<TlsParameters> {
+    /// Reads the files. The error names the file and the cause.
+    pub(super) async fn read(self: &Arc<Self>) -> Result<TlsParameters, String> {
         let files = Arc::clone(self);
         let reading = async move {
             let reader = Arc::clone(&files.reader).lock_owned().await;
@@ -73,46 +62,12 @@ impl TlsFiles {
                 drop(reader);
                 parameters
             });
-            read.await
+            read.await.ok()
         };
-        // The files may be on a network, and all threads for blocking calls may be busy.
-        match real_time::timeout(READ_TIMEOUT, reading).await {
-            Some(Ok(read)) => self.record(read),
-            // The runtime shuts down.
-            Some(Err(_)) => {}
-            None => self.record(Err(format!(
-                "failed to read {} within {READ_TIMEOUT:?}",
-                self.paths
-            ))),
-        }
-        Arc::clone(&self.state().last_good)
-    }
-
-    fn record(&self, read: Result<TlsParameters, String>) {
-        let mut state = self.state();
-        match read {
-            Ok(parameters) => {
-                state.last_good = Arc::new(parameters);
-                if state.failure.take().is_some() {
-                    tracing::info!(
-                        target: "tollgate::diagnostics",
-                        "the TLS files are good again, and new connections use them"
-                    );
-                }
-            }
-            Err(failure) if state.failure.as_ref() != Some(&failure) => {
-                tracing::warn!(
-                    target: "tollgate::diagnostics",
-                    "new connections use the TLS files as last read: {failure}"
-                );
-                state.failure = Some(failure);
-            }
-            Err(_) => {}
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        // `None` too if the runtime shuts down.
+        let read = real_time::timeout(READ_TIMEOUT, reading).await.flatten();
+        let late = || format!("failed to read {} within {READ_TIMEOUT:?}", self.paths);
+        read.unwrap_or_else(|| Err(late()))
     }
 }
 
