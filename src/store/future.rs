@@ -120,7 +120,6 @@ impl<T> StoreFuture<T> {
     ///
     /// This saves the way to another thread and back. A call that the caller leaves before its end goes on in a task of the
     /// current tokio runtime: what was sent to a server is waited for, so that a server that hangs is noticed.
-    #[must_use]
     pub fn driving(mut self, call: impl Future<Output = ()> + Send + 'static) -> Self {
         if let State::Channel(_, driven) = &mut self.state {
             *driven = Some(Call(Some(Box::pin(call))));

@@ -36,7 +36,7 @@ pub(super) fn servers(url: &str) -> Result<Servers, ConfigError> {
             if let Some(remedy) = other_scheme(scheme) {
                 return Err(ConfigError::url(&format!("{scheme}://…"), &remedy));
             }
-            Ok(Servers::One(Endpoint::parse(url)?.server))
+            Ok(Servers::One(Box::new(Endpoint::parse(url)?.server)))
         }
     }
 }

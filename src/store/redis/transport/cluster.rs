@@ -184,7 +184,7 @@ impl Cluster {
         }
         let masters = map.masters();
         let connected = masters.iter().find(|node| node.is_up());
-        connected.or(masters.first()).cloned()
+        connected.or_else(|| masters.first()).cloned()
     }
 
     /// Returns the connected master that follows a node. It may know who has a slot that the node does not know.

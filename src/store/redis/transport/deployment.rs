@@ -35,7 +35,7 @@ pub(crate) enum Servers {
         expect(dead_code, reason = "applications make one with this feature")
     )]
     Given(Arc<dyn GivenConnection>),
-    One(Server),
+    One(Box<Server>),
     #[cfg(feature = "sentinel")]
     Sentinels {
         sentinels: Vec<Server>,
@@ -114,7 +114,10 @@ impl Deployment {
     fn transport(&self, runtime: &Handle, trial_key: &Arc<str>) -> Arc<dyn Transport> {
         let node = match &self.servers {
             Servers::Given(connection) => Node::new(Given(Arc::clone(connection)), runtime),
-            Servers::One(server) => Node::new(server.clone().with_trial_key(trial_key), runtime),
+            Servers::One(server) => {
+                let server = Server::clone(server).with_trial_key(trial_key);
+                Node::new(server, runtime)
+            }
             #[cfg(feature = "sentinel")]
             Servers::Sentinels {
                 sentinels,
@@ -171,7 +174,7 @@ mod tests {
         let url = format!("redis://{}", listener.local_addr().unwrap());
         std::mem::forget(listener);
         let info = url.into_connection_info().unwrap();
-        Deployment::new(Servers::One(Server::new(info, None)))
+        Deployment::new(Servers::One(Box::new(Server::new(info, None))))
     }
 
     fn runtime() -> Runtime {

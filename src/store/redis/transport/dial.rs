@@ -10,8 +10,8 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
-    PushInfo, PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
+    PushKind, RedisError, RedisResult, Value,
 };
 use tokio::net::TcpStream;
 #[cfg(feature = "sentinel")]
@@ -232,6 +232,7 @@ impl Server {
     }
 
     /// The settings without the TLS files.
+    #[cfg(any(feature = "sentinel", test))]
     pub(crate) fn info(&self) -> &ConnectionInfo {
         &self.info
     }
@@ -308,7 +309,7 @@ impl Server {
         #[cfg(feature = "tls")]
         let info = match &self.tls_files {
             Some(tls_files) => {
-                let unusable = |cause| (ErrorKind::InvalidClientConfig, "TLS files", cause);
+                let unusable = |cause| (redis::ErrorKind::InvalidClientConfig, "TLS files", cause);
                 let parameters = tls_files.read().await.map_err(unusable)?;
                 parameters.apply_to(info)
             }

@@ -121,7 +121,7 @@ impl Failure {
 
     /// Whether a server has not run a script because it does not know it.
     pub(crate) fn is_unknown_script(&self) -> bool {
-        self.error().is_some_and(error::is_unknown_script)
+        self.fate == Fate::NotRun && self.error().is_some_and(error::is_unknown_script)
     }
 
     /// Returns the redirect that this failure stands for. `asked` is the host of the node that was asked.

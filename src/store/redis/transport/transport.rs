@@ -15,6 +15,10 @@ pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A command, and where its keys are.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "only a cluster has slots")
+)]
 pub(crate) struct Ask<'a> {
     pub(super) command: &'a Cmd,
     /// The slot of the keys in a cluster. `None` for a command without keys, and on a single server.
