@@ -150,7 +150,7 @@ fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
     Ok(Servers::Sentinels {
         sentinels,
         service: (*name).into(),
-        master: master.ok_or_else(malformed)?,
+        master: Box::new(master.ok_or_else(malformed)?),
     })
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum Servers {
         /// The sentinels' name for the master.
         service: Arc<str>,
         /// The settings for the master. The address in it is a sentinel's.
-        master: Server,
+        master: Box<Server>,
     },
     #[cfg(feature = "cluster")]
     Cluster {
@@ -124,7 +124,7 @@ impl Deployment {
                 service,
                 master,
             } => {
-                let master = master.clone().with_trial_key(trial_key);
+                let master = Server::clone(master).with_trial_key(trial_key);
                 let sentinels = Sentinels::new(self.name.clone(), sentinels, service, master);
                 Node::new(sentinels, runtime)
             }
