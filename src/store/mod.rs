@@ -58,7 +58,7 @@ pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
 pub use real_time::timeout;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use redis::{HashTags, RedisStore};
+pub use redis::{Credentials, HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
 pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};

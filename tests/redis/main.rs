@@ -11,6 +11,7 @@ mod appended;
 mod batches;
 mod connections;
 mod costs;
+mod credentials;
 mod credits;
 mod numbers;
 mod oracle;

@@ -92,6 +92,7 @@ impl Client {
         let Failure { server, cause, .. } = failure;
         match cause {
             Cause::Late => error::timeout(&server, self.deadline),
+            Cause::NoCredentials(cause) => error::no_credentials(&server, &cause),
             Cause::Error(source, handshake) => error::from_redis(source, handshake, &server),
         }
     }

@@ -29,3 +29,4 @@ mod url;
 
 pub use protocol::HashTags;
 pub use redis_store::RedisStore;
+pub use transport::Credentials;

@@ -146,7 +146,7 @@ pub(crate) trait FeatureRedis1 {
 ///
 /// In a user or a password, percent-encode all characters but letters and digits. `?protocol=resp2` or
 /// `?protocol=resp3` sets the protocol. `rediss+sentinel` and `rediss+cluster` use TLS. `valkey` may replace
-/// `redis`, and `valkeys` `rediss`.
+/// `redis`, and `valkeys` `rediss`. A token that expires replaces the password by [`credentials`](Self::credentials).
 ///
 /// - **Sentinel:** each new connection asks the sentinels for the master. The store connects to the server that
 ///   most sentinels name, if it has the role of a master. It also subscribes to their events, and asks them

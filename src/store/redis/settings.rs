@@ -1,5 +1,6 @@
 //! The settings of a Redis store, which are chosen before it is used.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use super::protocol::HashTags;
 use super::redis_store::{RedisStore, Settings, Shared};
 #[cfg(feature = "test-util")]
 use super::script::Scripts;
+use super::transport::{CredentialSource, Credentials};
 #[cfg(feature = "test-util")]
 use crate::clock::{Clock, TestClock};
 use crate::error::{Error, ErrorKind};
@@ -65,6 +67,65 @@ impl RedisStore {
             ..
         } = &*self.shared;
         Self::build(client.clone(), settings.clone(), misuse.clone())
+    }
+
+    /// Sets a closure that returns the user and the password of connections, for passwords that expire.
+    ///
+    /// Use it for the tokens of cloud providers: ElastiCache and MemoryDB with IAM, Azure with Entra ID, Memorystore with
+    /// IAM. The guide has an [example](crate::guide::rented_servers#tokens-that-expire) for each. The credentials replace
+    /// the user and the password in the URL. Sentinels do not get them: they have `sentinel_username` and
+    /// `sentinel_password`.
+    ///
+    /// - **All connections of a store share a call.** Its result is kept for 3/4 of
+    ///   [its life](crate::store::Credentials::valid_for), but for at least a second. Without a life, each new connection
+    ///   asks, at most once a second.
+    /// - **Established connections are renewed.** At 3/4 of the life, the store sends `AUTH` with the new credentials on
+    ///   each connection. No check waits for that.
+    /// - **A failure keeps the connection.** If the closure fails, or a server refuses the `AUTH`, the store tries again
+    ///   each second, and logs one line. A new connection uses the last credentials to the end of their life.
+    /// - **Rejected credentials are asked for again** at the next attempt to connect, at most once a second.
+    ///
+    /// The closure has 10 s, because clients of a token service retry for some seconds. It is called in a task of the
+    /// runtime that connects. It may take longer than the [deadline](Self::deadline) of a check, so call
+    /// [`ping`](Self::ping) when the service starts.
+    ///
+    /// A [fork](Self::fork) shares closure and credentials. If you set others on it, it has connections of its own. The
+    /// setting has no effect on a store [`with_connection`](Self::with_connection).
+    ///
+    /// # Errors
+    ///
+    /// A check fails with an error of kind [`ErrorKind::Unavailable`] if a connection needs credentials and the closure
+    /// fails, panics or takes longer than 10 s. It fails with [`ErrorKind::Misconfigured`] if the server rejects them.
+    /// Both name the server. The text of the closure's error is a part of errors and of the log, so it must not contain a
+    /// secret.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::RedisStore;
+    /// use tollgate::store::Credentials;
+    ///
+    /// # async fn token() -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// # #[cfg(feature = "tls")]
+    /// let store = RedisStore::open("rediss://cache.example:6379")?;
+    /// # #[cfg(not(feature = "tls"))]
+    /// # let store = RedisStore::open("redis://cache.example:6379")?;
+    /// let store = store.credentials(|| async {
+    ///     Ok(Credentials::new("app", token().await?).valid_for(Duration::from_secs(900)))
+    /// });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn credentials<F, R>(self, provide: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Credentials, Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    {
+        self.with("credentials", |client, _| {
+            let source = CredentialSource::new(provide);
+            client.deployment = Arc::new(client.deployment.with_credentials(source));
+        })
     }
 
     /// Sets the name of the store in metrics. The default is the address of the server, or for Sentinel and

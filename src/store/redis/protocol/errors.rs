@@ -110,7 +110,7 @@ const WRONG_PASSWORD: Row = code(Misconfigured, "WRONGPASS")
     .text("{server} does not accept the user or the password: {cause}")
     .remedy(
         "correct the user or the password in the URL: redis://user:password@host, with # / ? % and @ in them \
-         percent-encoded; or enable the user: ACL SETUSER <user> on",
+         percent-encoded; or what `RedisStore::credentials` returns; or enable the user: ACL SETUSER <user> on",
     );
 
 const MALFORMED: Row = client(InvalidReply, |error, _| {
@@ -182,7 +182,9 @@ const TABLE: &[Row] = &[
     // Users.
     code(Misconfigured, "NOAUTH")
         .text("{server} requires a password: {cause}")
-        .remedy("give a password in the URL: redis://:password@host"),
+        .remedy(
+            "give a password in the URL: redis://:password@host, or by `RedisStore::credentials`",
+        ),
     WRONG_PASSWORD,
     code(Misconfigured, "NOPERM")
         .text(FORBIDDEN)
@@ -421,6 +423,12 @@ pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
     row_of(error, Handshake::Unknown).kind == Misconfigured
 }
 
+/// Whether a server rejected the user or the password of a handshake. With RESP2, the client tells no code.
+pub(crate) fn is_wrong_password(error: &RedisError) -> bool {
+    error.kind() == RedisKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+}
+
 /// Whether the client could not read a reply.
 fn is_unreadable(error: &RedisError) -> bool {
     error.kind() == RedisKind::Parse
@@ -512,6 +520,16 @@ pub(crate) fn lease_too_short(
     Error::new(Misconfigured, text)
         .with_remedy(remedy)
         .of_one_check()
+}
+
+/// The error of a connection for which the application gave no credentials. A retry may help: most often the service that
+/// issues tokens is away.
+pub(crate) fn no_credentials(server: &ServerName, cause: &str) -> Error {
+    let text = format!(
+        "failed to get credentials for {server} from the closure of `RedisStore::credentials`: {cause}"
+    );
+    let remedy = "check the service that issues the token, and the right of this process to ask it";
+    Error::new(Unavailable, text).with_remedy(remedy)
 }
 
 /// The error of a call that was not answered within the deadline.

@@ -7,9 +7,10 @@ use tokio::runtime::Handle;
 
 #[cfg(feature = "cluster")]
 use super::cluster::Cluster;
+use super::credentials::CredentialSource;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::dial::name_all;
-use super::dial::{Given, GivenConnection, Server};
+use super::dial::{ForCalls, Given, GivenConnection, Server};
 use super::node::Node;
 use super::per_runtime::PerRuntime;
 #[cfg(feature = "sentinel")]
@@ -23,11 +24,14 @@ use crate::store::redis::protocol::{CLUSTER, SLOTS};
 /// A deployment of Redis, and its connections: one to each server for each runtime that uses the store.
 pub(crate) struct Deployment {
     servers: Servers,
+    /// Replaces the user and the password of the URL. Sentinels have users of their own.
+    credentials: Option<Arc<CredentialSource>>,
     name: ServerName,
     per_runtime: PerRuntime<Arc<dyn Transport>>,
 }
 
 /// The servers that a URL names.
+#[derive(Clone)]
 pub(crate) enum Servers {
     /// The application has connected.
     #[cfg_attr(
@@ -77,8 +81,17 @@ impl Deployment {
         };
         Self {
             servers,
+            credentials: None,
             name,
             per_runtime: PerRuntime::default(),
+        }
+    }
+
+    /// The same servers on connections of their own, with other credentials.
+    pub(crate) fn with_credentials(&self, credentials: Arc<CredentialSource>) -> Self {
+        Self {
+            credentials: Some(credentials),
+            ..Self::new(self.servers.clone())
         }
     }
 
@@ -107,31 +120,32 @@ impl Deployment {
         runtime: &Handle,
         trial_key: impl FnOnce() -> Arc<str>,
     ) -> Arc<dyn Transport> {
-        let connect = || self.transport(runtime, &trial_key());
+        let connect = || self.transport(runtime, trial_key());
         self.per_runtime.get_or_make(runtime, connect)
     }
 
-    fn transport(&self, runtime: &Handle, trial_key: &Arc<str>) -> Arc<dyn Transport> {
+    fn transport(&self, runtime: &Handle, trial_key: Arc<str>) -> Arc<dyn Transport> {
+        let for_calls = Arc::new(ForCalls {
+            trial_key,
+            credentials: self.credentials.clone(),
+        });
         let node = match &self.servers {
             Servers::Given(connection) => Node::new(Given(Arc::clone(connection)), runtime),
-            Servers::One(server) => {
-                let server = Server::clone(server).with_trial_key(trial_key);
-                Node::new(server, runtime)
-            }
+            Servers::One(server) => Node::new(Server::clone(server).for_calls(&for_calls), runtime),
             #[cfg(feature = "sentinel")]
             Servers::Sentinels {
                 sentinels,
                 service,
                 master,
             } => {
-                let master = Server::clone(master).with_trial_key(trial_key);
+                let master = Server::clone(master).for_calls(&for_calls);
                 let sentinels = Sentinels::new(self.name.clone(), sentinels, service, master);
                 Node::new(sentinels, runtime)
             }
             #[cfg(feature = "cluster")]
             Servers::Cluster { seeds, nodes } => {
                 let seeds = seeds.iter().cloned();
-                let seeds = seeds.map(|seed| seed.with_trial_key(trial_key)).collect();
+                let seeds = seeds.map(|seed| seed.for_calls(&for_calls)).collect();
                 let nodes = Arc::clone(nodes);
                 return Arc::new(Cluster::new(self.name.clone(), seeds, nodes, runtime));
             }

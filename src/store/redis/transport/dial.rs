@@ -14,9 +14,9 @@ use redis::{
     PushKind, RedisError, RedisResult, Value,
 };
 use tokio::net::TcpStream;
-#[cfg(feature = "sentinel")]
 use tokio::task::AbortHandle;
 
+use super::credentials::CredentialSource;
 use super::failure::Failure;
 #[cfg(feature = "tls")]
 use super::tls_files::TlsFiles;
@@ -96,21 +96,14 @@ impl Dial for Given {
 
 /// An established connection.
 pub(super) enum Connection {
-    Own(MultiplexedConnection),
-    /// A connection to the master that sentinels name, and the task that watches whether it stays the master.
-    #[cfg(feature = "sentinel")]
-    Watched(
-        MultiplexedConnection,
-        #[expect(dead_code, reason = "held for its Drop")] Task,
-    ),
+    /// With the tasks that end with it: one renews its credentials, one watches whether the master stays the master.
+    Own(MultiplexedConnection, Vec<Task>),
     Given(Arc<dyn GivenConnection>),
 }
 
 /// A task that ends on drop.
-#[cfg(feature = "sentinel")]
 pub(super) struct Task(pub(super) AbortHandle);
 
-#[cfg(feature = "sentinel")]
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
@@ -118,12 +111,18 @@ impl Drop for Task {
 }
 
 impl Connection {
+    /// Adds a task that ends with the connection.
+    pub(super) fn with_task(mut self, task: Task) -> Self {
+        if let Self::Own(_, tasks) = &mut self {
+            tasks.push(task);
+        }
+        self
+    }
+
     /// Sends a command. An error reply of the server is an `Err`.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         match self {
-            Self::Own(connection) => send_over(connection, command).await,
-            #[cfg(feature = "sentinel")]
-            Self::Watched(connection, _) => send_over(connection, command).await,
+            Self::Own(connection, _) => send_over(connection, command).await,
             Self::Given(given) => given.send(command).await,
         }
     }
@@ -131,7 +130,7 @@ impl Connection {
     /// Sends a command to a node of a cluster that is about to get the slot of its keys.
     #[cfg(feature = "cluster")]
     pub(super) async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
-        let Self::Own(connection) = self else {
+        let Self::Own(connection, _) = self else {
             return self.send(command).await;
         };
         // The node takes both together, so no other command comes in between.
@@ -166,8 +165,16 @@ pub(crate) struct Server {
     tls_files: Option<Arc<TlsFiles>>,
     /// Whether an attempt has succeeded, so that the URL and the port agree about TLS.
     has_connected: Arc<AtomicBool>,
+    /// Missing for a sentinel.
+    for_calls: Option<Arc<ForCalls>>,
+}
+
+/// The settings of connections that send calls.
+pub(super) struct ForCalls {
     /// A key that the user may access, to try EVALSHA with.
-    trial_key: Option<Arc<str>>,
+    pub(super) trial_key: Arc<str>,
+    /// Replaces the user and the password of the URL.
+    pub(super) credentials: Option<Arc<CredentialSource>>,
 }
 
 impl Server {
@@ -180,14 +187,14 @@ impl Server {
             #[cfg(feature = "tls")]
             tls_files: None,
             has_connected: Arc::default(),
-            trial_key: None,
+            for_calls: None,
         }
     }
 
-    /// Has each new connection try EVALSHA with this key.
-    pub(super) fn with_trial_key(self, key: &Arc<str>) -> Self {
-        let trial_key = Some(Arc::clone(key));
-        Self { trial_key, ..self }
+    /// Sets what connections that send calls have.
+    pub(super) fn for_calls(self, for_calls: &Arc<ForCalls>) -> Self {
+        let for_calls = Some(Arc::clone(for_calls));
+        Self { for_calls, ..self }
     }
 
     /// Sets the files that each new connection reads.
@@ -246,26 +253,52 @@ impl Server {
         matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
     }
 
+    /// Connects with current credentials, and renews them while the connection lasts.
+    pub(super) async fn connect_for_calls(&self, on_lost: OnLost) -> Result<Connection, Failure> {
+        let for_calls = self.for_calls.as_ref();
+        let Some(source) = for_calls.and_then(|settings| settings.credentials.as_ref()) else {
+            let connection = self.connect_and_try(on_lost).await?;
+            return Ok(Connection::Own(connection, Vec::new()));
+        };
+        let login = source.for_connection().await;
+        let login = login.map_err(|cause| Failure::no_credentials(&self.name, cause))?;
+        let server = Self {
+            info: login.apply_to(&self.info),
+            ..self.clone()
+        };
+        match server.connect_and_try(Arc::clone(&on_lost)).await {
+            Ok(connection) => {
+                let source = Arc::clone(source);
+                let renewing = source.renew(login, connection.clone(), server.name, on_lost);
+                let renewing = Task(tokio::spawn(renewing).abort_handle());
+                Ok(Connection::Own(connection, Vec::new()).with_task(renewing))
+            }
+            Err(failure) => {
+                if failure.error().is_some_and(error::is_wrong_password) {
+                    source.reject(&login);
+                }
+                Err(failure)
+            }
+        }
+    }
+
     /// Connects, and fails if the server has renamed or disabled EVALSHA.
     ///
     /// Such a server quotes the arguments of a call in its error. They are no text, so the client cannot read the error
     /// and closes the connection: all calls in flight would fail with an error that says nothing about EVALSHA.
-    pub(super) async fn connect_for_calls(
-        &self,
-        on_lost: OnLost,
-    ) -> Result<MultiplexedConnection, Failure> {
+    async fn connect_and_try(&self, on_lost: OnLost) -> Result<MultiplexedConnection, Failure> {
         let on_push = Box::new(move |push: &PushInfo| {
             if push.kind == PushKind::Disconnection {
                 on_lost();
             }
         });
         let connection = self.connect(on_push).await?;
-        let Some(key) = &self.trial_key else {
+        let Some(ForCalls { trial_key, .. }) = self.for_calls.as_deref() else {
             return Ok(connection);
         };
         let mut trial = redis::cmd("EVALSHA");
         // No script has this hash. Proxies that choose a server by the keys of a call refuse one without keys.
-        trial.arg("0".repeat(40)).arg(1).arg(&**key);
+        trial.arg("0".repeat(40)).arg(1).arg(&**trial_key);
         let reply = real_time::timeout(CONNECT_TIMEOUT, send_over(&connection, &trial)).await;
         match reply.unwrap_or_else(|| Err(timed_out())) {
             Err(error) if error::is_unknown_command(&error) || error.is_timeout() => {
@@ -344,7 +377,7 @@ impl Dial for Server {
     fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         Box::pin(async move {
             let connection = self.connect_for_calls(on_lost).await?;
-            Ok((Connection::Own(connection), self.name.clone()))
+            Ok((connection, self.name.clone()))
         })
     }
 }

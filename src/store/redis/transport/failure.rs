@@ -1,5 +1,7 @@
 //! Why a call has no reply, and whether a server may have run it.
 
+use std::sync::Arc;
+
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::store::redis::protocol::ServerName;
@@ -30,6 +32,8 @@ pub(crate) struct Failure {
 pub(crate) enum Cause {
     /// No reply, or no connection, within the deadline.
     Late,
+    /// The application gave no credentials for a connection, for this reason.
+    NoCredentials(Arc<str>),
     /// An error of the server or of the client, and the handshake that it ended.
     Error(RedisError, Handshake),
 }
@@ -62,6 +66,15 @@ impl Failure {
         Self {
             server: server.clone(),
             cause: Cause::Error(error, handshake),
+            fate: Fate::NotRun,
+        }
+    }
+
+    /// The failure of an attempt to connect for which there are no credentials.
+    pub(super) fn no_credentials(server: &ServerName, cause: Arc<str>) -> Self {
+        Self {
+            server: server.clone(),
+            cause: Cause::NoCredentials(cause),
             fate: Fate::NotRun,
         }
     }
@@ -99,7 +112,7 @@ impl Failure {
     /// The error of the server or of the client, if there is one.
     pub(crate) fn error(&self) -> Option<&RedisError> {
         match &self.cause {
-            Cause::Late => None,
+            Cause::Late | Cause::NoCredentials(_) => None,
             Cause::Error(error, _) => Some(error),
         }
     }

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "cluster")]
 mod cluster;
+mod credentials;
 mod deployment;
 mod dial;
 mod failure;
@@ -17,6 +18,8 @@ pub(crate) mod tls;
 mod tls_files;
 mod transport;
 
+pub(crate) use credentials::CredentialSource;
+pub use credentials::Credentials;
 pub(crate) use deployment::{Deployment, Servers};
 pub(crate) use dial::Server;
 pub(crate) use failure::{Cause, Failure};

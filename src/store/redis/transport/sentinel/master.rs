@@ -1,9 +1,8 @@
 //! Connecting to a server that should be the master.
 
-use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, Value};
 
-use super::super::dial::{OnLost, Server, send_over, timed_out};
+use super::super::dial::{Connection, OnLost, Server, timed_out};
 use super::super::failure::Failure;
 use super::client::{Address, QUERY_TIMEOUT};
 use crate::store::redis::protocol::ServerName;
@@ -14,11 +13,11 @@ pub(super) async fn connect(
     master: &Server,
     (host, port): &Address,
     on_lost: OnLost,
-) -> Result<(MultiplexedConnection, ServerName), Failure> {
+) -> Result<(Connection, ServerName), Failure> {
     let server = master.at("Redis", host, *port);
     let connection = server.connect_for_calls(on_lost).await?;
     let role = redis::cmd("ROLE");
-    let role = real_time::timeout(QUERY_TIMEOUT, send_over(&connection, &role)).await;
+    let role = real_time::timeout(QUERY_TIMEOUT, connection.send(&role)).await;
     let error = match role.unwrap_or_else(|| Err(timed_out())) {
         Ok(Value::Array(role)) if role.first() != Some(&Value::BulkString(b"master".to_vec())) => {
             let text = "the sentinels name this server as the master, but it is a replica";

@@ -50,7 +50,7 @@ impl Sentinels {
             let connected = master::connect(&self.master, &address, Arc::clone(&on_lost));
             let (connection, name) = connected.await?;
             let watching = watch_master(named.clone(), address, Arc::clone(&on_lost));
-            Ok((Connection::Watched(connection, watching), name))
+            Ok((connection.with_task(watching), name))
         };
         // The sentinels do not name it yet.
         let promoted = named.borrow().promoted().cloned();
