@@ -16,7 +16,7 @@ use super::script::{Script, Scripts};
 use super::transport::{Cause, Deployment, Failure, Line, Route, Transport};
 use crate::decision::Holding;
 use crate::error::{Error, ErrorKind};
-use crate::store::future::StoreFuture;
+use crate::store::future::{StoreFuture, join_all};
 use crate::store::redis::real_time::timeout_at;
 use crate::store::requests::{Adjust, Subject};
 use crate::telemetry::StoreMeter;
@@ -223,21 +223,19 @@ impl Client {
         reply.map_err(|failure| self.error(failure))
     }
 
-    /// Sends a command without keys to each server. Returns the replies with the addresses of the servers.
-    pub(super) async fn query_all(
-        &self,
-        route: &Route,
-        command: &Cmd,
-    ) -> Result<Vec<(ServerName, Value)>, Error> {
-        // The nodes of a cluster are known when one of them is connected.
-        drop(self.reserve(route).await?);
-        let mut replies = Vec::new();
-        for node in route.nodes() {
-            let reply = node.query(command, self.deadline).await;
-            let reply = reply.map_err(|failure| self.error(failure))?;
-            replies.push((node.server().clone(), reply));
-        }
-        Ok(replies)
+    /// Sends a command without keys to each server, for a caller that waits for at most the deadline. Returns the replies.
+    pub(super) fn query_all(&self, command: Cmd) -> StoreFuture<Vec<(ServerName, Value)>> {
+        let route = match self.route(None) {
+            Ok(route) => route,
+            Err(error) => return StoreFuture::ready(Err(error)),
+        };
+        let (answerer, future) = StoreFuture::channel();
+        let (client, until) = (self.clone(), Instant::now() + self.deadline);
+        // Each server has this deadline, so that an error names the one that is late.
+        future.driving(async move {
+            let replies = replies_of_all(&route, &command, until).await;
+            answerer.answer(replies.map_err(|failure| client.error(failure)));
+        })
     }
 
     /// Returns the time before its deadline from which a check is not sent any more, because the reply would come
@@ -273,6 +271,22 @@ impl Client {
             error::timeout(&server, self.deadline)
         }
     }
+}
+
+async fn replies_of_all(
+    route: &Route,
+    command: &Cmd,
+    until: Instant,
+) -> Result<Vec<(ServerName, Value)>, Failure> {
+    // The nodes of a cluster are known when one of them is connected.
+    drop(route.reserve(until).await?);
+    let asked = route.nodes().into_iter().map(|node| {
+        Box::pin(async move {
+            let reply = node.query(command, until).await?;
+            Ok((node.server().clone(), reply))
+        })
+    });
+    join_all(asked.collect()).await.into_iter().collect()
 }
 
 /// Returns the current tokio runtime.

@@ -93,11 +93,7 @@ pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Resul
 ///
 /// Returns an error if a server does not answer in time, or replies with an error.
 pub async fn query_all(store: &RedisStore, command: Cmd) -> Result<Vec<(String, Value)>, Error> {
-    let client = store.client()?;
-    let asked = client.drive(None, |client, route| async move {
-        client.query_all(&route, &command).await
-    });
-    let replies = asked.await?.into_iter();
+    let replies = store.client()?.query_all(command).await?.into_iter();
     let replies = replies.map(|(server, reply)| {
         let address = server.address().unwrap_or_default().to_owned();
         (address, reply)

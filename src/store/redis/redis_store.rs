@@ -351,11 +351,8 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn ping(&self) -> Result<(), Error> {
-        let client = self.client()?;
-        let asked = client.drive(None, |client, route| async move {
-            client.query_all(&route, &redis::cmd("PING")).await
-        });
-        asked.await.map(drop)
+        let replies = self.client()?.query_all(redis::cmd("PING"));
+        replies.await.map(drop)
     }
 
     /// Returns the sender of the current runtime.

@@ -537,13 +537,16 @@ async fn tls_on_one_side_only_is_a_problem_of_the_connection() {
     for (url, words) in [
         (
             server.url().replace("rediss://", "redis://"),
-            ["the port speaks TLS", "use rediss:// in place of redis://"],
+            [
+                "closed the connection before its first reply",
+                "use rediss:// if the port speaks TLS",
+            ],
         ),
         (
             format!("rediss://{plain_port}"),
             [
-                "the port does not speak TLS",
-                "use redis:// in place of rediss://",
+                "failed to set up TLS with",
+                "use redis:// if the port does not speak TLS",
             ],
         ),
     ] {

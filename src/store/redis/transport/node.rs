@@ -185,10 +185,11 @@ impl Node {
     pub(crate) async fn query(
         self: &Arc<Self>,
         command: &Cmd,
-        deadline: Duration,
+        until: Instant,
     ) -> Result<Value, Failure> {
-        let line = self.line(Instant::now() + deadline).await?;
-        line.send(command, deadline).await
+        let line = self.line(until).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        line.send(command, left).await
     }
 
     fn line_over(self: &Arc<Self>, up: Arc<Up>, place: Option<OwnedSemaphorePermit>) -> Line {
