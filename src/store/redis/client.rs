@@ -16,7 +16,7 @@ use super::script::{Script, Scripts};
 use super::transport::{Cause, Deployment, Failure, Line, Route, Transport};
 use crate::decision::Holding;
 use crate::error::{Error, ErrorKind};
-use crate::store::future::{StoreFuture, join_all};
+use crate::store::future::StoreFuture;
 use crate::store::redis::real_time::timeout_at;
 use crate::store::requests::{Adjust, Subject};
 use crate::telemetry::StoreMeter;
@@ -280,13 +280,12 @@ async fn replies_of_all(
 ) -> Result<Vec<(ServerName, Value)>, Failure> {
     // The nodes of a cluster are known when one of them is connected.
     drop(route.reserve(until).await?);
-    let asked = route.nodes().into_iter().map(|node| {
-        Box::pin(async move {
-            let reply = node.query(command, until).await?;
-            Ok((node.server().clone(), reply))
-        })
-    });
-    join_all(asked.collect()).await.into_iter().collect()
+    let mut replies = Vec::new();
+    for node in route.nodes() {
+        let reply = node.query(command, until).await?;
+        replies.push((node.server().clone(), reply));
+    }
+    Ok(replies)
 }
 
 /// Returns the current tokio runtime.
