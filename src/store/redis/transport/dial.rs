@@ -28,6 +28,9 @@ use crate::store::redis::real_time;
 /// The limit on connecting, including the handshake: a server that hangs accepts the connection and never replies.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// The limit on asking a port what it says unasked.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// The limit on waiting for what a server says unasked. It says so as soon as it has accepted a connection.
 const UNASKED_TIMEOUT: Duration = Duration::from_millis(30);
 
@@ -390,22 +393,28 @@ async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
     };
     let said = async {
         let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        let mut said = vec![0; 1_024];
-        loop {
-            stream.readable().await?;
-            match stream.try_read(&mut said) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => {
-                    said.truncate(read?);
-                    return io::Result::Ok(said);
-                }
-            }
-        }
+        let said = real_time::timeout(UNASKED_TIMEOUT, read(&stream)).await;
+        said.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     };
-    let said = real_time::timeout(UNASKED_TIMEOUT, said).await?.ok()?;
+    let said = real_time::timeout(PROBE_TIMEOUT, said).await?.ok()?;
     let line = said.split(|byte| *byte == b'\r').next()?;
     let reply = redis::parse_redis_value(&[line, b"\r\n"].concat()).ok()?;
     reply.extract_error().err()
+}
+
+/// Reads the first bytes that a server sends.
+async fn read(stream: &TcpStream) -> io::Result<Vec<u8>> {
+    loop {
+        stream.readable().await?;
+        let mut said = vec![0; 1_024];
+        match stream.try_read(&mut said) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            outcome => {
+                said.truncate(outcome?);
+                return Ok(said);
+            }
+        }
+    }
 }
 
 async fn open(
