@@ -42,7 +42,7 @@ struct Inner {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// What this crate does about an error, beside returning it.
+/// The action of this crate on an error, beside returning it.
 #[cfg_attr(
     not(feature = "redis"),
     expect(dead_code, reason = "only the Redis store makes the others")

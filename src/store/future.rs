@@ -32,8 +32,8 @@ pub struct StoreFuture<T = Answers> {
 enum State<T> {
     /// `None` after completion.
     Ready(Option<Result<T, Error>>),
-    /// The call is there if the caller drives it.
-    Channel(oneshot::Receiver<Result<T, Error>>, Option<Call>),
+    /// The call is over if the caller does not drive it.
+    Channel(oneshot::Receiver<Result<T, Error>>, Call),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
@@ -113,16 +113,19 @@ impl<T> StoreFuture<T> {
     /// Creates the future of an answer that another task sends. Takes no box.
     pub fn channel() -> (Answerer<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (Answerer(sender), Self::new(State::Channel(receiver, None)))
+        (
+            Answerer(sender),
+            Self::new(State::Channel(receiver, Call(None))),
+        )
     }
 
-    /// Has the caller drive the call that sends the answer of this [`channel`](Self::channel).
+    /// Lets the caller drive the call that sends the answer of this [`channel`](Self::channel).
     ///
     /// This saves the way to another thread and back. A call that the caller leaves before its end goes on in a task of the
     /// current tokio runtime: what was sent to a server is waited for, so that a server that hangs is noticed.
     pub fn driving(mut self, call: impl Future<Output = ()> + Send + 'static) -> Self {
         if let State::Channel(_, driven) = &mut self.state {
-            *driven = Some(Call(Some(Box::pin(call))));
+            driven.0 = Some(Box::pin(call));
         }
         self
     }
@@ -173,7 +176,7 @@ impl<T> StoreFuture<T> {
                 None => polled_after_completion("StoreFuture"),
             },
             State::Channel(answer, call) => {
-                let is_over = call.as_mut().is_none_or(|call| call.is_over(cx));
+                let is_over = call.is_over(cx);
                 match answer.try_recv() {
                     Ok(answer) => answer,
                     // Only the call answers: a waker in the channel would have the caller polled once more.

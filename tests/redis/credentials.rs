@@ -121,21 +121,31 @@ async fn a_token_is_renewed_on_a_live_connection() {
     }
 }
 
-#[tokio::test]
-async fn a_fetch_that_fails_keeps_the_connection_and_logs_one_line() {
-    log::keep();
-    let server = RedisServer::start();
-    add_user(&server, "app");
+/// Checks while three renewals of a connection fail. Returns its limiter, and the id that it had before.
+async fn renewals_that_fail(
+    server: &RedisServer,
+    next: Result<&str, &str>,
+) -> (Tokens, RateLimiter, Vec<String>) {
+    add_user(server, "app");
     let tokens = Tokens::of("app");
-    let limiter = limiter(&tokens.for_store(store_on(&server), Duration::from_secs(1)));
+    let limiter = limiter(&tokens.for_store(store_on(server), Duration::from_secs(1)));
     let _ = limiter.check("ada").await.unwrap();
-    let before = ids(&server, "app");
-    tokens.set(Err("the token service answers 503"));
+    let before = ids(server, "app");
+    tokens.set(next);
     until(async || {
         let _ = limiter.check("ada").await.unwrap();
         tokens.asked() >= 4
     })
     .await;
+    (tokens, limiter, before)
+}
+
+#[tokio::test]
+async fn a_fetch_that_fails_keeps_the_connection_and_logs_one_line() {
+    log::keep();
+    let server = RedisServer::start();
+    let next = Err("the token service answers 503");
+    let (tokens, _limiter, before) = renewals_that_fail(&server, next).await;
     let lines = log::kept();
     assert_eq!(lines.len(), 1, "{lines:#?}");
     let address = format!("Redis at 127.0.0.1:{}", server.port());
@@ -161,17 +171,7 @@ async fn a_fetch_that_fails_keeps_the_connection_and_logs_one_line() {
 async fn a_refused_renewal_keeps_the_connection_and_logs_one_line_without_the_token() {
     log::keep();
     let server = RedisServer::start();
-    add_user(&server, "app");
-    let tokens = Tokens::of("app");
-    let limiter = limiter(&tokens.for_store(store_on(&server), Duration::from_secs(1)));
-    let _ = limiter.check("ada").await.unwrap();
-    let before = ids(&server, "app");
-    tokens.set(Ok("s3cret"));
-    until(async || {
-        let _ = limiter.check("ada").await.unwrap();
-        tokens.asked() >= 4
-    })
-    .await;
+    let (_, _limiter, before) = renewals_that_fail(&server, Ok("s3cret")).await;
     let lines = log::kept();
     assert_eq!(lines.len(), 1, "{lines:#?}");
     assert!(lines[0].contains("WRONGPASS"), "{lines:#?}");

@@ -75,7 +75,7 @@ async fn time_to_drop_a_million(algorithm: Algorithm, keys: u64, live: u64) -> u
         assert_eq!(u64::from(decision.used()), used, "{algorithm:?}");
         worked(&mut connection) - before
     };
-    // What a check of a new key and the measurement take.
+    // The work of a check of a new key, and of the measurement.
     let mut least = u64::MAX;
     for number in 0..9 {
         least = least.min(work(format!("new{number}"), 1).await);

@@ -183,7 +183,7 @@ async fn checks_follow_the_master_without_the_right_to_subscribe() {
 async fn a_hanging_or_dead_sentinel_delays_nothing() {
     let mut sentinels = Sentinels::start();
     let url = sentinels.url();
-    // What the machine takes for it now.
+    // The time that the machine takes for it now.
     let begin = Instant::now();
     assert_eq!(decided(&limiter(&url), "bob").await.used(), 1);
     let with_all = begin.elapsed();

@@ -114,7 +114,7 @@ impl Shard {
     pub(super) fn adjust(&mut self, name: Fingerprint, adjust: Adjust<'_>, now: u64) {
         if let Some(counters) = self.entries.get_mut(name) {
             counters.adjust(adjust, now);
-            // What others have left empty is swept, where the number of keys is recorded.
+            // Counters that other changes leave empty are swept, where the number of keys is recorded.
             if matches!(adjust.change, Change::Reset) && counters.is_empty() {
                 self.entries.remove(name);
             }

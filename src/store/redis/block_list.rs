@@ -59,7 +59,7 @@ impl SharedBlockList {
         let (limiter, key) = (block.limiter.clone(), block.key.clone());
         let (duration, is_automatic) = (block.duration, block.is_automatic);
         let slot = self.client.slot_of_blocks();
-        self.client.drive(slot, |client, route| async move {
+        self.client.drive(slot, move |client, route| async move {
             let member = member(&limiter, &key);
             if !client.block(&route, member, duration, is_automatic).await? {
                 return Ok(false);
@@ -82,7 +82,7 @@ impl SharedBlockList {
     ) -> StoreFuture<()> {
         let mut client = self.client.clone();
         client.deadline = timeout;
-        client.drive(client.slot_of_blocks(), |client, route| async move {
+        client.drive(client.slot_of_blocks(), move |client, route| async move {
             let outcome = self.read(&client, &route, &blocks).await;
             outcome.inspect_err(|error| client.meter.record_error(error.kind()))
         })

@@ -1,6 +1,7 @@
 //! The commands of a store: what is sent to Redis, and how replies are read.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,13 +11,13 @@ use tokio::runtime::Handle;
 use super::argument_clock::ArgumentClock;
 use super::protocol::{
     BatchEntry, EntryAnswers, KeyNames, ServerClock, ServerName, Value as CountedValue,
-    decode_replies, encode_adjust, encode_checks, errors as error,
+    decode_replies, encode_adjust, encode_checks, errors as error, slot_of_key,
 };
 use super::script::{Script, Scripts};
 use super::transport::{Cause, Deployment, Failure, Line, Route, Transport};
 use crate::decision::Holding;
 use crate::error::{Error, ErrorKind};
-use crate::store::future::StoreFuture;
+use crate::store::future::{Answerer, StoreFuture};
 use crate::store::redis::real_time::timeout_at;
 use crate::store::requests::{Adjust, Subject};
 use crate::telemetry::StoreMeter;
@@ -40,10 +41,15 @@ impl Client {
         is_cluster.then(|| self.names.slot(subject))
     }
 
+    /// Returns the slot of a stored key, on a cluster that was opened as one.
+    pub(super) fn slot_of_key(&self, key: &str) -> Option<u16> {
+        let is_cluster = self.deployment.is_cluster();
+        is_cluster.then(|| slot_of_key(key.as_bytes()))
+    }
+
     /// Returns the slot of the block list, on a cluster that was opened as one.
     pub(super) fn slot_of_blocks(&self) -> Option<u16> {
-        let is_cluster = self.deployment.is_cluster();
-        is_cluster.then(|| self.names.slot_of_blocks())
+        self.slot_of_key(&self.names.block_list())
     }
 
     /// Returns the way to the servers from a runtime.
@@ -57,26 +63,38 @@ impl Client {
         Ok(Route::new(self.transport(&current_runtime()?), slot))
     }
 
-    /// Runs a call to the keys of a slot, for a caller that waits for at most the deadline.
+    /// Lets the caller drive a call to the keys of a slot, which sends the answer.
     ///
     /// The call goes on without the caller, so that a silent server is noticed.
+    fn drive_to_answer<T, F>(
+        &self,
+        slot: Option<u16>,
+        call: impl FnOnce(Self, Route, Answerer<T>) -> F,
+    ) -> StoreFuture<T>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        match self.route(slot) {
+            Ok(route) => {
+                let (answerer, future) = StoreFuture::channel();
+                future.driving(call(self.clone(), route, answerer))
+            }
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
+    }
+
+    /// Lets the caller drive a call to the keys of a slot, and wait for at most the deadline.
     pub(super) fn drive<T: Send + 'static, F>(
         &self,
         slot: Option<u16>,
-        call: impl FnOnce(Self, Route) -> F,
+        call: impl FnOnce(Self, Route) -> F + Send + 'static,
     ) -> StoreFuture<T>
     where
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let route = match self.route(slot) {
-            Ok(route) => route,
-            Err(error) => return StoreFuture::ready(Err(error)),
-        };
-        let (answerer, future) = StoreFuture::channel();
         let (deadline, until) = (self.deadline, Instant::now() + self.deadline);
-        let call = Box::pin(call(self.clone(), route.clone()));
-        future.driving(async move {
-            let mut call = call;
+        self.drive_to_answer(slot, move |client, route, answerer| async move {
+            let mut call = pin!(call(client, route.clone()));
             match timeout_at(until, call.as_mut()).await {
                 Some(outcome) => answerer.answer(outcome),
                 None => {
@@ -178,7 +196,7 @@ impl Client {
         let Some(call) = encode_adjust(script, &self.names, &self.clock, adjust) else {
             return StoreFuture::ready(Ok(()));
         };
-        self.drive(self.slot(adjust.subject), |client, route| async move {
+        self.drive(self.slot(adjust.subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.refund, call).await;
             if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
                 client.clock.learn(time);
@@ -191,7 +209,7 @@ impl Client {
     pub(super) fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
         let mut call = self.scripts.holders.call(1, 0, 0);
         call.arg(self.names.value(subject, CountedValue::InFlight));
-        self.drive(self.slot(subject), |client, route| async move {
+        self.drive(self.slot(subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.holders, call).await?;
             let holders: Result<Vec<(Vec<u8>, u32, u64)>, _> = redis::from_redis_value(reply);
             let holders = holders.ok().and_then(|holders| {
@@ -225,14 +243,9 @@ impl Client {
 
     /// Sends a command without keys to each server, for a caller that waits for at most the deadline. Returns the replies.
     pub(super) fn query_all(&self, command: Cmd) -> StoreFuture<Vec<(ServerName, Value)>> {
-        let route = match self.route(None) {
-            Ok(route) => route,
-            Err(error) => return StoreFuture::ready(Err(error)),
-        };
-        let (answerer, future) = StoreFuture::channel();
-        let (client, until) = (self.clone(), Instant::now() + self.deadline);
+        let until = Instant::now() + self.deadline;
         // Each server has this deadline, so that an error names the one that is late.
-        future.driving(async move {
+        self.drive_to_answer(None, move |client, route, answerer| async move {
             let replies = replies_of_all(&route, &command, until).await;
             answerer.answer(replies.map_err(|failure| client.error(failure)));
         })
@@ -246,11 +259,9 @@ impl Client {
     pub(super) fn reply_margin(&self, route: &Route) -> Duration {
         let half = self.deadline / 2;
         let recently = Instant::now().checked_sub(half);
-        if recently.is_some_and(|recently| route.has_replied_since(recently)) {
-            half.min(route.round_trip() * 2)
-        } else {
-            Duration::ZERO
-        }
+        let node = route.node().zip(recently);
+        let node = node.filter(|(node, recently)| node.has_replied_since(*recently));
+        node.map_or(Duration::ZERO, |(node, _)| half.min(node.round_trip() * 2))
     }
 
     /// The error of a check of the time `since` that has reached its deadline. `sent_at` is missing if it was never sent.
@@ -265,7 +276,12 @@ impl Client {
     ) -> Error {
         let waited = sent_at.unwrap_or_else(Instant::now) - since;
         let server = route.server();
-        if waited >= self.deadline / 2 && route.has_replied_since(since) {
+        let has_replied = || {
+            route
+                .node()
+                .is_some_and(|node| node.has_replied_since(since))
+        };
+        if waited >= self.deadline / 2 && has_replied() {
             error::queue_timeout(&server, self.deadline)
         } else {
             error::timeout(&server, self.deadline)

@@ -25,12 +25,10 @@ impl Client {
         call: &Cmd,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
-        // A call that can be divided does not wait for a cluster that has only some of the keys.
-        let waits = entries.len() <= 1;
         if self.argument_clock.is_used() {
-            return Box::pin(self.eval_at_time(route, line, script, call, waits, entries)).await;
+            return Box::pin(self.eval_at_time(route, line, script, call, entries)).await;
         }
-        let failure = match self.send(route, line, script, call, waits).await {
+        let failure = match self.send(route, line, script, call, entries).await {
             Ok(reply) => return Ok(reply),
             Err(failure) => failure,
         };
@@ -41,7 +39,7 @@ impl Client {
             return Err(self.error(failure));
         }
         let line = self.reserve(route).await?;
-        Box::pin(self.eval_at_time(route, line, script, call, waits, entries)).await
+        Box::pin(self.eval_at_time(route, line, script, call, entries)).await
     }
 
     /// Runs a script that may not read the server's clock.
@@ -51,7 +49,6 @@ impl Client {
         line: Line,
         script: &Script,
         call: &Cmd,
-        waits: bool,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
         let clock = &self.argument_clock;
@@ -76,7 +73,7 @@ impl Client {
             return Err(error::lease_too_short(line.server(), lease, estimate.error));
         }
         let call = script.at_time(call, estimate.time);
-        let reply = self.send(route, line, script, &call, waits).await;
+        let reply = self.send(route, line, script, &call, entries).await;
         reply.map_err(|failure| self.error(failure))
     }
 
@@ -128,8 +125,10 @@ impl Client {
         line: Line,
         script: &Script,
         call: &Cmd,
-        waits: bool,
+        entries: &[BatchEntry<'_>],
     ) -> Result<Value, Failure> {
+        // A call that can be divided does not wait for a cluster that has only some of the keys.
+        let waits = entries.len() <= 1;
         match route.send(line, call, waits, self.deadline).await {
             Err(failure) if failure.is_unknown_script() => {
                 let line = route.reserve(Instant::now() + self.deadline).await?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::batch::MAX_IN_FLIGHT;
-use super::protocol::{Count, errors, slot_of_key};
+use super::protocol::{Count, errors};
 use super::redis_store::RedisStore;
 use super::script;
 use super::transport::LINES;
@@ -77,11 +77,8 @@ pub async fn try_time(store: &RedisStore) -> Result<Value, Error> {
 /// Returns an error if the server does not answer in time, or replies with an error.
 pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Result<Value, Error> {
     let client = store.client()?;
-    let is_cluster = client.deployment.is_cluster();
-    let slot = key
-        .filter(|_| is_cluster)
-        .map(|key| slot_of_key(key.as_bytes()));
-    let asked = client.drive(slot, |client, route| async move {
+    let slot = key.and_then(|key| client.slot_of_key(key));
+    let asked = client.drive(slot, move |client, route| async move {
         client.query(&route, &command).await
     });
     asked.await

@@ -368,6 +368,14 @@ impl RedisStore {
         }))
     }
 
+    /// Sends a request, unless a setting was changed while the store was in use.
+    fn send<T>(&self, request: impl FnOnce(&Client) -> StoreFuture<T>) -> StoreFuture<T> {
+        match self.client() {
+            Ok(client) => request(client),
+            Err(misuse) => StoreFuture::ready(Err(misuse)),
+        }
+    }
+
     /// Fails if a setting was changed while the store was in use.
     pub(super) fn client(&self) -> Result<&Client, Error> {
         match &self.shared.misuse {
@@ -462,19 +470,16 @@ impl Store for RedisStore {
             // LREM takes a count of 0 as all.
             return StoreFuture::ready(Ok(()));
         }
-        match self.client() {
-            Ok(client) => client.adjust(adjust),
-            Err(misuse) => StoreFuture::ready(Err(misuse)),
-        }
+        self.send(|client| client.adjust(adjust))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
-        let Self { shared } = self;
-        if let Err(misuse) = self.client() {
-            return StoreFuture::ready(Err(misuse));
-        }
-        let block_list = shared.block_list.clone();
-        shared.shared_block_list.block(block_list, block)
+        let Shared {
+            block_list,
+            shared_block_list,
+            ..
+        } = &*self.shared;
+        self.send(|_| shared_block_list.block(block_list.clone(), block))
     }
 
     fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
@@ -484,10 +489,7 @@ impl Store for RedisStore {
     }
 
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
-        match self.client() {
-            Ok(client) => client.holders(subject),
-            Err(misuse) => StoreFuture::ready(Err(misuse)),
-        }
+        self.send(|client| client.holders(subject))
     }
 }
 

@@ -42,7 +42,7 @@ pub(in crate::store::redis) struct Sender {
 
 /// The checks for one target: a server; on a cluster, a slot.
 struct Lane {
-    /// Has a slot on a cluster that was opened as one.
+    /// The way to the server. It has a slot on a cluster that was opened as one.
     route: Route,
     /// Whether the checks are of one slot.
     is_of_slot: bool,

@@ -911,7 +911,7 @@ mod tests {
         reply.extract_error().unwrap_err()
     }
 
-    /// What the script says before Redis 7.0 if this reply ends it.
+    /// The text of a script that this reply ends, before Redis 7.0.
     fn quoted(reply: &str) -> String {
         format!("ERR Error running script (call to f_1): @user_script: 9: -{reply}")
     }

@@ -127,11 +127,6 @@ impl KeyNames {
         format!("{}:{FORMAT_VERSION}:{{{BLOCK_LIST_TAG}}}", self.prefix)
     }
 
-    /// The cluster slot of the block list.
-    pub(crate) fn slot_of_blocks(&self) -> u16 {
-        State::<XMODEM>::calculate(BLOCK_LIST_TAG.as_bytes()) % SLOTS
-    }
-
     /// Returns the number of tags that keys share, if they share tags.
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {

@@ -111,21 +111,21 @@ impl SlotMap {
     fn node_at(
         &mut self,
         (host, port): (&str, u16),
-        make: impl FnOnce() -> Arc<Node>,
-    ) -> (u16, Arc<Node>) {
+        make: impl FnOnce() -> Option<Arc<Node>>,
+    ) -> Option<(u16, Arc<Node>)> {
         let is_it = |node: &Arc<Node>| node.address() == (host, port);
         let index = self.nodes.iter().position(is_it);
         let node = match index.and_then(|index| self.nodes.get(index)) {
             Some(node) => Arc::clone(node),
             None => {
-                let node = make();
+                let node = make()?;
                 self.nodes.push(Arc::clone(&node));
                 node
             }
         };
         let number = index.map_or(self.nodes.len(), |index| index + 1);
         // A cluster has at most 16 384 masters.
-        (u16::try_from(number).unwrap_or_default(), node)
+        Some((u16::try_from(number).unwrap_or_default(), node))
     }
 }
 
@@ -204,22 +204,14 @@ impl Cluster {
         ))
     }
 
-    /// Returns the node that a redirect names.
-    fn node_at(&self, host: &str, port: u16) -> Option<Arc<Node>> {
-        let made = self.make_node(host, port)?;
-        let (_, node) = self.change_map(|map| map.node_at((host, port), || made));
-        Some(node)
-    }
-
-    /// Remembers the master that a redirect names for a slot.
-    fn set_master(&self, slot: Option<u16>, host: &str, port: u16) -> Option<Arc<Node>> {
-        let made = self.make_node(host, port)?;
-        if let Some(slot) = slot {
+    /// Returns the node that a redirect names, and remembers it as the master of the slot that has moved there.
+    fn redirected(&self, host: &str, port: u16, moved: Option<u16>) -> Option<Arc<Node>> {
+        if let Some(slot) = moved {
             self.0.masters.set(slot, host, port);
         }
         self.change_map(|map| {
-            let (number, node) = map.node_at((host, port), || made);
-            let of_slot = slot.and_then(|slot| map.by_slot.get_mut(usize::from(slot)));
+            let (number, node) = map.node_at((host, port), || self.make_node(host, port))?;
+            let of_slot = moved.and_then(|slot| map.by_slot.get_mut(usize::from(slot)));
             if let Some(of_slot) = of_slot {
                 *of_slot = number;
             }
@@ -344,12 +336,12 @@ impl Cluster {
             map.by_slot.fill(0);
             for SlotRange { slots, host, port } in &ranges {
                 let address = (host.as_str(), *port);
-                let found = known.iter().find(|node| node.address() == address);
-                let Some(node) = found.cloned().or_else(|| self.make_node(host, *port)) else {
+                let found = || known.iter().find(|node| node.address() == address).cloned();
+                let make = || found().or_else(|| self.make_node(host, *port));
+                let Some((number, node)) = map.node_at(address, make) else {
                     continue;
                 };
                 node.connect_if_new();
-                let (number, _) = map.node_at(address, || node);
                 let slots = usize::from(*slots.start())..=usize::from(*slots.end());
                 map.by_slot.get_mut(slots).unwrap_or_default().fill(number);
             }
@@ -358,7 +350,7 @@ impl Cluster {
                 |node: &Arc<Node>| since.is_some_and(|since| node.has_replied_since(since));
             for node in known.into_iter().filter(is_importing) {
                 let same = Arc::clone(&node);
-                map.node_at(node.address(), || same);
+                map.node_at(node.address(), || Some(same));
             }
         });
     }
@@ -390,12 +382,12 @@ impl Cluster {
             let next = match redirect {
                 Redirect::Moved(host, port) => {
                     self.refresh();
-                    self.set_master(ask.slot, &host, port)
+                    self.redirected(&host, port, ask.slot)
                 }
                 // Only some keys of the slot have moved.
                 Redirect::Ask(host, port) => {
                     is_asking = true;
-                    self.node_at(&host, port)
+                    self.redirected(&host, port, None)
                 }
                 Redirect::TryAgain if !ask.waits_for_keys => return Err(failure),
                 Redirect::TryAgain => {

@@ -117,7 +117,7 @@ impl Route {
 
     /// The server that has the keys, for errors.
     pub(crate) fn server(&self) -> ServerName {
-        let node = self.transport.node(self.slot);
+        let node = self.node();
         node.map_or_else(
             || self.transport.server().clone(),
             |node| node.connected_server(),
@@ -162,16 +162,9 @@ impl Route {
         self.transport.give_up(self.slot);
     }
 
-    /// Whether the server has replied to any command since then.
-    pub(crate) fn has_replied_since(&self, since: Instant) -> bool {
-        let node = self.transport.node(self.slot);
-        node.is_some_and(|node| node.has_replied_since(since))
-    }
-
-    /// Returns the last round trip to the server.
-    pub(crate) fn round_trip(&self) -> Duration {
-        let node = self.transport.node(self.slot);
-        node.map_or(Duration::ZERO, |node| node.round_trip())
+    /// The server that has the keys, if it is known.
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
+        self.transport.node(self.slot)
     }
 }
 
