@@ -105,8 +105,8 @@ local function charge(list, _, units)
       if set.first > edge or member_at(set.expired - 1) + 0 > edge then
         call('PEXPIRE', set.key, list.ttl)
       end
-      -- At about a microsecond each. The next charge removes more.
-      call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, 1000) - 1)
+      -- At up to two microseconds each in a large set. The next charge removes more.
+      call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, 500) - 1)
     end
   elseif set.length > 0 then
     call('UNLINK', set.key)
