@@ -183,8 +183,9 @@ impl DirectSend {
         let late_error = |sent_at| client.late_error(&route, self.since, sent_at);
         let line = match route.reserve(until).await {
             Ok(line) => line,
-            Err(failure) if failure.is_late() => return answerer.answer(Err(late_error(None))),
-            Err(failure) => return answerer.answer(Err(client.error(failure))),
+            Err(failure) => {
+                return answerer.answer(Err(client.unsent(&route, self.since, failure)));
+            }
         };
         let sent_at = Instant::now();
         if sent_at + client.reply_margin(&route) >= until {
@@ -287,7 +288,7 @@ impl BatchWorker {
                 Some(Err(failure)) if failure.is_late() => return None,
                 Some(Err(failure)) => {
                     let queue = std::mem::take(&mut self.batcher.lock().queue);
-                    queue.fail(&client.error(failure));
+                    queue.fail(&client.unsent(route, Instant::now(), failure));
                     return None;
                 }
                 None => {}

@@ -46,7 +46,6 @@ pub(super) trait Dial: Send + Sync {
     fn server(&self) -> &ServerName;
 
     /// The host and the port, if they are fixed.
-    #[cfg(feature = "cluster")]
     fn address(&self) -> (&str, u16) {
         ("", 0)
     }
@@ -232,6 +231,7 @@ impl Server {
     }
 
     /// The settings without the TLS files.
+    #[cfg(any(feature = "sentinel", test))]
     pub(crate) fn info(&self) -> &ConnectionInfo {
         &self.info
     }
@@ -326,7 +326,6 @@ impl Dial for Server {
         &self.name
     }
 
-    #[cfg(feature = "cluster")]
     fn address(&self) -> (&str, u16) {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {

@@ -19,7 +19,7 @@ mod transport;
 
 pub(crate) use deployment::{Deployment, Servers};
 pub(crate) use dial::Server;
-pub(crate) use failure::{Cause, Failure};
-pub(crate) use node::{LINES, Line};
+pub(crate) use failure::Failure;
+pub(crate) use node::{LINES, Line, Node};
 pub(crate) use per_runtime::PerRuntime;
 pub(crate) use transport::{Route, Transport};
