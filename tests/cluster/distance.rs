@@ -78,7 +78,7 @@ async fn checks_that_wait_for_their_turn_say_so_and_do_not_open_the_circuit_brea
     let limiter = limiter_of_large_checks(&relay.url(), Duration::from_secs(3));
     let _ = decided(&limiter, "first").await;
     relay.set_round_trip(Duration::from_millis(800));
-    overload(&limiter, 100, 30, "set more `RedisStore::connections`").await;
+    overload(&limiter, 100, 30, "take a lease for busy keys").await;
 }
 
 /// The queue stays full. If it were sent in order until each deadline, all of it would be answered too late.
@@ -135,7 +135,7 @@ async fn checks_by_slot_that_wait_for_their_turn_say_so_and_do_not_open_the_circ
     let _ = decided(&limiter, "first").await;
     relay.set_round_trip(Duration::from_millis(1_200));
     // 256 at once, three times before the deadline.
-    overload(&limiter, 1_000, 768, "set more `RedisStore::connections`").await;
+    overload(&limiter, 1_000, 768, "take a lease for busy keys").await;
 }
 
 #[cfg(feature = "cluster")]

@@ -143,7 +143,7 @@ async fn all_connections_share_one_subscription_to_each_sentinel_which_ends_with
     let mut sentinels = Sentinels::start();
     // The sentinels know each other by their addresses.
     let url = sentinels.url().replace("127.0.0.1", "localhost");
-    let store = RedisStore::open(&format!("{url}")).unwrap();
+    let store = RedisStore::open(&url).unwrap();
     let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
     for key in 0..20 {
         let _ = decided(&limiter, &key.to_string()).await;
