@@ -176,7 +176,7 @@ pub trait Store: Send + Sync + 'static {
     /// For a store of several servers that fail alone, such as a cluster: a server that fails then costs its own keys only.
     /// Limiters call it before each check, so return a clone of one that is kept. The keys of a
     /// [group](Self::atomic_group) are on one server. The deadline of checks and the fallback counts are always those of the
-    /// parts.
+    /// parts. A store that wraps another one returns what that one does.
     ///
     /// The default implementation returns `None`.
     fn circuit_breaker(&self, subject: Subject<'_>) -> Option<CircuitBreaker> {
