@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::memory::MemoryStore;
 #[cfg(feature = "redis")]

@@ -1,4 +1,4 @@
-//! The future of a store's answer, and the recorder of its outcome.
+//! The future of a store's answer, and the recorder of its wait.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -8,8 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::circuit_breaker::{CircuitBreaker, Operation};
-use super::refusal_cache::Invalidation;
+use super::circuit_breaker::CircuitBreaker;
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::telemetry::{StoreMeter, WaitOutcome};
@@ -210,33 +209,23 @@ impl<T> Future for StoreFuture<T> {
     }
 }
 
-/// Records how a pending request ends: with an outcome, or, on drop, because its caller gave up.
+/// Records how a pending check ends: with an outcome, or, on drop, because its caller gave up.
 pub(super) struct OutcomeRecorder {
     circuit_breaker: CircuitBreaker,
-    partition: usize,
-    operation: Operation,
+    is_probe: bool,
     /// By the clock of the circuit breaker.
     started_at: u64,
-    /// For a request that returns units: on drop, removes the remembered refusals of the key.
-    _invalidation: Option<Invalidation>,
     wait_outcome: WaitOutcome,
 }
 
 impl OutcomeRecorder {
-    /// Creates the recorder of a request that starts now.
+    /// Creates the recorder of a check that starts now.
     #[inline]
-    pub(super) fn new(
-        circuit_breaker: &CircuitBreaker,
-        partition: usize,
-        operation: Operation,
-        invalidation: Option<Invalidation>,
-    ) -> Self {
+    pub(super) fn new(circuit_breaker: &CircuitBreaker, is_probe: bool) -> Self {
         Self {
             circuit_breaker: circuit_breaker.clone(),
-            partition,
-            operation,
+            is_probe,
             started_at: circuit_breaker.now(),
-            _invalidation: invalidation,
             wait_outcome: WaitOutcome::Abandoned,
         }
     }
@@ -246,30 +235,20 @@ impl OutcomeRecorder {
             Ok(()) => WaitOutcome::Answered,
             Err(error) => WaitOutcome::Failed(error.kind()),
         };
-        if self
-            .circuit_breaker
-            .record(self.partition, self.operation, outcome)
-        {
-            self.circuit_breaker.probe_while_idle(self.partition);
-        }
+        self.circuit_breaker.record_check(outcome, self.is_probe);
     }
 }
 
 impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         // Record waits of callers that gave up, too. Otherwise a store that hangs would look fast.
-        if StoreMeter::IS_ENABLED && self.operation != Operation::Adjust {
+        if StoreMeter::IS_ENABLED {
             let outcome = self.wait_outcome;
             self.circuit_breaker.record_wait(self.started_at, outcome);
         }
-        if self.wait_outcome == WaitOutcome::Abandoned
-            && self.circuit_breaker.record_abandoned(
-                self.partition,
-                self.operation,
-                self.started_at,
-            )
-        {
-            self.circuit_breaker.probe_while_idle(self.partition);
+        if self.wait_outcome == WaitOutcome::Abandoned {
+            self.circuit_breaker
+                .record_abandoned(self.started_at, self.is_probe);
         }
     }
 }

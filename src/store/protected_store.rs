@@ -1,5 +1,6 @@
 //! A store with its circuit breaker, deadline and caches. Limiters ask the store through it.
 
+use std::borrow::Cow;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::block_list::BlockList;
-use super::circuit_breaker::{CircuitBreaker, Operation, Permit, Prober};
+use super::circuit_breaker::{CircuitBreaker, Permit};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
@@ -17,24 +18,18 @@ use super::store::{Store, StoreParts};
 use crate::decision::{Answer, Answers, Holding, Source, StoreId};
 use crate::error::Error;
 use crate::key::Key;
-use crate::quota::{Quota, Quotas};
 
 /// A store with its deadline, circuit breaker, fallback counts and refusal cache.
 #[derive(Clone)]
 pub(crate) struct ProtectedStore {
     store: Arc<dyn Store>,
     id: StoreId,
+    /// The circuit breaker of the parts, which has the deadline and the fallback counts.
     circuit_breaker: CircuitBreaker,
     refusal_cache: Option<RefusalCache>,
     block_list: BlockList,
     supports_leases: bool,
-    /// Sends probes while no limiter checks. `None` in the handle that it uses itself.
-    _prober: Option<Arc<Prober>>,
 }
-
-/// The name under which an idle process probes, and the most keys of which it looks for one in a partition.
-const PROBE: &str = "probe";
-const PROBE_KEYS: u64 = 20_000;
 
 /// The least that a refresh of the block list may take in the background: no caller waits, and a long list may take longer
 /// than a check may.
@@ -65,21 +60,13 @@ impl ProtectedStore {
             refusal_cache,
             supports_leases,
         } = store.parts();
-        let store = Self {
+        Self {
             id: store.id(),
             block_list,
             circuit_breaker,
             refusal_cache,
             supports_leases,
             store: Arc::new(store),
-            _prober: None,
-        };
-        let handle = store.clone();
-        let prober: Arc<Prober> = Arc::new(move |partition| handle.probe_partition(partition));
-        store.circuit_breaker.add_prober(&prober);
-        Self {
-            _prober: Some(prober),
-            ..store
         }
     }
 
@@ -127,21 +114,21 @@ impl ProtectedStore {
         answers: &mut Answers,
         cache: Option<&RefusalCache>,
     ) -> Option<PendingAnswers> {
-        // The keys of a group are in one partition.
+        // The keys of a group are on one server.
         let first = checks.first()?;
-        let (partition, permit) = self.circuit_breaker.permit(first.subject);
-        let operation = match permit {
-            Permit::Ask => Operation::Check,
+        let circuit_breaker = self.circuit_breaker(first.subject);
+        let is_probe = match circuit_breaker.permit() {
+            Permit::Ask => false,
             // Without a tokio runtime, the check of this caller is the probe.
-            Permit::Probe if Handle::try_current().is_err() => Operation::Probe,
+            Permit::Probe if Handle::try_current().is_err() => true,
             Permit::Probe => {
-                self.probe(*first, partition);
-                return Some(self.refuse(partition).into());
+                self.probe(*first, &circuit_breaker);
+                return Some(refuse(&circuit_breaker).into());
             }
-            Permit::Refuse => return Some(self.refuse(partition).into()),
+            Permit::Refuse => return Some(refuse(&circuit_breaker).into()),
         };
         let mut sent = SendMarks::new();
-        if let (Some(cache), Operation::Check) = (cache, operation) {
+        if let (Some(cache), false) = (cache, is_probe) {
             if repeat_refusals(cache, checks, answers) {
                 return None;
             }
@@ -150,9 +137,9 @@ impl ProtectedStore {
         let mut asked = self.store.check(checks);
         let future = match asked.ready_mut() {
             Some(answered) => {
-                match operation {
-                    Operation::Check => self.circuit_breaker.record_success(partition),
-                    _ => drop(self.circuit_breaker.record(partition, operation, Ok(()))),
+                match is_probe {
+                    true => circuit_breaker.record_check(Ok(()), is_probe),
+                    false => circuit_breaker.record_success(),
                 }
                 // Not moved, which would copy them once more.
                 mem::swap(answers, answered);
@@ -162,9 +149,18 @@ impl ProtectedStore {
                 }
                 StoreFuture::ready(Ok(answers.clone()))
             }
-            None => self.protect_check(asked, partition, operation),
+            None => self.record(asked, &circuit_breaker, is_probe),
         };
         Some(PendingAnswers { future, sent })
+    }
+
+    /// Returns the circuit breaker of the server that has a key now.
+    #[inline]
+    fn circuit_breaker(&self, subject: Subject<'_>) -> Cow<'_, CircuitBreaker> {
+        match self.store.circuit_breaker(subject) {
+            Some(of_server) => Cow::Owned(of_server),
+            None => Cow::Borrowed(&self.circuit_breaker),
+        }
     }
 
     /// Repeats the remembered refusals of checks, unless their circuit breaker is open. Returns whether there are
@@ -253,55 +249,31 @@ impl ProtectedStore {
 
     /// Sends a probe in the background, so that no caller waits for it.
     #[cold]
-    fn probe(&self, check: Check<'_>, partition: usize) {
+    fn probe(&self, check: Check<'_>, circuit_breaker: &CircuitBreaker) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
         let look = self.store.check(&[check.subject.check(0)]);
-        let probe = self.protect_check(look, partition, Operation::Probe);
+        let probe = self.record(look, circuit_breaker, true);
         if let Err(pending) = probe.try_ready() {
             drop(runtime.spawn(pending));
         }
     }
 
-    /// Sends a probe of a partition in the background, with a key that no client has.
-    fn probe_partition(&self, partition: usize) {
-        let (limiter, quotas) = (Key::from(PROBE), Quotas::from(Quota::per_second(1)));
-        // Other keys each time: few may be in a partition with few slots.
-        let first = self.circuit_breaker.now();
-        for number in first..first.saturating_add(PROBE_KEYS) {
-            let key = Key::from(number.to_string());
-            let subject = Subject::new(&limiter, &key, &quotas);
-            if self.circuit_breaker.partition_of(subject) == partition {
-                if let (partition, Permit::Probe) = self.circuit_breaker.permit(subject) {
-                    self.probe(subject.check(0), partition);
-                }
-                return;
-            }
-        }
-    }
-
-    #[cold]
-    fn refuse<T>(&self, partition: usize) -> StoreFuture<T> {
-        StoreFuture::ready(Err(self.circuit_breaker.open_error(partition)))
-    }
-
-    /// Applies the deadline to a check, and records its outcome in the circuit breaker.
-    fn protect_check<T: Send + 'static>(
+    /// Applies the deadline to a check, and records how it ends.
+    fn record(
         &self,
-        future: StoreFuture<T>,
-        partition: usize,
-        operation: Operation,
-    ) -> StoreFuture<T> {
-        match future.try_ready() {
+        checked: StoreFuture,
+        circuit_breaker: &CircuitBreaker,
+        is_probe: bool,
+    ) -> StoreFuture {
+        match checked.try_ready() {
             Ok(answer) => {
-                let outcome = answer.as_ref().map(drop);
-                self.circuit_breaker.record(partition, operation, outcome);
+                circuit_breaker.record_check(answer.as_ref().map(drop), is_probe);
                 StoreFuture::ready(answer)
             }
             Err(pending) => {
-                let recorder =
-                    OutcomeRecorder::new(&self.circuit_breaker, partition, operation, None);
+                let recorder = OutcomeRecorder::new(circuit_breaker, is_probe);
                 self.bound(pending).recorded_by(recorder)
             }
         }
@@ -335,22 +307,24 @@ impl ProtectedStore {
 
     /// Changes the units of a key in the store, unless the circuit breaker is open.
     fn adjust_store(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        let partition = self.circuit_breaker.partition_of(adjust.subject);
-        if self.circuit_breaker.is_open_at(partition) {
-            return self.refuse(partition);
+        let circuit_breaker = self.circuit_breaker(adjust.subject);
+        if circuit_breaker.is_open() {
+            return refuse(&circuit_breaker);
         }
         let cache = self.refusal_cache.as_ref();
         let invalidation = cache.map(|cache| cache.invalidate(adjust.subject));
         match self.store.adjust(adjust).try_ready() {
             Ok(outcome) => StoreFuture::ready(outcome),
             Err(pending) => {
-                let recorder = OutcomeRecorder::new(
-                    &self.circuit_breaker,
-                    partition,
-                    Operation::Adjust,
-                    invalidation,
-                );
-                self.bound(pending).recorded_by(recorder)
+                let (pending, circuit_breaker) =
+                    (self.bound(pending), circuit_breaker.into_owned());
+                StoreFuture::boxed(async move {
+                    let outcome = pending.await;
+                    circuit_breaker.record_check(outcome.as_ref().map(drop), false);
+                    // Removes the remembered refusals of the key, also if the caller gives up.
+                    drop(invalidation);
+                    outcome
+                })
             }
         }
     }
@@ -366,13 +340,12 @@ impl ProtectedStore {
 
     /// Returns whether the circuit breaker of a key is open.
     pub(crate) fn is_failing(&self, subject: Subject<'_>) -> bool {
-        let partition = self.circuit_breaker.partition_of(subject);
-        self.circuit_breaker.is_open_at(partition)
+        self.circuit_breaker(subject).is_open()
     }
 
-    /// Returns the partition of a key: its parts have circuit breakers of their own.
-    pub(crate) fn partition_of(&self, subject: Subject<'_>) -> usize {
-        self.circuit_breaker.partition_of(subject)
+    /// Returns a number for the server that has a key now: of its circuit breaker.
+    pub(crate) fn server_of(&self, subject: Subject<'_>) -> usize {
+        self.circuit_breaker(subject).number()
     }
 
     /// Returns the longest time for which a refusal may be repeated, in microseconds. 0 without a refusal cache.
@@ -381,9 +354,9 @@ impl ProtectedStore {
         cache.map_or(0, RefusalCache::longest_age)
     }
 
-    /// Applies the deadline to a pending future, unless the store enforces its own.
+    /// Applies the deadline to a pending future, unless the store does.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
-        if self.circuit_breaker.store_enforces_deadline() {
+        if self.circuit_breaker.is_recorded_by_store() {
             return pending;
         }
         let circuit_breaker = self.circuit_breaker.clone();
@@ -410,7 +383,7 @@ impl ProtectedStore {
 
     /// Returns whether both have the same fallback counts.
     pub(crate) fn has_same_fallback(&self, other: &Self) -> bool {
-        self.circuit_breaker.is_same(&other.circuit_breaker)
+        self.circuit_breaker.number() == other.circuit_breaker.number()
     }
 
     /// Returns the fallback counts, if a limiter of the store has ever fallen back.
@@ -422,6 +395,12 @@ impl ProtectedStore {
     pub(crate) fn is_in_process(&self) -> bool {
         self.circuit_breaker.is_in_process()
     }
+}
+
+/// Returns the error of callers while a circuit breaker is open.
+#[cold]
+fn refuse<T>(circuit_breaker: &CircuitBreaker) -> StoreFuture<T> {
+    StoreFuture::ready(Err(circuit_breaker.open_error()))
 }
 
 /// Writes the remembered refusals of checks to their answers. Returns whether there are any: then the store need not

@@ -170,6 +170,20 @@ pub trait Store: Send + Sync + 'static {
         unsupported("this store cannot list holders of slots")
     }
 
+    /// Returns the circuit breaker of the server that has a key now. `None` stands for the one of the
+    /// [parts](StoreParts::circuit_breaker).
+    ///
+    /// For a store of several servers that fail alone, such as a cluster: a server that fails then costs its own keys only.
+    /// Limiters call it before each check, so return a clone of one that is kept. The keys of a
+    /// [group](Self::atomic_group) are on one server. The deadline of checks and the fallback counts are always those of the
+    /// parts. A store that wraps another one returns what that one does.
+    ///
+    /// The default implementation returns `None`.
+    fn circuit_breaker(&self, subject: Subject<'_>) -> Option<CircuitBreaker> {
+        let _ = subject;
+        None
+    }
+
     /// Returns the parts of the store that its limiters share: block list, circuit breaker, refusal cache.
     ///
     /// Each limiter calls it once. Keep the parts and return clones: if one limiter then finds that the store fails, all
@@ -196,8 +210,8 @@ pub trait Store: Send + Sync + 'static {
 pub struct StoreParts {
     /// The blocked keys, which limiters read before they ask the store. The default is an empty list.
     pub block_list: BlockList,
-    /// The circuit breaker through which limiters ask the store. It also has the deadline of a check, and the fallback
-    /// counts of this process.
+    /// The circuit breaker through which limiters ask the store, unless the server of a key has
+    /// [another](Store::circuit_breaker). It also has the deadline of a check, and the fallback counts of this process.
     pub circuit_breaker: CircuitBreaker,
     /// The refusals that limiters repeat without asking the store. For a store whose answers take long. The default is
     /// `None`: limiters always ask.
@@ -241,6 +255,10 @@ macro_rules! delegate_to_store {
 
         fn holders(&$self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
             $store.holders(subject)
+        }
+
+        fn circuit_breaker(&$self, subject: Subject<'_>) -> Option<CircuitBreaker> {
+            $store.circuit_breaker(subject)
         }
 
         fn parts(&$self) -> StoreParts {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::cluster::Cluster;
-use crate::support::decided;
 use crate::support::node::wait_until;
+use crate::support::{decided, runtime};
 
 /// The slots of the first two of three masters at their border. A multiple of 256 lies on either side, but not
 /// between.
@@ -213,6 +213,30 @@ async fn after_a_failover_all_slots_of_a_hung_master_have_the_closed_breaker_of_
         resumed.add(limiter.check(key.as_str()).await);
     }
     resumed.assert_decided_by_redis();
+}
+
+/// The circuit breaker belongs to the node, however many runtimes reach it.
+#[test]
+fn what_one_runtime_learns_of_a_dead_master_spares_another() {
+    let (own, other) = (runtime(), runtime());
+    let mut cluster = Cluster::of_masters(3, &ALONE);
+    let limiter = limiter(&cluster);
+    let [lost, neighbours] = keys_in(&cluster, &AT_BORDER, 20);
+    for key in &neighbours {
+        let _ = other.block_on(decided(&limiter, key));
+    }
+    cluster.nodes[0].kill();
+    let began = Instant::now();
+    let is_open = |key: &String| {
+        let error = own.block_on(limiter.check(key.as_str())).unwrap_err();
+        is_of_open_breaker(&error)
+    };
+    while !is_open(&lost[0]) {
+        assert!(began.elapsed() < PATIENCE);
+    }
+    let error = other.block_on(limiter.check(lost[1].as_str())).unwrap_err();
+    assert!(is_of_open_breaker(&error), "{error}");
+    let _ = other.block_on(decided(&limiter, &neighbours[1]));
 }
 
 #[tokio::test]

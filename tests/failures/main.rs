@@ -6,6 +6,7 @@ mod support;
 #[cfg(feature = "redis")]
 mod outage_log;
 mod policies;
+mod recorded;
 #[cfg(feature = "redis")]
 mod recovery;
 #[cfg(feature = "redis")]

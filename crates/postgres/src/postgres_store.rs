@@ -105,7 +105,10 @@ impl PostgresStore {
         let blocks = Blocks::new(Arc::clone(&queue));
         let mut parts = StoreParts::default();
         parts.block_list = blocks.list();
-        parts.circuit_breaker = CircuitBreaker::new().name("postgres").deadline(deadline);
+        let probed = Arc::clone(&queue);
+        let probe = move || probed.spawn(ping(Arc::clone(&probed)));
+        let circuit_breaker = CircuitBreaker::new().name("postgres").deadline(deadline);
+        parts.circuit_breaker = circuit_breaker.probed_by(probe);
         parts.refusal_cache = Some(RefusalCache::new());
         parts.supports_leases = true;
         Self {
@@ -186,9 +189,7 @@ impl PostgresStore {
     ///
     /// Returns an error if Postgres cannot be reached, or if [`migrate`](Self::migrate) has not run.
     pub async fn ping(&self) -> Result<(), Error> {
-        let sql = self.queue.names().read([]);
-        let pinged = self.queue.pool().execute(raw_sql(&sql)).await;
-        pinged.map(drop).map_err(failed)
+        ping(Arc::clone(&self.queue)).await
     }
 
     /// Examines the server. Returns a line for each topic, which begins with `ok` or `warning`.
@@ -272,6 +273,12 @@ impl Store for PostgresStore {
     fn parts(&self) -> StoreParts {
         self.parts.clone()
     }
+}
+
+async fn ping(queue: Arc<Queue>) -> Result<(), Error> {
+    let sql = queue.names().read([]);
+    let pinged = queue.pool().execute(raw_sql(&sql)).await;
+    pinged.map(drop).map_err(failed)
 }
 
 impl fmt::Debug for PostgresStore {

@@ -196,10 +196,10 @@ impl HeldKey {
         (self.store.clone(), checks)
     }
 
-    /// Returns the part of the store that has the key. Its parts fail one by one.
-    pub(super) fn partition(&self) -> usize {
+    /// Returns a number for the server that has the key now. Servers fail one by one.
+    pub(super) fn server(&self) -> usize {
         let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(0);
-        self.store.partition_of(check.subject)
+        self.store.server_of(check.subject)
     }
 
     /// Makes the permits lost if the lease has ended.

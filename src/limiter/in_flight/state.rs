@@ -327,11 +327,11 @@ impl State {
             key.losses = Some(self.losses);
         }
         if key.is_changed && failure.is_some_and(Error::is_outage) {
-            let of_partition = self.failed.entry(key.partition()).or_default();
-            of_partition.insert(id);
+            let of_server = self.failed.entry(key.server()).or_default();
+            of_server.insert(id);
         } else if failure.is_none() && !self.failed.is_empty() {
-            let of_partition = self.failed.remove(&key.partition());
-            self.state_now(of_partition.into_iter().flatten(), now);
+            let of_server = self.failed.remove(&key.server());
+            self.state_now(of_server.into_iter().flatten(), now);
         }
         ends_sooner
     }
@@ -377,7 +377,7 @@ impl State {
         }
         if key.is_over() {
             if !self.failed.is_empty()
-                && let Some(failed) = self.failed.get_mut(&key.partition())
+                && let Some(failed) = self.failed.get_mut(&key.server())
             {
                 failed.remove(&id);
             }

@@ -131,6 +131,12 @@ impl Breaker {
         self.state.load(Ordering::Relaxed) == OPEN
     }
 
+    /// Returns whether nothing has failed since an answer a second ago.
+    #[cfg(feature = "redis")]
+    pub(super) fn is_calm(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == CLOSED
+    }
+
     /// Returns the number of the time for which the breaker is open. `None` while it is closed.
     pub(super) fn opening(&self) -> Option<u32> {
         self.is_open().then(|| self.opened.load(Ordering::Relaxed))
@@ -244,14 +250,6 @@ impl Breaker {
             None => self.probe_at.store(now, Ordering::Relaxed),
         }
         None
-    }
-
-    /// Forgets what was recorded. For a node that serves no slots any more: no check will probe it.
-    pub(super) fn reset(&self) -> Option<Transition> {
-        let mut history = self.lock();
-        *history = History::default();
-        let before = self.state.swap(CLOSED, Ordering::Relaxed);
-        (before == OPEN).then_some(Transition::Closed)
     }
 
     fn open(&self, history: &mut History, now: u64) {

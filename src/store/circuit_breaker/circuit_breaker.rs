@@ -1,25 +1,21 @@
 //! The circuit breaker that the limiters of one store share.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::breaker::{Breaker, Permit, Transition};
-#[cfg(feature = "redis")]
-use super::nodes::Nodes;
-use super::nodes::{NUMBERS, UNKNOWN};
-use super::settings::{Partitions, Settings};
+use super::settings::Settings;
 #[cfg(any(feature = "redis", feature = "test-util"))]
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::error::{Error, ErrorKind};
+use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryCounts;
 use crate::store::real_time;
-use crate::store::requests::Subject;
 use crate::telemetry::{StoreMeter, WaitOutcome};
 
 /// Protects a service from a store that fails or hangs: a deadline, a circuit breaker, and fallback counts.
@@ -29,11 +25,17 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 /// - The fallback counts are in the memory of this process, for limiters whose
 ///   [`FailurePolicy`](crate::FailurePolicy) is to fall back.
 ///
-/// [`RedisStore`](crate::RedisStore) has its own circuit breaker, set by
+/// [`RedisStore`](crate::RedisStore) has its own circuit breakers, set by
 /// [`RedisStore::deadline`](crate::RedisStore::deadline) and
 /// [`RedisStore::fallback_keys`](crate::RedisStore::fallback_keys). Use this type in a store outside this
 /// crate: keep one, and return a clone from [`Store::parts`](crate::Store::parts). Clones
-/// share their state, so if one limiter finds that the store fails, all limiters of the store know.
+/// share their state, so if one limiter finds that the store fails, all limiters of the store know. A store of several
+/// servers that fail alone keeps one for each: see [`Store::circuit_breaker`](crate::Store::circuit_breaker).
+///
+/// # Calls
+///
+/// By default, each check is a call to the store: limiters apply the deadline to it and record its outcome. A store that
+/// sends many checks in one call may know better: it [records](Self::recorded_by_store) its calls itself.
 ///
 /// # When it opens and closes
 ///
@@ -45,14 +47,14 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 ///
 /// - after 5 consecutive failures,
 /// - when half of at least 20 outcomes in a second are failures,
-/// - when 5 callers in a row drop their check without an answer, and together have waited for a whole deadline.
+/// - unless the store records its calls: when 5 callers in a row drop their check without an answer, and together have waited for a whole deadline.
 ///   A caller that gives up before a quarter of the deadline is not counted.
 ///
 /// While it is open, checks fail at once with [`ErrorKind::Unavailable`], and the store is not asked. After 100
 /// to 200 ms, a check triggers a probe: a check of cost 0, which runs in the background inside a tokio runtime.
 /// A probe that is answered closes the circuit breaker. After one that fails, the next wait is longer, up to
-/// 500 ms. If no check comes for a second, the crate probes with a key of its own, so that the circuit breaker of an
-/// idle process closes too. It does so unless the checks that failed were answered at once, or outside a tokio runtime.
+/// 500 ms. If no check comes for a second, the circuit breaker asks the store itself, if the store has
+/// [said how](Self::probed_by). Otherwise it stays open until the next check, also in an idle process.
 ///
 /// A refusal that the [refusal cache](crate::store::RefusalCache) repeats has no effect on it.
 ///
@@ -103,30 +105,12 @@ struct Inner {
     settings: Settings,
     /// The deadline in microseconds, converted once because each check needs it.
     deadline_micros: u64,
-    /// One breaker, or on a cluster one for each number of a node.
-    breakers: Box<[Breaker]>,
-    /// The version of the nodes at which the breakers without slots were reset.
-    reset_at: AtomicUsize,
-    /// Send probes for the limiters of the store. Probers of limiters that are gone are removed now and then.
-    probers: Mutex<Vec<Weak<Prober>>>,
+    breaker: Breaker,
     fallback: OnceLock<MemoryCounts>,
 }
 
-/// Sends a probe of a partition in the background.
-pub(in crate::store) type Prober = dyn Fn(usize) + Send + Sync;
-
 /// The time between two looks at whether checks probe.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The kind of a request to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) enum Operation {
-    Check,
-    /// The check that tests whether the store has recovered.
-    Probe,
-    /// A refund, a credit or a reset. Its wait is not recorded, nor whether its caller gives up.
-    Adjust,
-}
 
 impl CircuitBreaker {
     /// Creates a circuit breaker with a deadline of 100 ms, and fallback counts for 100 000 keys.
@@ -138,15 +122,11 @@ impl CircuitBreaker {
     fn build(mut settings: Settings) -> Self {
         // Each circuit breaker has its own share in gauges that are summed by name.
         settings.meter = settings.meter.same_name();
-        let breakers = std::iter::repeat_with(Breaker::default);
-        let count = settings.partitions.as_ref().map_or(1, |_| NUMBERS);
         let deadline_micros = settings.deadline.as_micros();
         Self {
             inner: Arc::new(Inner {
                 deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
-                breakers: breakers.take(count).collect(),
-                reset_at: AtomicUsize::new(0),
-                probers: Mutex::default(),
+                breaker: Breaker::default(),
                 fallback: OnceLock::new(),
                 settings,
             }),
@@ -157,6 +137,12 @@ impl CircuitBreaker {
         let mut settings = self.inner.settings.clone();
         change(&mut settings);
         Self::build(settings)
+    }
+
+    /// Creates another one with the same settings, which is closed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn another(&self) -> Self {
+        self.with(|_| ())
     }
 
     /// Sets the name of the store in metrics and events. The default is `other`.
@@ -215,13 +201,52 @@ impl CircuitBreaker {
         self.with(|settings| settings.clock = clock)
     }
 
-    /// Sets the deadline of a store that enforces its own deadline.
-    #[cfg(feature = "redis")]
-    pub(crate) fn deadline_enforced_by_store(self, deadline: Duration) -> Self {
-        self.with(|settings| {
-            settings.deadline = deadline;
-            settings.store_enforces_deadline = true;
-        })
+    /// Leaves the deadline to the store, which then [records](Self::record) each of its calls.
+    ///
+    /// For a store that sends many checks in one call: an error of the call then counts once, and an answer too. The store
+    /// applies the [`deadline`](Self::deadline) to each check itself. It waits for each call until its end, also for callers
+    /// that gave up, so that a server that hangs is noticed. By default, limiters do both for each check.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::store::CircuitBreaker;
+    /// use tollgate::{Error, ErrorKind};
+    ///
+    /// let circuit_breaker = CircuitBreaker::new().recorded_by_store();
+    /// // In the task that sends calls:
+    /// let reply: Result<(), Error> = Err(Error::new(ErrorKind::Timeout, "no reply"));
+    /// circuit_breaker.record(reply.as_ref().map(drop));
+    /// ```
+    #[must_use]
+    pub fn recorded_by_store(self) -> Self {
+        self.with(|settings| settings.recorded_by_store = true)
+    }
+
+    /// Sets what asks the server while the circuit breaker is open and no check comes. By default, nothing does: the circuit
+    /// breaker of an idle process then stays open until the next check.
+    ///
+    /// A cheap request without a key, such as PING or `SELECT 1`. If it succeeds, the circuit breaker closes, and its
+    /// [gauge](crate::guide::monitoring) no longer tells of an outage. It is called in the tokio runtime in which a call
+    /// failed, at most once a second, and may take as long as the deadline.
+    ///
+    /// The circuit breaker keeps the closure. So the closure must not keep the circuit breaker.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::store::{CircuitBreaker, StoreFuture};
+    ///
+    /// let circuit_breaker = CircuitBreaker::new().probed_by(|| {
+    ///     StoreFuture::boxed(async {
+    ///         // Send a PING.
+    ///         Ok(())
+    ///     })
+    /// });
+    /// ```
+    #[must_use]
+    pub fn probed_by(self, probe: impl Fn() -> StoreFuture<()> + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.probe = Some(Arc::new(probe)))
     }
 
     /// Marks the store as one in the memory of this process. If it is full, a fallback in memory does not help.
@@ -234,24 +259,6 @@ impl CircuitBreaker {
 
     pub(crate) fn is_in_process(&self) -> bool {
         self.inner.settings.is_in_process
-    }
-
-    /// Gives each node of a store a breaker of its own. Slots whose node is unknown share one.
-    ///
-    /// A slot that moves to another node has the breaker of that node from then on.
-    #[cfg(feature = "redis")]
-    pub(crate) fn of_nodes(
-        self,
-        nodes: Arc<Nodes>,
-        slot_of: impl Fn(Subject<'_>) -> u16 + Send + Sync + 'static,
-    ) -> Self {
-        let slot_of = Arc::new(slot_of);
-        self.with(|settings| settings.partitions = Some(Partitions { nodes, slot_of }))
-    }
-
-    /// Returns whether both are clones of one circuit breaker.
-    pub(in crate::store) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Returns the fallback counts, and creates them on first use.
@@ -276,9 +283,9 @@ impl CircuitBreaker {
         self.inner.settings.deadline
     }
 
-    /// Returns whether the store applies the deadline to each call.
-    pub(in crate::store) fn store_enforces_deadline(&self) -> bool {
-        self.inner.settings.store_enforces_deadline
+    /// Returns whether the store applies the deadline and records its calls.
+    pub(in crate::store) fn is_recorded_by_store(&self) -> bool {
+        self.inner.settings.recorded_by_store
     }
 
     /// Waits for calls to the store for at most the deadline, which memory does not need. Outside a tokio runtime there are no
@@ -301,54 +308,33 @@ impl CircuitBreaker {
         })
     }
 
-    /// Returns the partition of a key, and whether a request for the key may be sent.
+    /// Returns a number that no other circuit breaker has at the same time.
+    pub(in crate::store) fn number(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
+    }
+
+    /// Returns whether a request may be sent.
     #[inline]
-    pub(in crate::store) fn permit(&self, subject: Subject<'_>) -> (usize, Permit) {
-        let partition = self.partition_of(subject);
-        let permit = match self.inner.breakers.get(partition) {
-            Some(breaker) => breaker.permit(self.inner.deadline_micros, || self.now()),
-            None => Permit::Ask,
-        };
-        (partition, permit)
+    pub(in crate::store) fn permit(&self) -> Permit {
+        let breaker = &self.inner.breaker;
+        breaker.permit(self.inner.deadline_micros, || self.now())
     }
 
-    /// Returns the partition of a key: the number of the node that serves it now.
     #[inline]
-    pub(in crate::store) fn partition_of(&self, subject: Subject<'_>) -> usize {
-        let Some(Partitions { nodes, slot_of }) = &self.inner.settings.partitions else {
-            return UNKNOWN;
-        };
-        let version = nodes.version();
-        if self.inner.reset_at.load(Ordering::Relaxed) != version {
-            self.inner.reset_at.store(version, Ordering::Relaxed);
-            self.reset_unused();
-        }
-        nodes.of_slot(slot_of(subject))
+    pub(in crate::store) fn is_open(&self) -> bool {
+        self.inner.breaker.is_open()
     }
 
-    /// Resets the breakers of nodes that serve no slots. Without checks, they would stay open.
+    /// Returns whether no call has failed since an answer a second ago.
+    #[cfg(feature = "redis")]
+    pub(in crate::store) fn is_calm(&self) -> bool {
+        self.inner.breaker.is_calm()
+    }
+
+    /// Returns the error that callers get while it is open.
     #[cold]
-    fn reset_unused(&self) {
-        let Some(Partitions { nodes, .. }) = &self.inner.settings.partitions else {
-            return;
-        };
-        for (breaker, is_used) in self.inner.breakers.iter().zip(nodes.used()) {
-            if !is_used {
-                self.count_transition(breaker.reset());
-            }
-        }
-    }
-
-    pub(crate) fn is_open_at(&self, partition: usize) -> bool {
-        let breaker = self.inner.breakers.get(partition);
-        breaker.is_some_and(Breaker::is_open)
-    }
-
-    /// Returns the error that callers get while a partition is open.
-    #[cold]
-    pub(in crate::store) fn open_error(&self, partition: usize) -> Error {
-        let breaker = self.inner.breakers.get(partition);
-        breaker.map_or_else(|| Breaker::default().open_error(), Breaker::open_error)
+    pub(in crate::store) fn open_error(&self) -> Error {
+        self.inner.breaker.open_error()
     }
 
     #[inline]
@@ -356,37 +342,85 @@ impl CircuitBreaker {
         self.inner.settings.clock.now()
     }
 
-    /// Records a check that the store answered at once.
+    /// Records the outcome of a call: for a store that [records](Self::recorded_by_store) its calls.
+    ///
+    /// The kind of an error decides whether it is a failure: see [above](Self#when-it-opens-and-closes). An error that is
+    /// recorded several times, as a clone, counts once.
+    pub fn record(&self, outcome: Result<(), &Error>) {
+        let breaker = &self.inner.breaker;
+        match outcome_of_store(outcome) {
+            Some(Err(error)) => self.take_in(breaker.record_failure(self.now(), error)),
+            Some(Ok(())) => breaker.record_success(|| self.now()),
+            None => {}
+        }
+    }
+
+    /// Returns whether the store or the connection failed. Other errors are answers of the store.
+    pub(in crate::store) fn is_failure(error: &Error) -> bool {
+        use ErrorKind::{InvalidReply, Timeout, Unavailable};
+        matches!(error.kind(), Timeout | Unavailable | InvalidReply) && !error.is_of_one_check()
+    }
+
+    /// Records how a request of a limiter ended, unless the store records its calls. A probe is always recorded.
+    pub(in crate::store) fn record_check(&self, outcome: Result<(), &Error>, is_probe: bool) {
+        if let Err(error) = outcome {
+            self.inner.settings.meter.record_error(error.kind());
+        }
+        if is_probe {
+            let outcome = outcome_of_store(outcome);
+            self.take_in(self.inner.breaker.record_probe(self.now(), outcome));
+        } else if !self.is_recorded_by_store() {
+            self.record(outcome);
+        }
+    }
+
+    /// Records a check that was answered at once.
     #[inline]
-    pub(in crate::store) fn record_success(&self, partition: usize) {
-        if let Some(breaker) = self.inner.breakers.get(partition) {
-            breaker.record_success(|| self.now());
+    pub(in crate::store) fn record_success(&self) {
+        self.inner.breaker.record_success(|| self.now());
+    }
+
+    /// Records a check that started at `started_at` and whose caller gave up.
+    pub(in crate::store) fn record_abandoned(&self, started_at: u64, is_probe: bool) {
+        let (breaker, now) = (&self.inner.breaker, self.now());
+        if is_probe {
+            self.take_in(breaker.record_probe(now, None));
+        } else if !self.is_recorded_by_store() {
+            let deadline = self.inner.deadline_micros;
+            self.take_in(breaker.record_abandoned(started_at, now, deadline));
         }
     }
 
-    /// Adds what sends probes, for as long as the limiter that owns it exists.
-    pub(in crate::store) fn add_prober(&self, prober: &Arc<Prober>) {
-        let mut probers = self.probers();
-        if probers.len() == probers.capacity() {
-            probers.retain(|prober| prober.strong_count() > 0);
+    /// Records how long a caller has waited since `started_at`, and how the wait ended.
+    pub(in crate::store) fn record_wait(&self, started_at: u64, outcome: WaitOutcome) {
+        let waited = Duration::from_micros(self.now().saturating_sub(started_at));
+        let meter = &self.inner.settings.meter;
+        meter.record_duration(waited, outcome);
+    }
+
+    /// Counts a change in metrics, and watches over a breaker that has opened.
+    fn take_in(&self, transition: Option<Transition>) {
+        let meter = &self.inner.settings.meter;
+        match transition {
+            None => {}
+            Some(Transition::Opened) => {
+                meter.record_breaker_opened();
+                self.probe_while_idle();
+            }
+            Some(Transition::Closed) => meter.record_breaker_closed(),
         }
-        probers.push(Arc::downgrade(prober));
     }
 
-    fn probers(&self) -> MutexGuard<'_, Vec<Weak<Prober>>> {
-        let probers = self.inner.probers.lock();
-        probers.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Probes a partition that has just opened, whenever no check does, until its breaker closes. Otherwise the breaker of
-    /// an idle process would stay open, and its gauge would tell of an outage that is over.
-    pub(in crate::store) fn probe_while_idle(&self, partition: usize) {
+    /// Probes whenever no check does, until the breaker closes. Otherwise the breaker of an idle process would stay open, and
+    /// its gauge would tell of an outage that is over.
+    fn probe_while_idle(&self) {
+        let Some(probe) = self.inner.settings.probe.clone() else {
+            return;
+        };
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let Some(opening) = self.opening(partition) else {
-            return;
-        };
+        let opening = self.inner.breaker.opening();
         let inner = Arc::downgrade(&self.inner);
         runtime.spawn(async move {
             loop {
@@ -395,116 +429,31 @@ impl CircuitBreaker {
                     return;
                 };
                 let circuit_breaker = Self { inner };
-                if circuit_breaker.opening(partition) != Some(opening) {
+                if circuit_breaker.inner.breaker.opening() != opening {
                     return;
                 }
-                circuit_breaker.probe_if_overdue(partition);
+                if circuit_breaker.is_probe_overdue() {
+                    let outcome = circuit_breaker.within_deadline(probe()).await;
+                    circuit_breaker.record_check(outcome.as_ref().map(drop), true);
+                }
             }
         });
     }
 
-    fn opening(&self, partition: usize) -> Option<u32> {
-        self.inner.breakers.get(partition)?.opening()
-    }
-
-    fn probe_if_overdue(&self, partition: usize) {
-        let breaker = self.inner.breakers.get(partition);
-        if breaker.is_some_and(|breaker| breaker.is_probe_overdue(self.now())) {
-            let prober = self.probers().iter().find_map(Weak::upgrade);
-            if let Some(prober) = prober {
-                prober(partition);
-            }
-        }
-    }
-
-    /// Records the outcome of a request. Returns whether it has opened a breaker.
-    pub(in crate::store) fn record(
-        &self,
-        partition: usize,
-        operation: Operation,
-        outcome: Result<(), &Error>,
-    ) -> bool {
-        if let Err(error) = &outcome {
-            self.inner.settings.meter.record_error(error.kind());
-        }
-        let Some(breaker) = self.inner.breakers.get(partition) else {
-            return false;
-        };
-        // A check that waited in this process tells nothing about the store. The next caller probes instead.
-        let is_unasked = outcome.is_err_and(|error| error.kind() == ErrorKind::QueueTimeout);
-        if is_unasked {
-            if operation == Operation::Probe {
-                self.count_transition(breaker.record_probe(self.now(), None));
-            }
-            return false;
-        }
-        // Any other error is an answer of the store.
-        let failure = outcome.err().filter(|error| is_failure(error));
-        let transition = match (operation, failure) {
-            (Operation::Probe, failure) => {
-                breaker.record_probe(self.now(), Some(failure.map_or(Ok(()), Err)))
-            }
-            (_, Some(error)) => breaker.record_failure(self.now(), error),
-            (_, None) => {
-                breaker.record_success(|| self.now());
-                None
-            }
-        };
-        self.count_transition(transition)
-    }
-
-    /// Records a request that started at `started_at` and whose caller gave up. Returns whether it has opened a breaker.
-    pub(in crate::store) fn record_abandoned(
-        &self,
-        partition: usize,
-        operation: Operation,
-        started_at: u64,
-    ) -> bool {
-        let Some(breaker) = self.inner.breakers.get(partition) else {
-            return false;
-        };
-        let now = self.now();
-        let transition = match operation {
-            Operation::Check => {
-                breaker.record_abandoned(started_at, now, self.inner.deadline_micros)
-            }
-            Operation::Probe => breaker.record_probe(now, None),
-            Operation::Adjust => None,
-        };
-        self.count_transition(transition)
-    }
-
-    /// Records how long a caller has waited since `started_at`, and how the wait ended.
-    pub(in crate::store) fn record_wait(&self, started_at: u64, outcome: WaitOutcome) {
-        let waited = self.now().saturating_sub(started_at);
-        self.inner
-            .settings
-            .meter
-            .record_duration(Duration::from_micros(waited), outcome);
-    }
-
-    /// Counts a change in metrics. Returns whether a breaker has opened.
-    fn count_transition(&self, transition: Option<Transition>) -> bool {
-        let meter = &self.inner.settings.meter;
-        match transition {
-            None => {}
-            Some(Transition::Opened) => {
-                meter.record_breaker_opened();
-                // The failed call may be older than a failover.
-                self.reset_unused();
-            }
-            Some(Transition::Closed) => meter.record_breaker_closed(),
-        }
-        transition == Some(Transition::Opened)
+    /// Takes the permit for a probe that no check has triggered.
+    fn is_probe_overdue(&self) -> bool {
+        self.inner.breaker.is_probe_overdue(self.now()) && self.permit() == Permit::Probe
     }
 }
 
-/// Returns whether the store or the connection failed. Other errors are answers of the store.
-fn is_failure(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::InvalidReply
-    ) && !error.is_of_one_check()
+/// Returns the outcome of a call as the store sees it: only its failures are errors. `None` if the store was not asked: the
+/// call waited in this process.
+fn outcome_of_store(outcome: Result<(), &Error>) -> Option<Result<(), &Error>> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::QueueTimeout => None,
+        Err(error) if CircuitBreaker::is_failure(error) => Some(Err(error)),
+        Ok(()) | Err(_) => Some(Ok(())),
+    }
 }
 
 impl Default for CircuitBreaker {
@@ -524,108 +473,5 @@ impl fmt::Debug for CircuitBreaker {
             .field("deadline", deadline)
             .field("fallback_keys", fallback_keys)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use super::*;
-    use crate::key::Key;
-    use crate::quota::Quotas;
-
-    /// A circuit breaker whose keys are the numbers of their slots.
-    fn of_nodes(nodes: &Arc<Nodes>) -> CircuitBreaker {
-        let slot_of = |subject: Subject<'_>| subject.key.as_str().parse().unwrap();
-        CircuitBreaker::new().of_nodes(Arc::clone(nodes), slot_of)
-    }
-
-    fn with_subject<T>(slot: u16, run: impl FnOnce(Subject<'_>) -> T) -> T {
-        let (limiter, key) = (Key::from("l"), Key::from(slot.to_string()));
-        let quotas = Quotas::from([]);
-        run(Subject {
-            limiter: &limiter,
-            key: &key,
-            quotas: &quotas,
-        })
-    }
-
-    fn partition(breaker: &CircuitBreaker, slot: u16) -> usize {
-        with_subject(slot, |subject| breaker.partition_of(subject))
-    }
-
-    fn is_open(breaker: &CircuitBreaker, slot: u16) -> bool {
-        breaker.is_open_at(partition(breaker, slot))
-    }
-
-    /// Five requests that were sent to a partition fail.
-    fn fail(breaker: &CircuitBreaker, partition: usize) {
-        for _ in 0..5 {
-            let error = Error::new(ErrorKind::Timeout, "too late");
-            breaker.record(partition, Operation::Check, Err(&error));
-        }
-    }
-
-    #[test]
-    fn the_failures_of_a_node_open_the_breaker_of_all_its_slots_and_of_no_other() {
-        let nodes = Arc::new(Nodes::new(100));
-        nodes.replace([(&(0..=49), "a", 1), (&(50..=99), "b", 1)]);
-        let breaker = of_nodes(&nodes);
-        fail(&breaker, partition(&breaker, 49));
-        let open = [0, 49, 50, 99].map(|slot| is_open(&breaker, slot));
-        assert_eq!(open, [true, true, false, false]);
-        // A slot that moves has the breaker of its new node at once.
-        nodes.set(49, "b", 1);
-        let open = [48, 49].map(|slot| is_open(&breaker, slot));
-        assert_eq!(open, [true, false]);
-    }
-
-    #[test]
-    fn slots_whose_nodes_are_unknown_share_a_breaker_until_they_are_known() {
-        let nodes = Arc::new(Nodes::new(100));
-        let breaker = of_nodes(&nodes);
-        fail(&breaker, partition(&breaker, 7));
-        assert!(is_open(&breaker, 7) && is_open(&breaker, 70));
-        nodes.replace([(&(0..=99), "a", 1)]);
-        assert!(!is_open(&breaker, 7) && !is_open(&breaker, 70));
-        assert!(!breaker.is_open_at(UNKNOWN));
-    }
-
-    #[test]
-    fn a_node_that_serves_nothing_any_more_has_a_closed_breaker_also_after_late_failures() {
-        let nodes = Arc::new(Nodes::new(100));
-        nodes.replace([(&(0..=99), "master", 1)]);
-        let breaker = of_nodes(&nodes);
-        let lost = partition(&breaker, 0);
-        fail(&breaker, lost);
-        assert!(breaker.is_open_at(lost));
-        nodes.replace([(&(0..=99), "replica", 1)]);
-        assert!(!is_open(&breaker, 0) && !breaker.is_open_at(lost));
-        // These requests were sent before.
-        fail(&breaker, lost);
-        assert!(!breaker.is_open_at(lost));
-        nodes.replace([(&(0..=99), "master", 1)]);
-        assert!(partition(&breaker, 0) == lost && !is_open(&breaker, 0));
-    }
-
-    #[test]
-    fn limiters_that_are_gone_leave_no_probers() {
-        let breaker = CircuitBreaker::new();
-        let prober = || -> Arc<Prober> { Arc::new(|_| {}) };
-        let kept: Vec<_> = (0..10).map(|_| prober()).collect();
-        kept.iter().for_each(|prober| breaker.add_prober(prober));
-        for _ in 0..10_000 {
-            breaker.add_prober(&prober());
-        }
-        let probers = breaker.probers();
-        assert!(probers.len() <= 32, "{}", probers.len());
-        let alive = probers.iter().filter_map(Weak::upgrade);
-        assert_eq!(alive.count(), kept.len());
-    }
-
-    #[test]
-    fn a_breaker_without_nodes_is_one_for_all_keys() {
-        let breaker = CircuitBreaker::new();
-        fail(&breaker, partition(&breaker, 7));
-        assert!(is_open(&breaker, 70));
     }
 }

@@ -4,11 +4,7 @@
 
 mod breaker;
 mod circuit_breaker;
-mod nodes;
 mod settings;
 
 pub(super) use breaker::Permit;
 pub use circuit_breaker::CircuitBreaker;
-pub(super) use circuit_breaker::{Operation, Prober};
-#[cfg(feature = "redis")]
-pub(super) use nodes::Nodes;

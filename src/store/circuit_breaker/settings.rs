@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::nodes::Nodes;
 use crate::clock::Clock;
+use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
-use crate::store::requests::Subject;
 use crate::telemetry::StoreMeter;
 
 /// The same as for Redis: about a hundred times a call to a healthy server in the same network, and too short
@@ -20,23 +19,16 @@ pub(super) struct Settings {
     pub(super) meter: StoreMeter,
     pub(super) clock: Clock,
     pub(super) deadline: Duration,
-    /// Whether the store enforces the deadline itself.
-    pub(super) store_enforces_deadline: bool,
+    /// Whether the store applies the deadline and records its calls itself.
+    pub(super) recorded_by_store: bool,
     pub(super) fallback_keys: usize,
     /// Whether the store is the memory of this process.
     pub(super) is_in_process: bool,
-    /// `None` if the store is one server, which fails as a whole.
-    pub(super) partitions: Option<Partitions>,
+    /// Asks the server while no check does.
+    pub(super) probe: Option<Arc<Probe>>,
 }
 
-/// The nodes of a store, which may fail alone, and the slots of keys.
-#[derive(Clone)]
-pub(super) struct Partitions {
-    pub(super) nodes: Arc<Nodes>,
-    pub(super) slot_of: Arc<SlotFn>,
-}
-
-type SlotFn = dyn Fn(Subject<'_>) -> u16 + Send + Sync;
+pub(super) type Probe = dyn Fn() -> StoreFuture<()> + Send + Sync;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -45,10 +37,10 @@ impl Default for Settings {
             meter: StoreMeter::unnamed(),
             clock: Clock::monotonic(),
             deadline: DEFAULT_DEADLINE,
-            store_enforces_deadline: false,
+            recorded_by_store: false,
             fallback_keys: DEFAULT_MAX_KEYS,
             is_in_process: false,
-            partitions: None,
+            probe: None,
         }
     }
 }

@@ -9,14 +9,16 @@ use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
 use super::argument_clock::ArgumentClock;
+use super::breakers::Breakers;
 use super::protocol::{
     BatchEntry, EntryAnswers, KeyNames, ServerClock, ServerName, Value as CountedValue,
     decode_replies, encode_adjust, encode_checks, errors as error, slot_of_key,
 };
 use super::script::{Script, Scripts};
-use super::transport::{Cause, Deployment, Failure, Line, Route, Transport};
+use super::transport::{Deployment, Failure, Line, Node, Route, Transport};
 use crate::decision::Holding;
 use crate::error::{Error, ErrorKind};
+use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::{Answerer, StoreFuture};
 use crate::store::redis::real_time::timeout_at;
 use crate::store::requests::{Adjust, Subject};
@@ -32,6 +34,7 @@ pub(super) struct Client {
     pub(super) argument_clock: ArgumentClock,
     pub(super) deadline: Duration,
     pub(super) meter: StoreMeter,
+    pub(super) breakers: Arc<Breakers>,
 }
 
 impl Client {
@@ -107,18 +110,80 @@ impl Client {
 
     /// The error of a failed call.
     pub(super) fn error(&self, failure: Failure) -> Error {
-        let Failure { server, cause, .. } = failure;
-        match cause {
-            Cause::Late => error::timeout(&server, self.deadline),
-            Cause::NoCredentials(cause) => error::no_credentials(&server, &cause),
-            Cause::Error(source, handshake) => error::from_redis(source, handshake, &server),
-        }
+        failure.into_error(self.deadline)
     }
 
-    /// Waits for a line.
+    /// Waits for the line of a call.
+    async fn begin(&self, route: &Route) -> Result<Line, Error> {
+        let since = Instant::now();
+        let line = route.reserve(since + self.deadline).await;
+        line.map_err(|failure| self.unsent(route, since, failure))
+    }
+
+    /// Waits for another line of a call, which is recorded at its end, or for that of a command that is not recorded.
     pub(super) async fn reserve(&self, route: &Route) -> Result<Line, Error> {
         let line = route.reserve(Instant::now() + self.deadline).await;
         line.map_err(|failure| self.error(failure))
+    }
+
+    /// The error of a check or a call of the time `since` that got no line. It counts as a failed call, unless it only waited
+    /// for its turn.
+    pub(super) fn unsent(&self, route: &Route, since: Instant, failure: Failure) -> Error {
+        if failure.is_late() {
+            return self.late_error(route, since, None);
+        }
+        let error = self.error(failure);
+        self.record(route, None, Err(&error));
+        error
+    }
+
+    /// Returns the circuit breaker of the node that has a key now. `None` stands for the one of the store.
+    pub(super) fn circuit_breaker(&self, subject: Subject<'_>) -> Option<CircuitBreaker> {
+        if !self.deployment.is_cluster() || !self.breakers.has_failed() {
+            return None;
+        }
+        let node = self.route(self.slot(subject)).ok()?.node()?;
+        Some(self.breakers.at(node.address()))
+    }
+
+    /// Records a call in the circuit breaker of the server that was asked, or else of the one that has the keys: no server
+    /// has run it.
+    fn record(&self, route: &Route, asked: Option<&Arc<Node>>, outcome: Result<(), &Error>) {
+        // What is moving will be decided elsewhere, and says nothing about the node.
+        let outcome = outcome.or_else(|error| match error::is_moving(error) {
+            true => Ok(()),
+            false => Err(error),
+        });
+        let node = match self.deployment.is_cluster() {
+            true => asked.cloned().or_else(|| route.node()),
+            false => None,
+        };
+        let address = node.as_ref().map(|node| node.address());
+        let probe = || self.prober(route.slot());
+        self.breakers.record(address, outcome, probe);
+    }
+
+    /// Returns what sends a PING to the server that has a slot. Its outcome is recorded by the circuit breaker that asks.
+    pub(super) fn prober(
+        &self,
+        slot: Option<u16>,
+    ) -> impl Fn() -> StoreFuture<()> + Send + Sync + use<> {
+        let (deployment, names) = (Arc::clone(&self.deployment), self.names.clone());
+        let deadline = self.deadline;
+        move || {
+            let runtime = match current_runtime() {
+                Ok(runtime) => runtime,
+                Err(error) => return StoreFuture::ready(Err(error)),
+            };
+            let transport = deployment.of_runtime(&runtime, || names.block_list().into());
+            let route = Route::new(transport, slot);
+            StoreFuture::boxed(async move {
+                let reply = route.query(&redis::cmd("PING"), deadline).await;
+                reply
+                    .map(drop)
+                    .map_err(|failure| failure.into_error(deadline))
+            })
+        }
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -172,7 +237,7 @@ impl Client {
         route: &Route,
         entry: &BatchEntry<'_>,
     ) -> Result<EntryAnswers, Error> {
-        let line = self.reserve(route).await?;
+        let line = self.begin(route).await?;
         let replies = Box::pin(self.call(route, line, &[*entry])).await?;
         let reply = replies.into_iter().next();
         reply.unwrap_or_else(|| Err(error::malformed_reply("no answer", &route.server())))
@@ -182,12 +247,15 @@ impl Client {
     async fn call(
         &self,
         route: &Route,
-        line: Line,
+        mut line: Line,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
         let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
-        let reply = self.eval(route, line, script, &call, entries).await?;
-        decode_replies(reply, &route.server(), entries, &plan)
+        let reply = self.eval(route, &mut line, script, &call, entries).await;
+        let decoded =
+            reply.and_then(|reply| decode_replies(reply, &route.server(), entries, &plan));
+        self.record(route, line.asked(), outcome_of(&decoded));
+        decoded
     }
 
     /// Changes the counts of a key.
@@ -230,14 +298,15 @@ impl Client {
         script: &Script,
         call: Cmd,
     ) -> Result<Value, Error> {
-        let line = self.reserve(route).await?;
-        self.eval(route, line, script, &call, &[]).await
+        let mut line = self.begin(route).await?;
+        let reply = self.eval(route, &mut line, script, &call, &[]).await;
+        self.record(route, line.asked(), reply.as_ref().map(drop));
+        reply
     }
 
     /// Sends a command.
     pub(super) async fn query(&self, route: &Route, command: &Cmd) -> Result<Value, Error> {
-        let line = self.reserve(route).await?;
-        let reply = route.send(line, command, true, self.deadline).await;
+        let reply = route.query(command, self.deadline).await;
         reply.map_err(|failure| self.error(failure))
     }
 
@@ -267,7 +336,8 @@ impl Client {
     /// The error of a check of the time `since` that has reached its deadline. `sent_at` is missing if it was never sent.
     ///
     /// A check that waited here for at least half of the deadline says nothing about a server that has answered other
-    /// calls meanwhile.
+    /// calls meanwhile. Otherwise, a check that was never sent counts as a failed call. The call of one that was sent is
+    /// recorded at its own end.
     pub(super) fn late_error(
         &self,
         route: &Route,
@@ -282,10 +352,22 @@ impl Client {
                 .is_some_and(|node| node.has_replied_since(since))
         };
         if waited >= self.deadline / 2 && has_replied() {
-            error::queue_timeout(&server, self.deadline)
-        } else {
-            error::timeout(&server, self.deadline)
+            return error::queue_timeout(&server, self.deadline);
         }
+        let error = error::timeout(&server, self.deadline);
+        if sent_at.is_none() {
+            self.record(route, None, Err(&error));
+        }
+        error
+    }
+}
+
+/// Returns the outcome of a call: it has failed if each of its entries has, as on a server that takes no writes.
+fn outcome_of<T>(decoded: &Result<Vec<Result<T, Error>>, Error>) -> Result<(), &Error> {
+    let entries = decoded.as_ref()?;
+    match entries.split_first() {
+        Some((Err(first), others)) if others.iter().all(Result::is_err) => Err(first),
+        _ => Ok(()),
     }
 }
 
@@ -324,6 +406,7 @@ impl fmt::Debug for Client {
             argument_clock: _,
             deadline,
             meter: _,
+            breakers: _,
         } = self;
         f.debug_struct("Client")
             .field("deployment", deployment)

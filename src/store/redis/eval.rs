@@ -20,7 +20,7 @@ impl Client {
     pub(super) async fn eval(
         &self,
         route: &Route,
-        line: Line,
+        line: &mut Line,
         script: &Script,
         call: &Cmd,
         entries: &[BatchEntry<'_>],
@@ -32,13 +32,14 @@ impl Client {
             Ok(reply) => return Ok(reply),
             Err(failure) => failure,
         };
+        line.leave_place();
         let tells_time = failure.error().is_some_and(error::may_refuse_time)
             // Another call may have learned it meanwhile.
             && (self.argument_clock.is_used() || Box::pin(self.scripts_lack_time(route)).await);
         if !tells_time {
             return Err(self.error(failure));
         }
-        let line = self.reserve(route).await?;
+        *line = self.reserve(route).await?;
         Box::pin(self.eval_at_time(route, line, script, call, entries)).await
     }
 
@@ -46,7 +47,7 @@ impl Client {
     async fn eval_at_time(
         &self,
         route: &Route,
-        line: Line,
+        line: &mut Line,
         script: &Script,
         call: &Cmd,
         entries: &[BatchEntry<'_>],
@@ -79,10 +80,10 @@ impl Client {
 
     /// Reads the server's clock.
     async fn read_time(&self, route: &Route) -> Result<(), Error> {
-        let line = self.reserve(route).await?;
+        let mut line = self.reserve(route).await?;
         let sent = Instant::now();
         let reply = route
-            .send(line, &redis::cmd("TIME"), true, self.deadline)
+            .send(&mut line, &redis::cmd("TIME"), true, self.deadline)
             .await;
         let replied = Instant::now();
         let reply = reply.map_err(|failure| self.error(failure))?;
@@ -122,7 +123,7 @@ impl Client {
     async fn send(
         &self,
         route: &Route,
-        line: Line,
+        line: &mut Line,
         script: &Script,
         call: &Cmd,
         entries: &[BatchEntry<'_>],
@@ -131,7 +132,9 @@ impl Client {
         let waits = entries.len() <= 1;
         match route.send(line, call, waits, self.deadline).await {
             Err(failure) if failure.is_unknown_script() => {
-                let line = route.reserve(Instant::now() + self.deadline).await?;
+                // From the start: the node may have been asked in place of another.
+                line.leave_place();
+                *line = route.reserve(Instant::now() + self.deadline).await?;
                 let call = script.by_text(call);
                 route.send(line, &call, waits, self.deadline).await
             }

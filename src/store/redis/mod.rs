@@ -1,12 +1,13 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: hooks,
-//! `redis_store`, `block_list` and batch, `eval`, client and url, transport, topology and `argument_clock`, protocol, script,
+//! `redis_store`, `block_list` and batch, `eval`, client and url, breakers, transport, topology and `argument_clock`, protocol, script,
 //! `real_time`.
 
 mod argument_clock;
 mod batch;
 mod block_list;
+mod breakers;
 mod client;
 mod eval;
 #[doc(hidden)]

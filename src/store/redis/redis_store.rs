@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::argument_clock::ArgumentClock;
 use super::batch::Sender;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
+use super::breakers::Breakers;
 use super::client::{Client, current_runtime};
 use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
@@ -222,7 +223,6 @@ pub(super) struct Shared {
     refusal_cache: RefusalCache,
     topology: Topology,
     senders: PerRuntime<Arc<Sender>>,
-    circuit_breaker: CircuitBreaker,
     /// The copy in this process of the list in Redis.
     block_list: BlockList,
     shared_block_list: Arc<SharedBlockList>,
@@ -293,6 +293,7 @@ impl RedisStore {
             clock: ServerClock::default(),
             argument_clock: ArgumentClock::default(),
             deadline: DEFAULT_DEADLINE,
+            breakers: Arc::new(Breakers::new(CircuitBreaker::new())),
         };
         let settings = Settings {
             refusal_max_age: None,
@@ -314,7 +315,7 @@ impl RedisStore {
             refusal_cache = refusal_cache.max_age(max_age);
         }
         let topology = Topology::new(settings.by_slot || client.deployment.is_cluster());
-        let circuit_breaker = circuit_breaker(&client, &settings);
+        client.breakers = Arc::new(Breakers::new(circuit_breaker(&client, &settings)));
         let shared_block_list = SharedBlockList::new(client.clone());
         let block_list = BlockList::on_clock(clock.clone(), Some(settings.block_list_refresh));
         Self {
@@ -324,7 +325,6 @@ impl RedisStore {
                 refusal_cache,
                 topology,
                 senders: PerRuntime::default(),
-                circuit_breaker,
                 block_list,
                 shared_block_list,
                 settings,
@@ -410,22 +410,18 @@ impl RedisStore {
     }
 }
 
-/// Builds the circuit breaker: one for a single server, or one for each node of a cluster.
+/// Builds the circuit breaker of a single server, which has the settings of those of nodes.
 fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
     let mut circuit_breaker = CircuitBreaker::new()
         .meter(client.meter.clone())
-        .deadline_enforced_by_store(client.deadline)
-        .clock(settings.clock.clone());
+        .deadline(client.deadline)
+        .clock(settings.clock.clone())
+        .recorded_by_store()
+        .probed_by(client.prober(None));
     if let Some(keys) = settings.fallback_keys {
         circuit_breaker = circuit_breaker.fallback_keys(keys);
     }
-    let names = client.names.clone();
-    match client.deployment.nodes() {
-        Some(nodes) => {
-            circuit_breaker.of_nodes(Arc::clone(nodes), move |subject| names.slot(subject))
-        }
-        None => circuit_breaker,
-    }
+    circuit_breaker
 }
 
 impl Store for RedisStore {
@@ -447,10 +443,15 @@ impl Store for RedisStore {
     fn parts(&self) -> StoreParts {
         StoreParts {
             block_list: self.shared.block_list.clone(),
-            circuit_breaker: self.shared.circuit_breaker.clone(),
+            circuit_breaker: self.shared.client.breakers.of_store().clone(),
             refusal_cache: Some(self.shared.refusal_cache.clone()),
             supports_leases: true,
         }
+    }
+
+    /// Returns the circuit breaker of the node that has the slot of the key.
+    fn circuit_breaker(&self, subject: Subject<'_>) -> Option<CircuitBreaker> {
+        self.shared.client.circuit_breaker(subject)
     }
 
     /// Returns the slot in a cluster, and 0 on a single server.
@@ -501,7 +502,6 @@ impl fmt::Debug for RedisStore {
             refusal_cache: _,
             topology: _,
             senders: _,
-            circuit_breaker: _,
             block_list: _,
             shared_block_list: _,
             settings,

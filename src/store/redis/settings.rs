@@ -43,7 +43,7 @@ impl RedisStore {
     /// limiters only.
     ///
     /// Both stores count in the same keys, unless you change the prefix or the hash tags. The fork has its own
-    /// circuit breaker, refusal cache and batches.
+    /// circuit breakers, refusal cache and batches.
     ///
     /// # Examples
     ///

@@ -108,7 +108,9 @@ fn cluster(base: &str, url: &str) -> Result<Servers, ConfigError> {
         .map(|host| Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}")));
     let nodes: Vec<Endpoint> = nodes.collect::<Result<_, _>>()?;
     let nodes = nodes.into_iter().map(|node| node.server);
-    Ok(Servers::cluster(nodes.collect()))
+    Ok(Servers::Cluster {
+        seeds: nodes.collect(),
+    })
 }
 
 #[cfg(not(feature = "cluster"))]

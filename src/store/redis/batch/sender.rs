@@ -255,7 +255,7 @@ impl Turn {
                 Some(Err(failure)) if failure.is_late() => return None,
                 Some(Err(failure)) => {
                     let queue = mem::take(&mut lane.lock().queue);
-                    queue.fail(&sender.client.error(failure));
+                    queue.fail(&sender.client.unsent(&lane.route, Instant::now(), failure));
                     return None;
                 }
                 None => {}

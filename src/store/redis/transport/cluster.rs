@@ -18,7 +18,6 @@ use super::dial::{Server, timed_out};
 use super::failure::{Failure, Fate, Redirect, known_host};
 use super::node::{BACKOFF, Line, Node};
 use super::transport::{Ask, Boxed, Transport};
-use crate::store::circuit_breaker::Nodes;
 use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
 use crate::store::redis::real_time;
 
@@ -59,8 +58,6 @@ struct Inner {
     runtime: Handle,
     map: RwLock<SlotMap>,
     reading: watch::Sender<Reading>,
-    /// The masters by slot, for the circuit breaker.
-    masters: Arc<Nodes>,
 }
 
 /// The known nodes, and the master of each slot.
@@ -148,12 +145,7 @@ impl Reading {
 
 impl Cluster {
     /// A cluster whose connections belong to `runtime`. Does not connect yet.
-    pub(super) fn new(
-        name: ServerName,
-        seeds: Vec<Server>,
-        masters: Arc<Nodes>,
-        runtime: &Handle,
-    ) -> Self {
+    pub(super) fn new(name: ServerName, seeds: Vec<Server>, runtime: &Handle) -> Self {
         Self(Arc::new(Inner {
             name,
             seeds,
@@ -163,7 +155,6 @@ impl Cluster {
                 by_slot: vec![0; usize::from(SLOTS)].into(),
             }),
             reading: watch::Sender::default(),
-            masters,
         }))
     }
 
@@ -206,9 +197,6 @@ impl Cluster {
 
     /// Returns the node that a redirect names, and remembers it as the master of the slot that has moved there.
     fn redirected(&self, host: &str, port: u16, moved: Option<u16>) -> Option<Arc<Node>> {
-        if let Some(slot) = moved {
-            self.0.masters.set(slot, host, port);
-        }
         self.change_map(|map| {
             let (number, node) = map.node_at((host, port), || self.make_node(host, port))?;
             let of_slot = moved.and_then(|slot| map.by_slot.get_mut(usize::from(slot)));
@@ -278,7 +266,7 @@ impl Cluster {
             // Nodes that serve nothing know less than the last read.
             Ok(ranges) if ranges.is_empty() && reading.has_map => {}
             Ok(ranges) => {
-                self.build(ranges);
+                self.build(&ranges);
                 reading.has_map = true;
                 reading.failure = None;
             }
@@ -326,15 +314,11 @@ impl Cluster {
         }
     }
 
-    fn build(&self, mut ranges: Vec<SlotRange>) {
-        ranges.sort_by_key(|range| *range.slots.start());
-        let masters = ranges.iter();
-        let masters = masters.map(|range| (&range.slots, range.host.as_str(), range.port));
-        self.0.masters.replace(masters);
+    fn build(&self, ranges: &[SlotRange]) {
         self.change_map(|map| {
             let known = std::mem::take(&mut map.nodes);
             map.by_slot.fill(0);
-            for SlotRange { slots, host, port } in &ranges {
+            for SlotRange { slots, host, port } in ranges {
                 let address = (host.as_str(), *port);
                 let found = || known.iter().find(|node| node.address() == address).cloned();
                 let make = || found().or_else(|| self.make_node(host, *port));
@@ -355,7 +339,7 @@ impl Cluster {
         });
     }
 
-    async fn follow(&self, mut line: Line, ask: Ask<'_>) -> Result<Value, Failure> {
+    async fn follow(&self, line: &mut Line, ask: Ask<'_>) -> Result<Value, Failure> {
         let give_up_at = Instant::now() + ask.deadline / 2;
         let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
         let mut is_asking = false;
@@ -415,7 +399,7 @@ impl Cluster {
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
             let next = next.or_else(|| self.master(ask.slot)).unwrap_or(node);
-            line = next.redirected_line(Instant::now() + ask.deadline).await?;
+            *line = next.redirected_line(Instant::now() + ask.deadline).await?;
         }
     }
 }
@@ -450,7 +434,7 @@ impl Transport for Cluster {
         })
     }
 
-    fn call<'a>(&'a self, line: Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>> {
+    fn call<'a>(&'a self, line: &'a mut Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>> {
         Box::pin(self.follow(line, ask))
     }
 

@@ -16,10 +16,9 @@ use super::per_runtime::PerRuntime;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
 use super::transport::{One, Transport};
-use crate::store::circuit_breaker::Nodes;
-use crate::store::redis::protocol::ServerName;
 #[cfg(feature = "cluster")]
-use crate::store::redis::protocol::{CLUSTER, SLOTS};
+use crate::store::redis::protocol::CLUSTER;
+use crate::store::redis::protocol::ServerName;
 
 /// A deployment of Redis, and its connections: one to each server for each runtime that uses the store.
 pub(crate) struct Deployment {
@@ -31,6 +30,10 @@ pub(crate) struct Deployment {
 }
 
 /// The servers that a URL names.
+#[cfg_attr(
+    not(any(feature = "cluster", feature = "sentinel")),
+    expect(clippy::large_enum_variant, reason = "a store has one")
+)]
 #[derive(Clone)]
 pub(crate) enum Servers {
     /// The application has connected.
@@ -52,19 +55,7 @@ pub(crate) enum Servers {
     Cluster {
         /// The settings of the first one hold for all nodes.
         seeds: Vec<Server>,
-        /// The masters by slot, as the last map said that any runtime has read.
-        nodes: Arc<Nodes>,
     },
-}
-
-impl Servers {
-    #[cfg(feature = "cluster")]
-    pub(crate) fn cluster(seeds: Vec<Server>) -> Self {
-        Self::Cluster {
-            seeds,
-            nodes: Arc::new(Nodes::new(SLOTS)),
-        }
-    }
 }
 
 impl Deployment {
@@ -77,7 +68,7 @@ impl Deployment {
                 name_all("the Redis master of the sentinels", sentinels)
             }
             #[cfg(feature = "cluster")]
-            Servers::Cluster { seeds, .. } => name_all(CLUSTER, seeds),
+            Servers::Cluster { seeds } => name_all(CLUSTER, seeds),
         };
         Self {
             servers,
@@ -102,15 +93,10 @@ impl Deployment {
 
     /// Whether the URL names a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
-        self.nodes().is_some()
-    }
-
-    /// Returns the nodes of a cluster.
-    pub(crate) fn nodes(&self) -> Option<&Arc<Nodes>> {
         match &self.servers {
             #[cfg(feature = "cluster")]
-            Servers::Cluster { nodes, .. } => Some(nodes),
-            _ => None,
+            Servers::Cluster { .. } => true,
+            _ => false,
         }
     }
 
@@ -143,11 +129,10 @@ impl Deployment {
                 Node::new(sentinels, runtime)
             }
             #[cfg(feature = "cluster")]
-            Servers::Cluster { seeds, nodes } => {
+            Servers::Cluster { seeds } => {
                 let seeds = seeds.iter().cloned();
                 let seeds = seeds.map(|seed| seed.for_calls(&for_calls)).collect();
-                let nodes = Arc::clone(nodes);
-                return Arc::new(Cluster::new(self.name.clone(), seeds, nodes, runtime));
+                return Arc::new(Cluster::new(self.name.clone(), seeds, runtime));
             }
         };
         Arc::new(One(node))
@@ -165,7 +150,7 @@ impl fmt::Debug for Deployment {
                 sentinels, service, ..
             } => write!(f, "{service} by {sentinels:?}"),
             #[cfg(feature = "cluster")]
-            Servers::Cluster { seeds, .. } => {
+            Servers::Cluster { seeds } => {
                 let addresses: Vec<_> = seeds.iter().map(|seed| format!("{seed:?}")).collect();
                 write!(f, "cluster of {}", addresses.join(","))
             }

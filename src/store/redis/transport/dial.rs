@@ -49,7 +49,6 @@ pub(super) trait Dial: Send + Sync {
     fn server(&self) -> &ServerName;
 
     /// The host and the port, if they are fixed.
-    #[cfg(feature = "cluster")]
     fn address(&self) -> (&str, u16) {
         ("", 0)
     }
@@ -367,7 +366,6 @@ impl Dial for Server {
         &self.name
     }
 
-    #[cfg(feature = "cluster")]
     fn address(&self) -> (&str, u16) {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {

@@ -1,9 +1,11 @@
 //! Why a call has no reply, and whether a server may have run it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use crate::error::Error;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, Handshake};
 
@@ -106,6 +108,15 @@ impl Failure {
             server: server.clone(),
             cause: Cause::Late,
             fate,
+        }
+    }
+
+    /// Converts the failure of a call with this deadline.
+    pub(crate) fn into_error(self, deadline: Duration) -> Error {
+        match self.cause {
+            Cause::Late => error::timeout(&self.server, deadline),
+            Cause::NoCredentials(cause) => error::no_credentials(&self.server, &cause),
+            Cause::Error(source, handshake) => error::from_redis(source, handshake, &self.server),
         }
     }
 

@@ -74,9 +74,10 @@ struct Up {
 pub(crate) struct Line {
     node: Arc<Node>,
     up: Arc<Up>,
-    /// Missing for a call that another node has redirected.
-    #[expect(dead_code, reason = "held for its Drop")]
+    /// Missing for a call that another node has redirected, and after [`Line::leave_place`].
     place: Option<OwnedSemaphorePermit>,
+    /// Whether the server may have run the last command that was sent.
+    pub(super) has_run: bool,
 }
 
 impl State {
@@ -129,8 +130,7 @@ impl Node {
             .clone()
     }
 
-    #[cfg(feature = "cluster")]
-    pub(super) fn address(&self) -> (&str, u16) {
+    pub(crate) fn address(&self) -> (&str, u16) {
         self.dial.address()
     }
 
@@ -197,6 +197,7 @@ impl Node {
             node: Arc::clone(self),
             up,
             place,
+            has_run: false,
         }
     }
 
@@ -366,6 +367,16 @@ impl Line {
     /// The server, for errors.
     pub(crate) fn server(&self) -> &ServerName {
         &self.up.server
+    }
+
+    /// Returns the server that may have run the last command: not one that said that it has not.
+    pub(crate) fn asked(&self) -> Option<&Arc<Node>> {
+        self.has_run.then_some(&self.node)
+    }
+
+    /// Gives the place back before the call ends, so that it may wait for another line.
+    pub(crate) fn leave_place(&mut self) {
+        self.place = None;
     }
 
     /// Sends a command, once.

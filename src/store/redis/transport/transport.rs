@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 
-use super::failure::Failure;
+use super::failure::{Failure, Fate};
 use super::node::{Line, Node};
 use crate::store::redis::protocol::ServerName;
 
@@ -47,7 +47,8 @@ pub(crate) trait Transport: Send + Sync {
     fn reserve(&self, slot: Option<u16>, until: Instant) -> Boxed<'_, Result<Line, Failure>>;
 
     /// Sends a command on a line, and again only if a server says that it has not run it.
-    fn call<'a>(&'a self, line: Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>>;
+    /// The line then is the last one that was used.
+    fn call<'a>(&'a self, line: &'a mut Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>>;
 
     /// Looks for the master again, because the server that has a slot is a replica.
     fn give_up(&self, slot: Option<u16>);
@@ -78,7 +79,7 @@ impl Transport for One {
         Box::pin(self.0.line(until))
     }
 
-    fn call<'a>(&'a self, line: Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>> {
+    fn call<'a>(&'a self, line: &'a mut Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>> {
         Box::pin(async move { line.send(ask.command, ask.deadline).await })
     }
 
@@ -110,6 +111,15 @@ impl Route {
         Self::new(transport, self.slot)
     }
 
+    pub(crate) fn slot(&self) -> Option<u16> {
+        self.slot
+    }
+
+    /// Returns the server that has the keys, if it is known.
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
+        self.transport.node(self.slot)
+    }
+
     /// Returns all servers that are asked.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.transport.nodes()
@@ -117,8 +127,7 @@ impl Route {
 
     /// The server that has the keys, for errors.
     pub(crate) fn server(&self) -> ServerName {
-        let node = self.node();
-        node.map_or_else(
+        self.node().map_or_else(
             || self.transport.server().clone(),
             |node| node.connected_server(),
         )
@@ -137,13 +146,19 @@ impl Route {
         }
     }
 
+    /// Sends a command.
+    pub(crate) async fn query(&self, command: &Cmd, deadline: Duration) -> Result<Value, Failure> {
+        let mut line = self.reserve(Instant::now() + deadline).await?;
+        self.send(&mut line, command, true, deadline).await
+    }
+
     /// Sends a command on a line, and again only if a server says that it has not run it.
     ///
     /// `waits_for_keys` tells whether to wait for a cluster that is moving the slot and has only some of the keys. A call
     /// that can be divided does not.
     pub(crate) async fn send(
         &self,
-        line: Line,
+        line: &mut Line,
         command: &Cmd,
         waits_for_keys: bool,
         deadline: Duration,
@@ -154,17 +169,17 @@ impl Route {
             waits_for_keys,
             deadline,
         };
-        self.transport.call(line, ask).await
+        let reply = self.transport.call(line, ask).await;
+        line.has_run = reply
+            .as_ref()
+            .err()
+            .is_none_or(|failure| failure.fate != Fate::NotRun);
+        reply
     }
 
     /// Looks for the master again, because the server that has the keys is a replica.
     pub(crate) fn give_up(&self) {
         self.transport.give_up(self.slot);
-    }
-
-    /// The server that has the keys, if it is known.
-    pub(crate) fn node(&self) -> Option<Arc<Node>> {
-        self.transport.node(self.slot)
     }
 }
 
