@@ -114,7 +114,7 @@ impl Client {
     }
 
     /// Waits for the line of a call.
-    async fn begin(&self, route: &Route) -> Result<Line, Error> {
+    pub(super) async fn begin(&self, route: &Route) -> Result<Line, Error> {
         let since = Instant::now();
         let line = route.reserve(since + self.deadline).await;
         line.map_err(|failure| self.unsent(route, since, failure))

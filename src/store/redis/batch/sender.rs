@@ -210,7 +210,7 @@ impl Turn {
             return Ok((route.clone(), line));
         }
         let route = route.over(client.transport(&current));
-        let line = client.reserve(&route).await?;
+        let line = client.begin(&route).await?;
         Ok((route, line))
     }
 
