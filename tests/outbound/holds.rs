@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use tollgate::store::{Block, BlockList, TestClock};
 use tollgate::{
     BlockReason, BlockRule, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter,
@@ -151,10 +152,12 @@ async fn the_longest_of_several_told_waits_counts_in_all_processes() {
             // At the same time, so that each overwrites what it has not seen.
             limiter.hold_back("ada", seconds * SECOND);
         }
-        for limiter in &limiters {
-            let longest = async || left(limiter).await > Some(24 * SECOND);
-            until(longest).await;
-        }
+        // All processes check meanwhile: one whose longer hold was overwritten finds out with its next check.
+        let all_know_the_longest = async || {
+            let lefts = join_all(limiters.iter().map(left)).await;
+            lefts.iter().all(|left| *left > Some(24 * SECOND))
+        };
+        until(all_know_the_longest).await;
         // It stays so.
         tokio::time::sleep(5 * SECOND / 2).await;
         for limiter in &limiters {
