@@ -39,7 +39,7 @@ pub(crate) struct ChargedKey {
 }
 
 /// Identifies a limiter by its name and its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LimiterId {
     /// A fingerprint, because all threads would contend for the reference count of the name.
     pub(crate) name: Fingerprint,

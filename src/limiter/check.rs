@@ -10,10 +10,11 @@ use super::automatic_blocks::count_refusals;
 use super::hold_back::is_held_meanwhile;
 use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
+use super::line::{Place, TooLate, Want};
 use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};
 use super::settle::settle_together;
 use super::wait::Wait;
-use crate::decision::{Decision, DecisionView};
+use crate::decision::{Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::quota::Quotas;
@@ -133,7 +134,7 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let checked = decide_within_limits(&levels).await;
+            let checked = decide_within_limits(&levels, None).await;
             record(&levels, &checked);
             checked.map_err(|failure| failure.error)
         }
@@ -260,17 +261,36 @@ impl RateLimiter {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
             let mut wait = Wait::new(max_wait);
+            let max_calls = levels.iter().filter_map(|level| level.limiter.line).min();
+            let mut place = Place::new(max_wait, max_calls);
             loop {
-                let mut checked = decide_within_limits(&levels).await;
+                let turn = match place.enter(wants(&levels)) {
+                    Ok(()) => place.turn().await,
+                    Err(too_late) => Err(too_late),
+                };
+                let mut checked = decide_within_limits(&levels, turn.err()).await;
                 let checks_again = match &mut checked {
+                    _ if turn.is_err() => false,
                     Ok(decision)
                         if decision.is_allowed() && is_held_meanwhile(&levels, decision.view()) =>
                     {
                         give_back(&levels, decision).await;
                         true
                     }
-                    Ok(decision) => wait.after_decision(&levels, decision.view()).await,
+                    Ok(decision) if decision.is_allowed() => {
+                        place.admitted(wants(&levels), decision.view());
+                        false
+                    }
+                    Ok(decision) if decision.source() == Source::HeldBack => {
+                        place.leave();
+                        wait.after_decision(&levels, decision.view()).await
+                    }
+                    Ok(decision) => {
+                        wait.answered();
+                        place.refused(wants(&levels), decision.view())
+                    }
                     Err(failure) if wait_through_outages(&levels, failure) => {
+                        place.leave();
                         wait.after_failure(&failure.error).await
                     }
                     Err(_) => false,
@@ -293,8 +313,16 @@ impl Limiters for AskedLevels<'_> {
     }
 }
 
-/// Decides a check, unless a cost is above its limit.
-async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
+/// Returns what a call asks of each of its keys.
+fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
+    levels.iter().map(|level| {
+        let quotas = level.quotas.as_ref().unwrap_or(&level.limiter.quotas);
+        Want::new(level.limiter, &level.key, quotas, level.cost, level.share)
+    })
+}
+
+/// Decides a check, unless a cost is above its limit. One that would be too late is refused.
+async fn decide_within_limits(levels: &AskedLevels<'_>, too_late: Option<TooLate>) -> Checked {
     let mut check = PendingCheck::new();
     check.stay_within_limits();
     for level in levels {
@@ -307,6 +335,9 @@ async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
             None,
             level.share,
         );
+    }
+    if let Some(too_late) = too_late {
+        check.refuse_too_late(levels, too_late);
     }
     match check.start(levels) {
         Poll::Ready(checked) => checked,

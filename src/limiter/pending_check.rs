@@ -21,6 +21,7 @@ use super::groups::{self, GroupsFuture};
 use super::in_flight::SlotsOfCheck;
 use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
+use super::line::TooLate;
 use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::IntoKey;
@@ -243,6 +244,25 @@ impl PendingCheck {
             return true;
         }
         false
+    }
+
+    /// Refuses the check of a call whose turn would come too late.
+    #[cold]
+    pub(crate) fn refuse_too_late(&mut self, limiters: &impl Limiters, too_late: TooLate) {
+        let TooLate { level, wait } = too_late;
+        let (data, answers) = self.decision.levels_and_answers();
+        if let (Some(limiter), Some(data), Some(answer)) = (
+            limiters.limiter(level),
+            data.get(level),
+            answers.get_mut(level),
+        ) {
+            let quotas = self.levels.get(level).quotas(limiter);
+            // 0 would be no wait.
+            let wait = wait.max(Duration::from_millis(1));
+            *answer = blocked(quotas, data.cost(), wait, Source::RefusalCache);
+            self.levels.set_state(level, LevelState::Answered);
+            self.refuse();
+        }
     }
 
     /// Refuses the check if the key of a level is in the block list meanwhile.
@@ -821,7 +841,7 @@ pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
     quotas.min_limit().filter(|limit| cost > *limit)
 }
 
-/// Refuses a check of a key that is blocked or held back.
+/// Refuses a check of a key that is blocked, held back, or waited for by others.
 ///
 /// A cost above a limit has no wait: it does not pass after the block either.
 #[cold]

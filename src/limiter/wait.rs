@@ -125,13 +125,18 @@ impl Wait {
         limiters: &impl Limiters,
         decision: &DecisionView,
     ) -> bool {
-        self.failures = 0;
+        self.answered();
         let time_left = self.time_left();
         let Some(backoff) = self.turn.backoff(limiters, decision, time_left) else {
             return false;
         };
         sleep(backoff).await;
         true
+    }
+
+    /// Notes that the store has answered.
+    pub(in crate::limiter) fn answered(&mut self) {
+        self.failures = 0;
     }
 
     /// Sleeps after a failure that may pass. Returns whether to check again.

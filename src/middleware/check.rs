@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::request::Parts;
 use smallvec::SmallVec;
@@ -15,9 +14,11 @@ use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer}
 use super::config::LayerConfig;
 use super::outcome::{Outcome, is_refused_for_free};
 use super::settlement::give_back;
-use crate::decision::{Decision, DecisionView};
+use crate::decision::{Decision, DecisionView, Source};
 use crate::error::polled_after_completion;
-use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, Turn, is_held_meanwhile};
+use crate::limiter::{
+    Checked, Limiters, PendingCheck, Place, SlotsOfCheck, TooLate, Turn, Want, is_held_meanwhile,
+};
 
 /// A started check.
 #[expect(
@@ -44,6 +45,8 @@ struct Wait {
     /// The time from which `max_wait` counts. `None` if the layer does not wait.
     started: Option<Instant>,
     turn: Turn,
+    /// `None` if the request takes slots, which have lines of their own.
+    place: Option<Place>,
 }
 
 #[expect(
@@ -55,7 +58,9 @@ enum Stage {
     /// The next attempt is due.
     Starting,
     Checking(PendingCheck),
-    /// Backs off after a refusal.
+    /// Waits for its turn.
+    InLine,
+    /// Waits for the end of a hold, or for a rate of a request that takes slots.
     Waiting(Pin<Box<Sleep>>),
     Done,
 }
@@ -75,11 +80,12 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
     let mut wait = Wait {
         started: (!config.max_wait.is_zero()).then(Instant::now),
         turn: Turn::default(),
+        place: None,
     };
     let stage = if levels.iter().any(CheckedLevel::is_looking_up) {
         Stage::LookingUpPlans
     } else {
-        match attempt(config, &mut levels, &mut wait) {
+        match begin(config, &mut levels, &mut wait) {
             ControlFlow::Break(outcome) => return StartedCheck::Done(outcome),
             ControlFlow::Continue(stage) => stage,
         }
@@ -123,12 +129,72 @@ fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Resu
     Ok(())
 }
 
-/// Checks the levels by their quotas. Returns the outcome, or else the next stage.
+/// Stands in line if others wait for a key of the levels, or else checks them.
+#[inline]
+fn begin(
+    config: &Arc<LayerConfig>,
+    levels: &mut CheckedLevels,
+    wait: &mut Wait,
+) -> ControlFlow<Outcome, Stage> {
+    if wait.started.is_some() {
+        let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
+        // A dry run delays no request, and a key of an unknown plan may have other quotas than its limiter.
+        if config.is_dry_run || levels.iter().any(is_unknown) {
+            wait.started = None;
+        } else if !levels.iter().any(|level| level.is_in_flight(config)) {
+            match enter_line(config, levels, wait) {
+                Ok(true) => return ControlFlow::Continue(Stage::InLine),
+                Ok(false) => {}
+                Err(too_late) => return attempt(config, levels, wait, Some(too_late)),
+            }
+        }
+    }
+    attempt(config, levels, wait, None)
+}
+
+/// Enters the lines of the levels, if there are any.
+#[cold]
+fn enter_line(
+    config: &LayerConfig,
+    levels: &CheckedLevels,
+    wait: &mut Wait,
+) -> Result<bool, TooLate> {
+    let place = wait
+        .place
+        .get_or_insert_with(|| Place::new(config.max_wait, max_calls(config, levels)));
+    place.enter(wants(config, levels))?;
+    Ok(place.is_in_line())
+}
+
+/// Returns how many requests may wait for a key.
+fn max_calls(config: &LayerConfig, levels: &CheckedLevels) -> Option<usize> {
+    let of_layer = levels.iter().filter_map(|level| config.level(level.index));
+    of_layer.filter_map(|level| level.limiter.line()).min()
+}
+
+/// Returns what a request asks of each of its keys.
+fn wants(config: &LayerConfig, levels: &CheckedLevels) -> impl Iterator<Item = Want> {
+    levels.iter().filter_map(|level| {
+        let limiter = &config.level(level.index)?.limiter;
+        let quotas = level.quotas(config)?;
+        Some(Want::new(
+            limiter,
+            &level.key,
+            quotas,
+            level.cost,
+            level.share,
+        ))
+    })
+}
+
+/// Checks the levels by their quotas. Returns the outcome, or else the next stage. A request whose turn would come too late
+/// is refused.
 #[inline]
 fn attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
     wait: &mut Wait,
+    too_late: Option<TooLate>,
 ) -> ControlFlow<Outcome, Stage> {
     if levels.is_empty() {
         return ControlFlow::Break(Outcome::Exempt);
@@ -158,6 +224,10 @@ fn attempt(
             level.share,
         );
     }
+    if let Some(too_late) = too_late {
+        wait.started = None;
+        check.refuse_too_late(&limiters, too_late);
+    }
     match check.start(&limiters) {
         Poll::Ready(checked) => finish_attempt(config, levels, wait, checked, check.take_permits()),
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
@@ -172,9 +242,7 @@ fn slots_of_check(
     started: Option<Instant>,
 ) -> SlotsOfCheck {
     let wait = started.map(|started| config.max_wait.saturating_sub(started.elapsed()));
-    let of_layer = levels.iter().filter_map(|level| config.level(level.index));
-    let line = of_layer.filter_map(|level| level.limiter.line()).min();
-    SlotsOfCheck::new(wait.filter(|_| !config.is_dry_run), line)
+    SlotsOfCheck::new(wait, max_calls(config, levels))
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
@@ -191,12 +259,15 @@ fn finish_attempt(
             if config.observes && withdraw(config, levels, decision) {
                 return ControlFlow::Continue(Stage::Starting);
             }
+            if let Some(place) = &mut wait.place {
+                place.admitted(wants(config, levels), decision.view());
+            }
         } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
         } else if !permits.as_ref().is_some_and(|slots| slots.waits_in_line())
-            && let Some(backoff) = backoff(config, levels, wait, decision.view())
+            && let Some(stage) = wait_again(config, levels, wait, decision.view())
         {
-            return ControlFlow::Continue(Stage::Waiting(Box::pin(sleep(backoff))));
+            return ControlFlow::Continue(stage);
         }
     }
     ControlFlow::Break(Outcome::checked(
@@ -246,22 +317,24 @@ fn leave_out_free(
     true
 }
 
-/// Returns the wait before a refused check is tried again, or `None` if the request does not wait.
-fn backoff(
+/// Returns the stage in which a refused request waits, or `None` if it does not.
+fn wait_again(
     config: &LayerConfig,
     levels: &CheckedLevels,
     wait: &mut Wait,
     decision: &DecisionView,
-) -> Option<Duration> {
+) -> Option<Stage> {
     let left = config.max_wait.saturating_sub(wait.started?.elapsed());
-    // The key may have other quotas than its limiter.
-    let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-    // A dry run delays no request.
-    if config.is_dry_run || levels.iter().any(is_unknown) {
-        return None;
+    if let Some(place) = &mut wait.place {
+        if decision.source() != Source::HeldBack {
+            let waits = place.refused(wants(config, levels), decision);
+            return waits.then_some(Stage::InLine);
+        }
+        place.leave();
     }
     let limiters = OfLayer { config, levels };
-    wait.turn.backoff(&limiters, decision, left)
+    let backoff = wait.turn.backoff(&limiters, decision, left)?;
+    Some(Stage::Waiting(Box::pin(sleep(backoff))))
 }
 
 impl CheckFuture {
@@ -298,7 +371,6 @@ impl Future for CheckFuture {
         loop {
             if matches!(self.stage, Stage::LookingUpPlans) {
                 ready!(self.poll_plans(cx));
-                self.stage = Stage::Starting;
             }
             let Self {
                 config,
@@ -307,7 +379,8 @@ impl Future for CheckFuture {
                 stage,
             } = &mut *self;
             let next = match stage {
-                Stage::LookingUpPlans | Stage::Starting => attempt(config, levels, wait),
+                Stage::LookingUpPlans => begin(config, levels, wait),
+                Stage::Starting => attempt(config, levels, wait, None),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
                     let permits = check.take_permits();
@@ -315,7 +388,12 @@ impl Future for CheckFuture {
                 }
                 Stage::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(cx));
-                    ControlFlow::Continue(Stage::Starting)
+                    begin(config, levels, wait)
+                }
+                Stage::InLine => {
+                    let place = wait.place.as_mut();
+                    let turn = place.map_or(Poll::Ready(Ok(())), |place| place.poll_turn(cx));
+                    attempt(config, levels, wait, ready!(turn).err())
                 }
                 Stage::Done => polled_after_completion("CheckFuture"),
             };

@@ -57,7 +57,7 @@ impl CheckedLevel {
     }
 
     #[inline]
-    fn quotas<'a>(&'a self, config: &'a LayerConfig) -> Option<&'a Quotas> {
+    pub(super) fn quotas<'a>(&'a self, config: &'a LayerConfig) -> Option<&'a Quotas> {
         match &self.quotas {
             AppliedQuotas::OfPlan(quotas) => Some(quotas),
             _ => config.level(self.index).map(|level| level.limiter.quotas()),

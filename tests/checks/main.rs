@@ -32,3 +32,5 @@ mod refunds;
 mod shares;
 #[cfg(feature = "redis")]
 mod soft;
+#[cfg(feature = "redis")]
+mod waiting;

@@ -1,0 +1,461 @@
+//! The lines of this process: which of the calls that wait for units may ask the store now.
+//!
+//! A call stands in the lines of the keys that have refused it, and in those that it found when it came. The first of a line
+//! asks the store, and with it those that fit into what the last answer left. The others sleep. All changes are made under
+//! one lock; nothing here asks, spawns, or has a timer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::runtime;
+use tokio::time::Instant;
+
+use crate::decision::LimiterId;
+use crate::key::Fingerprint;
+use crate::quota::ShareId;
+
+/// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The time after which a call that could ask, and does not move, lets others pass: its thread or its runtime is blocked.
+pub(super) const IDLE: Duration = Duration::from_secs(1);
+
+/// The lines of all stores. A line exists only while calls wait in it.
+pub(super) static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
+
+#[derive(Default)]
+pub(super) struct Lines {
+    state: Mutex<State>,
+    latest_ticket: AtomicU64,
+    /// The calls in lines. While there are none, nothing is locked.
+    waiting: AtomicUsize,
+}
+
+/// The number of a call, in the order of arrival.
+pub(super) type Ticket = u64;
+
+/// The key of a line. Each share of a key has its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct LineKey {
+    pub(super) limiter: LimiterId,
+    pub(super) key: Fingerprint,
+    pub(super) share: Option<ShareId>,
+}
+
+/// The units that a call asks of a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Want {
+    pub(super) line: LineKey,
+    pub(super) units: u32,
+}
+
+/// What a call asks of its keys.
+pub(super) type Wants = SmallVec<[Want; 2]>;
+
+/// The last refusal of a line.
+#[derive(Clone, Copy)]
+pub(super) struct Refusal {
+    /// The call that was refused, and when it will fit.
+    pub(super) ticket: Ticket,
+    pub(super) fits_at: Option<Instant>,
+    /// The limit and the window of the quota that refused, unless the key is blocked.
+    pub(super) rate: Option<(u32, Duration)>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    lines: HashMap<LineKey, Line>,
+    calls: HashMap<Ticket, Call>,
+    /// Woken when the lock is free: a waker may drop a task, and with it a place in a line.
+    wakers: Vec<Waker>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// The calls that stand here, and their units. Those that ask just now are not among them.
+    standing: BTreeMap<Ticket, u32>,
+    asking: Vec<Asking>,
+    /// The units that the last answer left, less those that were asked for since.
+    room: u32,
+    /// The least that was left in the answers since nobody asked: they arrive in any order.
+    least: Option<u32>,
+    refusal: Option<Refusal>,
+}
+
+/// A call that asks the store.
+struct Asking {
+    ticket: Ticket,
+    /// Whether there may be too little room for it. Until its answer, whatever is left is for this call.
+    is_trial: bool,
+}
+
+struct Call {
+    wants: Wants,
+    /// The lines in which it stands, or stood before it asked.
+    stands_in: SmallVec<[LineKey; 2]>,
+    phase: Phase,
+    waker: Option<Waker>,
+    runtime: Option<runtime::Id>,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    /// Asks as soon as it is first.
+    Ready,
+    /// Asks at this time, if it is first.
+    Asleep(Instant),
+    /// Asks, since then.
+    Asking(Instant),
+    /// Others go before it until it is polled.
+    Aside,
+}
+
+impl Lines {
+    /// Returns a number that is later than all others.
+    pub(super) fn ticket(&self) -> Ticket {
+        self.latest_ticket.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns whether no call waits.
+    pub(super) fn are_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Changes the state, and then wakes those that may ask now.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        // Consistent after a panic: no step of a change panics.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = change(&mut state);
+        let wakers = mem::take(&mut state.wakers);
+        self.waiting.store(state.calls.len(), Ordering::Relaxed);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        outcome
+    }
+}
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        self.standing.is_empty() && self.asking.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.standing.len() + self.asking.len()
+    }
+
+    fn has_earlier(&self, ticket: Ticket) -> bool {
+        let first = self.standing.keys().next();
+        first.is_some_and(|first| *first < ticket)
+    }
+
+    fn has_room(&self, units: u32) -> bool {
+        let has_trial = || self.asking.iter().any(|asking| asking.is_trial);
+        self.asking.is_empty() || self.room >= units && !has_trial()
+    }
+
+    /// Takes in the units that an answer has left. They count when all answers have come.
+    fn take_in(&mut self, left: u32) {
+        let least = self.least.map_or(left, |least| least.min(left));
+        self.least = Some(least);
+        if self.asking.is_empty() {
+            self.room = least;
+            self.least = None;
+        }
+    }
+
+    /// Returns the time before which a call is certainly not admitted: within a window, no more than the limit is, and a
+    /// burst of as much may come first.
+    fn earliest(&self, ticket: Ticket, units: u32, now: Instant) -> Option<Instant> {
+        let refusal = self.refusal?;
+        let first = self.standing.keys().next();
+        let first_fits_at = refusal.fits_at.filter(|_| first == Some(&refusal.ticket));
+        let ahead = self.standing.range(..ticket);
+        let ahead: u64 = ahead.map(|(_, units)| u64::from(*units)).sum();
+        let by_rate = refusal.rate.and_then(|(limit, window)| {
+            let units = (ahead + u64::from(units)).saturating_sub(1);
+            let windows = units.checked_div(limit.into())?.saturating_sub(1);
+            now.checked_add(window.checked_mul(u32::try_from(windows).ok()?)?)
+        });
+        first_fits_at.max(by_rate)
+    }
+}
+
+impl State {
+    /// Returns whether there is a line for any of these keys.
+    pub(super) fn has_line(&self, wants: &Wants) -> bool {
+        wants.iter().any(|want| self.lines.contains_key(&want.line))
+    }
+
+    /// Returns whether as many calls as may wait for a key do.
+    pub(super) fn is_full(&self, wants: &Wants, max_calls: Option<usize>) -> bool {
+        let lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
+        let longest = lines.map(Line::len).max();
+        max_calls.is_some_and(|max_calls| longest.unwrap_or_default() >= max_calls)
+    }
+
+    /// Returns the time before which a call is certainly not admitted, and which of its keys has this line.
+    pub(super) fn earliest(&self, ticket: Ticket, wants: &Wants, now: Instant) -> (usize, Instant) {
+        let of_lines = wants.iter().enumerate().filter_map(|(index, want)| {
+            let line = self.lines.get(&want.line)?;
+            Some((index, line.earliest(ticket, want.units, now)?.max(now)))
+        });
+        let latest = of_lines.max_by_key(|(_, earliest)| *earliest);
+        latest.unwrap_or((0, now))
+    }
+
+    /// Returns what a call that waits asks of its keys.
+    pub(super) fn wants(&self, ticket: Ticket) -> Wants {
+        let call = self.calls.get(&ticket);
+        call.map(|call| call.wants.clone()).unwrap_or_default()
+    }
+
+    /// Lets a call that has not asked yet stand in the lines of its keys.
+    pub(super) fn join(&mut self, ticket: Ticket, wants: Wants) {
+        let lines = wants.iter().map(|want| want.line);
+        let stands_in = lines.filter(|line| self.lines.contains_key(line)).collect();
+        self.calls.insert(
+            ticket,
+            Call {
+                wants,
+                stands_in,
+                phase: Phase::Ready,
+                waker: None,
+                runtime: None,
+            },
+        );
+        self.stand(ticket);
+    }
+
+    /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second.
+    pub(super) fn stand_refused(
+        &mut self,
+        ticket: Ticket,
+        wants: Wants,
+        refusals: &[(LineKey, Refusal)],
+        fits_at: Instant,
+        now: Instant,
+    ) {
+        let before = self.remove(ticket);
+        for (line, refusal) in refusals {
+            let line = self.lines.entry(*line).or_default();
+            line.take_in(0);
+            line.room = 0;
+            line.refusal = Some(*refusal);
+        }
+        let lines: SmallVec<[LineKey; 4]> =
+            before.iter().chain(&wants).map(|want| want.line).collect();
+        let call = Call {
+            wants,
+            stands_in: refusals.iter().map(|(line, _)| *line).collect(),
+            phase: Phase::Asleep(fits_at.min(now + MAX_BACKOFF)),
+            waker: None,
+            runtime: None,
+        };
+        self.calls.insert(ticket, call);
+        self.stand(ticket);
+        for line in lines {
+            self.advance(line, now);
+        }
+    }
+
+    /// Takes in the units that the answer to a call has left of each key. The call leaves.
+    pub(super) fn take_in(&mut self, ticket: Ticket, left: &[(Want, u32)], now: Instant) {
+        self.remove(ticket);
+        for (want, left) in left {
+            if let Some(line) = self.lines.get_mut(&want.line) {
+                line.take_in(*left);
+            }
+        }
+        for (want, _) in left {
+            self.advance(want.line, now);
+        }
+    }
+
+    /// Removes a call. Those that are first now ask.
+    pub(super) fn leave(&mut self, ticket: Ticket, now: Instant) {
+        for want in self.remove(ticket) {
+            self.advance(want.line, now);
+        }
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Wants {
+        self.stop_asking(ticket);
+        let Some(call) = self.calls.remove(&ticket) else {
+            return Wants::new();
+        };
+        self.wakers.extend(call.waker);
+        for want in &call.wants {
+            if let Some(line) = self.lines.get_mut(&want.line) {
+                line.standing.remove(&ticket);
+            }
+        }
+        call.wants
+    }
+
+    /// Notes the task that waits, and lets a call that stood aside stand in its lines again.
+    pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker, runtime: Option<runtime::Id>) {
+        let Some(call) = self.calls.get_mut(&ticket) else {
+            return;
+        };
+        let is_known = |known: &Waker| known.will_wake(waker);
+        if !call.waker.as_ref().is_some_and(is_known) {
+            self.wakers.extend(call.waker.replace(waker.clone()));
+        }
+        call.runtime = runtime;
+        if matches!(call.phase, Phase::Aside) {
+            call.phase = Phase::Ready;
+            self.stand(ticket);
+        }
+    }
+
+    /// Returns the time at which a call is to look again.
+    pub(super) fn looks_again_at(&self, ticket: Ticket, now: Instant) -> Instant {
+        match self.calls.get(&ticket).map(|call| call.phase) {
+            Some(Phase::Asleep(until)) if until > now => until.min(now + IDLE),
+            _ => now + IDLE,
+        }
+    }
+
+    /// Lets a call ask if it is first in all lines and there may be room for it. Returns whether it asks.
+    pub(super) fn try_start(&mut self, ticket: Ticket, now: Instant) -> bool {
+        let Self {
+            lines,
+            calls,
+            wakers,
+        } = self;
+        let Some(call) = calls.get_mut(&ticket) else {
+            return false;
+        };
+        match call.phase {
+            Phase::Asking(_) => return true,
+            Phase::Aside => return false,
+            Phase::Asleep(until) if now < until => return false,
+            Phase::Asleep(_) | Phase::Ready => call.phase = Phase::Ready,
+        }
+        let (mut may_ask, mut is_trial) = (true, false);
+        for want in &call.wants {
+            let Some(line) = lines.get_mut(&want.line) else {
+                continue;
+            };
+            if line.has_earlier(ticket) || !line.has_room(want.units) {
+                // From now on it stands here too, so that it is found when this changes.
+                if line.standing.insert(ticket, want.units).is_none() {
+                    call.stands_in.push(want.line);
+                }
+                may_ask = false;
+            }
+            is_trial |= line.room < want.units;
+        }
+        if !may_ask {
+            return false;
+        }
+        for want in &call.wants {
+            if let Some(line) = lines.get_mut(&want.line) {
+                line.standing.remove(&ticket);
+                line.asking.push(Asking { ticket, is_trial });
+                line.room = line.room.saturating_sub(want.units);
+            }
+        }
+        call.phase = Phase::Asking(now);
+        wakers.extend(call.waker.take());
+        true
+    }
+
+    /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one.
+    pub(super) fn pass_idle(&mut self, ticket: Ticket, now: Instant) {
+        let Some(call) = self.calls.get(&ticket) else {
+            return;
+        };
+        let (own_runtime, stands_in) = (call.runtime, call.stands_in.clone());
+        for key in stands_in {
+            let Some(line) = self.lines.get(&key) else {
+                continue;
+            };
+            let asking = line.asking.iter().map(|asking| asking.ticket);
+            let blocking = asking.chain(line.standing.keys().next().copied());
+            let blocking = blocking.filter(|other| *other != ticket);
+            let is_idle = |call: &&Call| match call.phase {
+                Phase::Asleep(since) | Phase::Asking(since) => now > since + IDLE,
+                Phase::Ready | Phase::Aside => false,
+            };
+            let idle = blocking.filter(|other| self.calls.get(other).filter(is_idle).is_some());
+            let idle: Vec<_> = idle.collect();
+            if idle.is_empty() {
+                continue;
+            }
+            // With a call of another runtime, all that stand here and are of that runtime: each alone would take a second.
+            let runtimes = idle
+                .iter()
+                .filter_map(|other| self.calls.get(other)?.runtime);
+            let blocked: Vec<_> = runtimes
+                .filter(|runtime| Some(*runtime) != own_runtime)
+                .collect();
+            let is_blocked = |other: &&Ticket| {
+                let runtime = self.calls.get(other).and_then(|call| call.runtime);
+                runtime.is_some_and(|runtime| blocked.contains(&runtime))
+            };
+            let with_them: Vec<_> = line.standing.keys().filter(is_blocked).copied().collect();
+            for other in idle.into_iter().chain(with_them) {
+                self.set_aside(other);
+            }
+            self.advance(key, now);
+        }
+    }
+
+    fn set_aside(&mut self, ticket: Ticket) {
+        self.stop_asking(ticket);
+        if let Some(call) = self.calls.get_mut(&ticket) {
+            call.phase = Phase::Aside;
+            self.wakers.extend(call.waker.take());
+            for line in &call.stands_in {
+                if let Some(line) = self.lines.get_mut(line) {
+                    line.standing.remove(&ticket);
+                }
+            }
+        }
+    }
+
+    fn stand(&mut self, ticket: Ticket) {
+        if let Some(call) = self.calls.get(&ticket) {
+            let stands_in = |want: &&Want| call.stands_in.contains(&want.line);
+            for want in call.wants.iter().filter(stands_in) {
+                let line = self.lines.entry(want.line).or_default();
+                line.standing.insert(ticket, want.units);
+            }
+        }
+    }
+
+    fn stop_asking(&mut self, ticket: Ticket) {
+        if let Some(call) = self.calls.get(&ticket) {
+            for want in &call.wants {
+                if let Some(line) = self.lines.get_mut(&want.line) {
+                    line.asking.retain(|asking| asking.ticket != ticket);
+                }
+            }
+        }
+    }
+
+    /// Lets those of a line ask that may now, and removes the line if it is empty.
+    fn advance(&mut self, key: LineKey, now: Instant) {
+        loop {
+            let Some(line) = self.lines.get(&key) else {
+                return;
+            };
+            let first = line.standing.keys().next().copied();
+            let Some(first) = first else {
+                if line.is_empty() {
+                    self.lines.remove(&key);
+                }
+                return;
+            };
+            if !self.try_start(first, now) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Calls that wait for units: one line for each key, in which they are served in the order of their arrival.
+
+mod lines;
+mod place;
+
+pub(crate) use place::{Place, TooLate, Want};

@@ -1,0 +1,225 @@
+//! The place of a call in its lines: waits for its turn, and takes in what its attempt has brought.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+pub(crate) use super::lines::Want;
+use super::lines::{LINES, LineKey, Refusal, Ticket, Wants};
+use crate::decision::{DecisionView, LevelDecision, Source};
+use crate::key::Key;
+use crate::limiter::limiter::RateLimiter;
+use crate::quota::{Quotas, ShareId};
+
+/// The place of a call that may wait. It leaves its lines when this is dropped.
+pub(crate) struct Place {
+    ticket: Ticket,
+    /// When its patience ends. `None` if it has no end that a clock could show.
+    until: Option<Instant>,
+    /// How many calls may wait for a key.
+    max_calls: Option<usize>,
+    is_in_line: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// No wait helps in time: certainly not before this wait is over, because of this level.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TooLate {
+    pub(crate) level: usize,
+    pub(crate) wait: Duration,
+}
+
+impl Want {
+    /// What a level asks: of a line of its own if its quotas have this share.
+    pub(crate) fn new(
+        limiter: &RateLimiter,
+        key: &Key,
+        quotas: &Quotas,
+        cost: u32,
+        share: Option<ShareId>,
+    ) -> Self {
+        let share = share.filter(|share| quotas.asked_by(*share).is_some());
+        let line = LineKey {
+            limiter: limiter.id,
+            key: key.fingerprint(),
+            share,
+        };
+        Self { line, units: cost }
+    }
+}
+
+impl Place {
+    /// Takes a place for a call that waits for at most this time. Its number is its place in all lines.
+    pub(crate) fn new(max_wait: Duration, max_calls: Option<usize>) -> Self {
+        Self {
+            ticket: LINES.ticket(),
+            until: Instant::now().checked_add(max_wait),
+            max_calls,
+            is_in_line: false,
+            timer: None,
+        }
+    }
+
+    /// Waits until the call may ask the store.
+    pub(crate) async fn turn(&mut self) -> Result<(), TooLate> {
+        poll_fn(|cx| self.poll_turn(cx)).await
+    }
+
+    /// Stands in the lines of the keys of a call, if there are any.
+    pub(crate) fn enter(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), TooLate> {
+        if self.is_in_line || LINES.are_empty() {
+            return Ok(());
+        }
+        let wants: Wants = wants.into_iter().collect();
+        let now = Instant::now();
+        self.is_in_line = LINES.with(|lines| {
+            if !lines.has_line(&wants) {
+                return Ok(false);
+            }
+            let (level, earliest) = lines.earliest(self.ticket, &wants, now);
+            if lines.is_full(&wants, self.max_calls) || self.ends_before(earliest) {
+                let wait = earliest - now;
+                return Err(TooLate { level, wait });
+            }
+            lines.join(self.ticket, wants);
+            Ok(true)
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.is_in_line
+    }
+
+    /// Waits in line until the call may ask the store.
+    pub(crate) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
+        if !self.is_in_line {
+            return Poll::Ready(Ok(()));
+        }
+        let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
+        loop {
+            let now = Instant::now();
+            let looks_again_at = LINES.with(|lines| {
+                lines.poll(self.ticket, cx.waker(), runtime);
+                if lines.try_start(self.ticket, now) {
+                    return None;
+                }
+                lines.pass_idle(self.ticket, now);
+                match lines.try_start(self.ticket, now) {
+                    true => None,
+                    false => Some(lines.looks_again_at(self.ticket, now)),
+                }
+            });
+            let Some(looks_again_at) = looks_again_at else {
+                return Poll::Ready(Ok(()));
+            };
+            if self.ends_before(now) {
+                let (level, earliest) = LINES.with(|lines| {
+                    let wants = lines.wants(self.ticket);
+                    lines.earliest(self.ticket, &wants, now)
+                });
+                let wait = earliest - now;
+                return Poll::Ready(Err(TooLate { level, wait }));
+            }
+            let at = self
+                .until
+                .map_or(looks_again_at, |until| until.min(looks_again_at));
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            timer.as_mut().reset(at);
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes in that an attempt was admitted. The call leaves.
+    pub(crate) fn admitted(
+        &mut self,
+        wants: impl IntoIterator<Item = Want>,
+        decision: &DecisionView,
+    ) {
+        if LINES.are_empty() {
+            return;
+        }
+        let left: SmallVec<[_; 2]> = wants
+            .into_iter()
+            .zip(decision.levels().map(units_left))
+            .collect();
+        let now = Instant::now();
+        LINES.with(|lines| lines.take_in(self.ticket, &left, now));
+        self.is_in_line = false;
+    }
+
+    /// Takes in that an attempt was refused. Returns whether the call waits for its next turn.
+    pub(crate) fn refused(
+        &mut self,
+        wants: impl IntoIterator<Item = Want>,
+        decision: &DecisionView,
+    ) -> bool {
+        let now = Instant::now();
+        let fits_at = decision
+            .retry_after()
+            .and_then(|wait| now.checked_add(wait));
+        let Some(fits_at) = fits_at.filter(|fits_at| !self.ends_before(*fits_at)) else {
+            return false;
+        };
+        let wants: Wants = wants.into_iter().collect();
+        let levels = wants.iter().zip(decision.levels());
+        let refusals = levels.filter(|(_, level)| level.is_asked() && !level.is_allowed());
+        let refusals = refusals.map(|(want, level)| (want.line, self.refusal(level, now)));
+        let refusals: SmallVec<[_; 2]> = refusals.collect();
+        self.is_in_line = LINES.with(|lines| {
+            let is_full = !self.is_in_line && lines.is_full(&wants, self.max_calls);
+            if !is_full {
+                lines.stand_refused(self.ticket, wants, &refusals, fits_at, now);
+            }
+            !is_full
+        });
+        self.is_in_line
+    }
+
+    /// Leaves the lines, for a call that waits for something else. It may enter them again, at the same place.
+    pub(crate) fn leave(&mut self) {
+        if self.is_in_line {
+            self.is_in_line = false;
+            LINES.with(|lines| lines.leave(self.ticket, Instant::now()));
+        }
+    }
+
+    fn refusal(&self, level: LevelDecision<'_>, now: Instant) -> Refusal {
+        let refusing = level.quotas().filter(|quota| !quota.is_allowed());
+        let longest = refusing.max_by_key(|quota| quota.retry_after());
+        let is_by_rate = !matches!(level.source(), Source::Block | Source::HeldBack);
+        let rate = longest.filter(|_| is_by_rate).map(|quota| quota.quota());
+        let wait = longest.and_then(|quota| quota.retry_after());
+        Refusal {
+            ticket: self.ticket,
+            fits_at: wait.and_then(|wait| now.checked_add(wait)),
+            rate: rate.map(|quota| (quota.limit(), quota.window())),
+        }
+    }
+
+    fn ends_before(&self, time: Instant) -> bool {
+        self.until.is_some_and(|until| until < time)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Returns the units that the rates of a level have left.
+fn units_left(level: LevelDecision<'_>) -> u32 {
+    let rates = level.quotas().filter(|quota| !quota.quota().is_in_flight());
+    rates
+        .map(|quota| quota.remaining())
+        .min()
+        .unwrap_or(u32::MAX)
+}

@@ -1,0 +1,367 @@
+//! Calls that wait for the units of a key: each has its turn, in the order of arrival.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter, Store};
+
+use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
+
+/// Longer than any machine stands still.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const MILLI: Duration = Duration::from_millis(1);
+
+/// In memory, and in Redis with a deadline that no busy machine misses.
+fn stores(server: &RedisServer) -> [Arc<dyn Store>; 2] {
+    let redis = store_on(server).deadline(Duration::from_secs(10));
+    [Arc::new(MemoryStore::new()), Arc::new(redis)]
+}
+
+/// A rate of one unit in this time, without bursts.
+fn one_in(time: Duration) -> Quota {
+    Quota::new(1, time)
+}
+
+/// Takes all units of a key, so that the next call waits.
+async fn exhaust(limiter: &RateLimiter, key: &str) {
+    while limiter.check(key).await.unwrap().is_allowed() {}
+}
+
+/// Starts calls for these costs, one after the other. Returns the order in which they were admitted.
+async fn order_of(limiter: &RateLimiter, costs: &[u32]) -> Vec<usize> {
+    let (admitted, mut calls) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
+    for (call, cost) in costs.iter().copied().enumerate() {
+        let (limiter, admitted) = (limiter.clone(), Arc::clone(&admitted));
+        calls.spawn(async move {
+            let decision = limiter.until_ready("ada", cost, PATIENCE).await.unwrap();
+            assert!(decision.is_allowed());
+            (admitted.fetch_add(1, Ordering::SeqCst), call)
+        });
+        // The next one arrives later.
+        sleep(2 * MILLI).await;
+    }
+    let mut order = calls.join_all().await;
+    order.sort_unstable();
+    order.into_iter().map(|(_, call)| call).collect()
+}
+
+#[tokio::test]
+async fn calls_are_served_in_the_order_of_their_arrival_whatever_they_cost() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let rate = one_in(30 * MILLI);
+        let limiter = RateLimiter::new(Arc::clone(&store), rate).name("alike");
+        exhaust(&limiter, "ada").await;
+        let order = order_of(&limiter, &[1; 30]).await;
+        assert_eq!(order, (0..30).collect::<Vec<_>>());
+
+        let rate = Quota::new(6, 120 * MILLI);
+        let limiter = RateLimiter::new(store, rate).name("other costs");
+        exhaust(&limiter, "ada").await;
+        let costs = [1, 6, 1, 1, 3, 6, 2, 1, 4, 1];
+        let order = order_of(&limiter, &costs).await;
+        assert_eq!(order, (0..costs.len()).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn callers_that_ask_again_and_again_get_alike() {
+    const CALLERS: usize = 32;
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, Quota::new(10, 100 * MILLI));
+        exhaust(&limiter, "ada").await;
+        let (end, mut callers) = (Instant::now() + Duration::from_secs(3), JoinSet::new());
+        for _ in 0..CALLERS {
+            let limiter = limiter.clone();
+            callers.spawn(async move {
+                let mut served = 0_u32;
+                while Instant::now() < end {
+                    let decision = limiter.until_ready("ada", 1, PATIENCE).await.unwrap();
+                    assert!(decision.is_allowed());
+                    served += 1;
+                }
+                served
+            });
+        }
+        let served = callers.join_all().await;
+        let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+        assert!(*least > 0 && most - least <= 2, "{served:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_cost_has_its_turn_beside_small_ones() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, Quota::new(12, 200 * MILLI));
+        let (end, mut small) = (Instant::now() + Duration::from_secs(3), JoinSet::new());
+        for _ in 0..12 {
+            let limiter = limiter.clone();
+            small.spawn(async move {
+                while Instant::now() < end {
+                    let _ = limiter.until_ready("ada", 1, PATIENCE).await.unwrap();
+                }
+            });
+        }
+        let mut turns = 0;
+        while Instant::now() < end {
+            let decision = limiter.until_ready("ada", 6, PATIENCE).await.unwrap();
+            turns += u32::from(decision.is_allowed());
+        }
+        small.join_all().await;
+        // Eighteen units are asked for in turn: a third of 15 windows of 12 units are 60, for ten turns.
+        assert!(turns >= 5, "{turns}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_refused_whose_turn_comes_in_time() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, Quota::new(10, 100 * MILLI));
+        let mut callers = JoinSet::new();
+        for _ in 0..40 {
+            let limiter = limiter.clone();
+            callers.spawn(async move {
+                let mut refused = 0;
+                for _ in 0..4 {
+                    // 40 units take 400 ms.
+                    let waited = limiter.until_ready("ada", 1, Duration::from_secs(2)).await;
+                    refused += u32::from(!waited.unwrap().is_allowed());
+                }
+                refused
+            });
+        }
+        assert_eq!(callers.join_all().await, [0; 40]);
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_turn_certainly_comes_too_late_is_refused_at_once() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_second(1));
+    exhaust(&limiter, "ada").await;
+    let mut calls = JoinSet::new();
+    for _ in 0..10 {
+        let limiter = limiter.clone();
+        calls.spawn(async move { limiter.until_ready("ada", 1, PATIENCE).await });
+    }
+    sleep(50 * MILLI).await;
+    let begin = Instant::now();
+    let impatient = limiter.until_ready("ada", 1, Duration::from_secs(5)).await;
+    let refused = impatient.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(1) && !refused.is_allowed());
+    // Ten are before it, and the second that is left of the window may be all but over.
+    let wait = refused.retry_after().unwrap();
+    assert!(
+        wait > Duration::from_secs(5) && wait <= Duration::from_secs(11),
+        "{wait:?}"
+    );
+    assert_eq!(refused.limit(), 1);
+}
+
+#[tokio::test]
+async fn no_more_calls_wait_than_the_queue_is_long() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).queue(3);
+    exhaust(&limiter, "ada").await;
+    let mut calls = JoinSet::new();
+    for _ in 0..8 {
+        let limiter = limiter.clone();
+        calls.spawn(async move { limiter.until_ready("ada", 1, 2 * 60 * PATIENCE).await });
+    }
+    for _ in 0..5 {
+        let refused = timeout(PATIENCE, calls.join_next()).await.expect("at once");
+        assert!(!refused.unwrap().unwrap().unwrap().is_allowed());
+    }
+    assert!(timeout(100 * MILLI, calls.join_next()).await.is_err());
+    // Another key has a line of its own.
+    assert!(
+        limiter
+            .until_ready("bob", 1, PATIENCE)
+            .await
+            .unwrap()
+            .is_allowed()
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_leaves_keeps_nobody_waiting() {
+    let limiter = RateLimiter::new(MemoryStore::new(), one_in(100 * MILLI));
+    exhaust(&limiter, "ada").await;
+    let mut leaving = Vec::new();
+    for _ in 0..20 {
+        let mut call = Box::pin(limiter.until_ready("ada", 1, PATIENCE));
+        assert!(timeout(MILLI, &mut call).await.is_err());
+        leaving.push(call);
+    }
+    let last = {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.until_ready("ada", 1, PATIENCE).await })
+    };
+    sleep(5 * MILLI).await;
+    drop(leaving);
+    let begin = Instant::now();
+    assert!(last.await.unwrap().unwrap().is_allowed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+/// Calls that are not polled would stop all others for ever.
+#[tokio::test]
+async fn a_call_that_is_not_polled_lets_others_pass_after_a_second_and_has_its_turn_later() {
+    let limiter = RateLimiter::new(MemoryStore::new(), one_in(50 * MILLI));
+    exhaust(&limiter, "ada").await;
+    let mut idle = Box::pin(limiter.until_ready("ada", 1, PATIENCE));
+    assert!(timeout(MILLI, &mut idle).await.is_err());
+    let begin = Instant::now();
+    for _ in 0..3 {
+        let decision = limiter.until_ready("ada", 1, PATIENCE).await.unwrap();
+        assert!(decision.is_allowed());
+    }
+    let waited = begin.elapsed();
+    assert!(
+        waited > Duration::from_millis(900) && waited < Duration::from_secs(5),
+        "{waited:?}"
+    );
+    assert!(idle.await.unwrap().is_allowed());
+}
+
+#[test]
+fn a_runtime_that_stands_still_stops_the_calls_of_no_other_one() {
+    let limiter = RateLimiter::new(MemoryStore::new(), one_in(20 * MILLI));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let (still, other) = (runtime(), runtime());
+    let mut waiting = JoinSet::new();
+    still.block_on(async {
+        exhaust(&limiter, "ada").await;
+        for _ in 0..10 {
+            let limiter = limiter.clone();
+            waiting.spawn(async move { limiter.until_ready("ada", 1, PATIENCE).await });
+        }
+        tokio::task::yield_now().await;
+    });
+    // All ten stand in line, and nobody polls them.
+    let begin = Instant::now();
+    other.block_on(async {
+        for _ in 0..10 {
+            let decision = limiter.until_ready("ada", 1, PATIENCE).await.unwrap();
+            assert!(decision.is_allowed());
+        }
+    });
+    assert!(
+        begin.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begin.elapsed()
+    );
+    still.block_on(async {
+        while let Some(served) = waiting.join_next().await {
+            assert!(served.unwrap().unwrap().is_allowed());
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_one_key_keeps_nobody_from_its_other_keys() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let user = RateLimiter::new(Arc::clone(&store), Quota::per_minute(100)).name("user");
+        let slow = RateLimiter::new(Arc::clone(&store), Quota::per_hour(1)).name("slow");
+        exhaust(&slow, "acme").await;
+        let waiting = {
+            let (user, slow) = (user.clone(), slow.clone());
+            tokio::spawn(async move {
+                let levels = [user.on("ada"), slow.on("acme")];
+                RateLimiter::until_all_ready(levels, 2 * 60 * PATIENCE).await
+            })
+        };
+        sleep(50 * MILLI).await;
+        let begin = Instant::now();
+        for _ in 0..10 {
+            let decision = user.until_ready("ada", 1, PATIENCE).await.unwrap();
+            assert!(decision.is_allowed());
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(!waiting.is_finished());
+        waiting.abort();
+    }
+}
+
+/// Each key is waited for by calls in another order of their levels, so that two could wait for each other.
+#[tokio::test]
+async fn calls_for_several_keys_are_served_and_never_wait_for_each_other() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiters = ["a", "b", "c"]
+            .map(|name| RateLimiter::new(Arc::clone(&store), Quota::new(4, 60 * MILLI)).name(name));
+        let mut callers = JoinSet::new();
+        for caller in 0..24_usize {
+            let limiters = limiters.clone();
+            callers.spawn(async move {
+                for turn in 0..4 {
+                    let (first, second) = ((caller + turn) % 3, (caller + 2 * turn + 1) % 3);
+                    let mut levels = vec![limiters[first].on("k")];
+                    if second != first {
+                        levels.push(limiters[second].on("k"));
+                    }
+                    let decision = RateLimiter::until_all_ready(levels, PATIENCE)
+                        .await
+                        .unwrap();
+                    assert!(decision.is_allowed());
+                }
+            });
+        }
+        let all = timeout(PATIENCE / 2, callers.join_all()).await;
+        assert!(all.is_ok(), "calls wait for each other");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_threads_that_wait_and_leave_lose_no_turn() {
+    let limiter = RateLimiter::new(
+        MemoryStore::new(),
+        Quota::new(50, 20 * MILLI).with_algorithm(Algorithm::Gcra),
+    );
+    let mut callers = JoinSet::new();
+    for caller in 0..64_u32 {
+        let limiter = limiter.clone();
+        callers.spawn(async move {
+            for turn in 0..40 {
+                let key = ["ada", "bob"][((caller + turn) % 2) as usize];
+                let call = limiter.until_ready(key, 1 + turn % 3, PATIENCE);
+                // Some give up at any point.
+                match (caller * 7 + turn) % 5 {
+                    0 => drop(timeout(MILLI * (turn % 7), call).await),
+                    _ => assert!(call.await.unwrap().is_allowed()),
+                }
+            }
+        });
+    }
+    let all = timeout(PATIENCE, callers.join_all()).await;
+    assert!(all.is_ok(), "a turn was lost");
+    // Nothing is left: a call that comes now is served at once.
+    sleep(50 * MILLI).await;
+    let begin = Instant::now();
+    assert!(
+        limiter
+            .until_ready("ada", 1, PATIENCE)
+            .await
+            .unwrap()
+            .is_allowed()
+    );
+    assert!(
+        begin.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        begin.elapsed()
+    );
+}
