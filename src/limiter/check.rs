@@ -14,7 +14,7 @@ use super::line::{Place, TooLate, Want};
 use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};
 use super::settle::settle_together;
 use super::wait::Wait;
-use crate::decision::{Decision, DecisionView, Source};
+use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::quota::Quotas;
@@ -281,10 +281,6 @@ impl RateLimiter {
                         place.admitted(wants(&levels), decision.view());
                         false
                     }
-                    Ok(decision) if decision.source() == Source::HeldBack => {
-                        place.leave();
-                        wait.after_decision(&levels, decision.view()).await
-                    }
                     Ok(decision) => {
                         wait.answered();
                         place.refused(wants(&levels), decision.view())
@@ -314,7 +310,7 @@ impl Limiters for AskedLevels<'_> {
 }
 
 /// Returns what a call asks of each of its keys.
-fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
+pub(super) fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
     levels.iter().map(|level| {
         let quotas = level.quotas.as_ref().unwrap_or(&level.limiter.quotas);
         Want::new(level.limiter, &level.key, quotas, level.cost, level.share)

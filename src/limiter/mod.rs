@@ -18,7 +18,6 @@ mod limiter;
 mod line;
 mod pending_check;
 mod settle;
-mod turn;
 mod wait;
 
 pub use admin::{Admin, BlockReason, KeyStatus};
@@ -33,4 +32,3 @@ pub use limiter::RateLimiter;
 pub(crate) use line::{Place, TooLate, Want};
 pub(crate) use pending_check::{CheckError, Checked, Limiters, PendingCheck};
 pub(crate) use settle::settle_together;
-pub(crate) use turn::Turn;

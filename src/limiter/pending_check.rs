@@ -250,6 +250,10 @@ impl PendingCheck {
     #[cold]
     pub(crate) fn refuse_too_late(&mut self, limiters: &impl Limiters, too_late: TooLate) {
         let TooLate { level, wait } = too_late;
+        if !self.levels.get(level).is_to_ask() {
+            // The key is blocked or held back.
+            return self.refuse();
+        }
         let (data, answers) = self.decision.levels_and_answers();
         if let (Some(limiter), Some(data), Some(answer)) = (
             limiters.limiter(level),

@@ -1,15 +1,13 @@
-//! Waits for units: after each check, whether to check again, and when.
+//! The wait for units while the store fails.
 
 use std::error::Error as StdError;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::limiter::RateLimiter;
-use super::pending_check::Limiters;
-use super::turn::{Turn, random};
-use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::telemetry::LineInterval;
 
@@ -100,13 +98,12 @@ impl RateLimiter {
     }
 }
 
-/// A wait for units, from the call on.
+/// A wait for units that goes on while the store fails, from the call on.
 pub(in crate::limiter) struct Wait {
     started_at: Instant,
     max_wait: Duration,
     /// The failed checks since the last answer of the store.
     failures: u32,
-    turn: Turn,
 }
 
 impl Wait {
@@ -115,23 +112,7 @@ impl Wait {
             started_at: Instant::now(),
             max_wait,
             failures: 0,
-            turn: Turn::default(),
         }
-    }
-
-    /// Sleeps after a refusal that a longer wait may change. Returns whether to check again.
-    pub(in crate::limiter) async fn after_decision(
-        &mut self,
-        limiters: &impl Limiters,
-        decision: &DecisionView,
-    ) -> bool {
-        self.answered();
-        let time_left = self.time_left();
-        let Some(backoff) = self.turn.backoff(limiters, decision, time_left) else {
-            return false;
-        };
-        sleep(backoff).await;
-        true
     }
 
     /// Notes that the store has answered.
@@ -161,9 +142,16 @@ impl Wait {
         Error::new(error.kind(), text).with_source(error)
     }
 
-    pub(in crate::limiter) fn time_left(&self) -> Duration {
+    fn time_left(&self) -> Duration {
         self.max_wait.saturating_sub(self.started_at.elapsed())
     }
+}
+
+/// Returns a random number, so that processes and workers that wait for the same do not check again together.
+pub(super) fn random() -> u32 {
+    // The upper bits: a shift by 32 leaves 32 of them.
+    let hash = RandomState::new().hash_one(0);
+    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
 }
 
 /// Returns the wait before a failed check is repeated, after this many earlier failures in a row.

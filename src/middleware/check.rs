@@ -8,16 +8,15 @@ use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
 use smallvec::SmallVec;
-use tokio::time::{Instant, Sleep, sleep};
 
 use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer};
 use super::config::LayerConfig;
 use super::outcome::{Outcome, is_refused_for_free};
 use super::settlement::give_back;
-use crate::decision::{Decision, DecisionView, Source};
+use crate::decision::{Decision, DecisionView};
 use crate::error::polled_after_completion;
 use crate::limiter::{
-    Checked, Limiters, PendingCheck, Place, SlotsOfCheck, TooLate, Turn, Want, is_held_meanwhile,
+    Checked, Limiters, PendingCheck, Place, SlotsOfCheck, TooLate, Want, is_held_meanwhile,
 };
 
 /// A started check.
@@ -34,19 +33,10 @@ pub(super) enum StartedCheck {
 /// The future of a check that waits for plans, for the store, or for units.
 pub(super) struct CheckFuture {
     pub(super) config: Arc<LayerConfig>,
-    wait: Wait,
+    /// `None` if the request does not wait.
+    place: Option<Place>,
     levels: CheckedLevels,
     stage: Stage,
-}
-
-/// The wait of a request for units.
-#[derive(Default)]
-struct Wait {
-    /// The time from which `max_wait` counts. `None` if the layer does not wait.
-    started: Option<Instant>,
-    turn: Turn,
-    /// `None` if the request takes slots, which have lines of their own.
-    place: Option<Place>,
 }
 
 #[expect(
@@ -60,8 +50,6 @@ enum Stage {
     Checking(PendingCheck),
     /// Waits for its turn.
     InLine,
-    /// Waits for the end of a hold, or for a rate of a request that takes slots.
-    Waiting(Pin<Box<Sleep>>),
     Done,
 }
 
@@ -77,22 +65,20 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
     if let Err(rejected) = read(config, parts, &mut levels) {
         return StartedCheck::Done(rejected);
     }
-    let mut wait = Wait {
-        started: (!config.max_wait.is_zero()).then(Instant::now),
-        turn: Turn::default(),
-        place: None,
-    };
+    // A dry run delays no request.
+    let waits = !config.max_wait.is_zero() && !config.is_dry_run;
+    let mut place = waits.then(|| Place::new(config.max_wait, max_calls(config, &levels)));
     let stage = if levels.iter().any(CheckedLevel::is_looking_up) {
         Stage::LookingUpPlans
     } else {
-        match begin(config, &mut levels, &mut wait) {
+        match begin(config, &mut levels, &mut place) {
             ControlFlow::Break(outcome) => return StartedCheck::Done(outcome),
             ControlFlow::Continue(stage) => stage,
         }
     };
     StartedCheck::Pending(CheckFuture {
         config: Arc::clone(config),
-        wait,
+        place,
         levels,
         stage,
     })
@@ -134,36 +120,24 @@ fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Resu
 fn begin(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    wait: &mut Wait,
+    place: &mut Option<Place>,
 ) -> ControlFlow<Outcome, Stage> {
-    if wait.started.is_some() {
-        let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-        // A dry run delays no request, and a key of an unknown plan may have other quotas than its limiter.
-        if config.is_dry_run || levels.iter().any(is_unknown) {
-            wait.started = None;
-        } else if !levels.iter().any(|level| level.is_in_flight(config)) {
-            match enter_line(config, levels, wait) {
-                Ok(true) => return ControlFlow::Continue(Stage::InLine),
-                Ok(false) => {}
-                Err(too_late) => return attempt(config, levels, wait, Some(too_late)),
-            }
+    // A key of an unknown plan may have other quotas than its limiter.
+    let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
+    place.take_if(|_| levels.iter().any(is_unknown));
+    if let Some(place) = place.as_mut().filter(|_| !takes_slots(config, levels)) {
+        match place.enter(wants(config, levels)) {
+            Ok(()) if place.is_in_line() => return ControlFlow::Continue(Stage::InLine),
+            Ok(()) => {}
+            Err(too_late) => return refuse_too_late(config, levels, too_late),
         }
     }
-    attempt(config, levels, wait, None)
+    attempt(config, levels, place)
 }
 
-/// Enters the lines of the levels, if there are any.
-#[cold]
-fn enter_line(
-    config: &LayerConfig,
-    levels: &CheckedLevels,
-    wait: &mut Wait,
-) -> Result<bool, TooLate> {
-    let place = wait
-        .place
-        .get_or_insert_with(|| Place::new(config.max_wait, max_calls(config, levels)));
-    place.enter(wants(config, levels))?;
-    Ok(place.is_in_line())
+/// Returns whether the request takes slots in flight, which have lines of their own.
+fn takes_slots(config: &LayerConfig, levels: &CheckedLevels) -> bool {
+    levels.iter().any(|level| level.is_in_flight(config))
 }
 
 /// Returns how many requests may wait for a key.
@@ -187,24 +161,49 @@ fn wants(config: &LayerConfig, levels: &CheckedLevels) -> impl Iterator<Item = W
     })
 }
 
-/// Checks the levels by their quotas. Returns the outcome, or else the next stage. A request whose turn would come too late
-/// is refused.
+/// Checks the levels by their quotas. Returns the outcome, or else the next stage.
 #[inline]
 fn attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    wait: &mut Wait,
-    too_late: Option<TooLate>,
+    place: &mut Option<Place>,
 ) -> ControlFlow<Outcome, Stage> {
     if levels.is_empty() {
         return ControlFlow::Break(Outcome::Exempt);
     }
+    let mut check = PendingCheck::new();
+    if takes_slots(config, levels) {
+        check.take_slots(slots_of_check(config, levels, place.as_ref()));
+    }
+    let limiters = OfLayer { config, levels };
+    add_levels(&mut check, &limiters);
+    match check.start(&limiters) {
+        Poll::Ready(checked) => {
+            finish_attempt(config, levels, place, checked, check.take_permits())
+        }
+        Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
+    }
+}
+
+/// Refuses a request whose turn would come too late, without asking the store.
+#[cold]
+fn refuse_too_late(
+    config: &Arc<LayerConfig>,
+    levels: &mut CheckedLevels,
+    too_late: TooLate,
+) -> ControlFlow<Outcome, Stage> {
     let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
-    if levels.iter().any(|level| level.is_in_flight(config)) {
-        check.take_slots(slots_of_check(config, levels, wait.started));
+    add_levels(&mut check, &limiters);
+    check.refuse_too_late(&limiters, too_late);
+    match check.start(&limiters) {
+        Poll::Ready(checked) => finish_attempt(config, levels, &mut None, checked, None),
+        Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
-    for (index, level) in levels.iter().enumerate() {
+}
+
+fn add_levels(check: &mut PendingCheck, limiters: &OfLayer<'_>) {
+    for (index, level) in limiters.levels.iter().enumerate() {
         let Some(limiter) = limiters.limiter(index) else {
             continue;
         };
@@ -224,14 +223,6 @@ fn attempt(
             level.share,
         );
     }
-    if let Some(too_late) = too_late {
-        wait.started = None;
-        check.refuse_too_late(&limiters, too_late);
-    }
-    match check.start(&limiters) {
-        Poll::Ready(checked) => finish_attempt(config, levels, wait, checked, check.take_permits()),
-        Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
-    }
 }
 
 /// Returns how a check takes slots: at once, or in turn for as long as the request may wait.
@@ -239,10 +230,9 @@ fn attempt(
 fn slots_of_check(
     config: &LayerConfig,
     levels: &CheckedLevels,
-    started: Option<Instant>,
+    place: Option<&Place>,
 ) -> SlotsOfCheck {
-    let wait = started.map(|started| config.max_wait.saturating_sub(started.elapsed()));
-    SlotsOfCheck::new(wait, max_calls(config, levels))
+    SlotsOfCheck::new(place.map(Place::time_left), max_calls(config, levels))
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
@@ -250,7 +240,7 @@ fn slots_of_check(
 fn finish_attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    wait: &mut Wait,
+    place: &mut Option<Place>,
     mut checked: Checked,
     permits: Option<Box<SlotsOfCheck>>,
 ) -> ControlFlow<Outcome, Stage> {
@@ -259,15 +249,16 @@ fn finish_attempt(
             if config.observes && withdraw(config, levels, decision) {
                 return ControlFlow::Continue(Stage::Starting);
             }
-            if let Some(place) = &mut wait.place {
+            if let Some(place) = place {
                 place.admitted(wants(config, levels), decision.view());
             }
         } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
         } else if !permits.as_ref().is_some_and(|slots| slots.waits_in_line())
-            && let Some(stage) = wait_again(config, levels, wait, decision.view())
+            && let Some(place) = place
+            && place.refused(wants(config, levels), decision.view())
         {
-            return ControlFlow::Continue(stage);
+            return ControlFlow::Continue(Stage::InLine);
         }
     }
     ControlFlow::Break(Outcome::checked(
@@ -317,26 +308,6 @@ fn leave_out_free(
     true
 }
 
-/// Returns the stage in which a refused request waits, or `None` if it does not.
-fn wait_again(
-    config: &LayerConfig,
-    levels: &CheckedLevels,
-    wait: &mut Wait,
-    decision: &DecisionView,
-) -> Option<Stage> {
-    let left = config.max_wait.saturating_sub(wait.started?.elapsed());
-    if let Some(place) = &mut wait.place {
-        if decision.source() != Source::HeldBack {
-            let waits = place.refused(wants(config, levels), decision);
-            return waits.then_some(Stage::InLine);
-        }
-        place.leave();
-    }
-    let limiters = OfLayer { config, levels };
-    let backoff = wait.turn.backoff(&limiters, decision, left)?;
-    Some(Stage::Waiting(Box::pin(sleep(backoff))))
-}
-
 impl CheckFuture {
     /// Polls all lookups that are not done, so that they run at the same time. Then removes the levels that
     /// their plans leave out.
@@ -374,26 +345,31 @@ impl Future for CheckFuture {
             }
             let Self {
                 config,
-                wait,
+                place,
                 levels,
                 stage,
             } = &mut *self;
             let next = match stage {
-                Stage::LookingUpPlans => begin(config, levels, wait),
-                Stage::Starting => attempt(config, levels, wait, None),
+                Stage::LookingUpPlans => begin(config, levels, place),
+                Stage::Starting => attempt(config, levels, place),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
                     let permits = check.take_permits();
-                    finish_attempt(config, levels, wait, checked, permits)
-                }
-                Stage::Waiting(sleep) => {
-                    ready!(sleep.as_mut().poll(cx));
-                    begin(config, levels, wait)
+                    finish_attempt(config, levels, place, checked, permits)
                 }
                 Stage::InLine => {
-                    let place = wait.place.as_mut();
-                    let turn = place.map_or(Poll::Ready(Ok(())), |place| place.poll_turn(cx));
-                    attempt(config, levels, wait, ready!(turn).err())
+                    let turn = place.as_mut().map(|place| place.poll_turn(cx));
+                    match ready!(turn.unwrap_or(Poll::Ready(Ok(())))) {
+                        Ok(()) => {
+                            if let Some(place) =
+                                place.as_mut().filter(|_| takes_slots(config, levels))
+                            {
+                                place.leave();
+                            }
+                            attempt(config, levels, place)
+                        }
+                        Err(too_late) => refuse_too_late(config, levels, too_late),
+                    }
                 }
                 Stage::Done => polled_after_completion("CheckFuture"),
             };

@@ -12,12 +12,12 @@ use super::table::PermitTable;
 use crate::decision::{Answers, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::limiter::check::{AskedLevels, give_back, record};
+use crate::limiter::check::{AskedLevels, give_back, record, wants};
 use crate::limiter::hold_back::is_held_meanwhile;
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
+use crate::limiter::line::Place;
 use crate::limiter::pending_check::{Checked, PendingCheck};
-use crate::limiter::wait::Wait;
 use crate::quota::Quotas;
 use crate::store::{Check, PendingAnswers};
 use crate::telemetry::PermitMeter;
@@ -290,14 +290,18 @@ impl RateLimiter {
             let max_waits = levels.iter().map(|level| level.limiter.max_wait);
             let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max();
-            let mut wait = Wait::new(max_wait.unwrap_or_default());
+            let mut place = Place::new(max_wait.unwrap_or_default(), None);
             loop {
-                let (mut checked, check) = check_slots(&levels, Some(wait.time_left())).await;
+                let (mut checked, check) = check_slots(&levels, Some(place.time_left())).await;
                 let has_waited = check.slots().is_some_and(SlotsOfCheck::waits_in_line);
                 // A key that is held back has no line, and neither has a group of rates alone: it is waited for here.
                 let checks_again = match &mut checked {
                     Ok(refused) if !refused.is_allowed() && !has_waited => {
-                        wait.after_decision(&levels, refused.view()).await
+                        let waits = place.refused(wants(&levels), refused.view());
+                        let has_turn = waits && place.turn().await.is_ok();
+                        // The slots have lines of their own.
+                        place.leave();
+                        has_turn
                     }
                     Ok(taken) if taken.is_allowed() && is_held_meanwhile(&levels, taken.view()) => {
                         give_back(&levels, taken).await;

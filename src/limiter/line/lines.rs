@@ -22,6 +22,9 @@ use crate::quota::ShareId;
 /// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
+/// The longest time between two calls after a hold. The rate of a daily limit says little about the next minute.
+pub(super) const MAX_STEP: Duration = Duration::from_secs(1);
+
 /// The time after which a call that could ask, and does not move, lets others pass: its thread or its runtime is blocked.
 pub(super) const IDLE: Duration = Duration::from_secs(1);
 
@@ -65,6 +68,8 @@ pub(super) struct Refusal {
     pub(super) fits_at: Option<Instant>,
     /// The limit and the window of the quota that refused, unless the key is blocked.
     pub(super) rate: Option<(u32, Duration)>,
+    /// The time between two units after the end of the hold, if an upstream holds the key back.
+    pub(super) step: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -85,6 +90,17 @@ struct Line {
     /// The least that was left in the answers since nobody asked: they arrive in any order.
     least: Option<u32>,
     refusal: Option<Refusal>,
+    after_hold: Option<AfterHold>,
+}
+
+/// The rate of the calls that have waited for the end of a hold: at once, they would provoke the next one.
+struct AfterHold {
+    /// The time between two units.
+    step: Duration,
+    /// When the next call asks.
+    next_at: Instant,
+    /// The last call that has waited for the end of the hold. `None` until the end.
+    last: Option<Ticket>,
 }
 
 /// A call that asks the store.
@@ -155,7 +171,7 @@ impl Line {
 
     fn has_room(&self, units: u32) -> bool {
         let has_trial = || self.asking.iter().any(|asking| asking.is_trial);
-        self.asking.is_empty() || self.room >= units && !has_trial()
+        self.after_hold.is_some() || self.asking.is_empty() || self.room >= units && !has_trial()
     }
 
     /// Takes in the units that an answer has left. They count when all answers have come.
@@ -246,6 +262,14 @@ impl State {
             line.take_in(0);
             line.room = 0;
             line.refusal = Some(*refusal);
+            if let Some(step) = refusal.step {
+                let next_at = line.after_hold.as_ref().map_or(now, |after| after.next_at);
+                line.after_hold = Some(AfterHold {
+                    step,
+                    next_at,
+                    last: None,
+                });
+            }
         }
         let lines: SmallVec<[LineKey; 4]> =
             before.iter().chain(&wants).map(|want| want.line).collect();
@@ -342,6 +366,15 @@ impl State {
             let Some(line) = lines.get_mut(&want.line) else {
                 continue;
             };
+            let is_later = |after: &mut AfterHold| after.last.is_some_and(|last| last < ticket);
+            line.after_hold.take_if(is_later);
+            if let Some(next_at) = line.after_hold.as_ref().map(|after| after.next_at)
+                && now < next_at
+            {
+                call.phase = Phase::Asleep(next_at);
+                wakers.extend(call.waker.take());
+                return false;
+            }
             if line.has_earlier(ticket) || !line.has_room(want.units) {
                 // From now on it stands here too, so that it is found when this changes.
                 if line.standing.insert(ticket, want.units).is_none() {
@@ -359,6 +392,11 @@ impl State {
                 line.standing.remove(&ticket);
                 line.asking.push(Asking { ticket, is_trial });
                 line.room = line.room.saturating_sub(want.units);
+                if let Some(after) = &mut line.after_hold {
+                    let latest = line.standing.keys().next_back().copied();
+                    after.last.get_or_insert(latest.unwrap_or(ticket));
+                    after.next_at = now + after.step.saturating_mul(want.units).min(MAX_STEP);
+                }
             }
         }
         call.phase = Phase::Asking(now);

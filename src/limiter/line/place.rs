@@ -10,10 +10,11 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, Refusal, Ticket, Wants};
+use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Ticket, Wants};
 use crate::decision::{DecisionView, LevelDecision, Source};
 use crate::key::Key;
 use crate::limiter::limiter::RateLimiter;
+use crate::limiter::wait::random;
 use crate::quota::{Quotas, ShareId};
 
 /// The place of a call that may wait. It leaves its lines when this is dropped.
@@ -165,7 +166,7 @@ impl Place {
         let fits_at = decision
             .retry_after()
             .and_then(|wait| now.checked_add(wait));
-        let Some(fits_at) = fits_at.filter(|fits_at| !self.ends_before(*fits_at)) else {
+        let Some(mut fits_at) = fits_at.filter(|fits_at| !self.ends_before(*fits_at)) else {
             return false;
         };
         let wants: Wants = wants.into_iter().collect();
@@ -173,6 +174,11 @@ impl Place {
         let refusals = levels.filter(|(_, level)| level.is_asked() && !level.is_allowed());
         let refusals = refusals.map(|(want, level)| (want.line, self.refusal(level, now)));
         let refusals: SmallVec<[_; 2]> = refusals.collect();
+        // All processes see the end of a hold in the same moment.
+        let steps = refusals.iter().filter_map(|(_, refusal)| refusal.step);
+        if let Some(step) = steps.max() {
+            fits_at += step.saturating_mul(random()) / u32::MAX;
+        }
         self.is_in_line = LINES.with(|lines| {
             let is_full = !self.is_in_line && lines.is_full(&wants, self.max_calls);
             if !is_full {
@@ -194,14 +200,21 @@ impl Place {
     fn refusal(&self, level: LevelDecision<'_>, now: Instant) -> Refusal {
         let refusing = level.quotas().filter(|quota| !quota.is_allowed());
         let longest = refusing.max_by_key(|quota| quota.retry_after());
-        let is_by_rate = !matches!(level.source(), Source::Block | Source::HeldBack);
-        let rate = longest.filter(|_| is_by_rate).map(|quota| quota.quota());
         let wait = longest.and_then(|quota| quota.retry_after());
+        let longest = longest.map(|quota| (quota.limit(), quota.quota().window()));
+        let is_held_back = level.source() == Source::HeldBack;
         Refusal {
             ticket: self.ticket,
             fits_at: wait.and_then(|wait| now.checked_add(wait)),
-            rate: rate.map(|quota| (quota.limit(), quota.window())),
+            rate: longest.filter(|_| !is_held_back && level.source() != Source::Block),
+            step: is_held_back.then(|| time_of_a_unit(level)),
         }
+    }
+
+    /// Returns how long the call waits for at most, from now on.
+    pub(crate) fn time_left(&self) -> Duration {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        self.until.map_or(Duration::MAX, left)
     }
 
     fn ends_before(&self, time: Instant) -> bool {
@@ -213,6 +226,14 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Returns the time between two units at the fastest rate of a level: the slower ones still allow a burst.
+fn time_of_a_unit(level: LevelDecision<'_>) -> Duration {
+    let quotas = level.quotas().map(|quota| quota.quota());
+    let rates = quotas.filter(|quota| !quota.is_in_flight());
+    let times = rates.filter_map(|quota| quota.window().checked_div(quota.limit()));
+    times.min().unwrap_or_default().min(MAX_STEP)
 }
 
 /// Returns the units that the rates of a level have left.

@@ -284,19 +284,6 @@ impl BlockList {
         self.with(held, key, |entry| entry.unshared(now))
     }
 
-    /// Returns when a call that waits for a key is checked, after the key is no longer held back: each one `step`
-    /// later than the one before, and the first within one step, by `phase`.
-    pub(crate) fn take_turn(
-        &self,
-        held: &Key,
-        key: &Key,
-        step: Duration,
-        phase: Duration,
-    ) -> Duration {
-        let turn = self.with(held, key, |entry| Some(entry.hold.take_turn(step, phase)));
-        turn.unwrap_or_default()
-    }
-
     /// Changes what this process knows of a key that is held back.
     fn with<T>(
         &self,
