@@ -175,16 +175,32 @@ impl RateLimiter {
     ///
     /// Use it for jobs that may be late but should not fail. After a refusal, it waits for
     /// [`retry_after`](DecisionView::retry_after), but at most one second, and checks again: units may have been
-    /// refunded meanwhile. Waiting calls form no queue, so another call may take the units first.
+    /// refunded meanwhile.
     ///
-    /// While an upstream [holds the key back](Self::observe), it waits until that ends. Then the waiting calls of a process
-    /// are checked in the order in which they began to wait, one after the other at the rate of the limit, or each
-    /// second if the limit is slower.
+    /// While an upstream [holds the key back](Self::observe), it waits until that ends. Then the calls of a process that
+    /// have waited are checked one after the other at the rate of the limit, or each second if the limit is slower.
     ///
-    /// `max_wait` is counted from the call. If the next wait would end later, the refusal is returned at
-    /// once; its `retry_after` is the wait that is still needed. An error is returned at once, too, unless
+    /// `max_wait` is counted from the call. If the next wait, or the turn of the call, would certainly come later, the refusal
+    /// is returned at once; its `retry_after` is the wait that is still needed. An error is returned at once, too, unless
     /// [`wait_through_outages`](Self::wait_through_outages) is set. A check that is under way when `max_wait` ends has the
     /// deadline of the store, so the call may take that much longer.
+    ///
+    /// # Order
+    ///
+    /// Calls of one process that wait for the units of a key are served in the order of their arrival, whatever they cost:
+    /// no later call gets units while an earlier one waits for them. Requests of a layer that
+    /// [waits](crate::RateLimitLayer::wait_up_to) stand in the same line. So 32 callers of a limit of 10 per second each wait
+    /// for about 3 s.
+    ///
+    /// - [`check`](Self::check) does not wait, and takes units that others wait for.
+    /// - A large cost at the front is waited for by all calls behind it, also while checks take every unit.
+    /// - A call that waits for one key keeps nobody from its other keys.
+    /// - A call that does not move for a second although it could, because its thread is blocked, lets others pass.
+    /// - Calls that were checked in one round trip may change places if another process took units in that moment.
+    /// - Between processes there is no order: a unit goes to the process that asks first.
+    /// - Each [share](crate::Quota::shares) of a key has a line of its own.
+    ///
+    /// [`queue`](Self::queue) bounds how many calls wait for a key.
     ///
     /// If the future is dropped while it waits for time to pass, nothing is charged. While it waits for Redis,
     /// the same applies as for `check_n`.

@@ -402,8 +402,8 @@ impl RateLimitLayer {
     ///   `OutboundLayer`, may take two deadlines.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
     ///   may be refunded.
-    /// - Waiting requests form no queue: the first one that checks again is admitted. For slots
-    ///   [in flight](crate::Quota::in_flight), they are admitted in the order of arrival in this process.
+    /// - The requests of a process that wait for a key are admitted in the [order](crate::RateLimiter::until_ready) of
+    ///   their arrival. One whose turn would certainly come too late is rejected at once.
     /// - While a request waits, it holds what the inner service has reserved for it, such as a permit of
     ///   tower's `ConcurrencyLimit`.
     ///

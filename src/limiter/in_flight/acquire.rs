@@ -186,11 +186,13 @@ impl RateLimiter {
         self
     }
 
-    /// Sets how many calls of [`acquire`](Self::acquire) may wait for one key in this process. By default, any number may.
+    /// Sets how many calls may wait for one key in this process. By default, any number may.
     ///
-    /// A further call does not wait: if no permit is free, it fails at once. Each [share](crate::Quota::shares) has its own
-    /// line. Calls that wait for a rate in another group of the store, such as a slot of a cluster, stand in no line and are
-    /// not counted. In a layer made [from](crate::RateLimitLayer) this limiter, the same number of requests may wait.
+    /// A further call does not wait: it is refused, or fails if it wants a permit and none is free. Calls that wait for slots
+    /// ([`acquire`](Self::acquire)) and calls that wait for units only ([`until_ready`](Self::until_ready)) have lines of
+    /// their own, and so has each [share](crate::Quota::shares). Calls for slots that wait for a rate in another group of the
+    /// store, such as a slot of a cluster, are not counted. In a layer made [from](crate::RateLimitLayer) this limiter, the
+    /// same number of requests may wait.
     #[must_use]
     pub fn queue(mut self, calls: usize) -> Self {
         self.line = Some(calls);

@@ -393,8 +393,8 @@ impl State {
                 line.asking.push(Asking { ticket, is_trial });
                 line.room = line.room.saturating_sub(want.units);
                 if let Some(after) = &mut line.after_hold {
-                    let latest = line.standing.keys().next_back().copied();
-                    after.last.get_or_insert(latest.unwrap_or(ticket));
+                    let latest = || line.standing.keys().next_back().copied();
+                    after.last.get_or_insert_with(|| latest().unwrap_or(ticket));
                     after.next_at = now + after.step.saturating_mul(want.units).min(MAX_STEP);
                 }
             }
