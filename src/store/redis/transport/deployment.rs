@@ -30,10 +30,6 @@ pub(crate) struct Deployment {
 }
 
 /// The servers that a URL names.
-#[cfg_attr(
-    not(any(feature = "cluster", feature = "sentinel")),
-    expect(clippy::large_enum_variant, reason = "a store has one")
-)]
 #[derive(Clone)]
 pub(crate) enum Servers {
     /// The application has connected.
