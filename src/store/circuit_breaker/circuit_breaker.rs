@@ -542,11 +542,7 @@ mod tests {
     fn with_subject<T>(slot: u16, run: impl FnOnce(Subject<'_>) -> T) -> T {
         let (limiter, key) = (Key::from("l"), Key::from(slot.to_string()));
         let quotas = Quotas::from([]);
-        run(Subject {
-            limiter: &limiter,
-            key: &key,
-            quotas: &quotas,
-        })
+        run(Subject::new(&limiter, &key, &quotas))
     }
 
     fn partition(breaker: &CircuitBreaker, slot: u16) -> usize {
