@@ -101,6 +101,9 @@ pub struct Decided {
     pub is_changed: bool,
 }
 
+/// The verdict on each quota of a check.
+type Verdicts = SmallVec<[Verdict; 2]>;
+
 /// The algorithm and the window of a stored count, and the number of a soft quota.
 type CountId = (Algorithm, u64, u8);
 
@@ -145,11 +148,18 @@ impl Counters {
     ///
     /// A check that is refused, or that costs 0, changes no count. So it is not necessary to write the
     /// counters back, except that units in the future are moved to now.
+    #[inline]
     pub fn check(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
-        let mut answer = Answer::default();
-        answer.clear(now, source);
-        self.check_in_place(check, now, &mut answer);
-        answer
+        match check.quotas.single() {
+            Some(quota)
+                if check.extra_units == 0 && check.holding.is_none() && !quota.is_soft() =>
+            {
+                let mut answer = Answer::at(now, source, []);
+                answer.push(self.check_one(&check, quota, now));
+                answer
+            }
+            _ => self.check_several(&check, source, now),
+        }
     }
 
     /// Decides a check as [`check`](Self::check) does, but charges nothing.
@@ -158,9 +168,7 @@ impl Counters {
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
         self.renew(row, now);
-        let answers = check.quotas.iter().zip(verdicts);
-        let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));
-        Answer::at(now, source, answers)
+        answer_of(&check, verdicts, source, now)
     }
 
     /// Decides checks together, each by the counters at the same index: all of them are charged, or none.
@@ -211,48 +219,37 @@ impl Counters {
         }
     }
 
-    /// Evaluates every quota, and charges all if all admit.
-    #[inline]
-    pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
-        match check.quotas.single() {
-            Some(quota)
-                if check.extra_units == 0 && check.holding.is_none() && !quota.is_soft() =>
-            {
-                self.check_one(check, quota, now, answer);
-            }
-            _ => self.check_several(check, now, answer),
-        }
-    }
-
     /// Checks a single quota, which is the usual case, with one lookup of its count.
     #[inline(always)]
-    fn check_one(&mut self, check: Check<'_>, quota: &Quota, now: u64, answer: &mut Answer) {
+    fn check_one(&mut self, check: &Check<'_>, quota: &Quota, now: u64) -> QuotaAnswer {
         self.remove_dead(now);
         let mut row = self.row();
         let id = quota.stored_count(check.lease_micros);
         let check = check.of_quota(quota, now);
-        if let Some(count) = self.find(id) {
-            answer.push(count.check(check, &mut row).into());
+        let verdict = if let Some(count) = self.find(id) {
+            count.check(check, &mut row)
         } else {
             let mut count = Count::new(id);
             let verdict = count.check(check, &mut row);
-            answer.push(verdict.into());
             if verdict.changes.any(Changes::CHARGED) {
                 self.counts.push(count);
             }
-        }
+            verdict
+        };
         // A refusal changes nothing.
         if row.changes != Changes::NONE {
             row.ask(id, &check);
             self.renew(row, now);
         }
+        verdict.into()
     }
 
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
     #[inline(never)]
-    fn check_several(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
+    fn check_several(&mut self, check: &Check<'_>, source: Source, now: u64) -> Answer {
         let (quotas, cost) = (check.quotas, check.cost);
-        let (mut verdicts, mut row) = self.evaluate_all(check, now);
+        let (mut verdicts, mut row) = self.evaluate_all(*check, now);
+        let mut extra = 0;
         let has_room = |verdict: &Verdict| verdict.wait == Wait::Zero;
         let is_admitted = quotas
             .iter()
@@ -264,13 +261,13 @@ impl Counters {
             let left = left.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
             // Neither slots nor units of soft quotas are held in advance.
-            let extra = match quotas.has_slots() || quotas.has_soft() {
+            extra = match quotas.has_slots() || quotas.has_soft() {
                 true => 0,
                 false => check.extra_units.min(left / MAX_EXTRA_PART).min(most),
             };
             let charge = Check {
                 cost: cost + extra,
-                ..check
+                ..*check
             };
             // A soft quota without room is not charged.
             for (index, quota) in quotas.charging(check.lease_micros) {
@@ -283,11 +280,10 @@ impl Counters {
             for (quota, verdict) in charged {
                 *verdict = self.evaluate(check.subject.check(0), quota, now, &mut row);
             }
-            answer.set_extra_units(extra);
         }
         let holding = check.holding.filter(|_| quotas.has_slots());
         if !is_admitted {
-            self.state(check, now);
+            self.state(*check, now);
         } else if let Some(holding) = holding {
             self.write_slots(holding, true, now);
             let slots = quotas.iter().zip(&mut verdicts);
@@ -295,16 +291,16 @@ impl Counters {
                 verdict.used = verdict.used.saturating_add(holding.wanted);
             }
         }
-        for (quota, verdict) in quotas.iter().zip(&verdicts) {
-            answer.push(QuotaAnswer::from(*verdict).softened(quota));
-        }
         if cost > 0 {
             self.update_used_parts(check.subject, &verdicts);
         }
         self.renew(row, now);
+        let mut answer = answer_of(check, verdicts, source, now);
+        answer.set_extra_units(extra);
+        answer
     }
 
-    fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (SmallVec<[Verdict; 2]>, Row) {
+    fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (Verdicts, Row) {
         self.remove_dead(now);
         let mut row = self.row();
         let verdicts = check.quotas.iter().map(|quota| {
@@ -693,6 +689,13 @@ impl Count {
             share: None,
         })
     }
+}
+
+/// Returns the answer to a check, of a verdict for each of its quotas.
+fn answer_of(check: &Check<'_>, verdicts: Verdicts, source: Source, now: u64) -> Answer {
+    let answers = check.quotas.iter().zip(verdicts);
+    let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));
+    Answer::at(now, source, answers)
 }
 
 /// Returns whether counts of this algorithm are counters, which share one key in Redis.
