@@ -4,7 +4,7 @@ use std::ops::BitOr;
 
 use super::arithmetic::aligned;
 use crate::decision::{QuotaAnswer, Receipt, Wait};
-use crate::quota::{AlignedWindow, Quota, Shares};
+use crate::quota::{AlignedWindow, Quota, ShareId, Shares};
 
 /// The part of a check that concerns one quota. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -18,19 +18,28 @@ pub(crate) struct QuotaCheck<'a> {
     /// The window that `now` is in, if windows follow a calendar.
     pub(crate) calendar: Option<AlignedWindow>,
     pub(crate) shares: &'a Shares,
+    /// The share that asks, if a quota of the stored count has it: each charge of the count is one of this share.
+    pub(crate) share: Option<ShareId>,
 }
 
 impl<'a> QuotaCheck<'a> {
     #[inline(always)]
-    pub(crate) fn new(quota: &'a Quota, cost: u32, now: u64) -> Self {
+    pub(crate) fn new(
+        quota: &'a Quota,
+        share: Option<ShareId>,
+        lease: u64,
+        cost: u32,
+        now: u64,
+    ) -> Self {
         Self {
             limit: quota.limit(),
-            window: quota.counted_micros(),
-            bucket: quota.bucket_micros(),
+            window: quota.counted_micros(lease),
+            bucket: quota.bucket_micros(lease),
             cost,
             now,
             calendar: quota.calendar().map(|calendar| calendar.window_at(now)),
             shares: quota.share_list(),
+            share,
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) fn share_room(
     for share in check.shares.iter() {
         let units = used_by(share.id);
         named += units;
-        if check.shares.asked_by() == Some(share.id) {
+        if check.share == Some(share.id) {
             asking = Some((units, share));
         } else {
             others += units.max(share.reserve.into());

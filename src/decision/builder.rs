@@ -3,10 +3,10 @@
 use super::answer::{Answer, Source};
 use super::answers::Answers;
 use super::decision::{Decision, DecisionData, DecisionView};
-use super::levels::{GrantUnits, LevelData, LevelName, reported_index};
+use super::levels::{GrantUnits, LevelData, LevelLimiter, reported_index};
 use super::pool::Unshared;
 use crate::key::IntoKey;
-use crate::quota::Quotas;
+use crate::quota::{Quotas, ShareId};
 
 /// Builds one decision. Call [`set_level`](Self::set_level) for each level and [`begin`](Self::begin), let the
 /// store write its answers, then [`finish`](Self::finish).
@@ -27,7 +27,8 @@ impl DecisionBuilder {
         index: usize,
         quotas: &Quotas,
         cost: u32,
-        limiter: LevelName<'_>,
+        share: Option<ShareId>,
+        limiter: LevelLimiter<'_>,
         key: impl IntoKey,
     ) -> Option<(&LevelData, &mut Answer)> {
         let DecisionData {
@@ -37,7 +38,7 @@ impl DecisionBuilder {
             levels.resize_with(index + 1, LevelData::default);
         }
         let level = levels.get_mut(index)?;
-        level.set(quotas, cost, limiter, key);
+        level.set(quotas, cost, share, limiter, key);
         Some((level, answers.reset(index)?))
     }
 
@@ -60,6 +61,13 @@ impl DecisionBuilder {
     pub(crate) fn set_quotas(&mut self, level: usize, quotas: &Quotas) {
         if let Some(level) = self.0.get_mut().levels.get_mut(level) {
             level.set_quotas(quotas);
+        }
+    }
+
+    /// Sets the lease with which a level is counted, in microseconds.
+    pub(crate) fn set_lease(&mut self, level: usize, lease: u64) {
+        if let Some(level) = self.0.get_mut().levels.get_mut(level) {
+            level.lease = lease;
         }
     }
 
@@ -193,9 +201,11 @@ impl DecisionBuilder {
             0,
             quotas,
             cost,
-            LevelName {
+            None,
+            LevelLimiter {
                 name,
                 id,
+                lease: 0,
                 begun_at: 0,
             },
             "ada",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::answer::{Answer, QuotaAnswer, Source, StoreId};
 use crate::key::{Fingerprint, IntoKey, Key};
-use crate::quota::{Quota, Quotas};
+use crate::quota::{Quota, Quotas, ShareId};
 
 /// The data of one level, without its answer.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,10 @@ pub(crate) struct LevelData {
     /// Copies of the quotas: all threads would contend for the reference count of a shared list.
     pub(super) quotas: Vec<Quota>,
     pub(super) cost: u32,
+    /// The share that the check belongs to, if a quota has it.
+    share: Option<ShareId>,
+    /// How much longer than its window a unit counts, in microseconds.
+    pub(super) lease: u64,
     /// The units that came from grants, beyond the units of the answer.
     pub(super) grants: Vec<GrantUnits>,
     begun_at: u64,
@@ -46,11 +50,13 @@ pub(crate) struct LimiterId {
     pub(crate) store: StoreId,
 }
 
-/// The name and the identity of a limiter, for the level of a decision.
+/// What a level of a decision keeps of its limiter.
 #[derive(Clone, Copy)]
-pub(crate) struct LevelName<'a> {
+pub(crate) struct LevelLimiter<'a> {
     pub(crate) name: &'a Arc<str>,
     pub(crate) id: LimiterId,
+    /// For how long processes may hold units of the quotas of the level, in microseconds.
+    pub(crate) lease: u64,
     /// The time at which the check begins, in microseconds of the store's block list. 0 if the limiter does not block keys.
     pub(crate) begun_at: u64,
 }
@@ -64,11 +70,13 @@ impl LevelData {
         &mut self,
         quotas: &Quotas,
         cost: u32,
-        limiter: LevelName<'_>,
+        share: Option<ShareId>,
+        limiter: LevelLimiter<'_>,
         key: impl IntoKey,
     ) {
         self.set_quotas(quotas);
         (self.cost, self.begun_at) = (cost, limiter.begun_at);
+        (self.share, self.lease) = (share, limiter.lease);
         if !self.grants.is_empty() {
             self.grants.clear();
         }
@@ -95,6 +103,16 @@ impl LevelData {
     #[inline]
     pub(crate) fn cost(&self) -> u32 {
         self.cost
+    }
+
+    #[inline]
+    pub(crate) fn share(&self) -> Option<ShareId> {
+        self.share
+    }
+
+    #[inline]
+    pub(crate) fn lease(&self) -> u64 {
+        self.lease
     }
 
     /// Returns the number of quotas.
@@ -187,7 +205,7 @@ impl<'a> LevelDecision<'a> {
         self.level.cost
     }
 
-    /// Returns the time at which the check began: see [`LevelName`].
+    /// Returns the time at which the check began: see [`LevelLimiter`].
     pub(crate) fn begun_at(&self) -> u64 {
         self.level.begun_at
     }
@@ -247,7 +265,14 @@ impl<'a> LevelDecision<'a> {
     /// Returns the name of the share that the check of this level belongs to, if a quota has it.
     #[inline]
     pub(crate) fn share(&self) -> Option<&'a str> {
-        self.quota_list().iter().find_map(Quota::asking_share)
+        let share = self.level.share?;
+        let mut quotas = self.quota_list().iter();
+        quotas.find_map(|quota| quota.share_list().name_of(share))
+    }
+
+    /// Returns the share and the lease with which the level was counted.
+    pub(crate) fn counted_with(&self) -> (Option<ShareId>, u64) {
+        (self.level.share, self.level.lease)
     }
 
     /// Returns a quota, if the level was asked.
@@ -322,8 +347,13 @@ impl<'a> LevelDecision<'a> {
         let (Some(one), Some(two)) = (self.charged_key(), other.charged_key()) else {
             return false;
         };
-        let is_shared =
-            |quota: &Quota| (other.quota_list().iter()).any(|other| quota.shares_count_with(other));
+        let count = |level: &LevelData, quota: &Quota| {
+            (quota.stored_count(level.lease), quota.calendar().cloned())
+        };
+        let is_shared = |quota: &Quota| {
+            let mut others = other.quota_list().iter();
+            others.any(|theirs| count(other.level, theirs) == count(self.level, quota))
+        };
         self.is_charged()
             && other.is_charged()
             && (one.limiter, &one.key) == (two.limiter, &two.key)
@@ -398,7 +428,18 @@ impl<'a> QuotaDecision<'a> {
     /// this quota has no share of that name.
     #[must_use]
     pub fn share(&self) -> Option<&'a str> {
-        self.quota.asking_share()
+        let share = self.level.share?;
+        self.quota.share_list().name_of(share)
+    }
+
+    /// Returns the highest cost that the check can ever be admitted with.
+    pub(crate) fn ceiling(&self) -> u32 {
+        self.quota.ceiling(self.level.share)
+    }
+
+    /// Names the highest cost that the check can ever be admitted with.
+    pub(crate) fn bound(&self) -> String {
+        self.quota.bound(self.level.share)
     }
 
     /// Returns whether this quota admits the check. A check is charged only if all quotas admit it. A
@@ -417,7 +458,7 @@ impl<'a> QuotaDecision<'a> {
     /// Returns whether the used units are where the quota warns.
     #[inline]
     pub(crate) fn is_warned(&self) -> bool {
-        self.quota.warns_at(self.used())
+        self.quota.warns_at(self.used(), self.level.share)
     }
 
     /// Returns the limit of this quota.

@@ -18,5 +18,5 @@ pub(crate) use decision::TakenLevel;
 pub use decision::{Decision, DecisionView};
 pub use holding::Holding;
 pub(crate) use holding::{HoldingNote, holder_for};
-pub(crate) use levels::{GrantUnits, LevelData, LevelName, LimiterId};
+pub(crate) use levels::{GrantUnits, LevelData, LevelLimiter, LimiterId};
 pub use levels::{LevelDecision, QuotaDecision};

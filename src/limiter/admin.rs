@@ -125,7 +125,10 @@ impl Admin {
         let Self { limiter, quotas } = self;
         let key = key.into_key();
         limiter.store.refresh_blocks().await?;
-        let decision = limiter.check_despite_block(quotas, &key, 0).await?;
+        let counted_with = (None, limiter.lease_of(quotas));
+        let decision = limiter
+            .check_despite_block(quotas, counted_with, &key, 0)
+            .await?;
         let list = limiter.store.block_list();
         let block = list.blocked_for(&limiter.scope, &key);
         let hold = list.blocked_for(&limiter.holds.name, &key);
@@ -148,7 +151,7 @@ impl Admin {
     /// Returns the holders of the slots of a key, the most slots first, and which of them is this process.
     async fn holders(&self, key: &Key) -> Result<(Vec<Holding>, Option<[u8; 16]>), Error> {
         let Self { limiter, quotas } = self;
-        if quotas.min_slots().is_none() {
+        if !quotas.has_slots() {
             return Ok((Vec::new(), None));
         }
         let of_shares = match limiter.store.holders(limiter.subject(quotas, key)).await {
@@ -219,7 +222,7 @@ impl Admin {
             return Err(Error::cost_too_large(units, quotas.max_cost()));
         }
         let key = key.into_key();
-        let (quotas, credit) = (&limiter.counted(quotas), Change::Credit { units });
+        let credit = Change::Credit { units };
         if let Some(lease) = &limiter.lease {
             lease.void(&key).await?;
         }

@@ -17,7 +17,7 @@ use super::wait::Wait;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::quota::Quotas;
+use crate::quota::{Quotas, ShareId};
 use crate::telemetry::OutcomeLabel;
 
 impl RateLimiter {
@@ -151,19 +151,23 @@ impl RateLimiter {
     /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
     /// decides.
     pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
-        self.check_despite_block(&self.quotas, key, 0).await
+        let counted_with = (None, self.lease_of(&self.quotas));
+        self.check_despite_block(&self.quotas, counted_with, key, 0)
+            .await
     }
 
-    /// Checks against these quotas, even if the key is blocked.
+    /// Checks against these quotas with a share and a lease, even if the key is blocked.
     pub(super) async fn check_despite_block(
         &self,
         quotas: &Quotas,
+        (share, lease): (Option<ShareId>, u64),
         key: impl IntoKey,
         cost: u32,
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
-        check.add(self, key, cost, Some(quotas), None, None);
+        check.add(self, key, cost, Some(quotas), None, share);
+        check.decision.set_lease(0, lease);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,

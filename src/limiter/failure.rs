@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::failure_policy::{FailureAction, FailureHandler};
 use super::limiter::RateLimiter;
 use super::pending_check::{
-    CheckError, Indices, LevelState, Limiters, PendingCheck, PendingLevel, exceeded_limit, mismatch,
+    CheckError, Indices, LevelState, Limiters, PendingCheck, PendingLevel, exceeds_limit, mismatch,
 };
 use crate::decision::{Answer, Answers, LevelData, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
@@ -153,16 +153,16 @@ impl PendingCheck {
     fn apply_shares(&mut self, limiters: &impl Limiters) -> Result<(), CheckError> {
         let mut too_expensive = Indices::new();
         for (index, level) in self.levels.all_mut(self.added).enumerate() {
-            let Some(limiter) = limiters.limiter(index) else {
+            let (Some(limiter), Some(data)) =
+                (limiters.limiter(index), self.decision.levels().get(index))
+            else {
                 continue;
             };
             let (true, Some(on_failure)) = (level.falls_back(), &limiter.on_failure) else {
                 continue;
             };
-            let data = self.decision.levels().get(index);
-            let cost = data.map_or(0, LevelData::cost);
             let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
-            let share = Share::new(level.quotas(limiter), limiter, on_failure, cost, slots);
+            let share = Share::new(level.quotas(limiter), limiter, on_failure, data, slots);
             let shares = match share {
                 Share::Decides(shares) => shares,
                 Share::TooSmall(shares) => {
@@ -195,7 +195,7 @@ impl PendingCheck {
             let on_failure = limiter.on_failure.as_deref()?;
             let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
             let quotas = level.quotas(limiter);
-            match Share::new(quotas, limiter, on_failure, data.cost(), slots) {
+            match Share::new(quotas, limiter, on_failure, data, slots) {
                 Share::Decides(shares)
                     if on_failure.policy.action == FailureAction::FallBack
                         && limiter.store.has_same_fallback(first)
@@ -237,14 +237,14 @@ impl Share {
         quotas: &Quotas,
         limiter: &RateLimiter,
         on_failure: &FailureHandler,
-        cost: u32,
+        data: &LevelData,
         slots: Option<u32>,
     ) -> Self {
         let shares = on_failure.shares_of(quotas, &limiter.quotas);
         let is_above = |quotas: &Quotas| {
-            let limit = quotas.min_slots();
+            let limit = quotas.min_slots(data.share());
             let is_missing = limit.zip(slots).is_some_and(|(limit, slots)| slots > limit);
-            is_missing || exceeded_limit(quotas, cost).is_some()
+            is_missing || exceeds_limit(quotas, data.share(), data.cost())
         };
         match is_above(&shares) && !is_above(quotas) {
             true => Self::TooSmall(shares),

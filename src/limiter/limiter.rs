@@ -12,7 +12,7 @@ use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
 use super::lease::Lease;
-use crate::decision::{LevelName, LimiterId};
+use crate::decision::{LevelLimiter, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
@@ -276,17 +276,12 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.quotas = self.quotas.leased(lease);
         self.lease = (!lease.is_zero()).then(|| {
-            let counted = self.quotas.lease_micros();
-            let lease = Lease::new(lease, counted, &self.store, &self.name, &self.scope);
+            let lease = Lease::new(lease, &self.store, &self.name, &self.scope);
             Arc::new(lease)
         });
         self.first_check = Arc::default();
-        match self.on_failure.take() {
-            Some(on_failure) => self.on_failure(on_failure.policy),
-            None => self,
-        }
+        self
     }
 
     /// Sets a lease as [`lease`](Self::lease) does, but returns an error if it is too long.
@@ -314,7 +309,7 @@ impl RateLimiter {
             quotas: self.quotas.clone(),
             key_type,
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration()),
-            counted: lease.map_or(0, |lease| lease.counted()),
+            counted: self.lease_of(&self.quotas),
         };
         // Requests for units outlive the limiter.
         let owner: Owner = match lease {
@@ -363,11 +358,12 @@ impl RateLimiter {
         units.and(self.permits().table.release(&self.store).await)
     }
 
-    /// Returns quotas as this limiter counts them: with its lease.
-    pub(super) fn counted(&self, quotas: &Quotas) -> Quotas {
+    /// Returns for how long processes may hold units of these quotas, in microseconds.
+    #[inline]
+    pub(super) fn lease_of(&self, quotas: &Quotas) -> u64 {
         match &self.lease {
-            Some(lease) => quotas.leased(lease.duration()),
-            None => quotas.clone(),
+            None => 0,
+            Some(lease) => quotas.lease_micros(lease.duration()),
         }
     }
 
@@ -394,13 +390,12 @@ impl RateLimiter {
         if quotas.is_empty() {
             return Ok(());
         }
-        let quotas = self.counted(quotas);
         if let Some(lease) = &self.lease {
             lease.void(key).await?;
         }
         let reset = self
             .store
-            .adjust(self.subject(&quotas, key).adjust(Change::Reset));
+            .adjust(self.subject(quotas, key).adjust(Change::Reset));
         let outcome = reset.await;
         self.store.block_list().forget_wait(&self.scope, key);
         outcome
@@ -441,12 +436,13 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the name and the identity of this limiter, for a decision.
+    /// Returns what a level with these quotas keeps of this limiter.
     #[inline]
-    pub(super) fn level_name(&self) -> LevelName<'_> {
-        LevelName {
+    pub(super) fn of_level(&self, quotas: &Quotas) -> LevelLimiter<'_> {
+        LevelLimiter {
             name: &self.name,
             id: self.id,
+            lease: self.lease_of(quotas),
             begun_at: self
                 .automatic_blocks
                 .as_ref()
@@ -454,11 +450,11 @@ impl RateLimiter {
         }
     }
 
+    /// Returns the subject of a request without a share.
     pub(super) fn subject<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> Subject<'a> {
         Subject {
-            limiter: &self.scope,
-            key,
-            quotas,
+            lease_micros: self.lease_of(quotas),
+            ..Subject::new(&self.scope, key, quotas)
         }
     }
 }

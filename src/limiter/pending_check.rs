@@ -26,7 +26,7 @@ use crate::decision::{Answer, Answers, Decision, DecisionBuilder, LevelData, Quo
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas, ShareId};
-use crate::store::{Check, PendingAnswers, SendMark, StoreFuture};
+use crate::store::{Check, PendingAnswers, SendMark, StoreFuture, Subject};
 
 /// The result of a check.
 pub(crate) type Checked = Result<Decision, CheckError>;
@@ -192,21 +192,18 @@ impl PendingCheck {
         let index = self.added;
         self.added += 1;
         if let Some(quotas) = quotas {
-            self.levels.set_quotas(index, limiter.counted(quotas));
-        }
-        if let Some(share) = share
-            && let Some(asked) = self.levels.get(index).quotas(limiter).asked_by(share)
-        {
-            let asked = asked.clone();
-            self.levels.set_quotas(index, asked);
+            self.levels.set_quotas(index, quotas.clone());
         }
         if let Some(error) = failure {
             self.levels
                 .set_state(index, LevelState::Failed(error.clone()));
         }
         let quotas = self.levels.get(index).quotas(limiter);
-        let name = limiter.level_name();
-        let level = self.decision.set_level(index, quotas, cost, name, key);
+        let share = quotas.known_share(share);
+        let of_level = limiter.of_level(quotas);
+        let level = self
+            .decision
+            .set_level(index, quotas, cost, share, of_level, key);
         if level.is_none() {
             return;
         }
@@ -214,7 +211,8 @@ impl PendingCheck {
         if !quotas.is_usual(cost) {
             let slots = self.slots.as_deref().map(|slots| slots.of_level(index));
             let (has_failed, is_within_limits) = (failure.is_some(), self.is_within_limits);
-            match is_asked(limiter, quotas, cost, slots, has_failed, is_within_limits) {
+            let asked = (quotas, share, cost);
+            match is_asked(limiter, asked, slots, has_failed, is_within_limits) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.levels.set_state(index, LevelState::Answered);
@@ -232,13 +230,13 @@ impl PendingCheck {
     /// Refuses the check if the key of a level is blocked or held back. Returns whether it is.
     #[inline]
     fn refuse_blocked(&mut self, limiter: &RateLimiter, index: usize) -> bool {
-        let quotas = self.levels.get(index).quotas(limiter);
-        let (levels, answers) = self.decision.levels_and_answers();
-        if let (Some(level), Some(answer)) = (levels.get(index), answers.get_mut(index))
-            && let Some(key) = level.key()
-            && let Some((left, source)) = limiter.blocked_for(limiter.subject(quotas, key))
+        let level = self.levels.get(index);
+        let (data, answers) = self.decision.levels_and_answers();
+        if let (Some(data), Some(answer)) = (data.get(index), answers.get_mut(index))
+            && let Some(subject) = level.subject(limiter, data)
+            && let Some((left, source)) = limiter.blocked_for(subject)
         {
-            *answer = blocked(quotas, level.cost(), left, source);
+            *answer = blocked(subject, data.cost(), left, source);
             self.levels.set_state(index, LevelState::Answered);
             self.refuse();
             return true;
@@ -254,16 +252,15 @@ impl PendingCheck {
             // The key is blocked or held back.
             return self.refuse();
         }
+        let pending = self.levels.get(level);
         let (data, answers) = self.decision.levels_and_answers();
-        if let (Some(limiter), Some(data), Some(answer)) = (
-            limiters.limiter(level),
-            data.get(level),
-            answers.get_mut(level),
-        ) {
-            let quotas = self.levels.get(level).quotas(limiter);
+        if let (Some(data), Some(answer)) = (data.get(level), answers.get_mut(level))
+            && let Some(limiter) = limiters.limiter(level)
+            && let Some(subject) = pending.subject(limiter, data)
+        {
             // 0 would be no wait.
             let wait = wait.max(Duration::from_millis(1));
-            *answer = blocked(quotas, data.cost(), wait, Source::RefusalCache);
+            *answer = blocked(subject, data.cost(), wait, Source::RefusalCache);
             self.levels.set_state(level, LevelState::Answered);
             self.refuse();
         }
@@ -318,8 +315,7 @@ impl PendingCheck {
     #[cold]
     fn refreshed_blocks(&mut self, limiters: &impl Limiters) -> Option<StoreFuture<()>> {
         let (first, level) = (limiters.limiter(0)?, self.decision.levels().first()?);
-        let quotas = self.levels.get(0).quotas(first);
-        let subject = first.subject(quotas, level.key()?);
+        let subject = self.levels.get(0).subject(first, level)?;
         first.store.refreshed_blocks(subject)
     }
 
@@ -448,11 +444,10 @@ impl PendingCheck {
                 continue;
             };
             let lease = limiter.lease.as_ref().filter(|_| !waits_for_slots);
-            let (Some(lease), Some(key)) = (lease, data.key()) else {
+            let (Some(lease), Some(subject)) = (lease, level.subject(limiter, data)) else {
                 is_to_ask = true;
                 continue;
             };
-            let subject = limiter.subject(level.quotas(limiter), key);
             let taken = lease.take(subject, data.cost(), answer);
             is_to_ask |= !taken.is_complete;
             if taken.is_nothing() {
@@ -669,7 +664,7 @@ impl PendingLevels {
     /// Returns whether a level has quotas in flight.
     pub(super) fn takes_slots(&self, index: usize, limiters: &impl Limiters) -> bool {
         let limiter = limiters.limiter(index);
-        limiter.is_some_and(|limiter| self.get(index).quotas(limiter).min_slots().is_some())
+        limiter.is_some_and(|limiter| self.get(index).quotas(limiter).has_slots())
     }
 
     /// Returns this many levels.
@@ -732,6 +727,16 @@ impl PendingLevel {
         matches!(self.state, LevelState::FallsBack(_))
     }
 
+    /// Returns what the level counts. `None` without a key.
+    #[inline]
+    fn subject<'a>(&'a self, limiter: &'a RateLimiter, data: &'a LevelData) -> Option<Subject<'a>> {
+        Some(Subject {
+            share: data.share(),
+            lease_micros: data.lease(),
+            ..Subject::new(&limiter.scope, data.key()?, self.quotas(limiter))
+        })
+    }
+
     /// Returns the check of this level: what the store has to charge.
     #[inline]
     pub(super) fn check<'a>(
@@ -740,7 +745,7 @@ impl PendingLevel {
         data: &'a LevelData,
     ) -> Option<Check<'a>> {
         let held = self.held.as_ref().map_or(0, |held| held.units());
-        let subject = limiter.subject(self.quotas(limiter), data.key()?);
+        let subject = self.subject(limiter, data)?;
         Some(subject.check(data.cost().saturating_sub(held)))
     }
 }
@@ -781,8 +786,7 @@ fn checks<'a>(
 #[cold]
 fn is_asked(
     limiter: &RateLimiter,
-    quotas: &Quotas,
-    cost: u32,
+    (quotas, share, cost): (&Quotas, Option<ShareId>, u32),
     slots: Option<u32>,
     has_failed: bool,
     is_within_limits: bool,
@@ -790,22 +794,26 @@ fn is_asked(
     if let (Some(lease), Some(what)) = (&limiter.lease, quotas.not_leased()) {
         return Err(Error::not_leased(&limiter.name, what, lease.duration()));
     }
-    if let Some(limit) = quotas.min_slots() {
+    if let Some(limit) = quotas.min_slots(share) {
         match slots {
             None if cost > 0 => return Err(Error::holds_nothing(&limiter.name)),
             Some(slots) if slots > limit && is_within_limits => {
-                return Err(Error::slots_exceed_limit(slots, &quotas.lowest_bound(true)));
+                return Err(Error::slots_exceed_limit(
+                    slots,
+                    &quotas.lowest_bound(true, share),
+                ));
             }
             _ => {}
         }
     }
     let is_too_large =
         |quota: &Quota| !quota.is_soft() && cost > quota.algorithm().facts().max_cost;
-    match quotas.min_limit() {
+    match quotas.min_limit(share) {
         None => Ok(has_failed),
-        Some(limit) if cost > limit && is_within_limits => {
-            Err(Error::cost_exceeds_limit(cost, &quotas.lowest_bound(false)))
-        }
+        Some(limit) if cost > limit && is_within_limits => Err(Error::cost_exceeds_limit(
+            cost,
+            &quotas.lowest_bound(false, share),
+        )),
         // A refusal would tell a wait, but to wait does not help.
         Some(limit) if cost <= limit && !has_failed && quotas.iter().any(is_too_large) => {
             Err(Error::cost_too_large(cost, quotas.max_cost()))
@@ -839,20 +847,19 @@ fn verify_together(limiters: &impl Limiters, levels: &[LevelData]) -> Result<(),
     Ok(())
 }
 
-/// Returns the lowest limit if the cost exceeds it, so that no wait helps.
-#[inline]
-pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
-    quotas.min_limit().filter(|limit| cost > *limit)
+/// Returns whether the cost of a request of this share is above a limit, so that no wait helps.
+pub(super) fn exceeds_limit(quotas: &Quotas, share: Option<ShareId>, cost: u32) -> bool {
+    quotas.min_limit(share).is_some_and(|limit| cost > limit)
 }
 
 /// Refuses a check of a key that is blocked, held back, or waited for by others.
 ///
 /// A cost above a limit has no wait: it does not pass after the block either.
 #[cold]
-fn blocked(quotas: &Quotas, cost: u32, left: Duration, source: Source) -> Answer {
-    let wait = exceeded_limit(quotas, cost).is_none().then_some(left);
+fn blocked(subject: Subject<'_>, cost: u32, left: Duration, source: Source) -> Answer {
+    let wait = (!exceeds_limit(subject.quotas, subject.share, cost)).then_some(left);
     let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
-    Answer::new(source, quotas.iter().map(refused))
+    Answer::new(source, subject.quotas.iter().map(refused))
 }
 
 /// Returns the error for a store whose answer has another number of quotas than the check.

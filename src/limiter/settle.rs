@@ -6,7 +6,7 @@ use super::limiter::RateLimiter;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::store::{Change, join_all};
+use crate::store::{Change, Subject, join_all};
 
 /// The number of attempts in which other callers took the room first, after which a settlement gives up.
 const MAX_LOST_RACES: u32 = 8;
@@ -72,7 +72,12 @@ impl RateLimiter {
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let subject = self.subject(&quotas, key);
+        let (share, lease_micros) = level.counted_with();
+        let subject = Subject {
+            share,
+            lease_micros,
+            ..self.subject(&quotas, key)
+        };
         // Units return to the charges in their order. These were returned before.
         let mut returned = level.cost().saturating_sub(held.saturating_add(units));
         let (mut units, mut outcome) = (units, Ok(()));
@@ -204,7 +209,7 @@ impl RateLimiter {
         self.level_of(&decision)?;
         let limiters: Vec<_> = decision
             .levels()
-            .map(|level| self.of_level(level))
+            .map(|level| self.settling(level))
             .collect();
         let levels = limiters.iter().enumerate();
         let levels =
@@ -282,7 +287,7 @@ impl RateLimiter {
             return Ok(());
         };
         let mut quotas = self.intern_quotas(level.quota_list());
-        if quotas.min_slots().is_some() {
+        if quotas.has_slots() {
             let rates = quotas.iter().filter(|quota| !quota.is_in_flight());
             quotas = rates.cloned().collect();
         }
@@ -290,13 +295,19 @@ impl RateLimiter {
             return Ok(());
         }
         // Without a fallback: the reservation was not charged there.
+        let counted_with = level.counted_with();
+        let (_, lease) = counted_with;
         let without_policy = Self {
             on_failure: None,
+            // Units of another lease are counted apart.
+            lease: (self.lease.clone()).filter(|_| lease == self.lease_of(&quotas)),
             ..self.clone()
         };
         let (mut more, mut lost_races, mut halvings) = (more, 0, 0);
         while lost_races < MAX_LOST_RACES {
-            let current = without_policy.check_despite_block(&quotas, key, 0).await?;
+            let current = without_policy
+                .check_despite_block(&quotas, counted_with, key, 0)
+                .await?;
             if !still_counts(level, current.view()) {
                 return Ok(());
             }
@@ -306,7 +317,7 @@ impl RateLimiter {
             }
             let units = (room >> halvings).max(1);
             let charged = without_policy
-                .check_despite_block(&quotas, key, units)
+                .check_despite_block(&quotas, counted_with, key, units)
                 .await?;
             if charged.is_allowed() {
                 (more, halvings) = (more - units, 0);
@@ -321,7 +332,7 @@ impl RateLimiter {
     }
 
     /// Returns the limiter that settles a level: this one, or another one of the same store, without its lease.
-    fn of_level(&self, level: LevelDecision<'_>) -> Self {
+    fn settling(&self, level: LevelDecision<'_>) -> Self {
         let mut limiter = self.clone();
         if let Some(other) = level.charged_key()
             && other.limiter.name != self.id.name
@@ -410,7 +421,8 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
     let quotas = charged.quotas().map(|quota| quota.quota());
     let rates = quotas.filter(|quota| !quota.is_in_flight());
     // Of soft quotas only if there are no others.
-    let windows = rates.map(|quota| (!quota.is_soft(), quota.longest_counted_micros()));
+    let (_, lease) = charged.counted_with();
+    let windows = rates.map(|quota| (!quota.is_soft(), quota.longest_counted_micros(lease)));
     // A lease has the time of its store.
     let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;
     has_same_clock && windows.max().is_some_and(|(_, longest)| elapsed < longest)

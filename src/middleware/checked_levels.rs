@@ -45,13 +45,12 @@ impl CheckedLevel {
     #[inline]
     pub(super) fn is_in_flight(&self, config: &LayerConfig) -> bool {
         let quotas = self.quotas(config);
-        quotas.is_some_and(|quotas| quotas.min_slots().is_some())
+        quotas.is_some_and(Quotas::has_slots)
     }
 
     /// Returns the quotas in flight. `None` if there are none.
     pub(super) fn slots_only(&self, config: &LayerConfig) -> Option<Quotas> {
-        let quotas = self.quotas(config)?;
-        quotas.min_slots()?;
+        let quotas = self.quotas(config).filter(|quotas| quotas.has_slots())?;
         let in_flight = quotas.iter().filter(|quota| quota.is_in_flight());
         Some(in_flight.cloned().collect())
     }

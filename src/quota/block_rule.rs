@@ -317,7 +317,7 @@ mod tests {
         for within in [10 * SECOND, 12_345_679 * Duration::from_micros(1), DAY] {
             let rule = BlockRule::refusals(1_000_000).within(within);
             let quota = rule.refusals_quota();
-            let latest = Duration::from_micros(quota.bucket_micros()) + quota.window();
+            let latest = Duration::from_micros(quota.bucket_micros(0)) + quota.window();
             // What is left is for the call of the store.
             assert!(latest + rule.max_age() < within / 100 * 98);
         }

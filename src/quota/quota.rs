@@ -57,9 +57,6 @@ pub struct Quota {
     limit: u32,
     /// The length of the window; of a calendar, the nominal length.
     window_micros: u64,
-    /// How much longer than the window a unit counts, because a process may use it that much later: see
-    /// [`leased`](Self::leased).
-    lease_micros: u64,
     algorithm: Algorithm,
     /// The windows, if they are days, weeks or months of a time zone.
     calendar: Option<Calendar>,
@@ -155,7 +152,6 @@ impl Quota {
         Self {
             limit,
             window_micros,
-            lease_micros: 0,
             algorithm: Algorithm::SlidingLog,
             calendar: None,
             name: None,
@@ -449,10 +445,10 @@ impl Quota {
         Some(self.warn_percent).filter(|percent| *percent > 0)
     }
 
-    /// Returns whether so many used units are where the quota warns the share that asks.
+    /// Returns whether so many used units are where the quota warns a request of this share.
     #[inline]
-    pub(crate) fn warns_at(&self, used: u32) -> bool {
-        let (used, most) = self.shares.used_of_ceiling(used, self.limit);
+    pub(crate) fn warns_at(&self, used: u32, share: Option<ShareId>) -> bool {
+        let (used, most) = self.shares.used_of_ceiling(used, self.limit, share);
         let percent = u64::from(self.warn_percent);
         percent > 0 && u64::from(used) * 100 >= u64::from(most) * percent
     }
@@ -476,7 +472,7 @@ impl Quota {
         let is_free = |quota: &Self| {
             let mut others = before.iter().filter(|other| other.soft == quota.soft);
             !others.any(|other| {
-                other.soft_count() == quota.soft_count() || other.shares_count_with(quota)
+                other.soft_count() == quota.soft_count() || other.shares_count_with(quota, 0)
             })
         };
         let mut free = (1..=u8::MAX).map(numbered).filter(is_free);
@@ -487,7 +483,7 @@ impl Quota {
     /// count with. `None` if the quota is not soft.
     #[inline]
     pub(crate) fn soft_count(&self) -> Option<(u64, u8)> {
-        self.is_soft().then(|| (self.counted_micros(), self.soft))
+        self.is_soft().then(|| (self.counted_micros(0), self.soft))
     }
 
     pub(crate) fn with_limit(self, limit: u32) -> Self {
@@ -577,46 +573,28 @@ impl Quota {
         }
     }
 
-    /// Returns the shares, and which one asks.
     #[inline]
     pub(crate) fn share_list(&self) -> &Shares {
         &self.shares
     }
 
-    /// Returns the quota for requests of a share.
-    pub(super) fn asked_by(&self, share: Option<ShareId>) -> Self {
-        let shares = self.shares.asked(share);
-        Self {
-            shares,
-            ..self.clone()
-        }
+    #[inline]
+    pub(super) fn has_share(&self, share: ShareId) -> bool {
+        self.shares.name_of(share).is_some()
     }
 
-    /// Returns the name of the share that asks, if the quota has it.
-    pub(crate) fn asking_share(&self) -> Option<&str> {
-        self.shares.asking()
+    /// Returns the highest cost that a request of this share can ever be admitted with.
+    pub(crate) fn ceiling(&self, share: Option<ShareId>) -> u32 {
+        self.shares.ceiling(self.limit, share)
     }
 
-    /// Returns the highest cost that the share that asks can ever be admitted with.
-    pub(crate) fn ceiling(&self) -> u32 {
-        self.shares.ceiling(self.limit)
-    }
-
-    /// Names the highest cost that is ever admitted: the limit, or what its shares leave of it to the check.
-    pub(crate) fn bound(&self) -> String {
-        let most = self.ceiling();
-        match self.asking_share() {
+    /// Names the highest cost that is ever admitted: the limit, or what its shares leave of it to a request of this share.
+    pub(crate) fn bound(&self, share: Option<ShareId>) -> String {
+        let most = self.ceiling(share);
+        match share.and_then(|share| self.shares.name_of(share)) {
             _ if most == self.limit => format!("limit of {most}"),
             Some(share) => format!("bound of {most} for share {share:?}"),
             None => format!("bound of {most} for requests without a share"),
-        }
-    }
-
-    /// Sets for how long processes may hold units of this quota before they use them.
-    pub(super) fn leased(self, lease_micros: u64) -> Self {
-        Self {
-            lease_micros,
-            ..self
         }
     }
 
@@ -677,37 +655,33 @@ impl Quota {
         self.window_micros
     }
 
-    /// Returns for how long a process may hold units of this quota before it uses them.
-    pub(crate) const fn lease_micros(&self) -> u64 {
-        self.lease_micros
-    }
-
-    /// Returns how long a charged unit counts: the window, and the time for which a process may hold the unit
-    /// before it uses it. For a calendar, a number that stands for its windows: see
+    /// Returns how long a charged unit counts: the window and the lease, which is the time for which a process may hold
+    /// the unit before it uses it. For a calendar, a number that stands for its windows: see
     /// [`longest_counted_micros`](Self::longest_counted_micros).
     ///
     /// Uses within one window were charged within this time, so a count that bounds the charges bounds the
     /// uses. The windows of `FixedWindow` are aligned; its units are used in the window in which they are
-    /// charged.
+    /// charged. Slots have a lease of their own.
     #[inline]
-    pub(crate) fn counted_micros(&self) -> u64 {
+    pub(crate) fn counted_micros(&self, lease: u64) -> u64 {
         match (self.algorithm, &self.calendar) {
-            (Algorithm::FixedWindow, None) => self.window_micros,
-            (_, None) => self.window_micros + self.lease_micros,
+            (Algorithm::FixedWindow | Algorithm::InFlight, None) => self.window_micros,
+            (_, None) => self.window_micros + lease,
             (_, Some(calendar)) => calendar.counted_micros(),
         }
     }
 
     /// Returns the longest time that a charged unit may count.
-    pub(crate) fn longest_counted_micros(&self) -> u64 {
-        longest_window(self.counted_micros())
+    pub(crate) fn longest_counted_micros(&self, lease: u64) -> u64 {
+        longest_window(self.counted_micros(lease))
     }
 
     /// Returns the length of a bucket, rounded up so that n + 1 buckets cover the window; 0 without buckets.
     #[inline]
-    pub(crate) fn bucket_micros(&self) -> u64 {
+    pub(crate) fn bucket_micros(&self, lease: u64) -> u64 {
+        let counted = self.counted_micros(lease);
         let buckets = self.algorithm.buckets();
-        buckets.map_or(0, |buckets| self.counted_micros().div_ceil(buckets.into()))
+        buckets.map_or(0, |buckets| counted.div_ceil(buckets.into()))
     }
 
     /// Returns the algorithm and the window of the stored count of a key, and the number of a soft quota.
@@ -715,21 +689,21 @@ impl Quota {
     /// All windows of a log are one count, so it has no window here, and buckets of one length are one count, whatever their
     /// number. Soft ones share none.
     #[inline]
-    pub(crate) fn stored_count(&self) -> (Algorithm, u64, u8) {
+    pub(crate) fn stored_count(&self, lease: u64) -> (Algorithm, u64, u8) {
         let (algorithm, window) = match self.algorithm {
             Algorithm::SlidingLog if self.soft == 0 => (Algorithm::SlidingLog, 0),
             Algorithm::SlidingBuckets(_) if self.soft == 0 => {
-                (Algorithm::SlidingBuckets(1), self.bucket_micros())
+                (Algorithm::SlidingBuckets(1), self.bucket_micros(lease))
             }
             Algorithm::InFlight => (Algorithm::InFlight, 0),
-            algorithm => (algorithm, self.counted_micros()),
+            algorithm => (algorithm, self.counted_micros(lease)),
         };
         (algorithm, window, self.soft)
     }
 
     /// Returns whether both quotas share one stored count, for the same limiter and key.
-    pub(crate) fn shares_count_with(&self, other: &Self) -> bool {
-        self.stored_count() == other.stored_count() && self.calendar == other.calendar
+    pub(crate) fn shares_count_with(&self, other: &Self, lease: u64) -> bool {
+        self.stored_count(lease) == other.stored_count(lease) && self.calendar == other.calendar
     }
 
     /// Returns whether this quota charges the stored count that both share.
@@ -737,12 +711,11 @@ impl Quota {
     /// The one with the longest window does, and of these the one with the largest limit, so that a log keeps what they
     /// need. A counter is charged by the lowest limit: `Gcra` drains at its rate.
     pub(super) fn charges_before(&self, other: &Self) -> bool {
-        let (limit, window) = (self.limit, self.counted_micros());
         match self.algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
-                (window, limit) > (other.counted_micros(), other.limit)
+                (self.window_micros, self.limit) > (other.window_micros, other.limit)
             }
-            _ => limit < other.limit,
+            _ => self.limit < other.limit,
         }
     }
 }
@@ -874,11 +847,11 @@ mod tests {
         ] {
             let quota = Quota::per_minute(limit).warn_at(percent);
             assert!(
-                quota.warns_at(first) && !quota.warns_at(first - 1),
+                quota.warns_at(first, None) && !quota.warns_at(first - 1, None),
                 "{quota}"
             );
         }
-        assert!(!Quota::per_minute(1).warns_at(u32::MAX));
+        assert!(!Quota::per_minute(1).warns_at(u32::MAX, None));
         for percent in [0, 101] {
             assert!(std::panic::catch_unwind(|| Quota::per_minute(1).warn_at(percent)).is_err());
         }
@@ -907,9 +880,9 @@ mod tests {
         let quota = Quota::per_minute(1_000).shares(shares).warn_at(80);
         // Units that are kept from the share that asks are used from the beginning on.
         for (share, first) in [("batch", 900 + 80), ("live", 800), ("", 600 + 320)] {
-            let quota = quota.asked_by(Some(ShareId::of(share)));
+            let id = Some(ShareId::of(share));
             assert!(
-                quota.warns_at(first) && !quota.warns_at(first - 1),
+                quota.warns_at(first, id) && !quota.warns_at(first - 1, id),
                 "{share:?}"
             );
         }

@@ -1,12 +1,13 @@
 //! A list of quotas that apply together.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::quota::Quota;
-use super::shares::{ShareId, Shares};
+use super::shares::ShareId;
+use crate::clock::micros;
 use crate::error::ConfigError;
 
 /// A list of quotas that apply together: a check is charged to all of them or to none.
@@ -41,21 +42,13 @@ pub struct Quotas(Arc<List>);
 #[derive(Debug)]
 struct List {
     quotas: SmallVec<[Quota; 1]>,
-    /// The index of the quota that charges each stored count.
-    charging: SmallVec<[usize; 1]>,
-    /// The lowest limit of a rate. A higher cost is never admitted.
-    min_limit: Option<u32>,
-    /// The lowest limit of slots, if there is a quota in flight.
-    min_slots: Option<u32>,
     /// The highest cost that all algorithms accept.
     max_cost: u32,
     /// A lower cost is within all limits, and no slots are needed. 0 without quotas, and with soft ones.
     unusual_cost: u32,
+    /// Whether there is a quota in flight.
+    has_slots: bool,
     has_soft: bool,
-    /// The same quotas with a lease, so that a limiter with a lease creates them once.
-    leased: OnceLock<(Duration, Quotas)>,
-    /// The same quotas for requests of each share.
-    by_share: OnceLock<Box<[(ShareId, Quotas)]>>,
 }
 
 pub(super) const EMPTY_RULE: &str = "it would admit every check; list at least one quota";
@@ -70,57 +63,22 @@ impl Quotas {
             let quota = with_own_calendar_count(quota, &list);
             list.push(quota.with_own_soft_count(&list));
         }
-        let charging = charging(&list);
         let max_costs = list.iter().map(|quota| quota.algorithm().facts().max_cost);
-        let in_flight = list.iter().filter(|quota| quota.is_in_flight());
-        // A cost above the limit of a soft quota is admitted.
-        let limits = list
-            .iter()
-            .map(|quota| match quota.is_in_flight() || quota.is_soft() {
-                true => u32::MAX,
-                false => quota.ceiling(),
-            });
-        let (min_limit, min_slots) = (limits.min(), in_flight.map(Quota::ceiling).min());
         let max_cost = max_costs.min().unwrap_or(u32::MAX);
-        let has_soft = list.iter().any(Quota::is_soft);
-        let are_plain = !has_soft && list.iter().all(|quota| quota.share_list().is_none());
-        Self(Arc::new(List {
-            min_limit,
-            min_slots,
-            max_cost,
-            unusual_cost: match (min_limit, min_slots) {
-                (Some(limit), None) if are_plain => limit.min(max_cost).saturating_add(1),
-                _ => 0,
-            },
-            has_soft,
-            quotas: list,
-            charging,
-            leased: OnceLock::new(),
-            by_share: OnceLock::new(),
-        }))
-    }
-
-    /// Returns these quotas with a lease: processes may hold their units for up to `lease` before they use them,
-    /// and at most for a tenth of the shortest window.
-    pub(crate) fn leased(&self, lease: Duration) -> Self {
-        let List { leased, .. } = &*self.0;
-        if let Some((known, quotas)) = leased.get()
-            && *known == lease
-        {
-            return quotas.clone();
-        }
-        let longest = self.longest_lease().unwrap_or_default();
-        let micros = u64::try_from(lease.min(longest).as_micros()).unwrap_or_default();
-        if self.iter().all(|quota| quota.lease_micros() == micros) {
-            return self.clone();
-        }
-        let leased = |quota: &Quota| match quota.is_in_flight() {
-            true => quota.clone(),
-            false => quota.clone().leased(micros),
+        let is_plain = |quota: &Quota| {
+            !quota.is_soft() && !quota.is_in_flight() && quota.share_list().is_none()
         };
-        let quotas = Self::new(self.iter().map(leased));
-        let _ = self.0.leased.set((lease, quotas.clone()));
-        quotas
+        let unusual_cost = match list.iter().map(Quota::limit).min() {
+            Some(limit) if list.iter().all(is_plain) => limit.min(max_cost).saturating_add(1),
+            _ => 0,
+        };
+        Self(Arc::new(List {
+            max_cost,
+            unusual_cost,
+            has_slots: list.iter().any(Quota::is_in_flight),
+            has_soft: list.iter().any(Quota::is_soft),
+            quotas: list,
+        }))
     }
 
     /// Returns whether a quota has shares.
@@ -131,7 +89,7 @@ impl Quotas {
     /// Names what of these quotas is not held in advance, so that they have no lease.
     pub(crate) fn not_leased(&self) -> Option<&'static str> {
         let all = [
-            (self.min_slots().is_some(), "slots in flight"),
+            (self.has_slots(), "slots in flight"),
             (self.has_soft(), "soft quotas"),
             (self.have_shares(), "shares"),
         ];
@@ -139,42 +97,31 @@ impl Quotas {
         there.next().map(|(_, what)| what)
     }
 
-    /// Returns the share that asks for slots, if a quota in flight has it.
-    pub(crate) fn share_of_slots(&self) -> Option<ShareId> {
+    /// Returns the share of a request, if any of these quotas has it. Otherwise, the request is one without a share.
+    #[inline]
+    pub(crate) fn known_share(&self, share: Option<ShareId>) -> Option<ShareId> {
+        share.filter(|share| self.iter().any(|quota| quota.has_share(*share)))
+    }
+
+    /// Returns the share of a request, if a quota in flight has it.
+    pub(crate) fn share_of_slots(&self, share: Option<ShareId>) -> Option<ShareId> {
         let mut in_flight = self.iter().filter(|quota| quota.is_in_flight());
-        in_flight.find_map(|quota| quota.share_list().asked_by())
+        share.filter(|share| in_flight.any(|quota| quota.has_share(*share)))
     }
 
-    /// Returns these quotas for requests of a share, if any of them has it. Created once.
-    pub(crate) fn asked_by(&self, share: ShareId) -> Option<&Self> {
-        if !self.have_shares() {
-            return None;
-        }
-        let all = self.0.by_share.get_or_init(|| self.by_share());
-        let (_, quotas) = all.iter().find(|(id, _)| *id == share)?;
-        Some(quotas)
-    }
-
-    #[cold]
-    fn by_share(&self) -> Box<[(ShareId, Self)]> {
-        let ids = self.iter().flat_map(|quota| quota.share_list().iter());
-        let mut all: Vec<(ShareId, Self)> = Vec::new();
-        for id in ids.map(|share| share.id) {
-            if all.iter().any(|(known, _)| *known == id) {
-                continue;
-            }
-            let is_of = |shares: &Shares| shares.iter().any(|share| share.id == id);
-            // Each charge of a stored count is one of this share, whatever quota charges it.
-            let asked = |quota: &Quota| {
-                let mut of_count = self.iter().filter(|other| quota.shares_count_with(other));
-                match of_count.any(|other| is_of(other.share_list())) {
-                    true => quota.asked_by(Some(id)),
-                    false => quota.clone(),
-                }
-            };
-            all.push((id, Self::new(self.iter().map(asked))));
-        }
-        all.into()
+    /// Returns the share of a request, if a quota with the stored count of this one has it. Each charge of the count is one
+    /// of this share, whatever quota charges it.
+    #[inline]
+    pub(crate) fn share_of_count(
+        &self,
+        quota: &Quota,
+        share: Option<ShareId>,
+        lease: u64,
+    ) -> Option<ShareId> {
+        let mut of_count = self
+            .iter()
+            .filter(|other| quota.shares_count_with(other, lease));
+        share.filter(|share| of_count.any(|other| other.has_share(*share)))
     }
 
     /// Returns the longest lease of these quotas: a tenth of the shortest window. `None` without quotas.
@@ -183,9 +130,10 @@ impl Quotas {
         Some(shortest / MAX_LEASE_PART)
     }
 
-    /// Returns for how long processes may hold units of these quotas, in microseconds.
-    pub(crate) fn lease_micros(&self) -> u64 {
-        self.iter().map(Quota::lease_micros).max().unwrap_or(0)
+    /// Returns for how long processes with this lease may hold units of these quotas, in microseconds: at most for a tenth of
+    /// the shortest window.
+    pub(crate) fn lease_micros(&self, lease: Duration) -> u64 {
+        micros(self.longest_lease().unwrap_or_default().min(lease))
     }
 
     /// Converts quotas from outside the program, such as text.
@@ -230,25 +178,37 @@ impl Quotas {
         }
     }
 
-    /// Returns the lowest limit of slots, if any quota is in flight.
+    /// Returns whether a quota is in flight.
     #[inline]
-    pub(crate) fn min_slots(&self) -> Option<u32> {
-        self.0.min_slots
+    pub(crate) fn has_slots(&self) -> bool {
+        self.0.has_slots
     }
 
-    /// Returns the lowest limit of a rate, if there is any quota. Without a rate, any cost is within the limits.
-    #[inline]
-    pub(crate) fn min_limit(&self) -> Option<u32> {
-        self.0.min_limit
+    /// Returns the most slots that a request of this share can ever hold, if any quota is in flight.
+    pub(crate) fn min_slots(&self, share: Option<ShareId>) -> Option<u32> {
+        let in_flight = self.iter().filter(|quota| quota.is_in_flight());
+        in_flight.map(|quota| quota.ceiling(share)).min()
+    }
+
+    /// Returns the highest cost that a request of this share can ever be admitted with, if there is any quota. Without a rate
+    /// that refuses, that is any cost.
+    pub(crate) fn min_limit(&self, share: Option<ShareId>) -> Option<u32> {
+        let limits = self
+            .iter()
+            .map(|quota| match quota.is_in_flight() || quota.is_soft() {
+                true => u32::MAX,
+                false => quota.ceiling(share),
+            });
+        limits.min()
     }
 
     /// Names the lowest bound of a rate, or of slots, for an error.
     #[cold]
-    pub(crate) fn lowest_bound(&self, is_in_flight: bool) -> String {
+    pub(crate) fn lowest_bound(&self, is_in_flight: bool, share: Option<ShareId>) -> String {
         let is_such = |quota: &&Quota| quota.is_in_flight() == is_in_flight && !quota.is_soft();
         let bounding = self.iter().filter(is_such);
-        let lowest = bounding.min_by_key(|quota| quota.ceiling());
-        lowest.map(Quota::bound).unwrap_or_default()
+        let lowest = bounding.min_by_key(|quota| quota.ceiling(share));
+        lowest.map_or_else(String::new, |quota| quota.bound(share))
     }
 
     /// Returns the highest cost that all algorithms accept.
@@ -279,35 +239,19 @@ impl Quotas {
         }
     }
 
-    /// Returns the quota that charges each stored count, with its index in the list.
-    pub(crate) fn charging(&self) -> impl Iterator<Item = (usize, &Quota)> {
-        let indices = self.0.charging.iter();
-        indices.filter_map(|index| Some((*index, self.0.quotas.get(*index)?)))
+    /// Returns the quota that charges each stored count of a rate, with its index in the list.
+    pub(crate) fn charging(&self, lease: u64) -> impl Iterator<Item = (usize, &Quota)> {
+        let rates = self.iter().enumerate();
+        let rates = rates.filter(|(_, quota)| !quota.is_in_flight());
+        rates.filter(move |(index, quota)| {
+            let of_count = self.iter().enumerate();
+            let mut of_count = of_count.filter(|(_, other)| other.shares_count_with(quota, lease));
+            !of_count.any(|(other_index, other)| {
+                let is_earlier = other_index < *index && !quota.charges_before(other);
+                is_earlier || other.charges_before(quota)
+            })
+        })
     }
-}
-
-/// Returns the index of the quota that charges each stored count.
-fn charging(list: &[Quota]) -> SmallVec<[usize; 1]> {
-    let mut charging: SmallVec<[usize; 1]> = SmallVec::new();
-    let rates = list.iter().enumerate();
-    for (index, quota) in rates.filter(|(_, quota)| !quota.is_in_flight()) {
-        let shares = |other: &&mut usize| {
-            let other = list.get(**other);
-            other.is_some_and(|other| quota.shares_count_with(other))
-        };
-        match charging.iter_mut().find(shares) {
-            None => charging.push(index),
-            Some(other) => {
-                if list
-                    .get(*other)
-                    .is_some_and(|other| quota.charges_before(other))
-                {
-                    *other = index;
-                }
-            }
-        }
-    }
-    charging
 }
 
 /// Gives a quota a count of its own if an earlier quota has another calendar of the same unit. They would
@@ -435,7 +379,7 @@ mod tests {
     fn each_stored_count_is_charged_by_one_quota() {
         let charging = |quotas: &[Quota]| -> Vec<(usize, u32)> {
             let quotas = Quotas::from(quotas);
-            let charging = quotas.charging();
+            let charging = quotas.charging(0);
             charging
                 .map(|(index, quota)| (index, quota.limit()))
                 .collect()
@@ -453,12 +397,26 @@ mod tests {
     }
 
     #[test]
+    fn buckets_share_a_count_if_they_have_one_length_with_the_lease() {
+        let quotas: Quotas = "9/60s sliding-buckets:6, 9/30s sliding-buckets:3"
+            .parse()
+            .unwrap();
+        let charging = |lease| -> Vec<usize> {
+            let charging = quotas.charging(lease);
+            charging.map(|(index, _)| index).collect()
+        };
+        // 10 s each, but 10.5 and 11 s with the lease.
+        assert_eq!(charging(0), [0]);
+        assert_eq!(charging(3_000_000), [0, 1]);
+    }
+
+    #[test]
     fn each_soft_quota_has_a_count_of_its_own() {
         let text = "9/minute, 5/minute soft, 4/minute soft, 3/second soft, 5/minute gcra soft, 9/minute gcra, \
             8/minute sliding-buckets:4 soft, 8/30s sliding-buckets:2 soft";
         let quotas: Quotas = text.parse().unwrap();
-        let mut counts: Vec<_> = quotas.iter().map(Quota::stored_count).collect();
-        assert_eq!(quotas.charging().count(), counts.len());
+        let mut counts: Vec<_> = quotas.iter().map(|quota| quota.stored_count(0)).collect();
+        assert_eq!(quotas.charging(0).count(), counts.len());
         counts.sort_unstable_by_key(|count| format!("{count:?}"));
         counts.dedup();
         assert_eq!(counts.len(), quotas.len());
@@ -468,7 +426,7 @@ mod tests {
         assert_eq!(soft.len(), quotas.len() - 2);
         // A list of its quotas is the same list, and the limit of a soft quota bounds no cost.
         assert_eq!(quotas.iter().cloned().collect::<Quotas>(), quotas);
-        assert_eq!(quotas.min_limit(), Some(9));
+        assert_eq!(quotas.min_limit(None), Some(9));
         // The count does not depend on the other quotas, unless they would share it.
         let count = |text: &str, index: usize| {
             let quotas: Quotas = text.parse().unwrap();
@@ -484,8 +442,8 @@ mod tests {
         let texts = "5/day@UTC, 6/day@Europe/Berlin, 7/day@UTC, 8/day@Asia/Tokyo, 9/month@UTC, 4/day@Europe/Berlin";
         let quotas: Quotas = texts.parse().unwrap();
         let mut counted: Vec<_> = quotas
-            .charging()
-            .map(|(_, quota)| quota.counted_micros())
+            .charging(0)
+            .map(|(_, quota)| quota.counted_micros(0))
             .collect();
         counted.sort_unstable();
         counted.dedup();
@@ -495,7 +453,7 @@ mod tests {
             Quotas::from(text.parse::<Quota>().unwrap())
                 .single()
                 .unwrap()
-                .counted_micros()
+                .counted_micros(0)
         };
         assert_eq!(count("9/month@UTC"), count("5/month:17@Asia/Tokyo"));
         assert_ne!(count("9/month@UTC"), count("9/week@UTC"));

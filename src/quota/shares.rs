@@ -1,5 +1,6 @@
 //! The shares of a quota: parts of its limit that are kept for some requests, or bounded for them.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::error::ConfigError;
@@ -64,37 +65,29 @@ impl Share {
     }
 }
 
-/// The shares of a quota, and the share that asks. One word, as most quotas have none.
+/// The shares of a quota. `None` without shares, as for most quotas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Shares(Option<Arc<AskedShares>>);
+pub(crate) struct Shares(Option<Arc<[Share]>>);
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct AskedShares {
-    list: Arc<[Share]>,
-    /// The id of the share that asks. Set in all quotas of a stored count, so that the charge is found in each of them.
-    asked_by: Option<ShareId>,
-}
-
-/// The first four bytes of the hash of a share's name, as they are stored.
+/// The first four bytes of the hash of a share's name, as they are stored. Zeros stand for a request without a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub(crate) struct ShareId(u32);
+pub(crate) struct ShareId(NonZeroU32);
 
 impl ShareId {
     pub(crate) fn of(name: &str) -> Self {
-        // 0 stands for a request without a share.
-        Self(fnv_1a(name.as_bytes()).max(1))
+        let hash = NonZeroU32::new(fnv_1a(name.as_bytes()));
+        Self(hash.unwrap_or(NonZeroU32::MIN))
     }
 
     /// Returns the id as it is stored.
     pub(crate) fn bytes(self) -> [u8; 4] {
-        self.0.to_be_bytes()
+        self.0.get().to_be_bytes()
     }
 
     /// Returns the share of stored bytes. `None` for zeros, which no share has.
     pub(crate) fn from_bytes(bytes: [u8; 4]) -> Option<Self> {
-        let number = u32::from_be_bytes(bytes);
-        (number > 0).then_some(Self(number))
+        NonZeroU32::new(u32::from_be_bytes(bytes)).map(Self)
     }
 }
 
@@ -145,22 +138,17 @@ impl Shares {
         if let Some(share) = shares.get(MAX_SHARES) {
             return invalid(share.name(), "a quota has at most 16 shares");
         }
-        Ok(Self::with(shares.into(), None))
+        Ok(Self::from(shares))
     }
 
-    fn with(list: Arc<[Share]>, asked_by: Option<ShareId>) -> Self {
-        let is_none = list.is_empty() && asked_by.is_none();
-        Self((!is_none).then(|| Arc::new(AskedShares { list, asked_by })))
-    }
-
-    /// Returns whether there are no shares, and none asks.
+    /// Returns whether there are no shares.
     #[inline]
     pub(crate) const fn is_none(&self) -> bool {
         self.0.is_none()
     }
 
     pub(super) fn list(&self) -> &[Share] {
-        self.0.as_ref().map_or(&[], |shares| &*shares.list)
+        self.0.as_deref().unwrap_or_default()
     }
 
     /// Returns the numbers of each share.
@@ -172,32 +160,21 @@ impl Shares {
         })
     }
 
-    /// Returns the share that asks.
-    #[inline]
-    pub(crate) fn asked_by(&self) -> Option<ShareId> {
-        self.0.as_ref()?.asked_by
-    }
-
-    /// Returns the name of the share that asks, if the quota has it.
-    pub(super) fn asking(&self) -> Option<&str> {
-        let asked_by = self.asked_by()?;
-        let share = self.list().iter().find(|share| share.id == asked_by);
+    /// Returns the name of a share, if the quota has it.
+    pub(crate) fn name_of(&self, id: ShareId) -> Option<&str> {
+        let share = self.list().iter().find(|share| share.id == id);
         share.map(Share::name)
     }
 
-    pub(super) fn asked(&self, asked_by: Option<ShareId>) -> Self {
-        Self::with(self.list().into(), asked_by)
-    }
-
-    /// Returns the most units that the share that asks can get of an unused limit: a higher cost never passes.
+    /// Returns the most units that a share can get of an unused limit: a higher cost never passes.
     #[inline]
-    pub(super) fn ceiling(&self, limit: u32) -> u32 {
+    pub(super) fn ceiling(&self, limit: u32, asking: Option<ShareId>) -> u32 {
         if self.is_none() {
             return limit;
         }
         let (mut others, mut reserve, mut most) = (0, 0, limit);
         for share in self.iter() {
-            if Some(share.id) == self.asked_by() {
+            if Some(share.id) == asking {
                 (reserve, most) = (share.reserve, share.most);
             } else {
                 others += share.reserve;
@@ -210,11 +187,16 @@ impl Shares {
             .min(limit)
     }
 
-    /// Returns how much of its ceiling the share that asks has used, and the ceiling. `used` is all but what remains of the
-    /// limit: what the ceiling withholds counts there, too.
+    /// Returns how much of its ceiling a share has used, and the ceiling. `used` is all but what remains of the limit: what
+    /// the ceiling withholds counts there, too.
     #[inline]
-    pub(super) fn used_of_ceiling(&self, used: u32, limit: u32) -> (u32, u32) {
-        let ceiling = self.ceiling(limit);
+    pub(super) fn used_of_ceiling(
+        &self,
+        used: u32,
+        limit: u32,
+        asking: Option<ShareId>,
+    ) -> (u32, u32) {
+        let ceiling = self.ceiling(limit, asking);
         (used.saturating_sub(limit - ceiling), ceiling)
     }
 
@@ -233,7 +215,13 @@ impl Shares {
                 most => part(most).max(1),
             },
         };
-        Self::with(self.list().iter().map(scale).collect(), self.asked_by())
+        Self::from(self.list().iter().map(scale).collect::<Vec<_>>())
+    }
+}
+
+impl From<Vec<Share>> for Shares {
+    fn from(shares: Vec<Share>) -> Self {
+        Self((!shares.is_empty()).then(|| shares.into()))
     }
 }
 

@@ -7,8 +7,8 @@ use crate::algorithm::{
 };
 use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
-use crate::quota::{Algorithm, Quota, Quotas, Shares, fnv_1a, longest_window};
-use crate::store::requests::{Adjust, Change, Check};
+use crate::quota::{Algorithm, Quota, Shares, fnv_1a, longest_window};
+use crate::store::requests::{Adjust, Change, Check, Subject};
 
 /// The counts of one limiter and key, with the rules of every [`Algorithm`]. For stores outside this crate.
 ///
@@ -101,6 +101,9 @@ pub struct Decided {
     pub is_changed: bool,
 }
 
+/// The verdict on each quota of a check.
+type Verdicts = SmallVec<[Verdict; 2]>;
+
 /// The algorithm and the window of a stored count, and the number of a soft quota.
 type CountId = (Algorithm, u64, u8);
 
@@ -145,11 +148,18 @@ impl Counters {
     ///
     /// A check that is refused, or that costs 0, changes no count. So it is not necessary to write the
     /// counters back, except that units in the future are moved to now.
+    #[inline]
     pub fn check(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
-        let mut answer = Answer::default();
-        answer.clear(now, source);
-        self.check_in_place(check, now, &mut answer);
-        answer
+        match check.quotas.single() {
+            Some(quota)
+                if check.extra_units == 0 && check.holding.is_none() && !quota.is_soft() =>
+            {
+                let mut answer = Answer::at(now, source, []);
+                answer.push(self.check_one(&check, quota, now));
+                answer
+            }
+            _ => self.check_several(&check, source, now),
+        }
     }
 
     /// Decides a check as [`check`](Self::check) does, but charges nothing.
@@ -158,9 +168,7 @@ impl Counters {
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
         self.renew(row, now);
-        let answers = check.quotas.iter().zip(verdicts);
-        let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));
-        Answer::at(now, source, answers)
+        answer_of(&check, verdicts, source, now)
     }
 
     /// Decides checks together, each by the counters at the same index: all of them are charged, or none.
@@ -205,54 +213,43 @@ impl Counters {
     /// Writes the slots that a holder [states](Holding::is_stated) with a check that is refused because another one is. Does
     /// nothing for other checks.
     pub(super) fn state(&mut self, check: Check<'_>, now: u64) {
-        let holding = check.holding.filter(|_| check.quotas.min_slots().is_some());
+        let holding = check.holding.filter(|_| check.quotas.has_slots());
         if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
             self.write_slots(holding, false, now);
         }
     }
 
-    /// Evaluates every quota, and charges all if all admit.
-    #[inline]
-    pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
-        match check.quotas.single() {
-            Some(quota)
-                if check.extra_units == 0 && check.holding.is_none() && !quota.is_soft() =>
-            {
-                self.check_one(quota, check.cost, now, answer);
-            }
-            _ => self.check_several(check, now, answer),
-        }
-    }
-
     /// Checks a single quota, which is the usual case, with one lookup of its count.
     #[inline(always)]
-    fn check_one(&mut self, quota: &Quota, cost: u32, now: u64, answer: &mut Answer) {
+    fn check_one(&mut self, check: &Check<'_>, quota: &Quota, now: u64) -> QuotaAnswer {
         self.remove_dead(now);
         let mut row = self.row();
-        let check = QuotaCheck::new(quota, cost, now);
-        let id = quota.stored_count();
-        if let Some(count) = self.find(id) {
-            answer.push(count.check(check, &mut row).into());
+        let id = quota.stored_count(check.lease_micros);
+        let check = check.of_quota(quota, now);
+        let verdict = if let Some(count) = self.find(id) {
+            count.check(check, &mut row)
         } else {
             let mut count = Count::new(id);
             let verdict = count.check(check, &mut row);
-            answer.push(verdict.into());
             if verdict.changes.any(Changes::CHARGED) {
                 self.counts.push(count);
             }
-        }
+            verdict
+        };
         // A refusal changes nothing.
         if row.changes != Changes::NONE {
             row.ask(id, &check);
             self.renew(row, now);
         }
+        verdict.into()
     }
 
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
     #[inline(never)]
-    fn check_several(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
+    fn check_several(&mut self, check: &Check<'_>, source: Source, now: u64) -> Answer {
         let (quotas, cost) = (check.quotas, check.cost);
-        let (mut verdicts, mut row) = self.evaluate_all(check, now);
+        let (mut verdicts, mut row) = self.evaluate_all(*check, now);
+        let mut extra = 0;
         let has_room = |verdict: &Verdict| verdict.wait == Wait::Zero;
         let is_admitted = quotas
             .iter()
@@ -263,29 +260,30 @@ impl Counters {
             let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
             let left = left.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
-            let extra = match quotas.min_slots() {
-                None if !quotas.has_soft() => {
-                    check.extra_units.min(left / MAX_EXTRA_PART).min(most)
-                }
-                // Neither slots nor units of soft quotas are held in advance.
-                _ => 0,
+            // Neither slots nor units of soft quotas are held in advance.
+            extra = match quotas.has_slots() || quotas.has_soft() {
+                true => 0,
+                false => check.extra_units.min(left / MAX_EXTRA_PART).min(most),
+            };
+            let charge = Check {
+                cost: cost + extra,
+                ..*check
             };
             // A soft quota without room is not charged.
-            for (index, quota) in quotas.charging() {
+            for (index, quota) in quotas.charging(check.lease_micros) {
                 if verdicts.get(index).is_some_and(has_room) {
-                    self.charge(quota, cost + extra, now, &mut row);
+                    self.charge(charge, quota, now, &mut row);
                 }
             }
             let rates = quotas.iter().zip(&mut verdicts);
             let charged = rates.filter(|(quota, own)| !quota.is_in_flight() && has_room(own));
             for (quota, verdict) in charged {
-                *verdict = self.evaluate(quota, 0, None, now, &mut row);
+                *verdict = self.evaluate(check.subject.check(0), quota, now, &mut row);
             }
-            answer.set_extra_units(extra);
         }
-        let holding = check.holding.filter(|_| quotas.min_slots().is_some());
+        let holding = check.holding.filter(|_| quotas.has_slots());
         if !is_admitted {
-            self.state(check, now);
+            self.state(*check, now);
         } else if let Some(holding) = holding {
             self.write_slots(holding, true, now);
             let slots = quotas.iter().zip(&mut verdicts);
@@ -293,20 +291,20 @@ impl Counters {
                 verdict.used = verdict.used.saturating_add(holding.wanted);
             }
         }
-        for (quota, verdict) in quotas.iter().zip(&verdicts) {
-            answer.push(QuotaAnswer::from(*verdict).softened(quota));
-        }
         if cost > 0 {
-            self.update_used_parts(quotas, &verdicts);
+            self.update_used_parts(check.subject, &verdicts);
         }
         self.renew(row, now);
+        let mut answer = answer_of(check, verdicts, source, now);
+        answer.set_extra_units(extra);
+        answer
     }
 
-    fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (SmallVec<[Verdict; 2]>, Row) {
+    fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (Verdicts, Row) {
         self.remove_dead(now);
         let mut row = self.row();
         let verdicts = check.quotas.iter().map(|quota| {
-            let mut verdict = self.evaluate(quota, check.cost, check.holding, now, &mut row);
+            let mut verdict = self.evaluate(check, quota, now, &mut row);
             if quota.leaves_out(check.cost) {
                 verdict.wait = Wait::Never;
             }
@@ -315,16 +313,9 @@ impl Counters {
         (verdicts.collect(), row)
     }
 
-    fn evaluate(
-        &mut self,
-        quota: &Quota,
-        cost: u32,
-        holding: Option<&Holding>,
-        now: u64,
-        row: &mut Row,
-    ) -> Verdict {
-        let check = QuotaCheck::new(quota, cost, now);
-        let id = quota.stored_count();
+    fn evaluate(&mut self, check: Check<'_>, quota: &Quota, now: u64, row: &mut Row) -> Verdict {
+        let (id, holding) = (quota.stored_count(check.lease_micros), check.holding);
+        let check = check.of_quota(quota, now);
         if quota.is_in_flight() {
             return self.with_slots(now, |slots| {
                 (slots.evaluate(&check, holding), Changes::NONE)
@@ -376,9 +367,9 @@ impl Counters {
         self.with_slots(now, |slots| (slots.held(now), Changes::NONE))
     }
 
-    fn charge(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) {
-        let check = QuotaCheck::new(quota, cost, now);
-        let id = quota.stored_count();
+    fn charge(&mut self, check: Check<'_>, quota: &Quota, now: u64, row: &mut Row) {
+        let id = quota.stored_count(check.lease_micros);
+        let check = check.of_quota(quota, now);
         if self.find(id).is_none() {
             self.counts.push(Count::new(id));
         }
@@ -410,16 +401,17 @@ impl Counters {
         }
     }
 
-    fn update_used_parts(&mut self, quotas: &Quotas, verdicts: &[Verdict]) {
-        for (_, quota) in quotas.charging() {
-            if let Some(count) = self.find(quota.stored_count()) {
+    fn update_used_parts(&mut self, subject: Subject<'_>, verdicts: &[Verdict]) {
+        let (quotas, lease) = (subject.quotas, subject.lease_micros);
+        for (_, quota) in quotas.charging(lease) {
+            if let Some(count) = self.find(quota.stored_count(lease)) {
                 count.used_part = 0;
             }
         }
         // What only soft quotas count is no reason to keep a key for which other keys need the room.
         let quotas = quotas.iter().zip(verdicts);
         for (quota, verdict) in quotas.filter(|(quota, _)| !quota.is_soft()) {
-            if let Some(count) = self.find(quota.stored_count()) {
+            if let Some(count) = self.find(quota.stored_count(lease)) {
                 let part = parts_of_1024(verdict.used, quota.limit());
                 count.used_part = count.used_part.max(part);
             }
@@ -436,7 +428,7 @@ impl Counters {
         for (quota, charged) in adjust.counts() {
             match (adjust.change, charged) {
                 (Change::Reset, _) => {
-                    let id = quota.stored_count();
+                    let id = quota.stored_count(adjust.lease_micros);
                     self.counts.retain(|count| !count.is_of(id));
                 }
                 (
@@ -455,13 +447,15 @@ impl Counters {
                         is_open: held > 0,
                     };
                     let units = units.min(cost);
-                    self.give_back(quota, now, |state, check| {
+                    self.give_back(adjust.subject, quota, now, |state, check| {
                         state.refund(check, charge, units)
                     });
                 }
                 (Change::Refund { .. }, _) => {}
                 (Change::Credit { units }, _) => {
-                    self.give_back(quota, now, |state, check| state.credit(check, units));
+                    self.give_back(adjust.subject, quota, now, |state, check| {
+                        state.credit(check, units)
+                    });
                 }
             }
         }
@@ -470,14 +464,16 @@ impl Counters {
     /// Gives back units of the count of a quota, and removes the count if none is left.
     fn give_back(
         &mut self,
+        subject: Subject<'_>,
         quota: &Quota,
         now: u64,
         give_back: impl FnOnce(&mut CountState, QuotaCheck<'_>) -> Changes,
     ) {
         self.remove_dead(now);
-        let id = quota.stored_count();
+        let id = quota.stored_count(subject.lease_micros);
         if let Some(count) = self.find(id) {
-            let changes = give_back(&mut count.state, QuotaCheck::new(quota, 0, now));
+            let check = subject.check(0).of_quota(quota, now);
+            let changes = give_back(&mut count.state, check);
             // The time to live of counters stays.
             count.note(changes, now, &mut Row::default());
             if changes.any(Changes::EMPTIED) {
@@ -690,8 +686,16 @@ impl Count {
             // Not known here. Then the count is used, until its time to live is over.
             calendar: None,
             shares: &Shares::NONE,
+            share: None,
         })
     }
+}
+
+/// Returns the answer to a check, of a verdict for each of its quotas.
+fn answer_of(check: &Check<'_>, verdicts: Verdicts, source: Source, now: u64) -> Answer {
+    let answers = check.quotas.iter().zip(verdicts);
+    let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));
+    Answer::at(now, source, answers)
 }
 
 /// Returns whether counts of this algorithm are counters, which share one key in Redis.

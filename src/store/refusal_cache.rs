@@ -27,7 +27,7 @@ use crate::clock::TestClock;
 use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, Wait};
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::quota::Quotas;
+use crate::quota::{Quotas, ShareId};
 use crate::telemetry::StoreMeter;
 
 #[cfg(all(test, feature = "test-util"))]
@@ -41,7 +41,7 @@ pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 /// refusal takes about 200 bytes.
 const MAX_KEYS: usize = 10_000;
 
-/// The most remembered refusals of one key, which differ in cost or quotas.
+/// The most remembered refusals of one key, which differ in cost, quotas or share.
 const MAX_PER_KEY: usize = 8;
 
 /// The number of lock stripes. With many, keys rarely share a lock and a generation.
@@ -137,6 +137,8 @@ struct Stripe {
 #[derive(Clone)]
 struct CachedRefusal {
     quotas: Quotas,
+    share: Option<ShareId>,
+    lease_micros: u64,
     cost: u32,
     answer: Answer,
     /// The time at which the answer arrived, in microseconds of the clock of this process.
@@ -225,7 +227,7 @@ impl RefusalCache {
         let now = self.inner.settings.clock.now();
         refusals
             .iter()
-            .find(|refusal| refusal.matches(check.quotas, check.cost) && refusal.is_valid(now))
+            .find(|refusal| refusal.matches(check) && refusal.is_valid(now))
             .map(|refusal| refusal.answer.repeated_after(now - refusal.answered_at))
     }
 
@@ -264,7 +266,7 @@ impl RefusalCache {
             return;
         };
         let now = settings.clock.now();
-        let is_same = |refusal: &CachedRefusal| refusal.matches(check.quotas, check.cost);
+        let is_same = |refusal: &CachedRefusal| refusal.matches(check);
         // The same check may have been in flight twice.
         let mut known = known.iter().flat_map(|known| known.iter());
         if known.any(|refusal| is_same(refusal) && refusal.is_valid(now)) {
@@ -277,6 +279,8 @@ impl RefusalCache {
         let age = certain_part(wait).min(micros(settings.max_age.min(max_age)));
         let refusal = CachedRefusal {
             quotas: check.quotas.clone(),
+            share: check.share,
+            lease_micros: check.lease_micros,
             cost: check.cost,
             answer: answer.clone(),
             answered_at: now,
@@ -356,8 +360,9 @@ impl Drop for Invalidation {
 }
 
 impl CachedRefusal {
-    fn matches(&self, quotas: &Quotas, cost: u32) -> bool {
-        self.cost == cost && self.quotas == *quotas
+    fn matches(&self, check: Check<'_>) -> bool {
+        (self.cost, self.share, self.lease_micros) == (check.cost, check.share, check.lease_micros)
+            && self.quotas == *check.quotas
     }
 
     fn is_valid(&self, now: u64) -> bool {

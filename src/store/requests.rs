@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::time::Duration;
 
+use crate::algorithm::QuotaCheck;
 use crate::decision::{Answer, Holding, QuotaAnswer};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas, ShareId};
 
-/// The limiter and the key under which units are counted, and the quotas that apply.
+/// The limiter and the key under which units are counted, and the quotas that apply, with the share and the lease of the
+/// request.
 ///
 /// [`Check`] and [`Adjust`] dereference to their subject: `check.key` is `check.subject.key`.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,10 @@ pub struct Subject<'a> {
     pub key: &'a Key,
     /// The quotas that apply. In requests of a limiter, the list is never empty.
     pub quotas: &'a Quotas,
+    /// The share that the request belongs to. `None` if no quota has it.
+    pub(crate) share: Option<ShareId>,
+    /// In microseconds: see [`lease`](Self::lease).
+    pub(crate) lease_micros: u64,
 }
 
 impl<'a> Subject<'a> {
@@ -31,17 +37,57 @@ impl<'a> Subject<'a> {
             limiter,
             key,
             quotas,
+            share: None,
+            lease_micros: 0,
         }
     }
 
-    /// Returns the subject of a request of this [share](Quota::shares). It is the same if no quota has the share.
+    /// Returns the subject of a request of this [share](Quota::shares). If no quota has the share, the request is one without
+    /// a share.
     #[must_use]
     pub fn of_share(self, share: &str) -> Self {
-        let quotas = self.quotas.asked_by(ShareId::of(share));
+        let share = self.quotas.known_share(Some(ShareId::of(share)));
+        Self { share, ..self }
+    }
+
+    /// Returns the name of the [share](Quota::shares) that the request belongs to. `None` for a request without a share, and
+    /// if no quota has the share.
+    ///
+    /// The counts of all quotas that share a stored count with one that has the share are charged for it.
+    #[must_use]
+    pub fn share(&self) -> Option<&'a str> {
+        let share = self.share?;
+        let mut quotas = self.quotas.iter();
+        quotas.find_map(|quota| quota.share_list().name_of(share))
+    }
+
+    /// Returns the subject of a request of a limiter with this lease: see [`lease`](Self::lease). It is cut to whole
+    /// microseconds, and to a tenth of the shortest window.
+    #[must_use]
+    pub fn with_lease(self, lease: Duration) -> Self {
+        let lease_micros = self.quotas.lease_micros(lease);
         Self {
-            quotas: quotas.unwrap_or(self.quotas),
+            lease_micros,
             ..self
         }
+    }
+
+    /// Returns the time for which processes may hold units of these quotas before they use them: the
+    /// [lease](crate::RateLimiter::lease) of the limiter, or a tenth of the shortest window if that is less. Zero without a
+    /// lease.
+    ///
+    /// A charged unit counts for the window of its quota and this time. With
+    /// [`FixedWindow`](crate::Algorithm::FixedWindow), it counts for its window.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        Duration::from_micros(self.lease_micros)
+    }
+
+    /// Returns whether another request has the same quotas, share and lease, so that both are counted alike.
+    #[inline]
+    pub(crate) fn counts_like(&self, other: Subject<'_>) -> bool {
+        (self.share, self.lease_micros) == (other.share, other.lease_micros)
+            && self.quotas == other.quotas
     }
 
     /// Returns a check of `cost` units.
@@ -88,7 +134,7 @@ impl<'a> Subject<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Check<'a> {
-    /// The limiter, the key and the quotas.
+    /// The limiter, the key and the quotas, with the share and the lease of the request.
     pub subject: Subject<'a>,
     /// The number of units to charge. A check of cost 0 charges nothing.
     pub cost: u32,
@@ -118,6 +164,20 @@ impl<'a> Check<'a> {
     pub fn with_extra_units(mut self, extra_units: u32) -> Self {
         self.extra_units = if self.cost == 0 { 0 } else { extra_units };
         self
+    }
+
+    /// Returns whether another check of the same key asks for the same units.
+    #[inline]
+    pub(crate) fn asks_like(&self, other: Check<'_>) -> bool {
+        self.cost == other.cost && self.counts_like(other.subject)
+    }
+
+    /// Returns the part of the check that concerns one of its quotas.
+    #[inline(always)]
+    pub(super) fn of_quota(&self, quota: &'a Quota, now: u64) -> QuotaCheck<'a> {
+        let (quotas, lease) = (self.quotas, self.lease_micros);
+        let share = quotas.share_of_count(quota, self.share, lease);
+        QuotaCheck::new(quota, share, lease, self.cost, now)
     }
 
     /// Verifies that no two checks have both limiter and key in common. A store would decide each as if the other were not
@@ -213,7 +273,7 @@ impl<'a> Adjust<'a> {
             Change::Refund { answer, .. } => answer.quotas(),
             Change::Reset | Change::Credit { .. } => &[],
         };
-        let charging = self.quotas.charging();
+        let charging = self.quotas.charging(self.lease_micros);
         let counts = charging.map(|(index, quota)| (quota, answers.get(index)));
         counts.filter(|(_, answer)| !answer.is_some_and(QuotaAnswer::is_exceeded))
     }
@@ -257,11 +317,17 @@ struct OwnedSubject {
     limiter: Key,
     key: Key,
     quotas: Quotas,
+    share: Option<ShareId>,
+    lease_micros: u64,
 }
 
 impl OwnedSubject {
     fn subject(&self) -> Subject<'_> {
-        Subject::new(&self.limiter, &self.key, &self.quotas)
+        Subject {
+            share: self.share,
+            lease_micros: self.lease_micros,
+            ..Subject::new(&self.limiter, &self.key, &self.quotas)
+        }
     }
 }
 
@@ -272,6 +338,8 @@ impl From<Subject<'_>> for OwnedSubject {
             limiter: subject.limiter.clone(),
             key: subject.key.clone(),
             quotas: subject.quotas.clone(),
+            share: subject.share,
+            lease_micros: subject.lease_micros,
         }
     }
 }

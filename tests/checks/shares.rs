@@ -1,5 +1,6 @@
 //! Shares of a quota: memory and Redis decide as a naive list of units does, to the microsecond.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::both::{Both, Outcome, outcome};
@@ -9,6 +10,7 @@ use crate::support::test_time::TestTime;
 use crate::support::{holds_for_any, runtime};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
+use tollgate::store::{Adjust, Check, Store, StoreFuture, StoreId, Subject};
 use tollgate::{
     Algorithm, Decision, ErrorKind, MemoryStore, Quota, Quotas, RateLimiter, RedisStore, Share,
     Source,
@@ -594,7 +596,7 @@ fn shares_are_deserialized_from_text_and_maps() {
 }
 
 /// A limit of 40, of which 10 are kept for `idle`.
-fn contended(store: impl tollgate::Store) -> RateLimiter {
+fn contended(store: impl Store) -> RateLimiter {
     let quota = Quota::per_minute(40)
         .shares([Share::of("idle").reserve(10), Share::of("busy").at_most(25)]);
     RateLimiter::new(store, quota)
@@ -822,16 +824,16 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
     let mut time = TestTime::new(&server);
     let runtime = runtime();
     // Each plan has one share, and all plans have one log.
-    let check = |store: std::sync::Arc<dyn tollgate::Store>, share: usize, cost: u32| {
+    let check = |store: Arc<dyn Store>, share: usize, cost: u32| {
         let name = format!("share-{share}");
         let quota = Quota::new(150, WINDOW).shares([Share::of(&name).at_most(2)]);
         let limiter = RateLimiter::new(store, quota);
         let level = limiter.on(KEY).cost(cost).share(name);
         runtime.block_on(RateLimiter::check_all([level])).unwrap()
     };
-    let stores: [std::sync::Arc<dyn tollgate::Store>; 2] = [
-        std::sync::Arc::new(time.memory.clone()),
-        std::sync::Arc::new(time.uncached.clone()),
+    let stores: [Arc<dyn Store>; 2] = [
+        Arc::new(time.memory.clone()),
+        Arc::new(time.uncached.clone()),
     ];
     for store in &stores {
         for share in 0..COLUMNS + 6 {
@@ -858,4 +860,98 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
         assert!(!check(store.clone(), 100, 1).is_allowed());
     }
     assert_eq!(stored(&server)[25], 1);
+}
+
+/// The share and the lease of the requests that a store got.
+type Requests = Arc<Mutex<Vec<(Option<String>, Duration)>>>;
+
+/// A store that notes the requests as it keeps them for later.
+struct Noting {
+    counts: MemoryStore,
+    requests: Requests,
+}
+
+impl Noting {
+    fn note(&self, subject: Subject<'_>) {
+        let request = (subject.share().map(str::to_owned), subject.lease());
+        self.requests.lock().unwrap().push(request);
+    }
+}
+
+impl Store for Noting {
+    fn id(&self) -> StoreId {
+        self.counts.id()
+    }
+
+    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
+        let owned: Vec<_> = checks.iter().map(Check::owned).collect();
+        let checks: Vec<_> = owned.iter().map(|check| check.check()).collect();
+        checks.iter().for_each(|check| self.note(check.subject));
+        self.counts.check(&checks)
+    }
+
+    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+        let owned = adjust.owned();
+        self.note(owned.adjust().subject);
+        self.counts.adjust(owned.adjust())
+    }
+}
+
+#[tokio::test]
+async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
+    let requests = Requests::default();
+    let noting = || Noting {
+        counts: MemoryStore::new(),
+        requests: Arc::clone(&requests),
+    };
+    let told = || std::mem::take(&mut *requests.lock().unwrap());
+    let of = |share: &str| (Some(share.to_owned()), Duration::ZERO);
+
+    let shares = [Share::of("batch").at_most(400)];
+    let jobs = RateLimiter::new(noting(), Quota::per_minute(1_000).shares(shares));
+    let check = |share| RateLimiter::check_all([jobs.on(KEY).cost(9).share(share)]);
+    let mut decision = check("batch").await.unwrap();
+    jobs.refund(&mut decision, 2).await.unwrap();
+    // More than was charged: a look, and a charge.
+    jobs.settle(decision, 12).await.unwrap();
+    assert_eq!(told(), ["batch"; 4].map(of));
+    drop(check("of no quota").await.unwrap());
+    assert_eq!(told(), [(None, Duration::ZERO)]);
+
+    // At most a tenth of the shortest window, of the limiter's quotas or of a plan.
+    let minute = Quota::per_minute(1_000);
+    let leased = RateLimiter::new(noting(), minute.clone()).lease(10 * Duration::from_secs(1));
+    let plan = leased.on(KEY).quotas([minute, Quota::per_second(50)]);
+    let mut decision = RateLimiter::check_all([plan]).await.unwrap();
+    leased.refund(&mut decision, 1).await.unwrap();
+    assert_eq!(told(), vec![(None, Duration::from_millis(100)); 2]);
+    leased
+        .settle(leased.check(KEY).await.unwrap(), 3)
+        .await
+        .unwrap();
+    leased.admin().credit(KEY, 1).await.unwrap();
+    leased.reset(KEY).await.unwrap();
+    assert_eq!(told(), vec![(None, Duration::from_secs(6)); 5]);
+    assert_eq!(*leased.quotas(), Quotas::from(Quota::per_minute(1_000)));
+}
+
+#[tokio::test]
+async fn another_limiter_of_a_name_settles_a_charge_with_the_share_and_the_lease_it_was_made_with()
+{
+    let requests = Requests::default();
+    let store = Arc::new(Noting {
+        counts: MemoryStore::new(),
+        requests: Arc::clone(&requests),
+    });
+    let lease = Duration::from_secs(2);
+    let limiter = |name| RateLimiter::new(Arc::clone(&store), Quota::per_minute(100)).name(name);
+    let (user, tenant) = (limiter("user").lease(lease), limiter("tenant"));
+    let levels = [user.on(KEY).cost(5), tenant.on(KEY).cost(5)];
+    let decision = RateLimiter::check_all(levels).await.unwrap();
+    tenant.settle_all(decision, 7).await.unwrap();
+    let told = std::mem::take(&mut *requests.lock().unwrap());
+    let of = |lease| told.iter().filter(|(_, own)| *own == lease).count();
+    // The check, and of the settlement a look and a charge.
+    assert_eq!([of(lease), of(Duration::ZERO)], [3, 3]);
+    assert_eq!(user.peek(KEY).await.unwrap().used(), 7);
 }

@@ -90,14 +90,16 @@ fn same_grants(algorithm: Algorithm) {
     let law = |steps: Vec<Step>| {
         case.set(case.get() + 1);
         let key = Key::from(format!("key {}", case.get()));
+        // Every other key is counted for longer than its windows.
+        let lease = WINDOW / 10 * (case.get() % 2);
         let mut time = TestTime::new(&server);
         let mut charges: Vec<Charge> = Vec::new();
         for step in steps {
             match step {
                 Step::Check { quotas, cost, more } => {
-                    let check = Subject::new(&limiter, &key, &lists[quotas])
-                        .check(cost)
-                        .with_extra_units(more);
+                    let subject = Subject::new(&limiter, &key, &lists[quotas]);
+                    let check = subject.with_lease(lease).check(cost);
+                    let check = check.with_extra_units(more);
                     let answers = runtime.block_on(async {
                         [
                             only(ask(&time.memory, &[check]).await),
@@ -134,8 +136,8 @@ fn same_grants(algorithm: Algorithm) {
                     };
                     let units = units.min(charge.held);
                     charge.held -= units;
-                    let check =
-                        Subject::new(&limiter, &key, &lists[charge.quotas]).check(charge.cost);
+                    let subject = Subject::new(&limiter, &key, &lists[charge.quotas]);
+                    let check = subject.with_lease(lease).check(charge.cost);
                     let [memory, redis] = &charge.answers;
                     let held = charge.held;
                     let refund = |answer| Change::Refund {

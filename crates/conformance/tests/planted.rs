@@ -57,11 +57,13 @@ impl Flawed {
                 };
                 check.quotas.iter().map(more).collect()
             }
-            // The text of a quota has its shares, but not the one that asks.
-            Flaw::ForgetsWhoAsks => check.quotas.to_string().parse().unwrap(),
             _ => check.quotas.clone(),
         };
-        let check = Subject::new(check.limiter, check.key, &quotas).check(check.cost);
+        let mut subject = Subject::new(check.limiter, check.key, &quotas);
+        if let Some(share) = check.share().filter(|_| self.flaw != Flaw::ForgetsWhoAsks) {
+            subject = subject.of_share(share);
+        }
+        let check = subject.with_lease(check.lease()).check(check.cost);
         if self.flaw == Flaw::Racy {
             let mut counters = self
                 .counts

@@ -251,10 +251,10 @@ impl Log {
         };
         // A difference of positions tells the units of all runs only if these are fewer than 2^32.
         let is_full = self.units_after(0).checked_add(check.cost).is_none();
-        let is_new_share = self.is_new(check.shares.asked_by());
+        let is_new_share = self.is_new(check.share);
         if is_wider || is_due || is_full || is_new_share || 2 * unneeded >= self.len() {
             self.drop_first(unneeded);
-            self.replace_columns(check.shares.asked_by());
+            self.replace_columns(check.share);
             self.hint = saturate(expired.saturating_sub(unneeded) as u64);
         } else {
             self.hint = saturate(expired as u64);
@@ -335,7 +335,7 @@ impl Log {
     #[inline]
     fn charge_share(&mut self, check: &QuotaCheck<'_>) {
         if let Some(columns) = self.entries.columns_mut()
-            && let Some(column) = columns.find(check.shares.asked_by())
+            && let Some(column) = columns.find(check.share)
         {
             columns.charge(column, check.cost);
         }
@@ -392,7 +392,7 @@ impl Log {
         let is_same = start.is_some_and(|start| start.time() == generation);
         let counts = time.saturating_add(self.reach(check.window)) > check.now;
         if counts && (is_same || !is_of_buckets) {
-            self.take(time, units, check.shares.asked_by());
+            self.take(time, units, check.share);
         }
         changes | Changes::EMPTIED.only_if(self.is_empty())
     }

@@ -23,6 +23,7 @@ fn check_of((window, limit): Quota, bucket: u64, cost: u32, now: u64) -> QuotaCh
         now,
         calendar: None,
         shares: &crate::quota::Shares::NONE,
+        share: None,
     }
 }
 

@@ -44,11 +44,8 @@ impl BlockCounts {
 
     /// Returns whether the circuit breaker of a key is open.
     pub(super) fn are_failing(&self, key: &Key) -> bool {
-        self.store.is_failing(Subject {
-            limiter: &self.name,
-            key,
-            quotas: &self.refusals,
-        })
+        let subject = Subject::new(&self.name, key, &self.refusals);
+        self.store.is_failing(subject)
     }
 
     /// Counts refusals of a key. Returns whether a block is due: then these were not counted.

@@ -8,7 +8,7 @@ use crate::clock::certain_part;
 use crate::decision::{Answer, Holding, holder_for};
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas, ShareId};
-use crate::store::{Answerer, Check, OwnedCheck, ProtectedStore, StoreFuture, Subject};
+use crate::store::{Answerer, OwnedCheck, ProtectedStore, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
 
 /// How long a process whose checks wait takes each slot again that it gives back, in microseconds. Then other processes may get
@@ -43,6 +43,8 @@ pub(super) struct HeldKey {
     key: Key,
     /// The quotas in flight, as they were last asked.
     pub(super) quotas: Quotas,
+    /// The share that holds the slots.
+    pub(super) share: Option<ShareId>,
     store: ProtectedStore,
     pub(super) meter: PermitMeter,
     /// The lease of the quotas, as they were last asked, in microseconds.
@@ -89,8 +91,7 @@ pub(super) struct HeldKey {
 /// A refusal by slots.
 pub(super) struct Refusal {
     pub(super) wanted: u32,
-    pub(super) cost: u32,
-    pub(super) quotas: Quotas,
+    pub(super) check: OwnedCheck,
     pub(super) answer: Answer,
     pub(super) until: u64,
 }
@@ -101,6 +102,7 @@ impl HeldKey {
             limiter: subject.limiter.clone(),
             key: subject.key.clone(),
             quotas: Quotas::from(Vec::new()),
+            share: subject.quotas.share_of_slots(subject.share),
             store: store.clone(),
             meter: meter.clone(),
             lease: 0,
@@ -143,15 +145,14 @@ impl HeldKey {
 
     /// Returns the other shares with their keys: they may get slots that this one gives back.
     pub(super) fn other_shares(&self) -> Vec<(Option<ShareId>, Fingerprint)> {
-        let own = self.quotas.share_of_slots();
         let shares = self
             .quotas
             .iter()
             .flat_map(|quota| quota.share_list().iter());
         let shares = shares.map(|share| Some(share.id)).chain([None]);
-        let others = shares.filter(|share| *share != own);
-        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(0);
-        others.map(|share| (share, id_of(check, share))).collect()
+        let others = shares.filter(|share| *share != self.share);
+        let subject = self.subject();
+        others.map(|share| (share, id_of(subject, share))).collect()
     }
 
     /// Returns the slots that a message states: those of lost permits, too.
@@ -180,7 +181,7 @@ impl HeldKey {
     pub(super) fn holding(&mut self, holder: [u8; 16], sequence: u64, now: u64) -> Holding {
         self.settle_end(now);
         let lease = Duration::from_micros(self.lease);
-        let holder = holder_for(holder, self.quotas.share_of_slots());
+        let holder = holder_for(holder, self.share);
         Holding::new(holder, sequence, self.stated(), 0, lease)
     }
 
@@ -191,15 +192,21 @@ impl HeldKey {
             // No earlier message can come late there, so that the entry can go.
             holding.lease = Duration::from_millis(1);
         }
-        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(0);
+        let check = self.subject().check(0);
         let checks = vec![check.with_holding(&holding).owned()];
         (self.store.clone(), checks)
     }
 
     /// Returns a number for the server that has the key now. Servers fail one by one.
     pub(super) fn server(&self) -> usize {
-        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(0);
-        self.store.server_of(check.subject)
+        self.store.server_of(self.subject())
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            share: self.share,
+            ..Subject::new(&self.limiter, &self.key, &self.quotas)
+        }
     }
 
     /// Makes the permits lost if the lease has ended.
@@ -353,8 +360,8 @@ impl HeldKey {
 }
 
 /// Returns the id of a key in the table: each share of a process is a holder, with messages of its own.
-pub(super) fn id_of(check: Check<'_>, share: Option<ShareId>) -> Fingerprint {
-    let key = check.subject.fingerprint();
+pub(super) fn id_of(subject: Subject<'_>, share: Option<ShareId>) -> Fingerprint {
+    let key = subject.fingerprint();
     share.map_or(key, |share| {
         let number = u32::from_be_bytes(share.bytes());
         Fingerprint::of_number(number.into()).within(key)

@@ -44,10 +44,10 @@ impl SlotRequest<'_> {
     /// Returns the slots that the levels with quotas in flight want.
     fn wanted(&self) -> AllWanted {
         let levels = self.checks.iter().zip(&self.levels).enumerate();
-        let in_flight = levels.filter(|(_, (check, _))| check.quotas.min_slots().is_some());
+        let in_flight = levels.filter(|(_, (check, _))| check.quotas.has_slots());
         let wanted = in_flight.map(|(level, (check, of_level))| Wanted {
             level,
-            id: id_of(*check, check.quotas.share_of_slots()),
+            id: id_of(check.subject, check.quotas.share_of_slots(check.share)),
             slots: of_level.slots,
         });
         wanted.collect()

@@ -151,7 +151,7 @@ impl State {
             && check.wanted.iter().any(|wanted| {
                 let before = before.get(&wanted.id).copied().unwrap_or_default();
                 let key = self.keys.get(&wanted.id);
-                let limit = key.and_then(|key| key.quotas.min_slots());
+                let limit = key.and_then(|key| key.quotas.min_slots(key.share));
                 before > 0 && before.saturating_add(wanted.slots) > limit.unwrap_or(u32::MAX)
             })
     }
@@ -269,15 +269,14 @@ impl State {
             ) else {
                 continue;
             };
-            let (level, mut answer) = (level.check(), answer.clone());
-            let is_full = slot_answers(level.quotas, &mut answer)
+            let mut answer = answer.clone();
+            let is_full = slot_answers(level.check().quotas, &mut answer)
                 .any(|(_, answer)| answer.wait() != Wait::Zero);
             if is_full && !key.is_changed {
                 answer.set_source(Source::RefusalCache);
                 key.refusal = Some(Refusal {
                     wanted: wanted.slots,
-                    cost: level.cost,
-                    quotas: level.quotas.clone(),
+                    check: level.clone(),
                     answer,
                     until,
                 });
@@ -298,8 +297,8 @@ impl State {
             let refusal = self.keys.get(id).and_then(|key| key.refusal.as_ref());
             if let (Some(refusal), Some(check), Some(answer)) =
                 (refusal, checks.get(*level), answers.get_mut(*level))
-                && (now < refusal.until && refusal.wanted <= *slots && refusal.cost == check.cost)
-                && refusal.quotas == *check.quotas
+                && (now < refusal.until && refusal.wanted <= *slots)
+                && refusal.check.check().asks_like(*check)
             {
                 *answer = refusal.answer.clone();
                 is_refused = true;

@@ -39,8 +39,6 @@ static LATEST_GRANT: AtomicU64 = AtomicU64::new(0);
 pub(in crate::limiter) struct Lease {
     /// The longest time for which units are held.
     duration: Duration,
-    /// With which the quotas of the limiter are counted, in microseconds.
-    counted: u64,
     store: ProtectedStore,
     /// The stored form of the limiter's name.
     scope: Key,
@@ -55,14 +53,12 @@ pub(in crate::limiter) struct Lease {
 impl Lease {
     pub(in crate::limiter) fn new(
         duration: Duration,
-        counted: u64,
         store: &ProtectedStore,
         name: &Arc<str>,
         scope: &Key,
     ) -> Self {
         Self {
             duration,
-            counted,
             store: store.clone(),
             scope: scope.clone(),
             table: LeaseTable::new(Clock::monotonic()),
@@ -74,11 +70,6 @@ impl Lease {
 
     pub(in crate::limiter) fn duration(&self) -> Duration {
         self.duration
-    }
-
-    /// Returns the lease with which quotas are counted, in microseconds.
-    pub(in crate::limiter) fn counted(&self) -> u64 {
-        self.counted
     }
 
     /// Takes the units of a check: all, or as many as there are. The store has to be asked for the others.
@@ -94,12 +85,12 @@ impl Lease {
         let lease_key = LeaseKey::of(subject);
         let is_leased = self.holds_units.load(Ordering::Relaxed)
             && cost > 0
-            && lease_key.quotas.min_limit() >= Some(MIN_LIMIT);
+            && lease_key.quotas.min_limit(None) >= Some(MIN_LIMIT);
         if !is_leased {
             return TakenUnits::default();
         }
         let times = Times {
-            period: lease_key.quotas.lease_micros(),
+            period: subject.lease_micros,
             round_trip: self.round_trip.load(Ordering::Relaxed),
         };
         let mut taken = self.table.take(lease_key, cost, times, answer);
@@ -132,7 +123,7 @@ impl Lease {
         let windows = windows
             .filter(|(quota, _)| quota.algorithm() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
-        let lease = quotas.lease_micros();
+        let lease = quotas.lease_micros(self.duration);
         let period = windows.min().map_or(lease, |end| end.min(lease));
         Grant {
             number: LATEST_GRANT.fetch_add(1, Ordering::Relaxed) + 1,
@@ -237,9 +228,8 @@ impl Lease {
 
     fn subject<'a>(&'a self, lease_key: LeaseKey<'a>) -> Subject<'a> {
         Subject {
-            limiter: &self.scope,
-            key: lease_key.key,
-            quotas: lease_key.quotas,
+            lease_micros: lease_key.quotas.lease_micros(self.duration),
+            ..Subject::new(&self.scope, lease_key.key, lease_key.quotas)
         }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct TooLate {
 }
 
 impl Want {
-    /// What a level asks: of a line of its own if its quotas have this share.
+    /// Returns what a level asks of a key. A share of the quotas has a line of its own.
     pub(crate) fn new(
         limiter: &RateLimiter,
         key: &Key,
@@ -44,11 +44,10 @@ impl Want {
         cost: u32,
         share: Option<ShareId>,
     ) -> Self {
-        let share = share.filter(|share| quotas.asked_by(*share).is_some());
         let line = LineKey {
             limiter: limiter.id,
             key: key.fingerprint(),
-            share,
+            share: quotas.known_share(share),
         };
         Self { line, units: cost }
     }

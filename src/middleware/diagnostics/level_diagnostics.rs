@@ -96,7 +96,7 @@ impl LevelDiagnostics {
         let (cost, limit) = (decision.cost(), decision.limit());
         if limit > 0 && self.cost_above_limit.first_time() {
             let quota = decision.reported();
-            let bound = quota.map_or_else(String::new, |quota| quota.quota().bound());
+            let bound = quota.map_or_else(String::new, |quota| quota.bound());
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "a request costs {cost}, more than its {bound}, and is never admitted: change the quota or lower \

@@ -46,9 +46,14 @@ pub(super) fn above_share(decision: &DecisionView) -> Option<String> {
     let refusing = decision
         .reported()
         .filter(|quota| quota.retry_after().is_none())?;
-    let (cost, quota) = (refusing.cost(), refusing.quota());
-    let is_above = cost > quota.ceiling() && quota.ceiling() < quota.limit();
-    is_above.then(|| format!("the request costs {cost}, more than its {}", quota.bound()))
+    let (cost, most) = (refusing.cost(), refusing.ceiling());
+    let is_above = cost > most && most < refusing.limit();
+    is_above.then(|| {
+        format!(
+            "the request costs {cost}, more than its {}",
+            refusing.bound()
+        )
+    })
 }
 
 /// Returns the text with a line break.

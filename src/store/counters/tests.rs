@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::key::Key;
-use crate::quota::ShareId;
+use crate::quota::Quotas;
 use crate::store::requests::Subject;
 
 const NOW: u64 = 1_700_000_000_000_000;
@@ -13,6 +13,8 @@ const HOUR: u64 = 60 * MINUTE;
 struct Counted {
     limiter: Key,
     key: Key,
+    /// The share that asks. Of another name than any share if none does.
+    share: &'static str,
     counters: Counters,
 }
 
@@ -21,12 +23,15 @@ impl Counted {
         Self {
             limiter: Key::from("search"),
             key: Key::from("ada"),
+            share: "",
             counters: Counters::new(),
         }
     }
 
     fn check(&mut self, quotas: &Quotas, cost: u32, now: u64) -> Answer {
-        let check = Subject::new(&self.limiter, &self.key, quotas).check(cost);
+        let check = Subject::new(&self.limiter, &self.key, quotas)
+            .of_share(self.share)
+            .check(cost);
         self.counters.check(check, Source::Other, now)
     }
 
@@ -36,18 +41,23 @@ impl Counted {
     }
 
     fn refund(&mut self, quotas: &Quotas, answer: &Answer, units: u32, now: u64) {
-        let refund = Subject::new(&self.limiter, &self.key, quotas).refund(answer, 5, units);
+        let refund = Subject::new(&self.limiter, &self.key, quotas)
+            .of_share(self.share)
+            .refund(answer, 5, units);
         self.counters.adjust(refund, now);
     }
 
     fn credit(&mut self, quotas: &Quotas, units: u32, now: u64) {
-        let credit =
-            Subject::new(&self.limiter, &self.key, quotas).adjust(Change::Credit { units });
+        let credit = Subject::new(&self.limiter, &self.key, quotas)
+            .of_share(self.share)
+            .adjust(Change::Credit { units });
         self.counters.adjust(credit, now);
     }
 
     fn reset(&mut self, quotas: &Quotas) {
-        let reset = Subject::new(&self.limiter, &self.key, quotas).adjust(Change::Reset);
+        let reset = Subject::new(&self.limiter, &self.key, quotas)
+            .of_share(self.share)
+            .adjust(Change::Reset);
         self.counters.adjust(reset, 0);
     }
 }
@@ -228,13 +238,17 @@ fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
         Counted::new(),
         quotas("90/second, 49/minute, 1000/hour gcra"),
     );
-    let check = Subject::new(&subject.limiter, &subject.key, &list).check(1);
+    let check = Subject::new(&subject.limiter, &subject.key, &list)
+        .of_share(subject.share)
+        .check(1);
     let answer = subject
         .counters
         .check(check.with_extra_units(50), Source::Other, NOW);
     assert_eq!(answer.extra_units(), 6);
     assert_eq!(subject.used(&list, NOW), [7, 7, 7]);
-    let refused = Subject::new(&subject.limiter, &subject.key, &list).check(43);
+    let refused = Subject::new(&subject.limiter, &subject.key, &list)
+        .of_share(subject.share)
+        .check(43);
     let answer = subject
         .counters
         .check(refused.with_extra_units(50), Source::Other, NOW);
@@ -267,8 +281,8 @@ fn a_share_that_has_used_little_lets_no_key_go_that_another_has_used_up() {
     ] {
         let (mut subject, list) = (Counted::new(), quotas(text));
         for (share, cost) in charged {
-            let asking = list.asked_by(ShareId::of(share)).unwrap_or(&list);
-            assert!(subject.check(asking, cost, NOW).is_admitted());
+            subject.share = share;
+            assert!(subject.check(&list, cost, NOW).is_admitted());
         }
         assert!(subject.counters.used_part(NOW) > 512, "{text}");
     }
@@ -351,7 +365,9 @@ fn refund_of(
     units: u32,
     now: u64,
 ) {
-    let refund = Subject::new(&subject.limiter, &subject.key, quotas).refund(answer, cost, units);
+    let refund = Subject::new(&subject.limiter, &subject.key, quotas)
+        .of_share(subject.share)
+        .refund(answer, cost, units);
     subject.counters.adjust(refund, now);
 }
 
@@ -377,7 +393,7 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
     proptest!(|(list in 0..LISTS.len(), steps in steps)| {
         let list = quotas(LISTS[list]);
         let (mut kept, mut stored) = (Counted::new(), Counted::new());
-        let (mut now, mut charged) = (NOW, Vec::new());
+        let (mut now, mut charged) = (NOW, Vec::<(Answer, &str)>::new());
         for (step, share, cost, wait) in steps {
             let bytes = stored.counters.to_bytes();
             prop_assert_eq!(&bytes, &kept.counters.to_bytes());
@@ -386,32 +402,30 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
             seen.set(seen.get() + u32::from(!stored.counters.is_empty()));
             // The clock steps back now and then.
             now = if step == 5 { now - wait / 3 } else { now + wait };
-            let asking = match share {
-                0 => None,
-                1 => list.asked_by(ShareId::of("critical")),
-                _ => list.asked_by(ShareId::of("a")),
-            };
-            let list = asking.unwrap_or(&list).clone();
+            let asking = ["", "critical", "a"][usize::from(share)];
+            (kept.share, stored.share) = (asking, asking);
             let holding = Holding::new([share; 16], u64::from(cost) + now, cost, 1, std::time::Duration::from_secs(2));
             for subject in [&mut kept, &mut stored] {
                 match step {
                     0 => subject.credit(&list, cost, now),
                     1 if !charged.is_empty() => {
-                        let (answer, list) = &charged[usize::try_from(wait).unwrap() % charged.len()];
-                        subject.refund(list, answer, cost, now);
+                        let (answer, share) = &charged[usize::try_from(wait).unwrap() % charged.len()];
+                        subject.share = share;
+                        subject.refund(&list, answer, cost, now);
+                        subject.share = asking;
                     }
                     2 if cost == 3 => subject.reset(&list),
                     _ => {}
                 }
             }
             let answers = [&mut kept, &mut stored].map(|subject| {
-                let check = Subject::new(&subject.limiter, &subject.key, &list).check(cost).with_holding(&holding);
+                let check = Subject::new(&subject.limiter, &subject.key, &list).of_share(subject.share).check(cost).with_holding(&holding);
                 subject.counters.check(check, Source::Other, now)
             });
             prop_assert_eq!(&answers[0], &answers[1]);
             let [answer, _] = answers;
             if answer.is_admitted() {
-                charged.push((answer, list));
+                charged.push((answer, asking));
             }
         }
     });
@@ -453,10 +467,11 @@ fn bytes_of_version_1_stay_readable() {
     ];
     let stored = lists.map(|list| {
         let (mut subject, list) = (Counted::new(), quotas(list));
-        let list = list.asked_by(ShareId::of("a")).unwrap_or(&list).clone();
+        subject.share = "a";
         let lease = std::time::Duration::from_secs(9);
         let holding = Holding::new([7; 16], 1, 0, 2, lease);
         let check = Subject::new(&subject.limiter, &subject.key, &list)
+            .of_share(subject.share)
             .check(5)
             .with_holding(&holding);
         let charged = subject.counters.check(check, Source::Other, NOW);

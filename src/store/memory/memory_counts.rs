@@ -65,11 +65,8 @@ impl MemoryCounts {
         };
         let name = check.fingerprint();
         let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-        let mut answers = Answers::from(Answer::default());
-        if let [answer] = &mut answers[..] {
-            self.check_locked(&mut shard, name, *check, now, answer)?;
-        }
-        Ok(answers)
+        let answer = self.check_locked(&mut shard, name, check, now)?;
+        Ok(Answers::from(answer))
     }
 
     /// Decides several checks. Two of them may share a count if the store is full. So the checks are charged one by
@@ -89,15 +86,18 @@ impl MemoryCounts {
         }
         let mut charged = Vec::with_capacity(checks.len());
         for check in checks {
-            let (name, mut answer) = (check.fingerprint(), Answer::default());
+            let name = check.fingerprint();
             let decided = match shards.get_mut(name) {
-                Some(shard) => self.check_locked(shard, name, *check, now, &mut answer),
+                Some(shard) => self.check_locked(shard, name, check, now),
                 None => Err(self.full()),
             };
-            if decided.is_ok() && answer.is_admitted() {
-                charged.push(answer);
-                continue;
-            }
+            let decided = match decided {
+                Ok(answer) if answer.is_admitted() => {
+                    charged.push(answer);
+                    continue;
+                }
+                refused => refused,
+            };
             for (check, answer) in checks.iter().zip(&charged) {
                 let name = check.fingerprint();
                 let units = check.cost.saturating_add(answer.extra_units());
@@ -112,7 +112,7 @@ impl MemoryCounts {
                     counters.take_back(holding, now);
                 }
             }
-            decided?;
+            let answer = decided?;
             let others = checks.iter().map(|other| {
                 if other.fingerprint() == name {
                     answer.clone()
@@ -164,22 +164,17 @@ impl MemoryCounts {
         &self,
         shard: &mut Shard,
         name: Fingerprint,
-        check: Check<'_>,
+        check: &Check<'_>,
         now: u64,
-        answer: &mut Answer,
-    ) -> Result<(), Error> {
+    ) -> Result<Answer, Error> {
         let len_before = shard.len();
         shard.sweep_occasionally(now);
-        answer.clear(now, Source::Memory);
-        let has_room = match shard.get_mut(name) {
-            Some(counters) => {
-                counters.check_in_place(check, now, answer);
-                true
-            }
-            None => self.check_new_key(shard, check, now, answer),
+        let answer = match shard.get_mut(name) {
+            Some(counters) => Some(counters.check(*check, Source::Memory, now)),
+            None => self.check_new_key(shard, check, now),
         };
         self.record_len(len_before, shard.len());
-        if has_room { Ok(()) } else { Err(self.full()) }
+        answer.ok_or_else(|| self.full())
     }
 
     /// Changes the shared count in which a key was counted before.
@@ -190,29 +185,24 @@ impl MemoryCounts {
         }
     }
 
-    /// Decides a check of a key that has no counts. Returns false if there is no room for it.
+    /// Decides a check of a key that has no counts. `None` if there is no room for it.
     ///
     /// The shard of the key stays locked, so that no other check of the key makes room for it
     /// meanwhile.
     #[inline(never)]
-    fn check_new_key(
-        &self,
-        shard: &mut Shard,
-        check: Check<'_>,
-        now: u64,
-        answer: &mut Answer,
-    ) -> bool {
+    fn check_new_key(&self, shard: &mut Shard, check: &Check<'_>, now: u64) -> Option<Answer> {
         let Self {
             overflow, clock, ..
         } = self;
-        if check.holding.is_some() {
-            // Slots of several keys in one count could not be told apart.
-            return shard.check_new_key(check.fingerprint(), check, now, answer);
-        }
-        if overflow.check_active(check, clock, answer)
-            || shard.check_new_key(check.fingerprint(), check, now, answer)
-        {
-            return true;
+        // Slots of several keys in one count could not be told apart.
+        let is_alone = check.holding.is_some();
+        let active = match is_alone {
+            true => None,
+            false => overflow.check_active(check, clock),
+        };
+        let decided = active.or_else(|| shard.check_new_key(check.fingerprint(), check, now));
+        if decided.is_some() || is_alone {
+            return decided;
         }
         if overflow.should_warn(now) {
             tracing::warn!(target: "tollgate::diagnostics",
@@ -222,7 +212,7 @@ impl MemoryCounts {
                 self.max_keys
             );
         }
-        overflow.check(check, clock, answer)
+        overflow.check(check, clock)
     }
 
     /// Changes the units of a key. A refund changes the count that was charged, even if the key is counted elsewhere now.

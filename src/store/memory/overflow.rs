@@ -57,37 +57,27 @@ impl Overflow {
         self.len.load(Ordering::Acquire) > 0
     }
 
-    /// Decides a check of a key that belongs to an active count. Returns false if it belongs to none.
-    pub(super) fn check_active(
-        &self,
-        check: Check<'_>,
-        clock: &Clock,
-        answer: &mut Answer,
-    ) -> bool {
-        let Some((mut shard, now, shared)) = self.active(check.subject, clock) else {
-            return false;
-        };
-        let Some(counters) = shard.get_mut(shared.name) else {
-            return false;
-        };
-        answer.clear(now, Source::Memory);
-        counters.check_in_place(check, now, answer);
+    /// Decides a check of a key that belongs to an active count. `None` if it belongs to none.
+    pub(super) fn check_active(&self, check: &Check<'_>, clock: &Clock) -> Option<Answer> {
+        let (mut shard, now, shared) = self.active(check.subject, clock)?;
+        let counters = shard.get_mut(shared.name)?;
+        let mut answer = counters.check(*check, Source::Memory, now);
         answer.set_scope(shared.scope);
-        true
+        Some(answer)
     }
 
-    /// Decides a check of a key for which the store has no room. Returns false if there is no room here either.
-    pub(super) fn check(&self, check: Check<'_>, clock: &Clock, answer: &mut Answer) -> bool {
+    /// Decides a check of a key for which the store has no room. `None` if there is no room here either.
+    pub(super) fn check(&self, check: &Check<'_>, clock: &Clock) -> Option<Answer> {
         let candidates = SharedCount::candidates(check.subject);
-        candidates.into_iter().flatten().rev().any(|shared| {
+        candidates.into_iter().flatten().rev().find_map(|shared| {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
             let len_before = shard.len();
             shard.sweep_occasionally(now);
-            answer.clear(now, Source::Memory);
-            let has_room = shard.check(shared.name, check, now, answer);
+            let answer = shard.check(shared.name, check, now);
             self.update_len(len_before, shard.len());
+            let mut answer = answer?;
             answer.set_scope(shared.scope);
-            has_room
+            Some(answer)
         })
     }
 

@@ -1,7 +1,7 @@
 //! A bounded map of keys, with eviction when it is full.
 
 use super::entries::Entries;
-use crate::decision::Answer;
+use crate::decision::{Answer, Source};
 use crate::key::Fingerprint;
 use crate::store::counters::Counters;
 use crate::store::requests::{Adjust, Change, Check};
@@ -65,44 +65,37 @@ impl Shard {
         self.get_mut(name).filter(|counters| !counters.is_idle(now))
     }
 
-    /// Decides a check. Returns false if the key is new and there is no room for it.
+    /// Decides a check. `None` if the key is new and there is no room for it.
     pub(super) fn check(
         &mut self,
         name: Fingerprint,
-        check: Check<'_>,
+        check: &Check<'_>,
         now: u64,
-        answer: &mut Answer,
-    ) -> bool {
+    ) -> Option<Answer> {
         match self.get_mut(name) {
-            Some(counters) => {
-                counters.check_in_place(check, now, answer);
-                true
-            }
-            None => self.check_new_key(name, check, now, answer),
+            Some(counters) => Some(counters.check(*check, Source::Memory, now)),
+            None => self.check_new_key(name, check, now),
         }
     }
 
-    /// Decides a check of a new key. Returns false if there is no room for the key.
+    /// Decides a check of a new key. `None` if there is no room for the key.
     #[inline(never)]
     pub(super) fn check_new_key(
         &mut self,
         name: Fingerprint,
-        check: Check<'_>,
+        check: &Check<'_>,
         now: u64,
-        answer: &mut Answer,
-    ) -> bool {
+    ) -> Option<Answer> {
         for _ in 0..SWEPT_PER_NEW_KEY {
             if !self.sweep_one(now) {
                 break;
             }
         }
         let mut counters = Counters::default();
-        counters.check_in_place(check, now, answer);
+        let answer = counters.check(*check, Source::Memory, now);
         // If the check was not charged, there is nothing to store.
-        if counters.is_empty() {
-            return true;
-        }
-        self.insert(name, counters, now)
+        let is_stored = counters.is_empty() || self.insert(name, counters, now);
+        is_stored.then_some(answer)
     }
 
     /// Adds the counters of a new key. Returns false if there is no room for it.

@@ -55,7 +55,7 @@ pub fn settings(store: &RedisStore) -> Settings {
 #[must_use]
 pub fn stored_keys(store: &RedisStore, subject: Subject<'_>) -> Vec<String> {
     let names = &store.shared.client.names;
-    let keys = Count::all(subject.quotas).into_iter();
+    let keys = Count::all(subject).into_iter();
     let keys = keys.map(|count| names.value(subject, count.name));
     keys.collect()
 }

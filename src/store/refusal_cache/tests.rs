@@ -23,11 +23,7 @@ impl Owner {
     }
 
     fn check(&self, cost: u32) -> Check<'_> {
-        let subject = Subject {
-            limiter: &self.limiter,
-            key: &self.key,
-            quotas: &self.quotas,
-        };
+        let subject = Subject::new(&self.limiter, &self.key, &self.quotas);
         subject.check(cost)
     }
 }

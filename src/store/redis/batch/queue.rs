@@ -344,7 +344,7 @@ impl Call {
     }
 }
 
-/// Whether two checks have the same levels: keys, costs, quotas and slots.
+/// Whether two checks have the same levels: keys, costs, quotas, shares and slots.
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
         let known = known.check();
@@ -353,11 +353,10 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
         let has_same_key =
             levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);
         has_same_key
-            && known.cost == level.cost
+            && known.asks_like(*level)
             && known.holding == level.holding
             && known.extra_units == 0
             && level.extra_units == 0
-            && known.quotas == level.quotas
     };
     known.len() == levels.len() && known.iter().zip(levels).all(is_same)
 }
@@ -403,11 +402,7 @@ mod tests {
     fn push(queue: &mut Queue, key: &str, quotas: &Quotas, cost: u32) -> StoreFuture {
         let (limiter, key) = (Key::from("l"), Key::from(key));
         let (answer, receiver) = StoreFuture::channel();
-        let subject = Subject {
-            limiter: &limiter,
-            key: &key,
-            quotas,
-        };
+        let subject = Subject::new(&limiter, &key, quotas);
         queue.push(
             &[subject.check(cost)],
             Waiter::new(answer, Duration::from_secs(60)),
@@ -460,14 +455,34 @@ mod tests {
     }
 
     #[test]
+    fn checks_of_another_share_or_lease_do_not_join() {
+        let (mut queue, key) = (Queue::default(), Key::from("ada"));
+        let quotas: Quotas = "9/minute batch<=4".parse().unwrap();
+        let subject = Subject::new(&key, &key, &quotas);
+        let (batch, leased) = (
+            subject.of_share("batch"),
+            subject.with_lease(Duration::from_secs(1)),
+        );
+        let mut receivers = Vec::new();
+        // The second share is of no quota.
+        for subject in [subject, subject.of_share("other"), batch, batch, leased] {
+            let (answer, receiver) = StoreFuture::channel();
+            let waiter = Waiter::new(answer, Duration::from_secs(60));
+            queue.push(&[subject.check(1)], waiter);
+            receivers.push(receiver);
+        }
+        let counts: Vec<_> = take(&mut queue)
+            .into_iter()
+            .map(|(.., count)| count)
+            .collect();
+        assert_eq!(counts, [2, 2, 1]);
+    }
+
+    #[test]
     fn a_check_of_the_same_keys_in_another_order_is_an_entry_of_its_own() {
         let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
         let [limiter, ada, bob] = ["l", "ada", "bob"].map(Key::from);
-        let subject = |key| Subject {
-            limiter: &limiter,
-            key,
-            quotas: &quotas,
-        };
+        let subject = |key| Subject::new(&limiter, key, &quotas);
         let mut receivers = Vec::new();
         for [from, to] in [[&ada, &bob], [&bob, &ada], [&bob, &ada]] {
             let (answer, receiver) = StoreFuture::channel();

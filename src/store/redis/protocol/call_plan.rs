@@ -12,7 +12,7 @@ use super::fields::{
 };
 use crate::decision::Holding;
 use crate::key::Fingerprint;
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, Quota};
 use crate::store::requests::{Check, OwnedCheck, Subject};
 
 /// Identical checks, of one level or several. The script decides them one after the other, as if each had
@@ -42,7 +42,7 @@ impl<'a> BatchEntry<'a> {
             // Neither slots nor units of soft quotas are held in advance.
             Some(check)
                 if self.levels.len() == 1
-                    && check.quotas.min_slots().is_none()
+                    && !check.quotas.has_slots()
                     && !check.quotas.has_soft() =>
             {
                 check.extra_units
@@ -78,10 +78,10 @@ pub(crate) struct CallPlan<'a> {
     pub(super) end_of_lists: u64,
 }
 
-/// A list of quotas, the holder that asks for its slots, and its counts.
+/// A list of quotas with the share and the lease of its first request, the holder that asks for its slots, and its counts.
 #[derive(Debug)]
 struct QuotaList<'a> {
-    quotas: &'a Quotas,
+    subject: Subject<'a>,
     holding: Option<&'a Holding>,
     counts: Range<usize>,
 }
@@ -187,15 +187,15 @@ impl<'a> CallPlan<'a> {
 
     /// Returns the indexes of the counts of a check.
     fn counts_of(&mut self, check: &Check<'a>) -> Range<usize> {
-        let quotas = check.quotas;
-        let holding = check.holding.filter(|_| quotas.min_slots().is_some());
+        let subject = check.subject;
+        let holding = check.holding.filter(|_| subject.quotas.has_slots());
         let mut lists = self.lists.iter();
-        let known = lists.find(|list| list.quotas == quotas && list.holding == holding);
+        let known = lists.find(|list| list.subject.counts_like(subject) && list.holding == holding);
         if let Some(QuotaList { counts, .. }) = known {
             return counts.clone();
         }
         let first = self.counts.len();
-        for mut count in Count::all(quotas) {
+        for mut count in Count::all(subject) {
             count.holding = holding.filter(|_| count.value == Value::InFlight);
             let fields = LIST_FIELDS.len() + QUOTA_FIELDS.len() * count.quotas.len();
             self.counts.push((self.end_of_lists, count));
@@ -203,7 +203,7 @@ impl<'a> CallPlan<'a> {
         }
         let counts = first..self.counts.len();
         self.lists.push(QuotaList {
-            quotas,
+            subject,
             holding,
             counts: counts.clone(),
         });
@@ -263,7 +263,10 @@ impl<'a> CallPlan<'a> {
             return Some(Algorithm::InFlight);
         }
         let script = |quota: &Quota| quota.algorithm().facts().script;
-        let mut quotas = self.lists.iter().flat_map(|list| list.quotas.iter());
+        let mut quotas = self
+            .lists
+            .iter()
+            .flat_map(|list| list.subject.quotas.iter());
         let first = quotas.next()?;
         let is_same = quotas.all(|quota| script(quota) == script(first));
         is_same.then(|| first.algorithm())

@@ -5,9 +5,10 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 use super::packed_counter;
-use crate::algorithm::time_to_live_millis;
+use crate::algorithm::{QuotaCheck, time_to_live_millis};
 use crate::decision::Holding;
-use crate::quota::{Algorithm, Quota, Quotas, ShareId, Shares};
+use crate::quota::{Algorithm, Quota, ShareId};
+use crate::store::requests::Subject;
 
 /// A value that counts quotas of a limiter and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,8 +26,8 @@ pub(in crate::store::redis) enum Value {
 }
 
 impl Value {
-    pub(super) fn of(quota: &Quota) -> Self {
-        let window = quota.counted_micros();
+    pub(super) fn of(quota: &Quota, lease: u64) -> Self {
+        let window = quota.counted_micros(lease);
         match quota.algorithm() {
             Algorithm::SlidingLog => Self::Log,
             Algorithm::SlidingBuckets(_) => Self::Buckets {
@@ -66,9 +67,9 @@ pub(in crate::store::redis) struct ValueName {
 }
 
 impl ValueName {
-    fn of(quota: &Quota) -> Self {
+    fn of(quota: &Quota, lease: u64) -> Self {
         Self {
-            value: Value::of(quota),
+            value: Value::of(quota, lease),
             soft: quota.soft_count(),
         }
     }
@@ -90,22 +91,34 @@ pub(in crate::store::redis) struct Count<'a> {
     pub(in crate::store::redis) name: ValueName,
     /// In the order of the script, each with its index in the list of the check.
     pub(super) quotas: SmallVec<[(usize, &'a Quota); 1]>,
+    /// The share that asks, if a quota of this count has it.
+    share: Option<ShareId>,
+    /// How much longer than its window a unit counts, in microseconds.
+    lease: u64,
     /// The message of the holder that asks for slots.
     pub(super) holding: Option<&'a Holding>,
 }
 
 impl<'a> Count<'a> {
-    /// Returns the counts of a list of quotas. Counts of one kind of value have the same order in every list.
-    pub(in crate::store::redis) fn all(quotas: &'a Quotas) -> SmallVec<[Self; 1]> {
+    /// Returns the counts of a request. Counts of one kind of value have the same order in every list of quotas.
+    pub(in crate::store::redis) fn all(subject: Subject<'a>) -> SmallVec<[Self; 1]> {
+        let Subject {
+            quotas,
+            share,
+            lease_micros: lease,
+            ..
+        } = subject;
         let mut counts = SmallVec::<[Self; 1]>::new();
         for quota in quotas.iter().enumerate() {
-            let name = ValueName::of(quota.1);
+            let name = ValueName::of(quota.1, lease);
             match counts.iter_mut().find(|count| count.name == name) {
                 Some(count) => count.quotas.push(quota),
                 None => counts.push(Self {
                     value: name.value,
                     name,
                     quotas: SmallVec::from_iter([quota]),
+                    share: quotas.share_of_count(quota.1, share, lease),
+                    lease,
                     holding: None,
                 }),
             }
@@ -113,10 +126,13 @@ impl<'a> Count<'a> {
         for Self { value, quotas, .. } in &mut counts {
             match value {
                 // The lowest limit first, which charges a counter that several quotas share.
-                Value::Row => quotas.sort_by_key(|(_, quota)| (header(quota), quota.limit())),
+                Value::Row => {
+                    quotas.sort_by_key(|(_, quota)| (header(quota, lease), quota.limit()));
+                }
                 // The longest window first, which decides how long runs are kept.
-                _ => quotas
-                    .sort_by_key(|(_, quota)| Reverse((quota.counted_micros(), quota.limit()))),
+                _ => quotas.sort_by_key(|(_, quota)| {
+                    Reverse((quota.counted_micros(lease), quota.limit()))
+                }),
             }
         }
         counts.sort_by_key(|count| count.name);
@@ -124,8 +140,8 @@ impl<'a> Count<'a> {
     }
 
     /// Returns the counts that a refund, a credit or a reset changes: slots are given back by their holders.
-    pub(super) fn all_of_rates(quotas: &'a Quotas) -> SmallVec<[Self; 1]> {
-        let mut counts = Self::all(quotas);
+    pub(super) fn all_of_rates(subject: Subject<'a>) -> SmallVec<[Self; 1]> {
+        let mut counts = Self::all(subject);
         counts.retain(|count| count.value != Value::InFlight);
         counts
     }
@@ -134,13 +150,13 @@ impl<'a> Count<'a> {
     pub(super) fn header(&self, quota: &Quota) -> Header {
         let mut header = match (self.value, self.holding) {
             (Value::InFlight, Some(holding)) => message(holding),
-            _ => header(quota),
+            _ => header(quota, self.lease),
         };
         if self.have_shares() {
             if self.value == Value::InFlight {
                 header.resize(MESSAGE, 0);
             }
-            push_shares(quota.share_list(), &mut header);
+            push_shares(self.share, quota, &mut header);
         }
         header
     }
@@ -152,6 +168,16 @@ impl<'a> Count<'a> {
 
     pub(super) fn quotas(&self) -> impl Iterator<Item = &'a Quota> {
         self.quotas.iter().map(|(_, quota)| *quota)
+    }
+
+    /// Returns the part of a check that concerns a quota of this count.
+    pub(super) fn quota_check<'q>(&self, quota: &'q Quota, cost: u32, time: u64) -> QuotaCheck<'q> {
+        QuotaCheck::new(quota, self.share, self.lease, cost, time)
+    }
+
+    /// Returns how long a unit of a quota counts.
+    pub(super) fn counted_micros(&self, quota: &Quota) -> u64 {
+        quota.counted_micros(self.lease)
     }
 
     /// Returns whether this is the count of a soft quota.
@@ -171,7 +197,9 @@ impl<'a> Count<'a> {
 
     /// The time to live of a value that is charged now.
     pub(super) fn ttl_millis(&self) -> u64 {
-        let windows = self.quotas().map(Quota::longest_counted_micros);
+        let windows = self
+            .quotas()
+            .map(|quota| quota.longest_counted_micros(self.lease));
         time_to_live_millis(windows.max().unwrap_or_default())
     }
 
@@ -182,7 +210,7 @@ impl<'a> Count<'a> {
         let [(_, quota)] = &*self.quotas else {
             return false;
         };
-        let parts = u64::from(quota.limit()).saturating_mul(quota.counted_micros());
+        let parts = u64::from(quota.limit()).saturating_mul(self.counted_micros(quota));
         let is_exact = match quota.algorithm() {
             Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
             _ => true,
@@ -197,8 +225,8 @@ impl<'a> Count<'a> {
 pub(super) type Header = SmallVec<[u8; 16]>;
 
 /// Returns the bytes that name a counter in its row, or the longest window of a log.
-pub(super) fn header(quota: &Quota) -> Header {
-    let window = quota.counted_micros();
+fn header(quota: &Quota, lease: u64) -> Header {
+    let window = quota.counted_micros(lease);
     let mut header = Header::new();
     let mut counter = |code| {
         let [_, _, micros @ ..] = window.to_be_bytes();
@@ -219,9 +247,9 @@ pub(super) fn header(quota: &Quota) -> Header {
 }
 
 /// Appends the share that asks, and the shares of a quota.
-fn push_shares(shares: &Shares, header: &mut Header) {
-    header.extend_from_slice(&shares.asked_by().map_or([0; 4], ShareId::bytes));
-    for share in shares.iter() {
+fn push_shares(asking: Option<ShareId>, quota: &Quota, header: &mut Header) {
+    header.extend_from_slice(&asking.map_or([0; 4], ShareId::bytes));
+    for share in quota.share_list().iter() {
         header.extend_from_slice(&share.id.bytes());
         for number in [share.reserve, share.most] {
             header.extend_from_slice(&number.to_be_bytes());

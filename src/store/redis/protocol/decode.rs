@@ -7,12 +7,12 @@ use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
 use super::call_plan::{BatchEntry, CallPlan, Group};
-use super::counts::{Count, Value, header};
+use super::counts::{Count, Value};
 use super::errors::{self, malformed_reply};
 use super::last_reply::LastReply;
 use super::packed_counter;
 use super::server_name::ServerName;
-use crate::algorithm::{CountState, QuotaCheck};
+use crate::algorithm::CountState;
 use crate::decision::{Answers, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
 use crate::quota::Quota;
@@ -234,10 +234,10 @@ impl<'r> ReplyReader<'r, '_> {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
-            all.push(self.answers(group, charge, |replied, quota, at| {
+            all.push(self.answers(group, charge, |replied, (count, quota), at| {
                 let charged = replied.charged.get(at);
                 match charged.filter(|_| number < replied.charged_checks) {
-                    Some(last) => Some(last.before(replied.later_units, quota, self.time)),
+                    Some(last) => Some(last.before(replied.later_units, count, quota, self.time)),
                     // A level of cost 0, or a soft quota that is exceeded.
                     None => replied.refused.get(at).cloned(),
                 }
@@ -261,16 +261,15 @@ impl<'r> ReplyReader<'r, '_> {
         &self,
         group: &Group,
         charge: &Charge,
-        reply: impl Fn(&CountReply, &Quota, usize) -> Option<QuotaAnswer>,
+        reply: impl Fn(&CountReply, (&Count<'_>, &Quota), usize) -> Option<QuotaAnswer>,
     ) -> Answers {
         let mut quota_answers = SmallVec::<[((usize, usize), QuotaAnswer); 4]>::new();
         for (level, replied) in group.levels.iter().zip(&charge.levels) {
-            let quotas = self
-                .plan
-                .count(level)
-                .map_or(&[][..], |count| &count.quotas);
-            for (at, (place, quota)) in quotas.iter().enumerate() {
-                let answer = reply(replied, quota, at);
+            let Some(count) = self.plan.count(level) else {
+                continue;
+            };
+            for (at, (place, quota)) in count.quotas.iter().enumerate() {
+                let answer = reply(replied, (count, quota), at);
                 quota_answers.extend(answer.map(|answer| ((level.check, *place), answer)));
             }
         }
@@ -322,7 +321,7 @@ impl<'r> ReplyReader<'r, '_> {
             let (time, cost) = (self.time, u32::try_from(cost).unwrap_or(u32::MAX));
             let counters = self.counters(count)?.into_iter().zip(count.quotas());
             let answers = counters.map(|(mut counter, quota)| {
-                let verdict = counter.evaluate(QuotaCheck::new(quota, cost, time));
+                let verdict = counter.evaluate(count.quota_check(quota, cost, time));
                 QuotaAnswer::from(verdict).softened(quota)
             });
             return Ok(answers.collect());
@@ -354,7 +353,7 @@ impl<'r> ReplyReader<'r, '_> {
         let mut counters = SmallVec::<[CountState; 1]>::new();
         let mut last = None;
         for quota in count.quotas() {
-            let (algorithm, own) = (quota.algorithm(), header(quota));
+            let (algorithm, own) = (quota.algorithm(), count.header(quota));
             if let (true, Some(counter)) = (last.as_ref() == Some(&own), counters.last()) {
                 let counter = counter.clone();
                 counters.push(counter);

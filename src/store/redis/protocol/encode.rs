@@ -112,7 +112,7 @@ fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> i
         encode::write_str(out, script_of(quota))?;
         encode::write_uint(out, quota.limit().into())?;
         match quota.calendar() {
-            None => drop(encode::write_uint(out, quota.counted_micros())?),
+            None => drop(encode::write_uint(out, count.counted_micros(quota))?),
             Some(calendar) => pack_bytes(&calendar_text(calendar, clock), out)?,
         }
         pack_bytes(&count.header(quota), out)?;
@@ -145,7 +145,7 @@ pub(crate) fn encode_adjust(
             .filter_map(|(index, _)| answers.get(*index));
         !answers.any(QuotaAnswer::is_exceeded)
     };
-    let mut counts = Count::all_of_rates(adjust.quotas);
+    let mut counts = Count::all_of_rates(adjust.subject);
     counts.retain(|count| is_charged(count));
     if counts.is_empty() {
         return None;
@@ -411,7 +411,8 @@ mod tests {
             (holding(7, 3).stated(), 1),
             (holding(7, 0), 1),
         ];
-        let mut counts = Count::all(&quotas);
+        let [limiter, key] = ["l", "a"].map(Key::from);
+        let mut counts = Count::all(Subject::new(&limiter, &key, &quotas));
         let header = |count: &Count<'_>| count.header(quotas.single().unwrap()).to_vec();
         assert!(header(&counts[0]).is_empty());
         for (message, is_stated) in &messages {

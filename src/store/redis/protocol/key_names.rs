@@ -201,18 +201,15 @@ mod tests {
 
     /// The names of the values that count the quotas of a key.
     fn names_of(names: &KeyNames, subject: Subject<'_>) -> Vec<String> {
-        let counts = Count::all(subject.quotas).into_iter();
+        let counts = Count::all(subject).into_iter();
         let names = counts.map(|count| names.value(subject, count.name));
         names.collect()
     }
 
     fn names(prefix: &str, limiter: &str, key: &str, quotas: impl Into<Quotas>) -> Vec<String> {
         let (limiter, key) = (Key::from(limiter), Key::from(key));
-        let subject = Subject {
-            limiter: &limiter,
-            key: &key,
-            quotas: &quotas.into(),
-        };
+        let quotas = quotas.into();
+        let subject = Subject::new(&limiter, &key, &quotas);
         let names = KeyNames::default().with_prefix(prefix);
         names_of(&names, subject)
     }
@@ -302,11 +299,7 @@ mod tests {
             .collect();
         // Named as the other keys of "key:1" are.
         keys.extend(["key:1:log:1000000", "key:1;log:1000000"].map(Key::from));
-        let subjects = keys.iter().map(|key| Subject {
-            limiter: &limiter,
-            key,
-            quotas: &quotas,
-        });
+        let subjects = keys.iter().map(|key| Subject::new(&limiter, key, &quotas));
         let slots: HashSet<_> = subjects
             .clone()
             .map(|subject| names.slot(subject))
@@ -336,11 +329,9 @@ mod tests {
             let joined = users.map(|user| tenant.and(&user).and(&Key::from("route")));
             let keys: Vec<Key> = joined.chain([tenant.clone()]).collect();
             let subjects = keys.iter().flat_map(|key| {
-                limiters.each_ref().map(|limiter| Subject {
-                    limiter,
-                    key,
-                    quotas: &quotas,
-                })
+                limiters
+                    .each_ref()
+                    .map(|limiter| Subject::new(limiter, key, &quotas))
             });
             let slots: HashSet<_> = subjects
                 .clone()
@@ -368,11 +359,7 @@ mod tests {
         let names = KeyNames::default().with_hash_tags(HashTags::ByFirstPart(tags));
         let (limiter, key) = (Key::from("user"), Key::from("acme").and(&Key::from("ada")));
         let quotas = Quotas::from(Quota::per_second(1));
-        let subject = Subject {
-            limiter: &limiter,
-            key: &key,
-            quotas: &quotas,
-        };
+        let subject = Subject::new(&limiter, &key, &quotas);
         assert_eq!(
             names_of(&names, subject),
             ["tollgate:v3:{35}:user,acme,ada;log",]

@@ -1,6 +1,7 @@
 //! The reply to the last of the checks that were charged at one time, from which the answers to all of them follow.
 
-use crate::algorithm::{CountState, QuotaCheck};
+use super::counts::Count;
+use crate::algorithm::CountState;
 use crate::decision::{QuotaAnswer, Receipt, Wait};
 use crate::quota::Quota;
 
@@ -20,7 +21,13 @@ pub(super) enum LastReply {
 impl LastReply {
     /// Returns the answer to an earlier check, after which so many units were charged at the same time.
     #[inline]
-    pub(super) fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
+    pub(super) fn before(
+        &self,
+        later_units: u64,
+        count: &Count<'_>,
+        quota: &Quota,
+        time: u64,
+    ) -> QuotaAnswer {
         match self {
             // All units of a call have the same time, so nothing else changes with earlier ones.
             Self::Numbers {
@@ -37,7 +44,7 @@ impl LastReply {
                 if later_units > 0 {
                     counter.remove_latest(later_units);
                 }
-                counter.evaluate(QuotaCheck::new(quota, 0, time)).into()
+                counter.evaluate(count.quota_check(quota, 0, time)).into()
             }
         }
     }
