@@ -60,11 +60,12 @@ impl Deployment {
             Servers::Given(_) => ServerName::UNKNOWN,
             Servers::One(server) => server.name().clone(),
             #[cfg(feature = "sentinel")]
-            Servers::Sentinels { sentinels, .. } => {
-                name_all("the Redis master of the sentinels", sentinels)
-            }
+            Servers::Sentinels { sentinels, .. } => name_all(
+                "the Redis master of the sentinels",
+                sentinels.iter().map(Server::name),
+            ),
             #[cfg(feature = "cluster")]
-            Servers::Cluster { seeds } => name_all(CLUSTER, seeds),
+            Servers::Cluster { seeds } => name_all(CLUSTER, seeds.iter().map(Server::name)),
         };
         Self {
             servers,
@@ -121,7 +122,8 @@ impl Deployment {
                 master,
             } => {
                 let master = Server::clone(master).for_calls(&for_calls);
-                let sentinels = Sentinels::new(self.name.clone(), sentinels, service, master);
+                let sentinels =
+                    Sentinels::new(self.name.clone(), sentinels, service, master, runtime);
                 Node::new(sentinels, runtime)
             }
             #[cfg(feature = "cluster")]

@@ -463,9 +463,9 @@ fn tcp_settings() -> TcpSettings {
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(super) fn name_all<'a>(
     what: &'static str,
-    servers: impl IntoIterator<Item = &'a Server>,
+    servers: impl IntoIterator<Item = &'a ServerName>,
 ) -> ServerName {
-    let addresses = servers.into_iter().map(|server| format!("{server:?}"));
+    let addresses = servers.into_iter().filter_map(ServerName::address);
     let addresses: Vec<_> = addresses.collect();
     ServerName::new(what, &addresses.join(", "))
 }

@@ -145,7 +145,7 @@ impl Node {
         Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
     }
 
-    #[cfg(feature = "cluster")]
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn is_up(&self) -> bool {
         matches!(*self.state.borrow(), State::Up(_))
     }

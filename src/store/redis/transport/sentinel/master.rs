@@ -1,12 +1,68 @@
-//! Connecting to a server that should be the master.
+//! The master that the sentinels name, and connecting to it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redis::{ErrorKind, Value};
+use tokio::sync::watch;
 
 use super::super::dial::{Connection, OnLost, Server, timed_out};
 use super::super::failure::Failure;
-use super::client::{Address, QUERY_TIMEOUT};
+use super::sentinel::{Address, QUERY_TIMEOUT};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::real_time;
+
+/// The backoff before a replica that is being promoted is asked again for its role.
+const PROMOTION_BACKOFF: Duration = Duration::from_millis(10);
+
+/// The time that a replica has to become the master after the command of the sentinel.
+const PROMOTION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time that a promoted replica is taken for the master although the sentinels name another
+/// one: they see the promotion up to a second later. If they do not, the failover has failed.
+const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The master that the sentinels name, or will name.
+#[derive(Clone, Default)]
+pub(super) struct NamedMaster {
+    /// The last one that a majority named.
+    elected: Option<Address>,
+    /// A replica that a sentinel has promoted, until a majority names it, or until this time.
+    promoted: Option<(Address, Instant)>,
+    /// The servers that any sentinel named when all were asked last, those with the most votes first.
+    candidates: Vec<Address>,
+    /// Why sentinels have not answered.
+    pub(super) failure: Option<Failure>,
+}
+
+impl NamedMaster {
+    /// Records what the sentinels have answered.
+    pub(super) fn record(
+        &mut self,
+        elected: Option<Address>,
+        candidates: Vec<Address>,
+        failure: Failure,
+    ) {
+        self.promoted.take_if(|(promoted, until)| {
+            elected.as_ref() == Some(promoted) || *until <= Instant::now()
+        });
+        self.elected = elected.or_else(|| self.elected.take());
+        self.candidates = candidates;
+        self.failure = Some(failure);
+    }
+
+    /// Returns the servers that may be the master: first the one that the sentinels do not name yet.
+    pub(super) fn candidates(&self) -> Vec<Address> {
+        let promoted = self.promoted.iter().map(|(address, _)| address);
+        promoted.chain(&self.candidates).cloned().collect()
+    }
+
+    /// Returns the server that is taken for the master.
+    pub(super) fn master(&self) -> Option<&Address> {
+        let promoted = self.promoted.as_ref().map(|(address, _)| address);
+        promoted.or(self.elected.as_ref())
+    }
+}
 
 /// Connects to a server with the settings of the master, and fails if it says that it is not the master.
 pub(super) async fn connect(
@@ -28,4 +84,47 @@ pub(super) async fn connect(
         _ => return Ok((connection, server.name().clone())),
     };
     Err(Failure::to_connect(server.name(), error))
+}
+
+/// Calls `on_lost` once another master than this one is named. What `seen` names does not count: the connection is
+/// newer. Ends with the store.
+pub(super) async fn watch(
+    mut named: watch::Receiver<NamedMaster>,
+    mut seen: NamedMaster,
+    master: Address,
+    on_lost: OnLost,
+) {
+    while named.changed().await.is_ok() {
+        let named = named.borrow_and_update().clone();
+        let is_other = named.master().is_some_and(|named| *named != master);
+        if is_other && named.master() != seen.master() {
+            return on_lost();
+        }
+        seen = named;
+    }
+}
+
+/// Names a replica that has the command to take over from a master, once it says that it is the master.
+pub(super) async fn promote(
+    named: watch::Sender<NamedMaster>,
+    settings: Server,
+    replica: Address,
+    master: Address,
+) {
+    let elected = named.borrow().elected.clone();
+    if elected.is_some_and(|elected| elected != master) {
+        // The event is of a failover that is over.
+        return;
+    }
+    let promoted = async {
+        let connect = || connect(&settings, &replica, Arc::new(|| ()));
+        while connect().await.is_err() {
+            real_time::sleep(PROMOTION_BACKOFF).await;
+        }
+    };
+    let promoted = real_time::timeout(PROMOTION_TIMEOUT, promoted).await;
+    if promoted.is_some() {
+        let promoted = Some((replica, Instant::now() + AGREEMENT_TIMEOUT));
+        named.send_modify(|named| named.promoted = promoted);
+    }
 }

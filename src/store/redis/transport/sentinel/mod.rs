@@ -1,9 +1,7 @@
 //! The master that Redis Sentinel names.
 
-mod client;
-mod follower;
 mod master;
 mod sentinel;
-mod voters;
+mod sentinels;
 
-pub(super) use sentinel::Sentinels;
+pub(super) use sentinels::Sentinels;

@@ -1,143 +1,248 @@
-//! The master that Redis Sentinel names. Each connection asks the sentinels first.
+//! One sentinel: a node that is asked for the master, and that sends the events of a failover.
 
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
+use redis::{ErrorKind, PushInfo, PushKind, Value, from_redis_value};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
-use super::super::dial::{Connection, Dial, OnLost, Server, name_all, timed_out};
-use super::super::failure::Failure;
+use super::super::dial::{Connection, Dial, OnLost, Server, timed_out};
+use super::super::failure::{Failure, Fate};
+use super::super::node::Node;
 use super::super::transport::Boxed;
-use super::client::{Address, QUERY_TIMEOUT, SentinelClient};
-use super::follower::{MasterFollower, watch_master};
-use super::master;
 use crate::store::redis::protocol::{SENTINEL, ServerName};
 use crate::store::redis::real_time;
 
-/// The sentinels, and the settings for the master that they name. For the connection of one runtime.
-pub(in super::super) struct Sentinels {
-    sentinels: Vec<Arc<Server>>,
-    /// The sentinels' name for the master.
-    service: Arc<str>,
-    name: ServerName,
-    /// The settings for the master. The address in it is a sentinel's.
-    master: Server,
-    /// Started with the first connection.
-    follower: OnceLock<MasterFollower>,
+/// The limit on a query of a sentinel, or of a server for its role. A sentinel that hangs takes no
+/// longer, and is not waited for if a majority agrees.
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The host and port of a server.
+pub(super) type Address = (String, u16);
+
+/// A sentinel names another master.
+const SWITCHED: &str = "+switch-master";
+
+/// A sentinel has seen that the replica is the master, and names it.
+const PROMOTED: &str = "+promoted-slave";
+
+/// A sentinel has sent the replica the command to be the master.
+const PROMOTING: &str = "+failover-state-wait-promotion";
+
+/// A reason to ask the sentinels.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The sentinels may name another master than the one that is known.
+    Changed,
+    /// A replica has the command to take over from a master.
+    Promoting { replica: Address, master: Address },
 }
 
-impl Sentinels {
-    pub(in super::super) fn new(
-        name: ServerName,
-        sentinels: &[Server],
-        service: &Arc<str>,
-        master: Server,
-    ) -> Self {
+/// A sentinel, and its answer when it was asked last.
+pub(super) struct Sentinel {
+    dial: SentinelDial,
+    pub(super) node: Arc<Node>,
+    /// Its id, as another sentinel has told it. Missing for a sentinel in the URL.
+    pub(super) found_as: Option<String>,
+    pub(super) answer: Result<Vote, Failure>,
+}
+
+/// The answer of a sentinel.
+pub(super) struct Vote {
+    pub(super) master: Address,
+    /// Its id, if it tells it and the others.
+    pub(super) id: Option<String>,
+    /// The sentinels that it can reach, by their ids.
+    pub(super) others: Vec<(String, Address)>,
+}
+
+/// Connects to a sentinel, and subscribes to its events.
+#[derive(Clone)]
+pub(super) struct SentinelDial {
+    pub(super) server: Server,
+    /// The sentinels' name for the master.
+    pub(super) service: Arc<str>,
+    pub(super) events: mpsc::Sender<Event>,
+}
+
+impl Sentinel {
+    /// A sentinel whose connection belongs to `runtime`. Does not connect yet.
+    pub(super) fn new(dial: SentinelDial, found_as: Option<String>, runtime: &Handle) -> Self {
         Self {
-            sentinels: sentinels.iter().cloned().map(Arc::new).collect(),
-            service: Arc::clone(service),
-            name,
-            master,
-            follower: OnceLock::new(),
+            node: Node::new(dial.clone(), runtime),
+            answer: Err(Failure::late(dial.server(), Fate::NotRun)),
+            dial,
+            found_as,
         }
     }
 
-    /// Connects to the master, and watches whether it stays the master.
-    async fn connect(&self, on_lost: OnLost) -> Result<(Connection, ServerName), Failure> {
-        // Before the sentinels are asked, so that no later change is missed.
-        let named = self.follower().named();
-        let connect_to = async |address: Address| {
-            let connected = master::connect(&self.master, &address, Arc::clone(&on_lost));
-            let (connection, name) = connected.await?;
-            let watching = watch_master(named.clone(), address, Arc::clone(&on_lost));
-            Ok((connection.with_task(watching), name))
-        };
-        // The sentinels do not name it yet.
-        let promoted = named.borrow().promoted().cloned();
-        if let Some(promoted) = promoted
-            && let Ok(connected) = connect_to(promoted).await
-        {
-            return Ok(connected);
-        }
-        let mut failure = Failure::to_connect(&self.name, timed_out());
-        // During a failover, some sentinels name the old master, which may be gone or a replica by
-        // now.
-        let answering = named.borrow().answering().to_vec();
-        for address in self.find_masters(&answering).await? {
-            match connect_to(address).await {
-                Ok(connected) => return Ok(connected),
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
+    pub(super) fn is_at(&self, dial: &SentinelDial) -> bool {
+        self.dial.server.info().addr() == dial.server.info().addr()
     }
 
-    /// Returns what follows the master on the current runtime.
-    fn follower(&self) -> &MasterFollower {
-        self.follower.get_or_init(|| {
-            MasterFollower::start(&self.sentinels, &self.service, self.master.clone())
+    /// Returns the sentinels that this one knows, by their ids.
+    pub(super) fn others(&self) -> impl Iterator<Item = (String, SentinelDial)> {
+        let others = self.answer.iter().flat_map(|vote| &vote.others);
+        others.map(|(id, (host, port))| {
+            let server = self.dial.server.at(SENTINEL, host, *port);
+            let dial = self.dial.clone();
+            (id.clone(), SentinelDial { server, ..dial })
         })
     }
 
-    /// Returns the addresses that the sentinels name, those with the most votes first. Asks the sentinels that
-    /// answered last, or if there is none, the sentinels in the URL.
-    async fn find_masters(&self, answering: &[Arc<Server>]) -> Result<Vec<Address>, Failure> {
-        let asked = match answering {
-            [] => &*self.sentinels,
-            answering => answering,
+    /// Asks for the master. Without a connection, waits for one until the given time.
+    pub(super) async fn asked(mut self, until: Instant) -> Self {
+        self.answer = self.vote(until).await;
+        self
+    }
+
+    async fn vote(&self, until: Instant) -> Result<Vote, Failure> {
+        let service = &*self.dial.service;
+        let line = self.node.line(until).await?;
+        let ask = async |words: &[&str]| -> Result<Value, Failure> {
+            let mut question = redis::cmd("SENTINEL");
+            question.arg(words);
+            line.send(&question, QUERY_TIMEOUT).await
         };
-        let mut queries = JoinSet::new();
-        for sentinel in asked {
-            let mut sentinel = SentinelClient::new(sentinel, &self.service);
-            queries.spawn(async move { sentinel.master_address().await });
-        }
-        let until = Instant::now() + QUERY_TIMEOUT;
-        let mut votes = Vec::<(Address, usize)>::new();
-        let all = name_all(SENTINEL, asked.iter().map(|sentinel| &**sentinel));
-        let mut failure = Failure::to_connect(&all, timed_out());
-        // Returning drops the queries that are still running.
-        while let Some(Some(answer)) = real_time::timeout_at(until, queries.join_next()).await {
-            match answer.unwrap_or_else(|_| Err(failure.clone())) {
-                Ok(address) => {
-                    if count_vote(&mut votes, address) > asked.len() / 2 {
-                        break;
-                    }
-                }
-                // Tells more than a sentinel that is down.
-                Err(error) if error.is_misconfigured() => failure = error,
-                Err(error) if !failure.is_misconfigured() => {
-                    failure = Failure {
-                        server: all.clone(),
-                        ..error
-                    };
-                }
-                Err(_) => {}
+        let master = ask(&["GET-MASTER-ADDR-BY-NAME", service]).await?;
+        let master = from_redis_value::<Option<Address>>(master).ok().flatten();
+        let master = master.ok_or_else(|| {
+            let text = "no master has this name";
+            let error = (ErrorKind::InvalidClientConfig, text, service.to_owned());
+            Failure::to_connect(line.server(), error.into())
+        })?;
+        // A sentinel that did not tell its id and the others is not asked again: it would log each time that a right is
+        // missing. Sentinels older than Redis 6.2 do not know the command.
+        let others = async {
+            if matches!(&self.answer, Ok(Vote { id: None, .. })) {
+                return None;
             }
-        }
-        if votes.is_empty() {
-            return Err(failure);
-        }
-        votes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        Ok(votes.into_iter().map(|(address, _)| address).collect())
+            let id: String = from_redis_value(ask(&["MYID"]).await.ok()?).ok()?;
+            let others = from_redis_value(ask(&["SENTINELS", service]).await.ok()?);
+            let others: Vec<HashMap<String, String>> = others.ok()?;
+            Some((id, others.iter().filter_map(reachable).collect()))
+        };
+        let (id, others) = others.await.unzip();
+        let others = others.unwrap_or_default();
+        Ok(Vote { master, id, others })
     }
 }
 
-/// Adds a vote for an address, and returns the number of its votes.
-fn count_vote(votes: &mut Vec<(Address, usize)>, address: Address) -> usize {
-    if let Some((_, count)) = votes.iter_mut().find(|(named, _)| *named == address) {
-        *count += 1;
-        return *count;
-    }
-    votes.push((address, 1));
-    1
+/// Returns the id and the address of a sentinel that another one describes, unless it is down.
+fn reachable(fields: &HashMap<String, String>) -> Option<(String, Address)> {
+    let is_down = fields.get("flags")?.contains("s_down");
+    let address = (fields.get("ip")?.clone(), fields.get("port")?.parse().ok()?);
+    (!is_down).then_some((fields.get("runid")?.clone(), address))
 }
 
-impl Dial for Sentinels {
+impl Dial for SentinelDial {
     fn server(&self) -> &ServerName {
-        &self.name
+        self.server.name()
     }
 
+    /// Connects and subscribes. A user without the right to subscribe gets no events, nor does a connection with RESP2,
+    /// which cannot send commands while it is subscribed.
     fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
-        Box::pin(self.connect(on_lost))
+        let (service, events) = (Arc::clone(&self.service), self.events.clone());
+        // An event is dropped if too many wait: the poll covers it.
+        let on_push = move |push: &PushInfo| match Event::of(push, &service) {
+            Some(event) => drop(events.try_send(event)),
+            None if push.kind == PushKind::Disconnection => on_lost(),
+            None => {}
+        };
+        Box::pin(async move {
+            let name = self.server.name();
+            let mut connection = self.server.connect(Box::new(on_push)).await?;
+            let subscribing = connection.subscribe(&[SWITCHED, PROMOTED, PROMOTING]);
+            match real_time::timeout(QUERY_TIMEOUT, subscribing).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(
+                    target: "tollgate::diagnostics",
+                    "{name} sends no events, and is asked every second: {error}"
+                ),
+                None => return Err(Failure::to_connect(name, timed_out())),
+            }
+            // The events before are lost.
+            let _ = self.events.try_send(Event::Changed);
+            Ok((Connection::Own(connection, Vec::new()), name.clone()))
+        })
+    }
+}
+
+impl Event {
+    /// Returns the event of a message that concerns the master of this name.
+    fn of(push: &PushInfo, service: &str) -> Option<Self> {
+        if push.kind != PushKind::Message {
+            return None;
+        }
+        let texts = from_redis_value(Value::Array(push.data.clone()));
+        let (channel, message): (String, String) = texts.ok()?;
+        let words: Vec<&str> = message.split_whitespace().collect();
+        let address = |host: &str, port: &str| Some((host.to_owned(), port.parse().ok()?));
+        match (&*channel, &*words) {
+            (SWITCHED, [name, ..]) | (PROMOTED, [_, _, _, _, "@", name, ..]) => {
+                (*name == service).then_some(Self::Changed)
+            }
+            (PROMOTING, ["slave", _, host, port, "@", name, of, of_port]) if *name == service => {
+                let (replica, master) = (address(host, port)?, address(of, of_port)?);
+                Some(Self::Promoting { replica, master })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    #[test]
+    fn only_messages_about_the_master_of_this_name_are_events() {
+        let address = |port| ("10.0.0.2".to_owned(), port);
+        let promoting = Event::Promoting {
+            replica: ("10.0.0.3".to_owned(), 7_001),
+            master: address(7_000),
+        };
+        for (channel, message, expected) in [
+            (
+                "+switch-master",
+                "shop 10.0.0.2 7000 10.0.0.3 7001",
+                Some(Event::Changed),
+            ),
+            ("+switch-master", "shop2 10.0.0.2 7000 10.0.0.3 7001", None),
+            (
+                "+promoted-slave",
+                "slave 10.0.0.3:7001 10.0.0.3 7001 @ shop 10.0.0.2 7000",
+                Some(Event::Changed),
+            ),
+            (
+                "+failover-state-wait-promotion",
+                "slave 10.0.0.3:7001 10.0.0.3 7001 @ shop 10.0.0.2 7000",
+                Some(promoting),
+            ),
+            (
+                "+failover-state-wait-promotion",
+                "slave 10.0.0.3:7001 10.0.0.3 7001 @ shop2 10.0.0.2 7000",
+                None,
+            ),
+            (
+                "+failover-state-wait-promotion",
+                "slave 10.0.0.3:7001 10.0.0.3 seven @ shop 10.0.0.2 7000",
+                None,
+            ),
+            ("+failover-state-wait-promotion", "", None),
+            ("+sdown", "shop 10.0.0.2 7000 10.0.0.3 7001", None),
+        ] {
+            let data = [channel, message].map(|text| Value::BulkString(text.into()));
+            let push = PushInfo {
+                kind: PushKind::Message,
+                data: data.to_vec(),
+            };
+            assert_eq!(Event::of(&push, "shop"), expected, "{channel} {message}");
+        }
     }
 }
