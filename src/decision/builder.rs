@@ -197,6 +197,7 @@ impl DecisionBuilder {
                 name,
                 id,
                 begun_at: 0,
+                place: 0,
             },
             "ada",
         );

@@ -21,6 +21,7 @@ pub(crate) struct LevelData {
     /// The units that came from grants, beyond the units of the answer.
     pub(super) grants: Vec<GrantUnits>,
     begun_at: u64,
+    place: usize,
 }
 
 /// Units of a decision that came from one grant of a lease.
@@ -46,13 +47,15 @@ pub(crate) struct LimiterId {
     pub(crate) store: StoreId,
 }
 
-/// The name and the identity of a limiter, for the level of a decision.
+/// The name and the identity of a limiter, and where its level stands, for the level of a decision.
 #[derive(Clone, Copy)]
 pub(crate) struct LevelName<'a> {
     pub(crate) name: &'a Arc<str>,
     pub(crate) id: LimiterId,
     /// The time at which the check begins, in microseconds of the store's block list. 0 if the limiter does not block keys.
     pub(crate) begun_at: u64,
+    /// The index of the level in its layer or call. Levels that are left out have one, too.
+    pub(crate) place: usize,
 }
 
 impl LevelData {
@@ -68,7 +71,7 @@ impl LevelData {
         key: impl IntoKey,
     ) {
         self.set_quotas(quotas);
-        (self.cost, self.begun_at) = (cost, limiter.begun_at);
+        (self.cost, self.begun_at, self.place) = (cost, limiter.begun_at, limiter.place);
         if !self.grants.is_empty() {
             self.grants.clear();
         }
@@ -190,6 +193,12 @@ impl<'a> LevelDecision<'a> {
     /// Returns the time at which the check began: see [`LevelName`].
     pub(crate) fn begun_at(&self) -> u64 {
         self.level.begun_at
+    }
+
+    /// Returns the index of the level in its layer or call: see [`LevelName`].
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        self.level.place
     }
 
     /// Returns whether this level was asked.

@@ -50,7 +50,7 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
-        check.add(self, key, cost, None, None, None);
+        check.add(self, key, cost, None, None, 0);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -162,7 +162,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
-        check.add(self, key, cost, Some(quotas), None, None);
+        check.add(self, key, cost, Some(Ok(quotas)), None, 0);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -297,20 +297,19 @@ impl Limiters for AskedLevels<'_> {
 async fn decide_within_limits(levels: &AskedLevels<'_>) -> Checked {
     let mut check = PendingCheck::new();
     check.stay_within_limits();
-    for level in levels {
-        let quotas = level.quotas.as_ref();
-        check.add(
-            level.limiter,
-            &level.key,
-            level.cost,
-            quotas,
-            None,
-            level.share,
-        );
-    }
+    add_levels(&mut check, levels);
     match check.start(levels) {
         Poll::Ready(checked) => checked,
         Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
+    }
+}
+
+/// Adds the levels of a call to its check.
+pub(super) fn add_levels(check: &mut PendingCheck, levels: &AskedLevels<'_>) {
+    for (place, level) in levels.iter().enumerate() {
+        let (limiter, plan) = (level.limiter, level.quotas.as_ref().map(Ok));
+        check.add_slots(limiter, level.slots);
+        check.add(limiter, &level.key, level.cost, plan, level.share, place);
     }
 }
 

@@ -441,9 +441,9 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the name and the identity of this limiter, for a decision.
+    /// Returns the name and the identity of this limiter, for a level of a decision.
     #[inline]
-    pub(super) fn level_name(&self) -> LevelName<'_> {
+    pub(super) fn level_name(&self, place: usize) -> LevelName<'_> {
         LevelName {
             name: &self.name,
             id: self.id,
@@ -451,6 +451,7 @@ impl RateLimiter {
                 .automatic_blocks
                 .as_ref()
                 .map_or(0, |blocks| blocks.now()),
+            place,
         }
     }
 

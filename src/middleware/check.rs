@@ -13,11 +13,12 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer};
 use super::config::LayerConfig;
+use super::level::Level;
 use super::outcome::{Outcome, is_refused_for_free};
 use super::settlement::give_back;
 use crate::decision::{Decision, DecisionView};
 use crate::error::polled_after_completion;
-use crate::limiter::{Checked, Limiters, PendingCheck, SlotsOfCheck, Turn, is_held_meanwhile};
+use crate::limiter::{Checked, PendingCheck, RateLimiter, SlotsOfCheck, Turn, is_held_meanwhile};
 
 /// A started check.
 #[expect(
@@ -100,12 +101,11 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
 #[inline]
 fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Result<(), Outcome> {
     let mut layer_cost = None;
-    let levels_of_layer = (0..).map_while(|index| Some((index, config.level(index)?)));
-    for (index, level) in levels_of_layer {
+    for (place, level) in config.levels().enumerate() {
         let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
         match level.extract(parts) {
             Ok(key) => levels.push(CheckedLevel {
-                index,
+                place,
                 cost: level.cost_of(parts, cost),
                 share: level.share_of(parts),
                 quotas: level
@@ -133,32 +133,22 @@ fn attempt(
     if levels.is_empty() {
         return ControlFlow::Break(Outcome::Exempt);
     }
-    let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
     if levels.iter().any(|level| level.is_in_flight(config)) {
         check.take_slots(slots_of_check(config, levels, wait.started));
     }
-    for (index, level) in levels.iter().enumerate() {
-        let Some(limiter) = limiters.limiter(index) else {
-            continue;
+    for level in &*levels {
+        let plan = match &level.quotas {
+            AppliedQuotas::OfPlan(quotas) => Some(Ok(quotas)),
+            AppliedQuotas::Unknown(error) => Some(Err(error)),
+            _ => None,
         };
-        let (quotas, failure) = match &level.quotas {
-            AppliedQuotas::OfPlan(quotas) => (Some(quotas), None),
-            AppliedQuotas::Unknown(error) => (None, Some(error)),
-            _ => (None, None),
-        };
-        let slots = limiters.level(index).map_or(1, |level| level.slots);
-        check.add_slots(limiter, slots);
-        check.add(
-            limiter,
-            &level.key,
-            level.cost,
-            quotas,
-            failure,
-            level.share,
-        );
+        let Level { limiter, slots, .. } = config.level(level.place);
+        check.add_slots(limiter, *slots);
+        let (key, place) = (&level.key, level.place);
+        check.add(limiter, key, level.cost, plan, level.share, place);
     }
-    match check.start(&limiters) {
+    match check.start(&OfLayer { config, levels }) {
         Poll::Ready(checked) => finish_attempt(config, levels, wait, checked, check.take_permits()),
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
@@ -172,8 +162,10 @@ fn slots_of_check(
     started: Option<Instant>,
 ) -> SlotsOfCheck {
     let wait = started.map(|started| config.max_wait.saturating_sub(started.elapsed()));
-    let of_layer = levels.iter().filter_map(|level| config.level(level.index));
-    let line = of_layer.filter_map(|level| level.limiter.line()).min();
+    let limiters = levels
+        .iter()
+        .map(|level| &config.level(level.place).limiter);
+    let line = limiters.filter_map(RateLimiter::line).min();
     SlotsOfCheck::new(wait.filter(|_| !config.is_dry_run), line)
 }
 
@@ -212,7 +204,7 @@ fn withdraw(config: &Arc<LayerConfig>, levels: &CheckedLevels, decision: &mut De
     let limiters = OfLayer { config, levels };
     let is_held = !config.is_dry_run && is_held_meanwhile(&limiters, decision.view());
     if is_held {
-        give_back(config, decision, &limiters.left_out());
+        give_back(config, decision);
     }
     is_held
 }
@@ -239,8 +231,8 @@ fn leave_out_free(
         };
         if let Some(slots) = level.slots_only(config) {
             level.quotas = AppliedQuotas::OfPlan(slots);
-        } else if let Some(level) = config.level(levels.remove(checked).index) {
-            level.leave_out();
+        } else {
+            config.level(levels.remove(checked).place).leave_out();
         }
     }
     true
@@ -276,9 +268,8 @@ impl CheckFuture {
             match plan.as_mut().poll(cx) {
                 Poll::Pending => is_pending = true,
                 Poll::Ready(plan) => {
-                    if let Some(of_layer) = self.config.level(level.index) {
-                        level.quotas = AppliedQuotas::found(of_layer, plan);
-                    }
+                    let of_layer = self.config.level(level.place);
+                    level.quotas = AppliedQuotas::found(of_layer, plan);
                 }
             }
         }

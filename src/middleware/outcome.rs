@@ -5,7 +5,6 @@ use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
 use super::rejection::{Rejection, RejectionReason};
-use super::settlement::LeftOut;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
@@ -22,10 +21,9 @@ pub(super) enum Outcome {
     Rejected(Rejection),
 }
 
-/// The decision on an admitted request, and the levels that did not take part in it.
+/// The decision on an admitted request, and the slots that it holds.
 pub(super) struct Admission {
     pub(super) decision: Decision,
-    pub(super) left_out: LeftOut,
     /// `None` if the request holds no slots.
     pub(super) permit: Option<HeldPermit>,
 }
@@ -75,17 +73,12 @@ impl Outcome {
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 record_admission(levels, decision.view());
                 let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
-                let left_out = levels.left_out();
-                Self::Admitted(Admission {
-                    decision,
-                    left_out,
-                    permit,
-                })
+                Self::Admitted(Admission { decision, permit })
             }
             Ok(decision) => {
-                let refusing = levels.level(decision.view().reported_index());
-                let refusing = refusing.unwrap_or(&config.first);
                 let view = decision.into_view();
+                let place = view.reported_level().map_or(0, |level| level.place());
+                let refusing = config.level(place);
                 let limiter = &refusing.limiter.name;
                 refusing.diagnostics.observe_refusal(limiter, &view);
                 if !config.is_dry_run {

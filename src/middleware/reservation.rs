@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::config::LayerConfig;
-use super::settlement::{ActualCosts, LeftOut, costs_of, settle, shared_costs};
+use super::settlement::{ActualCosts, costs_of, settle, shared_costs};
 use crate::decision::{Decision, DecisionView};
 use crate::limiter::RateLimiter;
 
@@ -49,17 +49,15 @@ pub struct Reservation(Arc<Inner>);
 struct Inner {
     config: Arc<LayerConfig>,
     view: DecisionView,
-    left_out: LeftOut,
     /// `None` if nothing was charged.
     charge: Option<Mutex<Decision>>,
 }
 
 impl Reservation {
-    pub(super) fn new(config: Arc<LayerConfig>, decision: Decision, left_out: LeftOut) -> Self {
+    pub(super) fn new(config: Arc<LayerConfig>, decision: Decision) -> Self {
         Self(Arc::new(Inner {
             config,
             view: decision.view().clone(),
-            left_out,
             charge: Some(Mutex::new(decision)),
         }))
     }
@@ -69,7 +67,6 @@ impl Reservation {
         Self(Arc::new(Inner {
             config,
             view: view.unwrap_or_else(DecisionView::unlimited),
-            left_out: LeftOut::default(),
             charge: None,
         }))
     }
@@ -92,10 +89,8 @@ impl Reservation {
     /// With a store that waits for a reply, such as Redis, call it in a tokio runtime. Handlers and response
     /// bodies run in one. Outside of a runtime, the charge stays, and a warning is logged.
     pub fn settle(&self, actual_cost: u32) {
-        let Inner {
-            config, left_out, ..
-        } = &*self.0;
-        self.settle_costs(&shared_costs(config, left_out, actual_cost));
+        let Inner { config, view, .. } = &*self.0;
+        self.settle_costs(&shared_costs(config, view, actual_cost));
     }
 
     /// Adjusts the charge of the [levels](crate::Level) of this limiter to the actual cost in units. Later calls
@@ -117,9 +112,7 @@ impl Reservation {
     /// }
     /// ```
     pub fn settle_level(&self, limiter: &RateLimiter, actual_cost: u32) {
-        let Inner {
-            config, left_out, ..
-        } = &*self.0;
+        let Inner { config, view, .. } = &*self.0;
         if !config
             .levels()
             .any(|level| level.limiter.name == limiter.name)
@@ -128,25 +121,15 @@ impl Reservation {
             config.diagnostics.unknown_level(own, &limiter.name);
             return;
         }
-        self.settle_costs(&costs_of(config, left_out, limiter, actual_cost));
-    }
-
-    /// Returns the levels that were left out of the check.
-    pub(super) fn left_out(&self) -> &LeftOut {
-        &self.0.left_out
+        self.settle_costs(&costs_of(config, view, limiter, actual_cost));
     }
 
     /// Settles the levels that have an actual cost.
     pub(super) fn settle_costs(&self, costs: &ActualCosts) {
-        let Inner {
-            config,
-            left_out,
-            charge,
-            ..
-        } = &*self.0;
+        let Inner { config, charge, .. } = &*self.0;
         if let Some(charge) = charge {
             let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
-            settle(config, &mut charge, left_out, costs);
+            settle(config, &mut charge, costs);
         }
     }
 }

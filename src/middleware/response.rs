@@ -19,7 +19,7 @@ use super::outcome::{Admission, Outcome};
 use super::permit::HeldPermit;
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::Reservation;
-use super::settlement::{LeftOut, response_costs, settle};
+use super::settlement::{response_costs, settle};
 use crate::decision::{Decision, DecisionView, QuotaDecision};
 
 /// Inserts the decision and the reservation into the extensions of a request.
@@ -67,11 +67,7 @@ pub(super) fn prepare_request(
 
 /// Inserts the decision of an admitted request, and a reservation if the layer reserves.
 fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, admission: Admission) -> Passed {
-    let Admission {
-        mut decision,
-        left_out,
-        permit: _,
-    } = admission;
+    let mut decision = admission.decision;
     let outer = parts.extensions.get::<DecisionView>().cloned();
     if let Some(outer) = outer {
         config
@@ -81,9 +77,9 @@ fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, admission: Admi
     }
     parts.extensions.insert(decision.view().clone());
     if !config.reserves {
-        return Passed::Admitted(decision, left_out);
+        return Passed::Admitted(decision);
     }
-    let reservation = Reservation::new(Arc::clone(config), decision, left_out);
+    let reservation = Reservation::new(Arc::clone(config), decision);
     parts.extensions.insert(reservation.clone());
     Passed::Reserved(reservation)
 }
@@ -125,7 +121,7 @@ pub(super) struct ResponseFinisher {
 
 /// The reason why a request passed, with its charge.
 enum Passed {
-    Admitted(Decision, LeftOut),
+    Admitted(Decision),
     /// Admitted. The handler can settle the charge, too.
     Reserved(Reservation),
     DryRun(Rejection),
@@ -154,19 +150,18 @@ impl ResponseFinisher {
             false => body.size_hint(),
         };
         match passed {
-            Passed::Admitted(mut decision, left_out) => {
+            Passed::Admitted(mut decision) => {
                 add_headers(&config, decision.view(), head);
                 if config.settles() {
-                    let costs = response_costs(&config, &left_out, decision.view(), head, size());
-                    settle(&config, &mut decision, &left_out, &costs);
+                    let costs = response_costs(&config, decision.view(), head, size());
+                    settle(&config, &mut decision, &costs);
                 }
             }
             Passed::Reserved(reservation) => {
                 let decision = reservation.decision();
                 add_headers(&config, decision, head);
                 if config.settles() {
-                    let left_out = reservation.left_out();
-                    let costs = response_costs(&config, left_out, decision, head, size());
+                    let costs = response_costs(&config, decision, head, size());
                     reservation.settle_costs(&costs);
                 }
             }
@@ -182,13 +177,13 @@ impl ResponseFinisher {
     #[cold]
     fn observe(&self, head: &response::Parts) {
         let decision = match &self.passed {
-            Passed::Admitted(decision, _) => decision.view(),
+            Passed::Admitted(decision) => decision.view(),
             Passed::Reserved(reservation) => reservation.decision(),
             Passed::DryRun(_) => return,
         };
         let limiter = &self.config.first.limiter;
         let mut levels = decision.levels();
-        let own = levels.find(|level| level.limiter() == &*limiter.name);
+        let own = levels.find(|level| level.place() == 0);
         // A layer of this crate around the client has answered instead of the upstream.
         let is_rejection = head.extensions.get::<Rejection>().is_some();
         if let Some(key) = own.and_then(|own| own.key()).filter(|_| !is_rejection) {
