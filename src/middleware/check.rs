@@ -14,8 +14,8 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer};
 use super::config::LayerConfig;
 use super::level::Level;
-use super::outcome::{Outcome, is_refused_for_free};
-use super::settlement::give_back;
+use super::outcome::{self, Outcome, Pass};
+use super::reservation::Reservation;
 use crate::decision::{Decision, DecisionView};
 use crate::error::polled_after_completion;
 use crate::limiter::{Checked, PendingCheck, RateLimiter, SlotsOfCheck, Turn, is_held_meanwhile};
@@ -64,10 +64,11 @@ enum Stage {
 /// Reads the keys and the costs of a request, and starts the check of its levels.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
     if !config.enabled {
-        return StartedCheck::Done(Outcome::Exempt);
+        return StartedCheck::Done(Ok(Pass::default()));
     }
     if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
-        return StartedCheck::Done(Outcome::skipped(config));
+        config.levels().for_each(Level::leave_out);
+        return StartedCheck::Done(Ok(Pass::default()));
     }
     let mut levels = CheckedLevels::new();
     if let Err(rejected) = read(config, parts, &mut levels) {
@@ -114,7 +115,7 @@ fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Resu
                 key,
             }),
             Err(error) => {
-                if let Some(rejected) = Outcome::without_key(config, level, error) {
+                if let Some(rejected) = outcome::without_key(config, level, error) {
                     return Err(rejected);
                 }
             }
@@ -131,7 +132,7 @@ fn attempt(
     wait: &mut Wait,
 ) -> ControlFlow<Outcome, Stage> {
     if levels.is_empty() {
-        return ControlFlow::Break(Outcome::Exempt);
+        return ControlFlow::Break(Ok(Pass::default()));
     }
     let mut check = PendingCheck::new();
     if levels.iter().any(|level| level.is_in_flight(config)) {
@@ -175,15 +176,20 @@ fn finish_attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
     wait: &mut Wait,
-    mut checked: Checked,
+    checked: Checked,
     permits: Option<Box<SlotsOfCheck>>,
 ) -> ControlFlow<Outcome, Stage> {
-    if let Ok(decision) = &mut checked {
-        if decision.is_allowed() {
-            if config.observes && withdraw(config, levels, decision) {
-                return ControlFlow::Continue(Stage::Starting);
-            }
-        } else if leave_out_free(config, levels, decision.view()) {
+    let checked = match checked {
+        Ok(decision) if config.observes && is_held_back(config, levels, &decision) => {
+            Reservation::new(config, decision).give_back();
+            return ControlFlow::Continue(Stage::Starting);
+        }
+        checked => checked,
+    };
+    if let Ok(decision) = &checked
+        && !decision.is_allowed()
+    {
+        if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
         } else if !permits.as_ref().is_some_and(|slots| slots.waits_in_line())
             && let Some(backoff) = backoff(config, levels, wait, decision.view())
@@ -191,22 +197,18 @@ fn finish_attempt(
             return ControlFlow::Continue(Stage::Waiting(Box::pin(sleep(backoff))));
         }
     }
-    ControlFlow::Break(Outcome::checked(
+    ControlFlow::Break(outcome::checked(
         &OfLayer { config, levels },
         checked,
         permits,
     ))
 }
 
-/// Gives an admission back if the upstream has held a key back since the store was asked. Returns whether it has.
+/// Returns whether the upstream has held a key of an admission back since the store was asked.
 #[cold]
-fn withdraw(config: &Arc<LayerConfig>, levels: &CheckedLevels, decision: &mut Decision) -> bool {
+fn is_held_back(config: &LayerConfig, levels: &CheckedLevels, decision: &Decision) -> bool {
     let limiters = OfLayer { config, levels };
-    let is_held = !config.is_dry_run && is_held_meanwhile(&limiters, decision.view());
-    if is_held {
-        give_back(config, decision);
-    }
-    is_held
+    !config.is_dry_run && decision.is_allowed() && is_held_meanwhile(&limiters, decision.view())
 }
 
 /// Leaves out the rates of levels that refuse a cost of 0. Returns whether the rest has to be checked again.
@@ -219,7 +221,7 @@ fn leave_out_free(
     decision: &DecisionView,
 ) -> bool {
     let refused = decision.levels().enumerate();
-    let free = refused.filter(|(_, level)| is_refused_for_free(*level));
+    let free = refused.filter(|(_, level)| outcome::is_refused_for_free(*level));
     let free: SmallVec<[usize; 4]> = free.map(|(checked, _)| checked).collect();
     let is_all = free.len() == levels.len();
     if free.is_empty() || is_all && !levels.iter().any(|level| level.is_in_flight(config)) {
