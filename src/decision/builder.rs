@@ -207,6 +207,7 @@ impl DecisionBuilder {
                 id,
                 lease: 0,
                 begun_at: 0,
+                place: 0,
             },
             "ada",
         );

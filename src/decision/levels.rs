@@ -25,6 +25,7 @@ pub(crate) struct LevelData {
     /// The units that came from grants, beyond the units of the answer.
     pub(super) grants: Vec<GrantUnits>,
     begun_at: u64,
+    place: usize,
 }
 
 /// Units of a decision that came from one grant of a lease.
@@ -50,7 +51,7 @@ pub(crate) struct LimiterId {
     pub(crate) store: StoreId,
 }
 
-/// What a level of a decision keeps of its limiter.
+/// What a level of a decision keeps of its limiter, and where the level stands.
 #[derive(Clone, Copy)]
 pub(crate) struct LevelLimiter<'a> {
     pub(crate) name: &'a Arc<str>,
@@ -59,6 +60,8 @@ pub(crate) struct LevelLimiter<'a> {
     pub(crate) lease: u64,
     /// The time at which the check begins, in microseconds of the store's block list. 0 if the limiter does not block keys.
     pub(crate) begun_at: u64,
+    /// The index of the level in its layer or call. Levels that are left out have one, too.
+    pub(crate) place: usize,
 }
 
 impl LevelData {
@@ -75,7 +78,7 @@ impl LevelData {
         key: impl IntoKey,
     ) {
         self.set_quotas(quotas);
-        (self.cost, self.begun_at) = (cost, limiter.begun_at);
+        (self.cost, self.begun_at, self.place) = (cost, limiter.begun_at, limiter.place);
         (self.share, self.lease) = (share, limiter.lease);
         if !self.grants.is_empty() {
             self.grants.clear();
@@ -208,6 +211,12 @@ impl<'a> LevelDecision<'a> {
     /// Returns the time at which the check began: see [`LevelLimiter`].
     pub(crate) fn begun_at(&self) -> u64 {
         self.level.begun_at
+    }
+
+    /// Returns the index of the level in its layer or call: see [`LevelName`].
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        self.level.place
     }
 
     /// Returns whether this level was asked.

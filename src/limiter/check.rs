@@ -51,7 +51,7 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
-        check.add(self, key, cost, None, None, None);
+        check.add(self, key, cost, None, None, 0);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
             Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
@@ -166,7 +166,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
-        check.add(self, key, cost, Some(quotas), None, share);
+        check.add(self, key, cost, Some(Ok(quotas)), share, 0);
         check.decision.set_lease(0, lease);
         let checked = match check.start(self) {
             Poll::Ready(checked) => checked,
@@ -341,23 +341,22 @@ pub(super) fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Wan
 async fn decide_within_limits(levels: &AskedLevels<'_>, too_late: Option<TooLate>) -> Checked {
     let mut check = PendingCheck::new();
     check.stay_within_limits();
-    for level in levels {
-        let quotas = level.quotas.as_ref();
-        check.add(
-            level.limiter,
-            &level.key,
-            level.cost,
-            quotas,
-            None,
-            level.share,
-        );
-    }
+    add_levels(&mut check, levels);
     if let Some(too_late) = too_late {
         check.refuse_too_late(levels, too_late);
     }
     match check.start(levels) {
         Poll::Ready(checked) => checked,
         Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
+    }
+}
+
+/// Adds the levels of a call to its check.
+pub(super) fn add_levels(check: &mut PendingCheck, levels: &AskedLevels<'_>) {
+    for (place, level) in levels.iter().enumerate() {
+        let (limiter, plan) = (level.limiter, level.quotas.as_ref().map(Ok));
+        check.add_slots(limiter, level.slots);
+        check.add(limiter, &level.key, level.cost, plan, level.share, place);
     }
 }
 

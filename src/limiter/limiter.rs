@@ -436,9 +436,9 @@ impl RateLimiter {
         }
     }
 
-    /// Returns what a level with these quotas keeps of this limiter.
+    /// Returns what a level with these quotas keeps of this limiter, at this place in its layer or call.
     #[inline]
-    pub(super) fn of_level(&self, quotas: &Quotas) -> LevelLimiter<'_> {
+    pub(super) fn of_level(&self, quotas: &Quotas, place: usize) -> LevelLimiter<'_> {
         LevelLimiter {
             name: &self.name,
             id: self.id,
@@ -447,6 +447,7 @@ impl RateLimiter {
                 .automatic_blocks
                 .as_ref()
                 .map_or(0, |blocks| blocks.now()),
+            place,
         }
     }
 

@@ -176,31 +176,33 @@ impl PendingCheck {
         self.is_within_limits = true;
     }
 
-    /// Adds a level. `quotas` replace the limiter's. If they were not found because of `failure`, the level
-    /// follows its failure policy with the quotas of the limiter. `share` is the one that the request belongs to.
+    /// Adds a level. `plan` is the result of the lookup of its quotas, if there was one: they replace the limiter's.
+    /// After an error, the level follows its failure policy with the quotas of the limiter. `share` is the one that
+    /// the request belongs to, and `place` the index of the level in its layer or call.
     #[inline(always)]
     pub(crate) fn add(
         &mut self,
         limiter: &RateLimiter,
         key: impl IntoKey,
         cost: u32,
-        quotas: Option<&Quotas>,
-        failure: Option<&Error>,
+        plan: Option<Result<&Quotas, &Error>>,
         share: Option<ShareId>,
+        place: usize,
     ) {
         limiter.observe_check();
         let index = self.added;
         self.added += 1;
-        if let Some(quotas) = quotas {
+        if let Some(Ok(quotas)) = plan {
             self.levels.set_quotas(index, quotas.clone());
         }
-        if let Some(error) = failure {
+        let has_failed = matches!(plan, Some(Err(_)));
+        if let Some(Err(error)) = plan {
             self.levels
                 .set_state(index, LevelState::Failed(error.clone()));
         }
         let quotas = self.levels.get(index).quotas(limiter);
         let share = quotas.known_share(share);
-        let of_level = limiter.of_level(quotas);
+        let of_level = limiter.of_level(quotas, place);
         let level = self
             .decision
             .set_level(index, quotas, cost, share, of_level, key);
@@ -210,9 +212,8 @@ impl PendingCheck {
         self.needs_fresh_list |= limiter.holds.needs_fresh_list && !self.ignores_blocks;
         if !quotas.is_usual(cost) {
             let slots = self.slots.as_deref().map(|slots| slots.of_level(index));
-            let (has_failed, is_within_limits) = (failure.is_some(), self.is_within_limits);
             let asked = (quotas, share, cost);
-            match is_asked(limiter, asked, slots, has_failed, is_within_limits) {
+            match is_asked(limiter, asked, slots, has_failed, self.is_within_limits) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.levels.set_state(index, LevelState::Answered);
@@ -222,7 +223,7 @@ impl PendingCheck {
             }
         }
         let is_blocked = !self.ignores_blocks && self.refuse_blocked(limiter, index);
-        if !is_blocked && (failure.is_some() || limiter.lease.is_some()) {
+        if !is_blocked && (has_failed || limiter.lease.is_some()) {
             self.ask_for_less();
         }
     }

@@ -11,12 +11,13 @@ use smallvec::SmallVec;
 
 use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer};
 use super::config::LayerConfig;
-use super::outcome::{Outcome, is_refused_for_free};
-use super::settlement::give_back;
+use super::level::Level;
+use super::outcome::{self, Outcome, Pass};
+use super::reservation::Reservation;
 use crate::decision::{Decision, DecisionView};
 use crate::error::polled_after_completion;
 use crate::limiter::{
-    Checked, Limiters, PendingCheck, Place, SlotsOfCheck, TooLate, Want, is_held_meanwhile,
+    Checked, PendingCheck, Place, RateLimiter, SlotsOfCheck, TooLate, Want, is_held_meanwhile,
 };
 
 /// A started check.
@@ -34,7 +35,7 @@ pub(super) enum StartedCheck {
 pub(super) struct CheckFuture {
     pub(super) config: Arc<LayerConfig>,
     /// `None` if the request does not wait.
-    place: Option<Place>,
+    waiting: Option<Place>,
     levels: CheckedLevels,
     stage: Stage,
 }
@@ -56,10 +57,11 @@ enum Stage {
 /// Reads the keys and the costs of a request, and starts the check of its levels.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
     if !config.enabled {
-        return StartedCheck::Done(Outcome::Exempt);
+        return StartedCheck::Done(Ok(Pass::default()));
     }
     if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
-        return StartedCheck::Done(Outcome::skipped(config));
+        config.levels().for_each(Level::leave_out);
+        return StartedCheck::Done(Ok(Pass::default()));
     }
     let mut levels = CheckedLevels::new();
     if let Err(rejected) = read(config, parts, &mut levels) {
@@ -67,18 +69,18 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
     }
     // A dry run delays no request.
     let waits = !config.max_wait.is_zero() && !config.is_dry_run;
-    let mut place = waits.then(|| Place::new(config.max_wait, max_calls(config, &levels)));
+    let mut waiting = waits.then(|| Place::new(config.max_wait, max_calls(config, &levels)));
     let stage = if levels.iter().any(CheckedLevel::is_looking_up) {
         Stage::LookingUpPlans
     } else {
-        match begin(config, &mut levels, &mut place) {
+        match begin(config, &mut levels, &mut waiting) {
             ControlFlow::Break(outcome) => return StartedCheck::Done(outcome),
             ControlFlow::Continue(stage) => stage,
         }
     };
     StartedCheck::Pending(CheckFuture {
         config: Arc::clone(config),
-        place,
+        waiting,
         levels,
         stage,
     })
@@ -92,12 +94,11 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
 #[inline]
 fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Result<(), Outcome> {
     let mut layer_cost = None;
-    let levels_of_layer = (0..).map_while(|index| Some((index, config.level(index)?)));
-    for (index, level) in levels_of_layer {
+    for (place, level) in config.levels().enumerate() {
         let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
         match level.extract(parts) {
             Ok(key) => levels.push(CheckedLevel {
-                index,
+                place,
                 cost: level.cost_of(parts, cost),
                 share: level.share_of(parts),
                 quotas: level
@@ -106,7 +107,7 @@ fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Resu
                 key,
             }),
             Err(error) => {
-                if let Some(rejected) = Outcome::without_key(config, level, error) {
+                if let Some(rejected) = outcome::without_key(config, level, error) {
                     return Err(rejected);
                 }
             }
@@ -120,19 +121,19 @@ fn read(config: &LayerConfig, parts: &Parts, levels: &mut CheckedLevels) -> Resu
 fn begin(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    place: &mut Option<Place>,
+    waiting: &mut Option<Place>,
 ) -> ControlFlow<Outcome, Stage> {
     // A key of an unknown plan may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
-    place.take_if(|_| levels.iter().any(is_unknown));
-    if let Some(place) = place.as_mut().filter(|_| !takes_slots(config, levels)) {
+    waiting.take_if(|_| levels.iter().any(is_unknown));
+    if let Some(place) = waiting.as_mut().filter(|_| !takes_slots(config, levels)) {
         match place.enter(wants(config, levels)) {
             Ok(()) if place.is_in_line() => return ControlFlow::Continue(Stage::InLine),
             Ok(()) => {}
             Err(too_late) => return refuse_too_late(config, levels, too_late),
         }
     }
-    attempt(config, levels, place)
+    attempt(config, levels, waiting)
 }
 
 /// Returns whether the request takes slots in flight, which have lines of their own.
@@ -142,22 +143,18 @@ fn takes_slots(config: &LayerConfig, levels: &CheckedLevels) -> bool {
 
 /// Returns how many requests may wait for a key.
 fn max_calls(config: &LayerConfig, levels: &CheckedLevels) -> Option<usize> {
-    let of_layer = levels.iter().filter_map(|level| config.level(level.index));
-    of_layer.filter_map(|level| level.limiter.line()).min()
+    let limiters = levels
+        .iter()
+        .map(|level| &config.level(level.place).limiter);
+    limiters.filter_map(RateLimiter::line).min()
 }
 
 /// Returns what a request asks of each of its keys.
 fn wants(config: &LayerConfig, levels: &CheckedLevels) -> impl Iterator<Item = Want> {
-    levels.iter().filter_map(|level| {
-        let limiter = &config.level(level.index)?.limiter;
-        let quotas = level.quotas(config)?;
-        Some(Want::new(
-            limiter,
-            &level.key,
-            quotas,
-            level.cost,
-            level.share,
-        ))
+    levels.iter().map(|level| {
+        let limiter = &config.level(level.place).limiter;
+        let quotas = level.quotas(config);
+        Want::new(limiter, &level.key, quotas, level.cost, level.share)
     })
 }
 
@@ -166,20 +163,19 @@ fn wants(config: &LayerConfig, levels: &CheckedLevels) -> impl Iterator<Item = W
 fn attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    place: &mut Option<Place>,
+    waiting: &mut Option<Place>,
 ) -> ControlFlow<Outcome, Stage> {
     if levels.is_empty() {
-        return ControlFlow::Break(Outcome::Exempt);
+        return ControlFlow::Break(Ok(Pass::default()));
     }
     let mut check = PendingCheck::new();
     if takes_slots(config, levels) {
-        check.take_slots(slots_of_check(config, levels, place.as_ref()));
+        check.take_slots(slots_of_check(config, levels, waiting.as_ref()));
     }
-    let limiters = OfLayer { config, levels };
-    add_levels(&mut check, &limiters);
-    match check.start(&limiters) {
+    add_levels(&mut check, config, levels);
+    match check.start(&OfLayer { config, levels }) {
         Poll::Ready(checked) => {
-            finish_attempt(config, levels, place, checked, check.take_permits())
+            finish_attempt(config, levels, waiting, checked, check.take_permits())
         }
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
@@ -194,7 +190,7 @@ fn refuse_too_late(
 ) -> ControlFlow<Outcome, Stage> {
     let limiters = OfLayer { config, levels };
     let mut check = PendingCheck::new();
-    add_levels(&mut check, &limiters);
+    add_levels(&mut check, config, levels);
     check.refuse_too_late(&limiters, too_late);
     match check.start(&limiters) {
         Poll::Ready(checked) => finish_attempt(config, levels, &mut None, checked, None),
@@ -202,26 +198,18 @@ fn refuse_too_late(
     }
 }
 
-fn add_levels(check: &mut PendingCheck, limiters: &OfLayer<'_>) {
-    for (index, level) in limiters.levels.iter().enumerate() {
-        let Some(limiter) = limiters.limiter(index) else {
-            continue;
+/// Adds the levels of a request to its check.
+fn add_levels(check: &mut PendingCheck, config: &LayerConfig, levels: &CheckedLevels) {
+    for level in levels {
+        let plan = match &level.quotas {
+            AppliedQuotas::OfPlan(quotas) => Some(Ok(quotas)),
+            AppliedQuotas::Unknown(error) => Some(Err(error)),
+            _ => None,
         };
-        let (quotas, failure) = match &level.quotas {
-            AppliedQuotas::OfPlan(quotas) => (Some(quotas), None),
-            AppliedQuotas::Unknown(error) => (None, Some(error)),
-            _ => (None, None),
-        };
-        let slots = limiters.level(index).map_or(1, |level| level.slots);
-        check.add_slots(limiter, slots);
-        check.add(
-            limiter,
-            &level.key,
-            level.cost,
-            quotas,
-            failure,
-            level.share,
-        );
+        let Level { limiter, slots, .. } = config.level(level.place);
+        check.add_slots(limiter, *slots);
+        let (key, place) = (&level.key, level.place);
+        check.add(limiter, key, level.cost, plan, level.share, place);
     }
 }
 
@@ -230,9 +218,9 @@ fn add_levels(check: &mut PendingCheck, limiters: &OfLayer<'_>) {
 fn slots_of_check(
     config: &LayerConfig,
     levels: &CheckedLevels,
-    place: Option<&Place>,
+    waiting: Option<&Place>,
 ) -> SlotsOfCheck {
-    SlotsOfCheck::new(place.map(Place::time_left), max_calls(config, levels))
+    SlotsOfCheck::new(waiting.map(Place::time_left), max_calls(config, levels))
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
@@ -240,43 +228,43 @@ fn slots_of_check(
 fn finish_attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
-    place: &mut Option<Place>,
-    mut checked: Checked,
+    waiting: &mut Option<Place>,
+    checked: Checked,
     permits: Option<Box<SlotsOfCheck>>,
 ) -> ControlFlow<Outcome, Stage> {
-    if let Ok(decision) = &mut checked {
+    let checked = match checked {
+        Ok(decision) if config.observes && is_held_back(config, levels, &decision) => {
+            Reservation::new(config, decision).give_back();
+            return ControlFlow::Continue(Stage::Starting);
+        }
+        checked => checked,
+    };
+    if let Ok(decision) = &checked {
         if decision.is_allowed() {
-            if config.observes && withdraw(config, levels, decision) {
-                return ControlFlow::Continue(Stage::Starting);
-            }
-            if let Some(place) = place {
+            if let Some(place) = waiting {
                 place.admitted(wants(config, levels), decision.view());
             }
         } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
         } else if !permits.as_ref().is_some_and(|slots| slots.waits_in_line())
-            && let Some(place) = place
+            && let Some(place) = waiting
             && place.refused(wants(config, levels), decision.view())
         {
             return ControlFlow::Continue(Stage::InLine);
         }
     }
-    ControlFlow::Break(Outcome::checked(
+    ControlFlow::Break(outcome::checked(
         &OfLayer { config, levels },
         checked,
         permits,
     ))
 }
 
-/// Gives an admission back if the upstream has held a key back since the store was asked. Returns whether it has.
+/// Returns whether the upstream has held a key of an admission back since the store was asked.
 #[cold]
-fn withdraw(config: &Arc<LayerConfig>, levels: &CheckedLevels, decision: &mut Decision) -> bool {
+fn is_held_back(config: &LayerConfig, levels: &CheckedLevels, decision: &Decision) -> bool {
     let limiters = OfLayer { config, levels };
-    let is_held = !config.is_dry_run && is_held_meanwhile(&limiters, decision.view());
-    if is_held {
-        give_back(config, decision, &limiters.left_out());
-    }
-    is_held
+    !config.is_dry_run && decision.is_allowed() && is_held_meanwhile(&limiters, decision.view())
 }
 
 /// Leaves out the rates of levels that refuse a cost of 0. Returns whether the rest has to be checked again.
@@ -289,7 +277,7 @@ fn leave_out_free(
     decision: &DecisionView,
 ) -> bool {
     let refused = decision.levels().enumerate();
-    let free = refused.filter(|(_, level)| is_refused_for_free(*level));
+    let free = refused.filter(|(_, level)| outcome::is_refused_for_free(*level));
     let free: SmallVec<[usize; 4]> = free.map(|(checked, _)| checked).collect();
     let is_all = free.len() == levels.len();
     if free.is_empty() || is_all && !levels.iter().any(|level| level.is_in_flight(config)) {
@@ -301,8 +289,8 @@ fn leave_out_free(
         };
         if let Some(slots) = level.slots_only(config) {
             level.quotas = AppliedQuotas::OfPlan(slots);
-        } else if let Some(level) = config.level(levels.remove(checked).index) {
-            level.leave_out();
+        } else {
+            config.level(levels.remove(checked).place).leave_out();
         }
     }
     true
@@ -320,9 +308,8 @@ impl CheckFuture {
             match plan.as_mut().poll(cx) {
                 Poll::Pending => is_pending = true,
                 Poll::Ready(plan) => {
-                    if let Some(of_layer) = self.config.level(level.index) {
-                        level.quotas = AppliedQuotas::found(of_layer, plan);
-                    }
+                    let of_layer = self.config.level(level.place);
+                    level.quotas = AppliedQuotas::found(of_layer, plan);
                 }
             }
         }
@@ -345,28 +332,28 @@ impl Future for CheckFuture {
             }
             let Self {
                 config,
-                place,
+                waiting,
                 levels,
                 stage,
             } = &mut *self;
             let next = match stage {
-                Stage::LookingUpPlans => begin(config, levels, place),
-                Stage::Starting => attempt(config, levels, place),
+                Stage::LookingUpPlans => begin(config, levels, waiting),
+                Stage::Starting => attempt(config, levels, waiting),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
                     let permits = check.take_permits();
-                    finish_attempt(config, levels, place, checked, permits)
+                    finish_attempt(config, levels, waiting, checked, permits)
                 }
                 Stage::InLine => {
-                    let turn = place.as_mut().map(|place| place.poll_turn(cx));
+                    let turn = waiting.as_mut().map(|place| place.poll_turn(cx));
                     match ready!(turn.unwrap_or(Poll::Ready(Ok(())))) {
                         Ok(()) => {
                             if let Some(place) =
-                                place.as_mut().filter(|_| takes_slots(config, levels))
+                                waiting.as_mut().filter(|_| takes_slots(config, levels))
                             {
                                 place.leave();
                             }
-                            attempt(config, levels, place)
+                            attempt(config, levels, waiting)
                         }
                         Err(too_late) => refuse_too_late(config, levels, too_late),
                     }

@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 
 use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
-use super::settlement::LeftOut;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::{Limiters, RateLimiter};
@@ -16,7 +15,7 @@ pub(super) type CheckedLevels = SmallVec<[CheckedLevel; 1]>;
 /// The key, the cost and the quotas of a request at one level.
 pub(super) struct CheckedLevel {
     /// The index of the level in the layer.
-    pub(super) index: usize,
+    pub(super) place: usize,
     pub(super) key: Key,
     pub(super) cost: u32,
     pub(super) quotas: AppliedQuotas,
@@ -44,22 +43,24 @@ impl CheckedLevel {
     /// Returns whether a quota in flight applies.
     #[inline]
     pub(super) fn is_in_flight(&self, config: &LayerConfig) -> bool {
-        let quotas = self.quotas(config);
-        quotas.is_some_and(Quotas::has_slots)
+        self.quotas(config).has_slots()
     }
 
     /// Returns the quotas in flight. `None` if there are none.
     pub(super) fn slots_only(&self, config: &LayerConfig) -> Option<Quotas> {
-        let quotas = self.quotas(config).filter(|quotas| quotas.has_slots())?;
+        let quotas = self.quotas(config);
+        if !quotas.has_slots() {
+            return None;
+        }
         let in_flight = quotas.iter().filter(|quota| quota.is_in_flight());
         Some(in_flight.cloned().collect())
     }
 
     #[inline]
-    pub(super) fn quotas<'a>(&'a self, config: &'a LayerConfig) -> Option<&'a Quotas> {
+    pub(super) fn quotas<'a>(&'a self, config: &'a LayerConfig) -> &'a Quotas {
         match &self.quotas {
-            AppliedQuotas::OfPlan(quotas) => Some(quotas),
-            _ => config.level(self.index).map(|level| level.limiter.quotas()),
+            AppliedQuotas::OfPlan(quotas) => quotas,
+            _ => config.level(self.place).limiter.quotas(),
         }
     }
 
@@ -73,18 +74,7 @@ impl<'a> OfLayer<'a> {
     /// Returns a checked level.
     #[inline]
     pub(super) fn level(&self, checked: usize) -> Option<&'a Level> {
-        self.config.level(self.levels.get(checked)?.index)
-    }
-
-    /// Returns the levels of the layer that are not checked.
-    #[inline]
-    pub(super) fn left_out(&self) -> LeftOut {
-        let all = 1 + self.config.others.len();
-        if self.levels.len() == all {
-            return LeftOut::default();
-        }
-        let is_checked = |index: &usize| self.levels.iter().any(|level| level.index == *index);
-        LeftOut::new((0..all).filter(|index| !is_checked(index)))
+        Some(self.config.level(self.levels.get(checked)?.place))
     }
 }
 

@@ -120,13 +120,17 @@ impl LayerConfig {
         self.first.settle.is_some() || others.any(|level| level.settle.is_some())
     }
 
-    /// Returns the level with an index of [`levels`](Self::levels).
+    /// Returns the level at a place of [`levels`](Self::levels).
     #[inline]
-    pub(super) fn level(&self, index: usize) -> Option<&Level> {
-        match index.checked_sub(1) {
-            None => Some(&self.first),
-            Some(other) => self.others.get(other),
-        }
+    pub(super) fn level(&self, place: usize) -> &Level {
+        let other = place.checked_sub(1);
+        let other = other.and_then(|other| self.others.get(other));
+        other.unwrap_or(&self.first)
+    }
+
+    /// Returns whether the level at a place costs what the layer costs.
+    pub(super) fn shares_cost(&self, place: usize) -> bool {
+        place == 0 || self.level(place).cost.is_none()
     }
 
     fn levels_mut(&mut self) -> impl Iterator<Item = &mut Level> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -44,8 +45,7 @@ pin_project! {
     {
         // `call` contains the service that was polled ready. `None` after the check is done.
         Checking { check: CheckFuture, call: Option<(S, Request<B>)> },
-        // Without a finisher, the response is not changed.
-        Calling { #[pin] response: S::Future, finisher: Option<ResponseFinisher> },
+        Calling { #[pin] response: S::Future, finisher: ResponseFinisher },
         Rejected { response: Option<Response<Bytes>> },
         Done,
     }
@@ -61,7 +61,7 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
     }
 
     #[inline(always)]
-    pub(super) fn calling(response: S::Future, finisher: Option<ResponseFinisher>) -> Self {
+    pub(super) fn calling(response: S::Future, finisher: ResponseFinisher) -> Self {
         Self {
             state: State::Calling { response, finisher },
         }
@@ -96,10 +96,10 @@ where
                 }
                 StateProjection::Calling { response, finisher } => {
                     let response = ready!(response.poll(cx));
-                    let finisher = finisher.take();
+                    let finisher = mem::take(finisher);
                     state.set(State::Done);
                     let (mut head, body) = response?.into_parts();
-                    let permit = finisher.and_then(|finisher| finisher.finish(&mut head, &body));
+                    let permit = finisher.finish(&mut head, &body);
                     let body = ResponseBody::inner(body, permit);
                     return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }

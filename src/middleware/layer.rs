@@ -13,7 +13,7 @@ use tower_layer::Layer;
 use super::config::LayerConfig;
 use super::diagnostics::layer_created;
 use super::headers::Headers;
-use super::level::{CostFn, Level, MissingKey, SettleFn, ShareFn};
+use super::level::{Level, MissingKey};
 use super::rejection::{Rejection, plain_text};
 use super::rejection_response::RejectionResponse;
 use super::service::{CloneService, RateLimit};
@@ -153,7 +153,7 @@ impl RateLimitLayer {
     ///
     /// Clients may see the name, as the name of a policy in the [headers](crate::Headers).
     pub fn name(self, name: impl AsRef<str>) -> Self {
-        self.with(|config| config.first.limiter = config.first.limiter.clone().name(name))
+        self.level(|level| level.with_limiter(|limiter| limiter.name(name)))
     }
 
     /// Sets the extractor of the key, which decides who shares a count. The default is
@@ -171,7 +171,7 @@ impl RateLimitLayer {
     ///     .key(key::client_ip().behind(["10.0.0.0/8"]));
     /// ```
     pub fn key(self, key: impl KeyExtractor) -> Self {
-        self.with(|config| config.first.set_key(key))
+        self.level(|level| level.key(key))
     }
 
     /// Sets the function that computes the cost of a request from its head. The default is one unit.
@@ -220,7 +220,7 @@ impl RateLimitLayer {
     where
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
     {
-        self.with(|config| config.first.cost = Some(Arc::new(cost) as Arc<CostFn>))
+        self.level(|level| level.cost(cost))
     }
 
     /// Sets the function that tells which [share](crate::Quota::shares) of the layer's quotas a request belongs to. By
@@ -247,7 +247,7 @@ impl RateLimitLayer {
     where
         F: Fn(&Parts) -> Option<&str> + Send + Sync + 'static,
     {
-        self.with(|config| config.first.share = Some(Arc::new(share) as Arc<ShareFn>))
+        self.level(|level| level.share(share))
     }
 
     /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
@@ -268,7 +268,7 @@ impl RateLimitLayer {
     /// let streams = RateLimitLayer::new(MemoryStore::new(), quotas).key(key::header("x-api-key"));
     /// ```
     pub fn slots(self, slots: u32) -> Self {
-        self.with(|config| config.first.slots = slots)
+        self.level(|level| level.slots(slots))
     }
 
     /// Adds a limit with its own key, which must admit each request too: the tenant's, or the limit of the whole
@@ -339,7 +339,7 @@ impl RateLimitLayer {
 
     /// Sets how the layer treats requests without a key. By default, it rejects them with 400.
     pub fn on_missing_key(self, then: MissingKey) -> Self {
-        self.with(|config| config.first.on_missing_key = then)
+        self.level(|level| level.on_missing_key(then))
     }
 
     /// Sets the function that looks up the quotas of each key, such as the plan of a tenant.
@@ -387,7 +387,7 @@ impl RateLimitLayer {
         F: Fn(&Key, &Parts) -> R + Send + Sync + 'static,
         R: Future<Output: IntoPlan> + Send + 'static,
     {
-        self.with(|config| config.first = config.first.clone().quotas_for(quotas))
+        self.level(|level| level.quotas_for(quotas))
     }
 
     /// Delays refused requests until units are available, for at most `max_wait`, instead of rejecting them.
@@ -483,7 +483,7 @@ impl RateLimitLayer {
     where
         F: Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync + 'static,
     {
-        self.with(|config| config.first.settle = Some(Arc::new(settle) as Arc<SettleFn>))
+        self.level(|level| level.settle(settle))
     }
 
     /// Inserts a [`Reservation`](crate::Reservation) into the extensions of each request that passes, so that
@@ -514,7 +514,7 @@ impl RateLimitLayer {
     /// [`quotas_for`](Self::quotas_for) returns. It applies to the first level. Limiters that are
     /// [added](Self::and) have leases of their own.
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|config| config.first.limiter = config.first.limiter.clone().lease(lease))
+        self.level(|level| level.with_limiter(|limiter| limiter.lease(lease)))
     }
 
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
@@ -544,7 +544,7 @@ impl RateLimitLayer {
     ///     .block_after(BlockRule::refusals(600).block_for(HOUR).doubling().max_block(24 * HOUR));
     /// ```
     pub fn block_after(self, rule: BlockRule) -> Self {
-        self.with(|config| config.first.limiter = config.first.limiter.clone().block_after(rule))
+        self.level(|level| level.with_limiter(|limiter| limiter.block_after(rule)))
     }
 
     /// Sets the headers that report the limit to clients. The default is `X-RateLimit-*`; see [`Headers`].
@@ -744,9 +744,7 @@ impl RateLimitLayer {
 
     /// Tracks the keys that this process refuses most often; see [`RateLimiter::track_refused`].
     pub fn track_refused(self, keys: NonZeroUsize) -> Self {
-        self.with(|config| {
-            config.first.limiter = config.first.limiter.clone().track_refused(keys);
-        })
+        self.level(|level| level.with_limiter(|limiter| limiter.track_refused(keys)))
     }
 
     /// Returns the limiter of this layer, to [inspect or block](crate::Admin) its keys, or to count jobs
@@ -776,10 +774,13 @@ impl RateLimitLayer {
 
     /// Lets the responses of an upstream hold keys back.
     pub(super) fn observing(self) -> Self {
-        self.with(|config| {
-            config.observes = true;
-            config.first.limiter = config.first.limiter.clone().fresh_blocks();
-        })
+        let observing = self.with(|config| config.observes = true);
+        observing.level(|level| level.with_limiter(RateLimiter::fresh_blocks))
+    }
+
+    /// Changes the level of the layer's own limiter.
+    fn level(self, change: impl FnOnce(Level) -> Level) -> Self {
+        self.with(|config| config.first = change(config.first.clone()))
     }
 
     fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {

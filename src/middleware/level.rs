@@ -65,9 +65,9 @@ pub struct Level {
     pub(super) diagnostics: Arc<LevelDiagnostics>,
 }
 
-pub(super) type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
-pub(super) type ShareFn = dyn Fn(&Parts) -> Option<&str> + Send + Sync;
-pub(super) type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
+type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
+type ShareFn = dyn Fn(&Parts) -> Option<&str> + Send + Sync;
+type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
 
 /// The treatment of a request without a key; see
 /// [`RateLimitLayer::on_missing_key`](crate::RateLimitLayer::on_missing_key).
@@ -188,9 +188,18 @@ impl Level {
         Self { settle, ..self }
     }
 
-    pub(super) fn set_key(&mut self, key: impl KeyExtractor) {
-        self.key_type = type_name_of_val(&key);
-        self.key = Arc::new(key);
+    pub(super) fn key(self, key: impl KeyExtractor) -> Self {
+        Self {
+            key_type: type_name_of_val(&key),
+            key: Arc::new(key),
+            ..self
+        }
+    }
+
+    /// Changes the settings of the limiter.
+    pub(super) fn with_limiter(self, change: impl FnOnce(RateLimiter) -> RateLimiter) -> Self {
+        let limiter = change(self.limiter);
+        Self { limiter, ..self }
     }
 
     /// Logs that the extractor is misconfigured. If nobody reads the line yet, the first request logs it: an application may

@@ -22,7 +22,6 @@ mod rejection_response;
 mod reservation;
 mod response;
 mod service;
-mod settlement;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;

@@ -5,137 +5,125 @@ use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
 use super::rejection::{Rejection, RejectionReason};
-use super::settlement::LeftOut;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::limiter::{CheckError, Checked, SlotsOfCheck, count_refusals, record_admission};
 use crate::telemetry::OutcomeLabel;
 
-/// The outcome of a check, which telemetry has already recorded.
-pub(super) enum Outcome {
-    /// Passes without being counted: it is skipped, or exempt because of its plans or missing keys.
-    Exempt,
-    Admitted(Admission),
-    /// Passes only because the layer is a dry run.
-    DryRun(Rejection),
-    Rejected(Rejection),
-}
+/// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected.
+pub(super) type Outcome = Result<Pass, Rejection>;
 
-/// The decision on an admitted request, and the levels that did not take part in it.
-pub(super) struct Admission {
-    pub(super) decision: Decision,
-    pub(super) left_out: LeftOut,
+/// The parts of a request that passes. It has none if it is exempt: skipped, or left out because of plans or missing
+/// keys.
+#[derive(Default)]
+pub(super) struct Pass {
+    /// The decision, with its charge. A request that passes only because of a dry run has no charge.
+    pub(super) decision: Option<Decision>,
     /// `None` if the request holds no slots.
     pub(super) permit: Option<HeldPermit>,
+    /// The rejection that the request would get outside of a dry run.
+    pub(super) would_reject: Option<Rejection>,
 }
 
-impl Outcome {
-    /// Returns the outcome of a skipped request.
-    pub(super) fn skipped(config: &LayerConfig) -> Self {
-        for level in config.levels() {
+/// Returns the outcome of a request whose key cannot be extracted at one level. `None` if the level is
+/// left out.
+pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) -> Option<Outcome> {
+    match (error.kind(), level.on_missing_key) {
+        (KeyErrorKind::Missing, MissingKey::Exempt) => {
             level.leave_out();
+            return None;
         }
-        Self::Exempt
+        (KeyErrorKind::Misconfigured, _) => {
+            let (limiter, is_dry_run) = (&level.limiter.name, config.is_dry_run);
+            level
+                .diagnostics
+                .key_misconfigured(limiter, is_dry_run, &error);
+        }
+        (KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid, _) => {}
     }
+    Some(reject(config, level, RejectionReason::NoKey(error)))
+}
 
-    /// Returns the outcome of a request whose key cannot be extracted at one level. `None` if the level is
-    /// left out.
-    pub(super) fn without_key(
-        config: &LayerConfig,
-        level: &Level,
-        error: KeyError,
-    ) -> Option<Self> {
-        match (error.kind(), level.on_missing_key) {
-            (KeyErrorKind::Missing, MissingKey::Exempt) => {
-                level.leave_out();
-                return None;
-            }
-            (KeyErrorKind::Misconfigured, _) => {
-                let (limiter, is_dry_run) = (&level.limiter.name, config.is_dry_run);
-                level
-                    .diagnostics
-                    .key_misconfigured(limiter, is_dry_run, &error);
-            }
-            (KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid, _) => {}
+/// Returns the outcome of a request that these levels have checked.
+#[inline]
+pub(super) fn checked(
+    levels: &OfLayer<'_>,
+    checked: Checked,
+    permits: Option<Box<SlotsOfCheck>>,
+) -> Outcome {
+    let config = levels.config;
+    match checked {
+        // Cost 0 passes even a limit that was lowered below the used units.
+        Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
+            record_admission(levels, decision.view());
+            let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
+            Ok(Pass {
+                decision: Some(decision),
+                permit,
+                would_reject: None,
+            })
         }
-        Some(Self::reject(config, level, RejectionReason::NoKey(error)))
+        Ok(decision) => {
+            let view = decision.into_view();
+            let place = view.reported_level().map_or(0, |level| level.place());
+            let refusing = config.level(place);
+            let limiter = &refusing.limiter.name;
+            refusing.diagnostics.observe_refusal(limiter, &view);
+            if !config.is_dry_run {
+                count_refusals(levels, &view);
+            }
+            reject(config, refusing, RejectionReason::Refused(view))
+        }
+        Err(CheckError { error, failed }) => {
+            let failed = failed.iter().filter_map(|index| levels.level(*index));
+            fail(config, failed, error)
+        }
     }
+}
 
-    /// Returns the outcome of a request that these levels have checked.
-    #[inline]
-    pub(super) fn checked(
-        levels: &OfLayer<'_>,
-        checked: Checked,
-        permits: Option<Box<SlotsOfCheck>>,
-    ) -> Self {
-        let config = levels.config;
-        match checked {
-            // Cost 0 passes even a limit that was lowered below the used units.
-            Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-                record_admission(levels, decision.view());
-                let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
-                let left_out = levels.left_out();
-                Self::Admitted(Admission {
-                    decision,
-                    left_out,
-                    permit,
-                })
-            }
-            Ok(decision) => {
-                let refusing = levels.level(decision.view().reported_index());
-                let refusing = refusing.unwrap_or(&config.first);
-                let view = decision.into_view();
-                let limiter = &refusing.limiter.name;
-                refusing.diagnostics.observe_refusal(limiter, &view);
-                if !config.is_dry_run {
-                    count_refusals(levels, &view);
-                }
-                Self::reject(config, refusing, RejectionReason::Refused(view))
-            }
-            Err(CheckError { error, failed }) => {
-                let failed = failed.iter().filter_map(|index| levels.level(*index));
-                Self::fail(config, failed, error)
-            }
-        }
+/// Rejects a request whose check failed at these levels.
+#[cold]
+fn fail<'a>(
+    config: &LayerConfig,
+    levels: impl IntoIterator<Item = &'a Level>,
+    error: Error,
+) -> Outcome {
+    let is_dry_run = config.is_dry_run;
+    let mut levels = levels.into_iter();
+    let first = levels.next().unwrap_or(&config.first);
+    let limiter = &first.limiter.name;
+    if error.kind() == ErrorKind::CostTooLarge {
+        let diagnostics = &first.diagnostics;
+        diagnostics.cost_too_large(limiter, is_dry_run, &error);
     }
+    if error.is_config_error() {
+        let diagnostics = &config.diagnostics;
+        diagnostics.limiters_misconfigured(limiter, is_dry_run, &error);
+    }
+    let reason = RejectionReason::Failed(error);
+    for other in levels {
+        record_rejection(config, other, &reason);
+    }
+    reject(config, first, reason)
+}
 
-    /// Rejects a request whose check failed at these levels.
-    #[cold]
-    fn fail<'a>(
-        config: &LayerConfig,
-        levels: impl IntoIterator<Item = &'a Level>,
-        error: Error,
-    ) -> Self {
-        let is_dry_run = config.is_dry_run;
-        let mut levels = levels.into_iter();
-        let first = levels.next().unwrap_or(&config.first);
-        let limiter = &first.limiter.name;
-        if error.kind() == ErrorKind::CostTooLarge {
-            let diagnostics = &first.diagnostics;
-            diagnostics.cost_too_large(limiter, is_dry_run, &error);
-        }
-        if error.is_config_error() {
-            let diagnostics = &config.diagnostics;
-            diagnostics.limiters_misconfigured(limiter, is_dry_run, &error);
-        }
-        let reason = RejectionReason::Failed(error);
-        for other in levels {
-            record_rejection(config, other, &reason);
-        }
-        Self::reject(config, first, reason)
+fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outcome {
+    record_rejection(config, level, &reason);
+    let rejection = Rejection::new(&level.limiter.name, reason).with_status(config.status);
+    if !config.is_dry_run {
+        return Err(rejection);
     }
-
-    fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Self {
-        record_rejection(config, level, &reason);
-        let rejection = Rejection::new(&level.limiter.name, reason).with_status(config.status);
-        if config.is_dry_run {
-            config.diagnostics.would_reject(&rejection);
-            Self::DryRun(rejection)
-        } else {
-            Self::Rejected(rejection)
-        }
-    }
+    config.diagnostics.would_reject(&rejection);
+    let decision = match rejection.reason() {
+        RejectionReason::Refused(view) => Some(Decision::without_charge(view.clone())),
+        _ => None,
+    };
+    Ok(Pass {
+        decision,
+        permit: None,
+        would_reject: Some(rejection),
+    })
 }
 
 /// Returns whether a request costs nothing at any level, and no key of it is blocked or held back.

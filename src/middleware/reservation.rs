@@ -1,12 +1,19 @@
-//! The reservation, with which a handler settles its charge.
+//! The charge of a request, and its settlements in the background: by the handler, by the response, or not at all.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
+
+use http::response;
+use http_body::SizeHint;
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
 
 use super::config::LayerConfig;
-use super::settlement::{ActualCosts, LeftOut, costs_of, settle, shared_costs};
-use crate::decision::{Decision, DecisionView};
-use crate::limiter::RateLimiter;
+use super::level::Level;
+use crate::decision::{Decision, DecisionView, TakenLevel};
+use crate::error::{Error, ErrorKind};
+use crate::limiter::{RateLimiter, settle_together};
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
 ///
@@ -49,29 +56,29 @@ pub struct Reservation(Arc<Inner>);
 struct Inner {
     config: Arc<LayerConfig>,
     view: DecisionView,
-    left_out: LeftOut,
-    /// `None` if nothing was charged.
-    charge: Option<Mutex<Decision>>,
+    charge: Mutex<Decision>,
 }
 
+/// Levels of a decision to settle.
+type Settlements = SmallVec<[TakenLevel; 2]>;
+
 impl Reservation {
-    pub(super) fn new(config: Arc<LayerConfig>, decision: Decision, left_out: LeftOut) -> Self {
+    pub(super) fn new(config: &Arc<LayerConfig>, charge: Decision) -> Self {
         Self(Arc::new(Inner {
-            config,
-            view: decision.view().clone(),
-            left_out,
-            charge: Some(Mutex::new(decision)),
+            config: Arc::clone(config),
+            view: charge.view().clone(),
+            charge: Mutex::new(charge),
         }))
     }
 
-    /// Creates the reservation of a request that passed without a charge.
-    pub(super) fn without_charge(config: Arc<LayerConfig>, view: Option<DecisionView>) -> Self {
-        Self(Arc::new(Inner {
-            config,
-            view: view.unwrap_or_else(DecisionView::unlimited),
-            left_out: LeftOut::default(),
-            charge: None,
-        }))
+    /// Creates the reservation of a request that no quota limits.
+    pub(super) fn unlimited(config: &Arc<LayerConfig>) -> Self {
+        let view = DecisionView::unlimited();
+        Self::new(config, Decision::without_charge(view))
+    }
+
+    pub(super) fn config(&self) -> &LayerConfig {
+        &self.0.config
     }
 
     /// Returns the decision about the request. For an exempt request, it is an admission without any quota.
@@ -92,10 +99,8 @@ impl Reservation {
     /// With a store that waits for a reply, such as Redis, call it in a tokio runtime. Handlers and response
     /// bodies run in one. Outside of a runtime, the charge stays, and a warning is logged.
     pub fn settle(&self, actual_cost: u32) {
-        let Inner {
-            config, left_out, ..
-        } = &*self.0;
-        self.settle_costs(&shared_costs(config, left_out, actual_cost));
+        let config = &self.0.config;
+        self.settle_each(|_, place| config.shares_cost(place).then_some(actual_cost));
     }
 
     /// Adjusts the charge of the [levels](crate::Level) of this limiter to the actual cost in units. Later calls
@@ -117,9 +122,7 @@ impl Reservation {
     /// }
     /// ```
     pub fn settle_level(&self, limiter: &RateLimiter, actual_cost: u32) {
-        let Inner {
-            config, left_out, ..
-        } = &*self.0;
+        let config = &self.0.config;
         if !config
             .levels()
             .any(|level| level.limiter.name == limiter.name)
@@ -128,27 +131,104 @@ impl Reservation {
             config.diagnostics.unknown_level(own, &limiter.name);
             return;
         }
-        self.settle_costs(&costs_of(config, left_out, limiter, actual_cost));
+        self.settle_each(|_, place| {
+            (config.level(place).limiter.name == limiter.name).then_some(actual_cost)
+        });
     }
 
-    /// Returns the levels that were left out of the check.
-    pub(super) fn left_out(&self) -> &LeftOut {
-        &self.0.left_out
+    /// Settles by the closures of the layer, which compute the actual costs from a response.
+    pub(super) fn settle_by(&self, head: &response::Parts, size: SizeHint) {
+        let Inner { config, view, .. } = &*self.0;
+        let mut shared = None;
+        self.settle_each(|index, place| {
+            match (&config.level(place).settle, &config.first.settle) {
+                (Some(settle), _) if place > 0 => Some(settle(&view.of_level(index), head, size)),
+                (_, Some(settle)) if config.shares_cost(place) => {
+                    let cost = || settle(&view.of_level(index), head, size);
+                    Some(*shared.get_or_insert_with(cost))
+                }
+                _ => None,
+            }
+        });
     }
 
-    /// Settles the levels that have an actual cost.
-    pub(super) fn settle_costs(&self, costs: &ActualCosts) {
+    /// Gives all units back.
+    pub(super) fn give_back(&self) {
+        self.settle_each(|_, _| Some(0));
+    }
+
+    /// Settles the levels that have an actual cost now, unless they were settled before. The cost is computed from the
+    /// index of a level in the decision, and its place in the layer.
+    fn settle_each(&self, mut actual_cost: impl FnMut(usize, usize) -> Option<u32>) {
         let Inner {
             config,
-            left_out,
+            view,
             charge,
-            ..
         } = &*self.0;
-        if let Some(charge) = charge {
-            let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
-            settle(config, &mut charge, left_out, costs);
+        // Before the lock: a closure of the application may settle, too.
+        let places = view.levels().map(|level| level.place()).enumerate();
+        let costs = places.map(|(index, place)| actual_cost(index, place));
+        let costs: SmallVec<[_; 4]> = costs.collect();
+        let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut settlements = Settlements::new();
+        for (index, (level, used)) in view.levels().zip(costs).enumerate() {
+            let taken = used.and_then(|used| charge.take_all(index, used));
+            match taken.filter(|taken| taken.held != taken.used) {
+                Some(_) if level.cost() == 0 => {
+                    let level = config.level(level.place());
+                    level.diagnostics.nothing_to_settle(&level.limiter.name);
+                }
+                taken => settlements.extend(taken),
+            }
+        }
+        drop(charge);
+        if !settlements.is_empty() {
+            self.settle_in_background(settlements);
         }
     }
+
+    fn settle_in_background(&self, settlements: Settlements) {
+        let (reservation, unsettled) = (self.clone(), settlements.clone());
+        let mut task = Box::pin(async move {
+            let levels = reservation.levels_of(&settlements);
+            let limiters = levels.iter().map(|level| &level.limiter);
+            let settling = limiters.zip(settlements);
+            let outcomes = settle_together(reservation.decision(), settling).await;
+            for (level, outcome) in levels.iter().zip(&outcomes) {
+                level.diagnostics.settled(&level.limiter.name, outcome);
+            }
+        });
+        // A store in memory is done after one poll, so it needs no task.
+        let mut cx = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut cx).is_ready() {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(task)),
+            Err(_) => {
+                for level in self.levels_of(&unsettled) {
+                    let result = Err(no_runtime());
+                    level.diagnostics.settled(&level.limiter.name, &result);
+                }
+            }
+        }
+    }
+
+    /// Returns the levels of the layer that are settled.
+    fn levels_of(&self, settlements: &[TakenLevel]) -> SmallVec<[&Level; 2]> {
+        let Inner { config, view, .. } = &*self.0;
+        let levels = settlements
+            .iter()
+            .filter_map(|taken| view.level(taken.index));
+        levels.map(|level| config.level(level.place())).collect()
+    }
+}
+
+fn no_runtime() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "cannot settle in the background: not called in a tokio runtime",
+    )
 }
 
 impl fmt::Debug for Reservation {

@@ -15,16 +15,14 @@ use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
 use super::headers::{Tightness, inner_remaining, refill_time};
-use super::outcome::{Admission, Outcome};
+use super::outcome::{Outcome, Pass};
 use super::permit::HeldPermit;
-use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
+use super::rejection::{Grpc, Rejection, WouldReject, unread_body};
 use super::reservation::Reservation;
-use super::settlement::{LeftOut, response_costs, settle};
 use crate::decision::{Decision, DecisionView, QuotaDecision};
 
-/// Inserts the decision and the reservation into the extensions of a request.
-///
-/// Returns the finisher of the response. `None` if the request is exempt.
+/// Inserts the decision, the reservation and the permit into the extensions of a request. Returns the finisher of the
+/// response.
 ///
 /// # Errors
 ///
@@ -33,167 +31,85 @@ pub(super) fn prepare_request(
     config: &Arc<LayerConfig>,
     parts: &mut Parts,
     outcome: Outcome,
-) -> Result<Option<ResponseFinisher>, Rejection> {
-    let mut permit = None;
-    let passed = match outcome {
-        Outcome::Rejected(rejection) => return Err(rejection),
-        Outcome::Exempt => {
-            insert_empty_reservation(config, parts, None);
-            return Ok(None);
-        }
-        Outcome::Admitted(mut admission) => {
-            permit = admission.permit.take();
-            if let Some(permit) = &permit {
-                let outer = parts.extensions.get();
-                let handle = permit.handle(outer);
-                parts.extensions.insert(handle);
-            }
-            insert_decision(config, parts, admission)
-        }
-        Outcome::DryRun(rejection) => {
-            let decision = insert_refused_decision(parts, &rejection);
-            insert_empty_reservation(config, parts, decision);
-            Passed::DryRun(rejection)
-        }
-    };
-    Ok(Some(ResponseFinisher {
-        config: Arc::clone(config),
-        passed,
+) -> Result<ResponseFinisher, Rejection> {
+    let Pass {
+        decision,
+        permit,
+        would_reject,
+    } = outcome?;
+    if let Some(permit) = &permit {
+        let handle = permit.handle(parts.extensions.get());
+        parts.extensions.insert(handle);
+    }
+    let reservation = decision.map(|decision| insert_decision(config, parts, decision));
+    if config.reserves {
+        // Replaces the reservation of an outer layer, which the handler must not settle.
+        let own = reservation.clone();
+        let own = own.unwrap_or_else(|| Reservation::unlimited(config));
+        parts.extensions.insert(own);
+    }
+    Ok(ResponseFinisher {
+        reservation,
+        would_reject,
         permit,
         is_head: parts.method == Method::HEAD,
         is_connect: parts.method == Method::CONNECT,
-    }))
+    })
 }
 
-/// Inserts the decision of an admitted request, and a reservation if the layer reserves.
-fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, admission: Admission) -> Passed {
-    let Admission {
-        mut decision,
-        left_out,
-        permit: _,
-    } = admission;
-    let outer = parts.extensions.get::<DecisionView>().cloned();
-    if let Some(outer) = outer {
-        config
-            .diagnostics
-            .observe_nested(&config.first.limiter.name, decision.view(), &outer);
+/// Inserts the decision of a request that passes. Returns the holder of its charge.
+fn insert_decision(
+    config: &Arc<LayerConfig>,
+    parts: &mut Parts,
+    mut decision: Decision,
+) -> Reservation {
+    if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
+        let (diagnostics, limiter) = (&config.diagnostics, &config.first.limiter.name);
+        diagnostics.observe_nested(limiter, decision.view(), &outer);
         decision.set_outer(outer);
     }
     parts.extensions.insert(decision.view().clone());
-    if !config.reserves {
-        return Passed::Admitted(decision, left_out);
-    }
-    let reservation = Reservation::new(Arc::clone(config), decision, left_out);
-    parts.extensions.insert(reservation.clone());
-    Passed::Reserved(reservation)
+    Reservation::new(config, decision)
 }
 
-/// Inserts the decision of a request that a quota refused in a dry run.
-fn insert_refused_decision(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView> {
-    let RejectionReason::Refused(decision) = rejection.reason() else {
-        return None;
-    };
-    let mut decision = decision.clone();
-    if let Some(outer) = parts.extensions.get::<DecisionView>() {
-        decision.set_outer(outer.clone());
-    }
-    parts.extensions.insert(decision.clone());
-    Some(decision)
-}
-
-/// Inserts a reservation without a charge if the layer reserves. It replaces the reservation of an outer
-/// layer, which the handler must not settle.
-fn insert_empty_reservation(
-    config: &Arc<LayerConfig>,
-    parts: &mut Parts,
-    decision: Option<DecisionView>,
-) {
-    if config.reserves {
-        let reservation = Reservation::without_charge(Arc::clone(config), decision);
-        parts.extensions.insert(reservation);
-    }
-}
-
-/// Adds headers to the response of the service and settles the charge.
+/// Adds headers to the response of the service and settles the charge. Does nothing if the request is exempt.
+#[derive(Default)]
 pub(super) struct ResponseFinisher {
-    config: Arc<LayerConfig>,
-    passed: Passed,
+    reservation: Option<Reservation>,
+    would_reject: Option<Rejection>,
     permit: Option<HeldPermit>,
     is_head: bool,
     is_connect: bool,
 }
 
-/// The reason why a request passed, with its charge.
-enum Passed {
-    Admitted(Decision, LeftOut),
-    /// Admitted. The handler can settle the charge, too.
-    Reserved(Reservation),
-    DryRun(Rejection),
-}
-
 impl ResponseFinisher {
     /// Adds headers to the head of a response and settles the charge. Returns the permit that its body holds.
     pub(super) fn finish<B: Body>(
-        self,
+        mut self,
         head: &mut response::Parts,
         body: &B,
     ) -> Option<HeldPermit> {
-        if self.config.observes {
-            self.observe(head);
+        if let Some(rejection) = self.would_reject.take() {
+            // A request that passes only because of a dry run is told in the extensions of its response.
+            head.extensions.insert(WouldReject::new(rejection));
+        } else if let Some(reservation) = &self.reservation {
+            let config = reservation.config();
+            if config.observes {
+                observe(reservation, head);
+            }
+            add_headers(config, reservation.decision(), head);
+            if config.settles() {
+                // An outer router may remove the body of a HEAD response only after this layer.
+                let size = match self.is_head {
+                    true => SizeHint::with_exact(0),
+                    false => body.size_hint(),
+                };
+                reservation.settle_by(head, size);
+            }
         }
         let has_no_body = self.has_no_body(head.status);
-        let Self {
-            config,
-            passed,
-            permit,
-            ..
-        } = self;
-        // An outer router may remove the body of a HEAD response only after this layer.
-        let size = || match self.is_head {
-            true => SizeHint::with_exact(0),
-            false => body.size_hint(),
-        };
-        match passed {
-            Passed::Admitted(mut decision, left_out) => {
-                add_headers(&config, decision.view(), head);
-                if config.settles() {
-                    let costs = response_costs(&config, &left_out, decision.view(), head, size());
-                    settle(&config, &mut decision, &left_out, &costs);
-                }
-            }
-            Passed::Reserved(reservation) => {
-                let decision = reservation.decision();
-                add_headers(&config, decision, head);
-                if config.settles() {
-                    let left_out = reservation.left_out();
-                    let costs = response_costs(&config, left_out, decision, head, size());
-                    reservation.settle_costs(&costs);
-                }
-            }
-            // A request that passes only because of a dry run is told in the extensions of its response.
-            Passed::DryRun(rejection) => {
-                head.extensions.insert(WouldReject::new(rejection));
-            }
-        }
-        permit.filter(|_| !has_no_body && !body.is_end_stream())
-    }
-
-    /// Holds the key of the layer's own limiter back if the upstream has told so.
-    #[cold]
-    fn observe(&self, head: &response::Parts) {
-        let decision = match &self.passed {
-            Passed::Admitted(decision, _) => decision.view(),
-            Passed::Reserved(reservation) => reservation.decision(),
-            Passed::DryRun(_) => return,
-        };
-        let limiter = &self.config.first.limiter;
-        let mut levels = decision.levels();
-        let own = levels.find(|level| level.limiter() == &*limiter.name);
-        // A layer of this crate around the client has answered instead of the upstream.
-        let is_rejection = head.extensions.get::<Rejection>().is_some();
-        if let Some(key) = own.and_then(|own| own.key()).filter(|_| !is_rejection) {
-            limiter.observe_head(key, head.status, &head.headers);
-        }
+        self.permit
+            .filter(|_| !has_no_body && !body.is_end_stream())
     }
 
     /// Returns whether no body follows the head, whatever the service returns (RFC 9110, sections 6.4.1 and 15.3.6).
@@ -205,6 +121,19 @@ impl ResponseFinisher {
                 status,
                 StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
             )
+    }
+}
+
+/// Holds the key of the layer's own limiter back if the upstream has told so.
+#[cold]
+fn observe(reservation: &Reservation, head: &response::Parts) {
+    let mut levels = reservation.decision().levels();
+    let own = levels.find(|level| level.place() == 0);
+    // A layer of this crate around the client has answered instead of the upstream.
+    let is_rejection = head.extensions.get::<Rejection>().is_some();
+    if let Some(key) = own.and_then(|own| own.key()).filter(|_| !is_rejection) {
+        let limiter = &reservation.config().first.limiter;
+        limiter.observe_head(key, head.status, &head.headers);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -312,6 +312,51 @@ async fn who_settles_first_counts_whichever_clone_it_has() {
     .await;
     later.lock().unwrap().take().unwrap().settle(0);
     assert_eq!(used(&limiter, "/ada").await, 3 + 2 + 9 + 9);
+}
+
+#[test]
+fn a_closure_may_settle_the_reservation_and_is_first() {
+    let (done, is_done) = mpsc::channel();
+    // A thread of its own: a closure that waited for itself would never end.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let (layer, limiter) = layer(MemoryStore::new());
+            let layer = layer.reserve().settle(|_, head, _| {
+                head.extensions.get::<Reservation>().unwrap().settle(3);
+                9
+            });
+            let service = layer.layer(service_fn(async |request: Request<()>| {
+                let mut response = Response::new(Full::<Bytes>::from("ok"));
+                let reservation = request.extensions().get::<Reservation>().unwrap();
+                response.extensions_mut().insert(reservation.clone());
+                Ok::<_, Infallible>(response)
+            }));
+            service.oneshot(to("/ada")).await.unwrap();
+            done.send(used(&limiter, "/ada").await).unwrap();
+        });
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(10)), Ok(3));
+}
+
+#[tokio::test]
+async fn a_layer_that_does_not_reserve_inserts_no_reservation() {
+    let (layer, limiter) = layer(MemoryStore::new());
+    let layers = [
+        layer.clone(),
+        layer.clone().settle(|_, _, _| 1),
+        layer.clone().skip(|_| true),
+        layer.cost(|_| LIMIT).dry_run(),
+    ];
+    for layer in layers {
+        let service = layer.layer(service_fn(async |request: Request<()>| {
+            assert!(request.extensions().get::<Reservation>().is_none());
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
+        }));
+        let response = service.oneshot(to("/ada")).await.unwrap();
+        assert_eq!(response.status(), 200);
+    }
+    assert_eq!(used(&limiter, "/ada").await, COST + 1);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::table::PermitTable;
 use crate::decision::{Answers, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::limiter::check::{AskedLevels, give_back, record, wants};
+use crate::limiter::check::{AskedLevels, add_levels, give_back, record, wants};
 use crate::limiter::hold_back::is_held_meanwhile;
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
@@ -351,18 +351,7 @@ async fn check_slots(
     let mut check = PendingCheck::new();
     check.stay_within_limits();
     check.take_slots(SlotsOfCheck::new(max_wait, line));
-    for level in levels {
-        check.add_slots(level.limiter, level.slots);
-        let quotas = level.quotas.as_ref();
-        check.add(
-            level.limiter,
-            &level.key,
-            level.cost,
-            quotas,
-            None,
-            level.share,
-        );
-    }
+    add_levels(&mut check, levels);
     let checked: Checked = match check.start(levels) {
         Poll::Ready(checked) => checked,
         Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
