@@ -153,20 +153,21 @@ impl Dial for SentinelDial {
             None => {}
         };
         Box::pin(async move {
-            let name = self.server.name();
             let mut connection = self.server.connect(Box::new(on_push)).await?;
             let subscribing = connection.subscribe(&[SWITCHED, PROMOTED, PROMOTING]);
             match real_time::timeout(QUERY_TIMEOUT, subscribing).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => tracing::debug!(
                     target: "tollgate::diagnostics",
-                    "{name} sends no events, and is asked every second: {error}"
+                    "{} sends no events, and is asked every second: {error}",
+                    self.server()
                 ),
-                None => return Err(Failure::to_connect(name, timed_out())),
+                None => return Err(Failure::to_connect(self.server(), timed_out())),
             }
             // The events before are lost.
             let _ = self.events.try_send(Event::Changed);
-            Ok((Connection::Own(connection, Vec::new()), name.clone()))
+            let connection = Connection::Own(connection, Vec::new());
+            Ok((connection, self.server().clone()))
         })
     }
 }
