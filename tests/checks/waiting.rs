@@ -297,6 +297,42 @@ async fn a_call_that_waits_for_one_key_keeps_nobody_from_its_other_keys() {
     }
 }
 
+#[tokio::test]
+async fn a_call_that_is_behind_others_for_one_key_does_not_stop_the_line_of_another_one() {
+    let store = MemoryStore::new();
+    let fast = RateLimiter::new(store.clone(), one_in(20 * MILLI)).name("fast");
+    let slow = RateLimiter::new(store, Quota::per_hour(1)).name("slow");
+    exhaust(&slow, "acme").await;
+    exhaust(&fast, "ada").await;
+    let hours = 2 * 60 * PATIENCE;
+    let mut waiting = JoinSet::new();
+    let of_slow = slow.clone();
+    waiting.spawn(async move { of_slow.until_ready("acme", 1, hours).await.map(drop) });
+    let end = Instant::now() + Duration::from_secs(2);
+    let mut callers = JoinSet::new();
+    for _ in 0..3 {
+        let fast = fast.clone();
+        callers.spawn(async move {
+            let mut served = 0;
+            while Instant::now() < end {
+                let decision = fast.until_ready("ada", 1, PATIENCE).await.unwrap();
+                served += u32::from(decision.is_allowed());
+            }
+            served
+        });
+    }
+    // Both keys have lines when this call comes.
+    sleep(50 * MILLI).await;
+    let both = [fast.clone(), slow.clone()];
+    waiting.spawn(async move {
+        let levels = [both[0].on("ada"), both[1].on("acme")];
+        RateLimiter::until_all_ready(levels, hours).await.map(drop)
+    });
+    let served: u32 = callers.join_all().await.into_iter().sum();
+    assert!(served > 50, "{served} of about 100");
+    waiting.abort_all();
+}
+
 /// Each key is waited for by calls in another order of their levels, so that two could wait for each other.
 #[tokio::test]
 async fn calls_for_several_keys_are_served_and_never_wait_for_each_other() {

@@ -76,6 +76,8 @@ pub(super) struct Refusal {
 pub(super) struct State {
     lines: HashMap<LineKey, Line>,
     calls: HashMap<Ticket, Call>,
+    /// The lines whose first call may ask now.
+    to_advance: Vec<LineKey>,
     /// Woken when the lock is free: a waker may drop a task, and with it a place in a line.
     wakers: Vec<Waker>,
 }
@@ -156,10 +158,6 @@ impl Lines {
 }
 
 impl Line {
-    fn is_empty(&self) -> bool {
-        self.standing.is_empty() && self.asking.is_empty()
-    }
-
     fn len(&self) -> usize {
         self.standing.len() + self.asking.len()
     }
@@ -256,7 +254,8 @@ impl State {
         fits_at: Instant,
         now: Instant,
     ) {
-        let before = self.remove(ticket);
+        self.remove(ticket);
+        self.to_advance.extend(wants.iter().map(|want| want.line));
         for (line, refusal) in refusals {
             let line = self.lines.entry(*line).or_default();
             line.take_in(0);
@@ -271,8 +270,6 @@ impl State {
                 });
             }
         }
-        let lines: SmallVec<[LineKey; 4]> =
-            before.iter().chain(&wants).map(|want| want.line).collect();
         let call = Call {
             wants,
             stands_in: refusals.iter().map(|(line, _)| *line).collect(),
@@ -282,9 +279,7 @@ impl State {
         };
         self.calls.insert(ticket, call);
         self.stand(ticket);
-        for line in lines {
-            self.advance(line, now);
-        }
+        self.advance(now);
     }
 
     /// Takes in the units that the answer to a call has left of each key. The call leaves.
@@ -293,32 +288,30 @@ impl State {
         for (want, left) in left {
             if let Some(line) = self.lines.get_mut(&want.line) {
                 line.take_in(*left);
+                self.to_advance.push(want.line);
             }
         }
-        for (want, _) in left {
-            self.advance(want.line, now);
-        }
+        self.advance(now);
     }
 
     /// Removes a call. Those that are first now ask.
     pub(super) fn leave(&mut self, ticket: Ticket, now: Instant) {
-        for want in self.remove(ticket) {
-            self.advance(want.line, now);
-        }
+        self.remove(ticket);
+        self.advance(now);
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Wants {
+    fn remove(&mut self, ticket: Ticket) {
         self.stop_asking(ticket);
         let Some(call) = self.calls.remove(&ticket) else {
-            return Wants::new();
+            return;
         };
         self.wakers.extend(call.waker);
         for want in &call.wants {
             if let Some(line) = self.lines.get_mut(&want.line) {
                 line.standing.remove(&ticket);
+                self.to_advance.push(want.line);
             }
         }
-        call.wants
     }
 
     /// Notes the task that waits, and lets a call that stood aside stand in its lines again.
@@ -346,46 +339,63 @@ impl State {
     }
 
     /// Lets a call ask if it is first in all lines and there may be room for it. Returns whether it asks.
-    pub(super) fn try_start(&mut self, ticket: Ticket, now: Instant) -> bool {
+    pub(super) fn start(&mut self, ticket: Ticket, now: Instant) -> bool {
+        self.try_start(ticket, now);
+        self.advance(now);
+        let phase = self.calls.get(&ticket).map(|call| call.phase);
+        matches!(phase, Some(Phase::Asking(_)))
+    }
+
+    fn try_start(&mut self, ticket: Ticket, now: Instant) {
         let Self {
             lines,
             calls,
+            to_advance,
             wakers,
         } = self;
         let Some(call) = calls.get_mut(&ticket) else {
-            return false;
+            return;
         };
         match call.phase {
-            Phase::Asking(_) => return true,
-            Phase::Aside => return false,
-            Phase::Asleep(until) if now < until => return false,
+            Phase::Asking(_) | Phase::Aside => return,
+            Phase::Asleep(until) if now < until => return,
             Phase::Asleep(_) | Phase::Ready => call.phase = Phase::Ready,
         }
-        let (mut may_ask, mut is_trial) = (true, false);
+        let (mut is_behind, mut has_room, mut is_trial) = (false, true, false);
+        let mut next_at = None;
         for want in &call.wants {
             let Some(line) = lines.get_mut(&want.line) else {
                 continue;
             };
             let is_later = |after: &mut AfterHold| after.last.is_some_and(|last| last < ticket);
             line.after_hold.take_if(is_later);
-            if let Some(next_at) = line.after_hold.as_ref().map(|after| after.next_at)
-                && now < next_at
-            {
-                call.phase = Phase::Asleep(next_at);
-                wakers.extend(call.waker.take());
-                return false;
-            }
-            if line.has_earlier(ticket) || !line.has_room(want.units) {
-                // From now on it stands here too, so that it is found when this changes.
-                if line.standing.insert(ticket, want.units).is_none() {
-                    call.stands_in.push(want.line);
-                }
-                may_ask = false;
-            }
+            let after_hold = line.after_hold.as_ref();
+            next_at = next_at.max(after_hold.map(|after| after.next_at));
+            is_behind |= line.has_earlier(ticket);
+            has_room &= line.has_room(want.units);
             is_trial |= line.room < want.units;
         }
-        if !may_ask {
-            return false;
+        let next_at = next_at.filter(|next_at| now < *next_at);
+        if is_behind || !has_room || next_at.is_some() {
+            call.stands_in.clear();
+            for want in &call.wants {
+                let Some(line) = lines.get_mut(&want.line) else {
+                    continue;
+                };
+                // A call that is behind others for one key keeps nobody from its other keys. One that is first everywhere
+                // is the next one.
+                if line.has_earlier(ticket) || !is_behind {
+                    line.standing.insert(ticket, want.units);
+                    call.stands_in.push(want.line);
+                } else if line.standing.remove(&ticket).is_some() {
+                    to_advance.push(want.line);
+                }
+            }
+            if let Some(next_at) = next_at {
+                call.phase = Phase::Asleep(next_at);
+                wakers.extend(call.waker.take());
+            }
+            return;
         }
         for want in &call.wants {
             if let Some(line) = lines.get_mut(&want.line) {
@@ -397,11 +407,11 @@ impl State {
                     after.last.get_or_insert_with(|| latest().unwrap_or(ticket));
                     after.next_at = now + after.step.saturating_mul(want.units).min(MAX_STEP);
                 }
+                to_advance.push(want.line);
             }
         }
         call.phase = Phase::Asking(now);
         wakers.extend(call.waker.take());
-        true
     }
 
     /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one.
@@ -441,8 +451,8 @@ impl State {
             for other in idle.into_iter().chain(with_them) {
                 self.set_aside(other);
             }
-            self.advance(key, now);
         }
+        self.advance(now);
     }
 
     fn set_aside(&mut self, ticket: Ticket) {
@@ -451,8 +461,9 @@ impl State {
             call.phase = Phase::Aside;
             self.wakers.extend(call.waker.take());
             for line in &call.stands_in {
-                if let Some(line) = self.lines.get_mut(line) {
-                    line.standing.remove(&ticket);
+                if let Some(of_call) = self.lines.get_mut(line) {
+                    of_call.standing.remove(&ticket);
+                    self.to_advance.push(*line);
                 }
             }
         }
@@ -473,26 +484,23 @@ impl State {
             for want in &call.wants {
                 if let Some(line) = self.lines.get_mut(&want.line) {
                     line.asking.retain(|asking| asking.ticket != ticket);
+                    self.to_advance.push(want.line);
                 }
             }
         }
     }
 
-    /// Lets those of a line ask that may now, and removes the line if it is empty.
-    fn advance(&mut self, key: LineKey, now: Instant) {
-        loop {
+    /// Lets those calls ask that may now, and removes the lines that are empty.
+    fn advance(&mut self, now: Instant) {
+        while let Some(key) = self.to_advance.pop() {
             let Some(line) = self.lines.get(&key) else {
-                return;
+                continue;
             };
-            let first = line.standing.keys().next().copied();
-            let Some(first) = first else {
-                if line.is_empty() {
-                    self.lines.remove(&key);
-                }
-                return;
-            };
-            if !self.try_start(first, now) {
-                return;
+            match line.standing.keys().next().copied() {
+                // It notes the lines that change, also this one.
+                Some(first) => self.try_start(first, now),
+                None if line.asking.is_empty() => drop(self.lines.remove(&key)),
+                None => {}
             }
         }
     }

@@ -106,14 +106,11 @@ impl Place {
             let now = Instant::now();
             let looks_again_at = LINES.with(|lines| {
                 lines.poll(self.ticket, cx.waker(), runtime);
-                if lines.try_start(self.ticket, now) {
-                    return None;
+                if !lines.start(self.ticket, now) {
+                    lines.pass_idle(self.ticket, now);
                 }
-                lines.pass_idle(self.ticket, now);
-                match lines.try_start(self.ticket, now) {
-                    true => None,
-                    false => Some(lines.looks_again_at(self.ticket, now)),
-                }
+                let asks = lines.start(self.ticket, now);
+                (!asks).then(|| lines.looks_again_at(self.ticket, now))
             });
             let Some(looks_again_at) = looks_again_at else {
                 return Poll::Ready(Ok(()));
