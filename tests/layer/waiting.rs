@@ -107,6 +107,26 @@ async fn patience_is_for_all_waits_together() {
     assert_eq!(begin.elapsed().as_secs(), 26);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_patience_ends_in_line_is_rejected_then() {
+    // Time stands still at this store, so that the first request of the line is never admitted.
+    let store = Moody::new(Mood::Fine);
+    let layer = RateLimitLayer::new(store, Quota::new(1, Duration::from_secs(10))).key(by_path());
+    assert_eq!(status(&layer, "/ada").await, 200);
+    let (first, second) = (layer.clone(), layer.wait_up_to(Duration::from_secs(15)));
+    let first = first.wait_up_to(HOUR);
+    let first = tokio::spawn(async move { status(&first, "/ada").await });
+    tokio::task::yield_now().await;
+    let begin = tokio::time::Instant::now();
+    let rejected = tokio::time::timeout(HOUR / 2, ask(&second, "/ada")).await;
+    let rejected = rejected.unwrap();
+    assert_eq!(rejected.status(), 429);
+    assert_eq!(begin.elapsed().as_secs(), 15);
+    let wait: u64 = told(&rejected, "retry-after").parse().unwrap();
+    assert!((1..=10).contains(&wait), "{wait}");
+    first.abort();
+}
+
 /// A check that is under way when `max_wait` ends has the deadline of the store.
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_at_most_one_deadline_of_the_store_after_max_wait() {

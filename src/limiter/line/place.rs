@@ -115,7 +115,8 @@ impl Place {
             let Some(looks_again_at) = looks_again_at else {
                 return Poll::Ready(Ok(()));
             };
-            if self.ends_before(now) {
+            // Its last turn was just now.
+            if self.until.is_some_and(|until| until <= now) {
                 let (level, earliest) = LINES.with(|lines| {
                     let wants = lines.wants(self.ticket);
                     lines.earliest(self.ticket, &wants, now)
