@@ -42,7 +42,9 @@ use futures_util::future::{join, join_all};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::store::{Answers, Check, Store, StoreFuture, Subject};
+#[cfg(feature = "redis")]
+use tollgate::store::{Answers, Subject};
+use tollgate::store::{Check, Store, StoreFuture};
 use tollgate::{Decision, RateLimiter};
 #[cfg(feature = "redis")]
 use tollgate::{Key, Quota, Quotas, RedisStore};
