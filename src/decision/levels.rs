@@ -51,7 +51,7 @@ pub(crate) struct LimiterId {
     pub(crate) store: StoreId,
 }
 
-/// What a level of a decision keeps of its limiter, and where the level stands.
+/// The part of a limiter that a level of a decision keeps, and where the level stands.
 #[derive(Clone, Copy)]
 pub(crate) struct LevelLimiter<'a> {
     pub(crate) name: &'a Arc<str>,
@@ -213,7 +213,7 @@ impl<'a> LevelDecision<'a> {
         self.level.begun_at
     }
 
-    /// Returns the index of the level in its layer or call: see [`LevelName`].
+    /// Returns the index of the level in its layer or call: see [`LevelLimiter`].
     #[inline]
     pub(crate) fn place(&self) -> usize {
         self.level.place

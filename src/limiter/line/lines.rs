@@ -26,7 +26,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(1);
 pub(super) const MAX_STEP: Duration = Duration::from_secs(1);
 
 /// The time after which a call that could ask, and does not move, lets others pass: its thread or its runtime is blocked.
-pub(super) const IDLE: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The lines of all stores. A line exists only while calls wait in it.
 pub(super) static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
@@ -57,7 +57,7 @@ pub(crate) struct Want {
     pub(super) units: u32,
 }
 
-/// What a call asks of its keys.
+/// The units that a call asks of each of its keys.
 pub(super) type Wants = SmallVec<[Want; 2]>;
 
 /// The last refusal of a line.
@@ -222,27 +222,17 @@ impl State {
         latest.unwrap_or((0, now))
     }
 
-    /// Returns what a call that waits asks of its keys.
-    pub(super) fn wants(&self, ticket: Ticket) -> Wants {
+    /// Returns the same for a call that stands in line.
+    pub(super) fn earliest_in_line(&self, ticket: Ticket, now: Instant) -> (usize, Instant) {
         let call = self.calls.get(&ticket);
-        call.map(|call| call.wants.clone()).unwrap_or_default()
+        call.map_or((0, now), |call| self.earliest(ticket, &call.wants, now))
     }
 
     /// Lets a call that has not asked yet stand in the lines of its keys.
     pub(super) fn join(&mut self, ticket: Ticket, wants: Wants) {
         let lines = wants.iter().map(|want| want.line);
         let stands_in = lines.filter(|line| self.lines.contains_key(line)).collect();
-        self.calls.insert(
-            ticket,
-            Call {
-                wants,
-                stands_in,
-                phase: Phase::Ready,
-                waker: None,
-                runtime: None,
-            },
-        );
-        self.stand(ticket);
+        self.insert(ticket, wants, stands_in, Phase::Ready);
     }
 
     /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second.
@@ -255,7 +245,6 @@ impl State {
         now: Instant,
     ) {
         self.remove(ticket);
-        self.to_advance.extend(wants.iter().map(|want| want.line));
         for (line, refusal) in refusals {
             let line = self.lines.entry(*line).or_default();
             line.take_in(0);
@@ -270,16 +259,28 @@ impl State {
                 });
             }
         }
+        let stands_in = refusals.iter().map(|(line, _)| *line).collect();
+        let phase = Phase::Asleep(fits_at.min(now + MAX_BACKOFF));
+        self.insert(ticket, wants, stands_in, phase);
+        self.advance(now);
+    }
+
+    fn insert(
+        &mut self,
+        ticket: Ticket,
+        wants: Wants,
+        stands_in: SmallVec<[LineKey; 2]>,
+        phase: Phase,
+    ) {
         let call = Call {
             wants,
-            stands_in: refusals.iter().map(|(line, _)| *line).collect(),
-            phase: Phase::Asleep(fits_at.min(now + MAX_BACKOFF)),
+            stands_in,
+            phase,
             waker: None,
             runtime: None,
         };
         self.calls.insert(ticket, call);
         self.stand(ticket);
-        self.advance(now);
     }
 
     /// Takes in the units that the answer to a call has left of each key. The call leaves.
@@ -309,7 +310,6 @@ impl State {
         for want in &call.wants {
             if let Some(line) = self.lines.get_mut(&want.line) {
                 line.standing.remove(&ticket);
-                self.to_advance.push(want.line);
             }
         }
     }
@@ -342,6 +342,10 @@ impl State {
     pub(super) fn start(&mut self, ticket: Ticket, now: Instant) -> bool {
         self.try_start(ticket, now);
         self.advance(now);
+        self.is_asking(ticket)
+    }
+
+    fn is_asking(&self, ticket: Ticket) -> bool {
         let phase = self.calls.get(&ticket).map(|call| call.phase);
         matches!(phase, Some(Phase::Asking(_)))
     }
@@ -414,10 +418,11 @@ impl State {
         wakers.extend(call.waker.take());
     }
 
-    /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one.
-    pub(super) fn pass_idle(&mut self, ticket: Ticket, now: Instant) {
+    /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one. Returns
+    /// whether this one asks then.
+    pub(super) fn pass_idle(&mut self, ticket: Ticket, now: Instant) -> bool {
         let Some(call) = self.calls.get(&ticket) else {
-            return;
+            return false;
         };
         let (own_runtime, stands_in) = (call.runtime, call.stands_in.clone());
         for key in stands_in {
@@ -453,6 +458,7 @@ impl State {
             }
         }
         self.advance(now);
+        self.is_asking(ticket)
     }
 
     fn set_aside(&mut self, ticket: Ticket) {
@@ -461,9 +467,8 @@ impl State {
             call.phase = Phase::Aside;
             self.wakers.extend(call.waker.take());
             for line in &call.stands_in {
-                if let Some(of_call) = self.lines.get_mut(line) {
-                    of_call.standing.remove(&ticket);
-                    self.to_advance.push(*line);
+                if let Some(line) = self.lines.get_mut(line) {
+                    line.standing.remove(&ticket);
                 }
             }
         }
@@ -479,6 +484,7 @@ impl State {
         }
     }
 
+    /// Lets a call ask no more. Notes all lines of its keys, in which it may stand no more either.
     fn stop_asking(&mut self, ticket: Ticket) {
         if let Some(call) = self.calls.get(&ticket) {
             for want in &call.wants {

@@ -104,26 +104,23 @@ impl Place {
         let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
         loop {
             let now = Instant::now();
-            let looks_again_at = LINES.with(|lines| {
+            let turn = LINES.with(|lines| {
                 lines.poll(self.ticket, cx.waker(), runtime);
-                if !lines.start(self.ticket, now) {
-                    lines.pass_idle(self.ticket, now);
+                if lines.start(self.ticket, now) || lines.pass_idle(self.ticket, now) {
+                    return Ok(None);
                 }
-                let asks = lines.start(self.ticket, now);
-                (!asks).then(|| lines.looks_again_at(self.ticket, now))
+                if self.until.is_some_and(|until| until <= now) {
+                    let (level, earliest) = lines.earliest_in_line(self.ticket, now);
+                    let wait = earliest - now;
+                    return Err(TooLate { level, wait });
+                }
+                Ok(Some(lines.looks_again_at(self.ticket, now)))
             });
-            let Some(looks_again_at) = looks_again_at else {
-                return Poll::Ready(Ok(()));
+            let looks_again_at = match turn {
+                Ok(Some(looks_again_at)) => looks_again_at,
+                Ok(None) => return Poll::Ready(Ok(())),
+                Err(too_late) => return Poll::Ready(Err(too_late)),
             };
-            // Its last turn was just now.
-            if self.until.is_some_and(|until| until <= now) {
-                let (level, earliest) = LINES.with(|lines| {
-                    let wants = lines.wants(self.ticket);
-                    lines.earliest(self.ticket, &wants, now)
-                });
-                let wait = earliest - now;
-                return Poll::Ready(Err(TooLate { level, wait }));
-            }
             let at = self
                 .until
                 .map_or(looks_again_at, |until| until.min(looks_again_at));
