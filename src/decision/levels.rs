@@ -356,12 +356,10 @@ impl<'a> LevelDecision<'a> {
         let (Some(one), Some(two)) = (self.charged_key(), other.charged_key()) else {
             return false;
         };
-        let count = |level: &LevelData, quota: &Quota| {
-            (quota.stored_count(level.lease), quota.calendar().cloned())
-        };
+        let (own, theirs) = (self.level.lease, other.level.lease);
         let is_shared = |quota: &Quota| {
             let mut others = other.quota_list().iter();
-            others.any(|theirs| count(other.level, theirs) == count(self.level, quota))
+            others.any(|other| quota.is_same_count(own, other, theirs))
         };
         self.is_charged()
             && other.is_charged()

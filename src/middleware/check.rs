@@ -130,10 +130,10 @@ fn begin(
         match place.enter(wants(config, levels)) {
             Ok(()) if place.is_in_line() => return ControlFlow::Continue(Stage::InLine),
             Ok(()) => {}
-            Err(too_late) => return refuse_too_late(config, levels, too_late),
+            Err(too_late) => return attempt(config, levels, waiting, Some(too_late)),
         }
     }
-    attempt(config, levels, waiting)
+    attempt(config, levels, waiting, None)
 }
 
 /// Returns whether the request takes slots in flight, which have lines of their own.
@@ -158,12 +158,14 @@ fn wants(config: &LayerConfig, levels: &CheckedLevels) -> impl Iterator<Item = W
     })
 }
 
-/// Checks the levels by their quotas. Returns the outcome, or else the next stage.
+/// Checks the levels by their quotas. Returns the outcome, or else the next stage. A request whose turn would come too late
+/// is refused without asking the store.
 #[inline]
 fn attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
     waiting: &mut Option<Place>,
+    too_late: Option<TooLate>,
 ) -> ControlFlow<Outcome, Stage> {
     if levels.is_empty() {
         return ControlFlow::Break(Ok(Pass::default()));
@@ -173,27 +175,14 @@ fn attempt(
         check.take_slots(slots_of_check(config, levels, waiting.as_ref()));
     }
     add_levels(&mut check, config, levels);
+    if let Some(too_late) = too_late {
+        *waiting = None;
+        check.refuse_too_late(&OfLayer { config, levels }, too_late);
+    }
     match check.start(&OfLayer { config, levels }) {
         Poll::Ready(checked) => {
             finish_attempt(config, levels, waiting, checked, check.take_permits())
         }
-        Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
-    }
-}
-
-/// Refuses a request whose turn would come too late, without asking the store.
-#[cold]
-fn refuse_too_late(
-    config: &Arc<LayerConfig>,
-    levels: &mut CheckedLevels,
-    too_late: TooLate,
-) -> ControlFlow<Outcome, Stage> {
-    let limiters = OfLayer { config, levels };
-    let mut check = PendingCheck::new();
-    add_levels(&mut check, config, levels);
-    check.refuse_too_late(&limiters, too_late);
-    match check.start(&limiters) {
-        Poll::Ready(checked) => finish_attempt(config, levels, &mut None, checked, None),
         Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
     }
 }
@@ -338,7 +327,7 @@ impl Future for CheckFuture {
             } = &mut *self;
             let next = match stage {
                 Stage::LookingUpPlans => begin(config, levels, waiting),
-                Stage::Starting => attempt(config, levels, waiting),
+                Stage::Starting => attempt(config, levels, waiting, None),
                 Stage::Checking(check) => {
                     let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
                     let permits = check.take_permits();
@@ -346,17 +335,11 @@ impl Future for CheckFuture {
                 }
                 Stage::InLine => {
                     let turn = waiting.as_mut().map(|place| place.poll_turn(cx));
-                    match ready!(turn.unwrap_or(Poll::Ready(Ok(())))) {
-                        Ok(()) => {
-                            if let Some(place) =
-                                waiting.as_mut().filter(|_| takes_slots(config, levels))
-                            {
-                                place.leave();
-                            }
-                            attempt(config, levels, waiting)
-                        }
-                        Err(too_late) => refuse_too_late(config, levels, too_late),
+                    let turn = ready!(turn.unwrap_or(Poll::Ready(Ok(()))));
+                    if let Some(place) = waiting.as_mut().filter(|_| takes_slots(config, levels)) {
+                        place.leave();
                     }
+                    attempt(config, levels, waiting, turn.err())
                 }
                 Stage::Done => polled_after_completion("CheckFuture"),
             };

@@ -703,7 +703,13 @@ impl Quota {
 
     /// Returns whether both quotas share one stored count, for the same limiter and key.
     pub(crate) fn shares_count_with(&self, other: &Self, lease: u64) -> bool {
-        self.stored_count(lease) == other.stored_count(lease) && self.calendar == other.calendar
+        self.is_same_count(lease, other, lease)
+    }
+
+    /// Returns whether both quotas have one stored count, each with its lease, for the same limiter and key.
+    pub(crate) fn is_same_count(&self, lease: u64, other: &Self, others_lease: u64) -> bool {
+        self.stored_count(lease) == other.stored_count(others_lease)
+            && self.calendar == other.calendar
     }
 
     /// Returns whether this quota charges the stored count that both share.
