@@ -1,4 +1,4 @@
-//! What an operator enters to name a key of a limiter.
+//! The form in which an operator names a key of a limiter.
 //!
 //! A form makes the key in the same way as the extractor of the layer, with its method `of`. So it has to be changed
 //! together with the extractor.

@@ -15,7 +15,7 @@ use crate::quota::Algorithm;
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) enum CountState {
-    /// Of `SlidingLog` and of `SlidingBuckets`.
+    /// The log of `SlidingLog` and of `SlidingBuckets`.
     Log(Log),
     SortedSetLog(SortedSetLog),
     SlidingCounter(CounterState<SlidingCounter>),

@@ -40,7 +40,7 @@ where
     }
 }
 
-/// What a closure of [`from_fn`] returns: a [key](crate::IntoKey), or an `Option` of one.
+/// A return value of a closure of [`from_fn`]: a [key](crate::IntoKey), or an `Option` of one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key",
     label = "expected a key or an `Option` of one: text, bytes, a number, an address, or a pair of these",

@@ -704,7 +704,7 @@ fn is_in_row(algorithm: Algorithm) -> bool {
     matches!(algorithm, FixedWindow | SlidingCounter | Gcra)
 }
 
-/// What a request asks of the counters of a key, and what it has changed.
+/// The question of a request to the counters of a key, and the changes that it has made.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     /// The end of the time to live before the request, in milliseconds; 0 if there are no counters.

@@ -1,4 +1,4 @@
-//! What the head of a response says about when to send again.
+//! The time to send again that the head of a response tells.
 
 use std::time::Duration;
 

@@ -67,7 +67,7 @@ pub struct BlockList {
 
 struct Inner {
     clock: Clock,
-    /// Has the names of all blocked keys. Names of expired blocks stay until the list changes.
+    /// The names of all blocked keys. Names of expired blocks stay until the list changes.
     filter: Filter,
     /// Whether the list has no keys, so that most checks compute no name.
     is_empty: AtomicBool,
@@ -88,11 +88,11 @@ struct BlockedKey {
     key: Key,
     /// In microseconds of the list's clock. 0 if the key is not in the shared list.
     expires_at: u64,
-    /// What only this process knows, of a key that an upstream holds back.
+    /// The knowledge of this process alone about a key that an upstream holds back.
     hold: Hold,
 }
 
-/// What a process has to tell the others of a key that it holds back.
+/// The message of a process to the others about a key that it holds back.
 pub(crate) struct UnsharedHold {
     pub(crate) left: Duration,
     /// Whether the shared list has the key, with an earlier end.

@@ -1,4 +1,4 @@
-//! What a process knows of a key that an upstream holds back, beside the shared list.
+//! The knowledge of one process about a key that an upstream holds back, beside the shared list.
 
 /// How much later than in the shared list a hold may end before the others are told: each answer of a burst has
 /// another end.
