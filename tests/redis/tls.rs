@@ -89,12 +89,15 @@ async fn the_connections_of_a_cluster_present_and_trust_the_renewed_files() {
     }
 }
 
-/// Checks until a new connection has failed.
+/// Checks until a new connection has failed by its files. A busy machine may also read them too late.
 async fn failure_of_a_new_connection(limiter: &RateLimiter) -> Error {
     let patience = Instant::now() + Duration::from_secs(10);
+    let is_late = |error: &Error| error.to_string().contains("within 100ms");
     loop {
         match limiter.check("ada").await {
-            Err(error) if error.kind() == ErrorKind::Misconfigured => return error,
+            Err(error) if error.kind() == ErrorKind::Misconfigured && !is_late(&error) => {
+                return error;
+            }
             outcome => assert!(Instant::now() < patience, "{outcome:?}"),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
