@@ -21,7 +21,8 @@ pub(crate) fn is_command(code: &str) -> bool {
     match words.next() {
         Some("cargo") => words.any(|word| word.starts_with('-')),
         Some(
-            "tests/run" | ".ci/floors" | ".ci/neighbours" | ".ci/quick" | ".ci/run" | ".ci/semver",
+            "tests/run" | ".ci/floors" | ".ci/lint" | ".ci/neighbours" | ".ci/quick" | ".ci/run"
+            | ".ci/semver",
         ) => true,
         _ => false,
     }
@@ -119,9 +120,14 @@ fn features_are_named(required: &[String], words: &[&str]) -> Result<(), String>
     })
 }
 
-/// Succeeds if `.ci/run`, `.ci/neighbours` or the workflow runs the command.
+/// Succeeds if `.ci/run`, `.ci/lint`, `.ci/neighbours` or the workflow runs the command.
 fn is_in_ci(command: &str) -> Result<(), String> {
-    let files = [".ci/run", ".ci/neighbours", ".github/workflows/ci.yml"];
+    let files = [
+        ".ci/run",
+        ".ci/lint",
+        ".ci/neighbours",
+        ".github/workflows/ci.yml",
+    ];
     let ci = files.map(read).join("\n");
     let mut lines = ci
         .lines()
@@ -133,7 +139,7 @@ fn is_in_ci(command: &str) -> Result<(), String> {
         })
     });
     run.then_some(()).ok_or_else(|| {
-        "nothing runs it: add it to .ci/run, .ci/neighbours or .github/workflows/ci.yml, or run it in \
+        "nothing runs it: add it to .ci/run, .ci/lint, .ci/neighbours or .github/workflows/ci.yml, or run it in \
          tests/docs/sources/ and put `<!-- from: NAME -->` before the block"
             .to_owned()
     })
