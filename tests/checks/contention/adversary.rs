@@ -1,6 +1,7 @@
 //! Threads that check one key as fast as they can, and refund some of it.
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::RngExt;
@@ -18,6 +19,7 @@ pub(crate) struct Traffic {
     /// The limits of the key: the threads take them in turn.
     pub(crate) limits: &'static [u32],
     pub(crate) window: Duration,
+    /// How long the threads ask. On a machine that is too busy for them to be refused by then, up to ten times as long.
     pub(crate) duration: Duration,
     /// How long a thread works between two checks.
     pub(crate) work: Duration,
@@ -49,6 +51,7 @@ impl Traffic {
         // So that no check began before it, however much the readings of a thread lag.
         let origin = Instant::now() - LONGEST_LAG;
         let (mut admissions, mut refused) = (Vec::new(), 0);
+        let progress = Progress::default();
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads)
                 .map(|thread| {
@@ -58,6 +61,7 @@ impl Traffic {
                         traffic: self,
                         limiter: RateLimiter::new(store.clone(), quota).name("contended"),
                         origin,
+                        progress: &progress,
                         wait: wait(thread),
                         random: random(thread),
                         most_cost: limit.min(3),
@@ -145,11 +149,28 @@ fn random(seed: usize) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
 }
 
+/// What all threads have seen so far.
+#[derive(Default)]
+struct Progress {
+    /// The units that were admitted and not given back.
+    units: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Progress {
+    /// Whether the limit was tried.
+    fn is_enough(&self, limit: u32) -> bool {
+        self.refused.load(Ordering::Relaxed) > 0
+            && self.units.load(Ordering::Relaxed) >= u64::from(limit)
+    }
+}
+
 /// One thread.
 struct Asking<'a, W> {
     traffic: &'a Traffic,
     limiter: RateLimiter,
     origin: Instant,
+    progress: &'a Progress,
     wait: W,
     random: TestRng,
     most_cost: u32,
@@ -168,10 +189,14 @@ impl<W: Wait> Asking<'_, W> {
         let (mut admissions, mut refused) = (Vec::new(), 0);
         // Decisions that hold units which may be given back, and which admission each is.
         let mut open: Vec<(Decision, usize)> = Vec::new();
-        let end = self.origin.elapsed() + self.traffic.duration;
+        let began = self.origin.elapsed();
         loop {
             let start = self.origin.elapsed();
-            if start >= end {
+            let lasted = start - began;
+            if lasted >= self.traffic.duration
+                && (self.progress.is_enough(self.traffic.limit())
+                    || lasted >= 10 * self.traffic.duration)
+            {
                 return (admissions, refused);
             }
             let units = self.random.random_range(1..=self.most_cost);
@@ -181,8 +206,11 @@ impl<W: Wait> Asking<'_, W> {
                 let (start, end) = (start - self.wait.lag(), self.origin.elapsed());
                 open.push((decision, admissions.len()));
                 admissions.push(Admission { start, end, units });
+                let units = u64::from(units);
+                self.progress.units.fetch_add(units, Ordering::Relaxed);
             } else {
                 refused += 1;
+                self.progress.refused.fetch_add(1, Ordering::Relaxed);
                 if self.rests {
                     std::thread::sleep(self.traffic.rest);
                 }
@@ -194,6 +222,8 @@ impl<W: Wait> Asking<'_, W> {
                 let refunded = self.wait.wait(self.limiter.refund(&mut decision, units));
                 refunded.expect("a refund");
                 admissions[index].units -= units;
+                let units = u64::from(units);
+                self.progress.units.fetch_sub(units, Ordering::Relaxed);
             }
             // The oldest stay as they are.
             let surplus = open.len().saturating_sub(8);
