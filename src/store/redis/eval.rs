@@ -25,7 +25,7 @@ impl Client {
         call: &Cmd,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
-        if self.argument_clock.is_used() {
+        if self.deployment.argument_clock.is_used() {
             return Box::pin(self.eval_at_time(route, line, script, call, entries)).await;
         }
         let failure = match self.send(route, line, script, call, entries).await {
@@ -35,7 +35,7 @@ impl Client {
         line.leave_place();
         let tells_time = failure.error().is_some_and(error::may_refuse_time)
             // Another call may have learned it meanwhile.
-            && (self.argument_clock.is_used() || Box::pin(self.scripts_lack_time(route)).await);
+            && (self.deployment.argument_clock.is_used() || Box::pin(self.scripts_lack_time(route)).await);
         if !tells_time {
             return Err(self.error(failure));
         }
@@ -52,7 +52,7 @@ impl Client {
         call: &Cmd,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
-        let clock = &self.argument_clock;
+        let clock = &self.deployment.argument_clock;
         let estimate = loop {
             match clock.estimate(Instant::now()) {
                 Some(estimate) => break estimate,
@@ -90,7 +90,7 @@ impl Client {
         let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)
             .map_err(|_| error::malformed_reply("no time", &route.server()))?;
         let time = seconds.saturating_mul(1_000_000).saturating_add(micros);
-        self.argument_clock.learn(time, sent, replied);
+        self.deployment.argument_clock.learn(time, sent, replied);
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl Client {
         if self.read_time(route).await.is_err() {
             return false;
         }
-        if self.argument_clock.start() {
+        if self.deployment.argument_clock.start() {
             let refusal = refusal.trim_end_matches('.');
             tracing::warn!(
                 target: "tollgate::diagnostics",
