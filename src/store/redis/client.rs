@@ -59,7 +59,7 @@ impl Client {
     }
 
     /// Returns the way to the servers from a runtime.
-    pub(super) fn transport(&self, runtime: &Handle) -> Arc<dyn Transport> {
+    pub(super) fn transport(&self, runtime: &Handle) -> Transport {
         self.deployment.of_runtime(runtime, &self.names)
     }
 

@@ -8,15 +8,16 @@ use tokio::runtime::Handle;
 
 #[cfg(feature = "cluster")]
 use super::cluster::Cluster;
+use super::connection::GivenConnection;
 use super::credentials::CredentialSource;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::dial::name_all;
-use super::dial::{ForCalls, Given, GivenConnection, Server};
+use super::dial::{ForCalls, Given, Server};
 use super::node::Node;
 use super::per_runtime::PerRuntime;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
-use super::transport::{One, Transport};
+use super::transport::Transport;
 use crate::store::redis::argument_clock::ArgumentClock;
 #[cfg(feature = "cluster")]
 use crate::store::redis::protocol::CLUSTER;
@@ -33,7 +34,7 @@ pub(crate) struct Deployment {
     pub(crate) argument_clock: ArgumentClock,
     /// Whether the servers divide their keys into slots: known from the URL, or learned from an error reply.
     has_slots: AtomicBool,
-    per_runtime: PerRuntime<Arc<dyn Transport>>,
+    per_runtime: PerRuntime<Transport>,
 }
 
 /// The servers that a URL names.
@@ -124,12 +125,12 @@ impl Deployment {
     }
 
     /// Returns the way to the servers from a runtime. New connections try EVALSHA with a key of these names.
-    pub(crate) fn of_runtime(&self, runtime: &Handle, names: &KeyNames) -> Arc<dyn Transport> {
+    pub(crate) fn of_runtime(&self, runtime: &Handle, names: &KeyNames) -> Transport {
         let connect = || self.transport(runtime, names.block_list().into());
         self.per_runtime.get_or_make(runtime, connect)
     }
 
-    fn transport(&self, runtime: &Handle, trial_key: Arc<str>) -> Arc<dyn Transport> {
+    fn transport(&self, runtime: &Handle, trial_key: Arc<str>) -> Transport {
         let for_calls = Arc::new(ForCalls {
             trial_key,
             credentials: self.credentials.clone(),
@@ -152,10 +153,10 @@ impl Deployment {
             Servers::Cluster { seeds } => {
                 let seeds = seeds.iter().cloned();
                 let seeds = seeds.map(|seed| seed.for_calls(&for_calls)).collect();
-                return Arc::new(Cluster::new(self.name.clone(), seeds, runtime));
+                return Transport::Cluster(Cluster::new(self.name.clone(), seeds, runtime));
             }
         };
-        Arc::new(One(node))
+        Transport::One(node)
     }
 }
 
@@ -185,6 +186,7 @@ mod tests {
     use redis::IntoConnectionInfo;
     use tokio::runtime::{Builder, Runtime};
 
+    use super::super::transport::Route;
     use super::*;
 
     fn deployment() -> Deployment {
@@ -203,7 +205,8 @@ mod tests {
     /// Starts to connect from the current runtime.
     async fn use_it(deployment: &Deployment) {
         let transport = deployment.of_runtime(&Handle::current(), &KeyNames::default());
-        let line = transport.reserve(None, Instant::now() + Duration::from_millis(10));
+        let route = Route::new(transport, None);
+        let line = route.reserve(Instant::now() + Duration::from_millis(10));
         assert!(line.await.is_err());
     }
 

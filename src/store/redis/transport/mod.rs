@@ -4,6 +4,7 @@
 
 #[cfg(feature = "cluster")]
 mod cluster;
+mod connection;
 mod credentials;
 mod deployment;
 mod dial;

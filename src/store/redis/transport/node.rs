@@ -11,7 +11,8 @@ use redis::{Cmd, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::dial::{Connection, Dial, OnLost};
+use super::connection::{Connection, OnLost};
+use super::dial::Dial;
 use super::failure::{Failure, Fate};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors as error;
