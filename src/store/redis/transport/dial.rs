@@ -262,8 +262,7 @@ impl Server {
         let info = match &self.tls_files {
             Some(tls_files) => {
                 let unusable = |cause| (redis::ErrorKind::InvalidClientConfig, "TLS files", cause);
-                let parameters = tls_files.read().await.map_err(unusable)?;
-                parameters.apply_to(info)
+                tls_files.apply_to(info).await.map_err(unusable)?
             }
             None => info,
         };
