@@ -15,7 +15,7 @@ use super::protocol::{
 use super::script::{Script, Scripts};
 use super::transport::{Deployment, Failure, Line, Node, Route, Transport};
 use crate::decision::Holding;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Act, Error, ErrorKind};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::{Answerer, StoreFuture};
 use crate::store::redis::real_time::timeout_at;
@@ -152,9 +152,9 @@ impl Client {
     /// has run it.
     fn record(&self, route: &Route, asked: Option<&Arc<Node>>, outcome: Result<(), &Error>) {
         // What is moving will be decided elsewhere, and says nothing about the node.
-        let outcome = outcome.or_else(|error| match error::is_moving(error) {
-            true => Ok(()),
-            false => Err(error),
+        let outcome = outcome.or_else(|error| match error.act() {
+            Act::Moving => Ok(()),
+            _ => Err(error),
         });
         let node = match self.deployment.is_cluster() {
             true => asked.cloned().or_else(|| route.node()),
@@ -182,7 +182,7 @@ impl Client {
             // with another, and what is refused is refused exactly.
             Err(error)
                 if entries.len() > 1
-                    && (error::is_moving(&error)
+                    && (error.act() == Act::Moving
                         || error.kind() == ErrorKind::Full
                         || error.is_of_one_check()) =>
             {
@@ -204,7 +204,7 @@ impl Client {
             }
         }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
-        if errors.any(error::is_from_replica) {
+        if errors.any(|error| error.act() == Act::Replica) {
             route.give_up();
         }
         Ok(replies)

@@ -9,7 +9,7 @@ use super::client::Client;
 use super::protocol::{BatchEntry, errors as error};
 use super::script::{Script, time_trial};
 use super::transport::{Failure, Line, Route};
-use crate::error::Error;
+use crate::error::{Act, Error};
 
 /// A lease of slots is at least as many times as long as the error of the time that calls tell. The clocks of two callers
 /// differ by at most twice the error, and a permit is lost a fifth of the lease before its slot is free.
@@ -35,7 +35,8 @@ impl Client {
         line.leave_place();
         let tells_time = failure.error().is_some_and(error::may_refuse_time)
             // Another call may have learned it meanwhile.
-            && (self.deployment.argument_clock.is_used() || Box::pin(self.scripts_lack_time(route)).await);
+            && (self.deployment.argument_clock.is_used()
+                || Box::pin(self.scripts_lack_time(route)).await);
         if !tells_time {
             return Err(self.error(failure));
         }
@@ -131,7 +132,7 @@ impl Client {
         // A call that can be divided does not wait for a cluster that has only some of the keys.
         let waits = entries.len() <= 1;
         match route.send(line, call, waits, self.deadline).await {
-            Err(failure) if failure.is_unknown_script() => {
+            Err(failure) if failure.act() == Act::UnknownScript => {
                 // From the start: the node may have been asked in place of another.
                 line.leave_place();
                 *line = route.reserve(Instant::now() + self.deadline).await?;

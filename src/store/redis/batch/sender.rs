@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use super::queue::{Queue, QueueEntry};
 use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
-use crate::error::Error;
+use crate::error::{Act, Error};
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::{Client, current_runtime};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
@@ -301,7 +301,7 @@ impl Turn {
             entries.iter_mut().map(QueueEntry::parts_mut).unzip();
         let decided = client.decide(route, line, &call);
         match self.expiring(decided, &mut waiters).await {
-            Err(error) if error::is_cross_slot(&error) => self.divide(entries, &error),
+            Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),
             Err(error) => {
                 for waiters in waiters {
                     waiters.answer(repeat(Err(error.clone())));

@@ -20,6 +20,7 @@ use super::credentials::CredentialSource;
 use super::failure::Failure;
 #[cfg(feature = "tls")]
 use super::tls_files::TlsFiles;
+use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, Handshake};
 use crate::store::redis::real_time;
@@ -220,7 +221,7 @@ impl Server {
         trial.arg("0".repeat(40)).arg(1).arg(&**trial_key);
         let reply = real_time::timeout(CONNECT_TIMEOUT, send_over(&connection, &trial)).await;
         match reply.unwrap_or_else(|| Err(timed_out())) {
-            Err(error) if error::is_unknown_command(&error) || error.is_timeout() => {
+            Err(error) if error::act_of(&error) == Act::UnknownCommand || error.is_timeout() => {
                 Err(Failure::to_connect(&self.name, error))
             }
             _ => Ok(connection),
