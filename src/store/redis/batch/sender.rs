@@ -5,7 +5,6 @@
 //! another thread and back. Tasks do all else, so no check waits for a caller that may do something else meanwhile.
 
 use std::collections::HashMap;
-use std::iter::repeat;
 use std::mem;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -302,17 +301,10 @@ impl Turn {
         let decided = client.decide(route, line, &call);
         match self.expiring(decided, &mut waiters).await {
             Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),
-            Err(error) => {
-                for waiters in waiters {
-                    waiters.answer(repeat(Err(error.clone())));
-                }
-            }
+            Err(error) => entries.iter_mut().for_each(|entry| entry.fail(&error)),
             Ok(replies) => {
-                for (waiters, reply) in waiters.into_iter().zip(replies) {
-                    match reply {
-                        Ok(answers) => waiters.answer(answers.into_iter().map(Ok)),
-                        Err(error) => waiters.answer(repeat(Err(error))),
-                    }
+                for (entry, reply) in entries.iter_mut().zip(replies) {
+                    entry.answer(reply);
                 }
             }
         }
@@ -326,7 +318,7 @@ impl Turn {
     fn divide(&self, entries: Vec<QueueEntry>, error: &Error) {
         let client = &self.sender.client;
         let is_final = entries.len() == 1 || self.lane.is_of_slot;
-        for entry in entries {
+        for mut entry in entries {
             let mut subjects = entry.levels().iter().map(|level| level.check().subject);
             if client.names.are_in_several_slots(subjects.clone()) {
                 client.deployment.learn_slots();
