@@ -28,7 +28,7 @@ const NO_LIST: &str = "0";
 /// The block list in Redis, the copy in this process, and its version.
 pub(super) struct SharedBlockList {
     client: Arc<Client>,
-    copy: BlockList,
+    pub(super) copy: BlockList,
     known: Mutex<KnownVersion>,
 }
 
@@ -52,10 +52,6 @@ impl SharedBlockList {
             copy,
             known,
         })
-    }
-
-    pub(super) fn copy(&self) -> &BlockList {
-        &self.copy
     }
 
     /// Blocks a key in Redis and in this process. A duration of zero unblocks it.

@@ -255,44 +255,34 @@ struct Engine {
 
 impl Engine {
     fn new(settings: &Settings) -> Self {
-        let Settings {
-            deployment,
-            name,
-            names,
-            deadline,
-            refusal_max_age,
-            block_list_refresh,
-            by_slot,
-            fallback_keys,
-            clock,
-            scripts,
-        } = settings.clone();
-        let meter = StoreMeter::new(&name);
+        let (clock, meter) = (&settings.clock, StoreMeter::new(&settings.name));
         let mut refusal_cache = RefusalCache::new()
             .meter(meter.clone())
             .clock(clock.clone());
-        if let Some(max_age) = refusal_max_age {
+        if let Some(max_age) = settings.refusal_max_age {
             refusal_cache = refusal_cache.max_age(max_age);
         }
+        let (deployment, names, deadline) =
+            (&settings.deployment, &settings.names, settings.deadline);
         let mut circuit_breaker = CircuitBreaker::new()
             .meter(meter.clone())
             .deadline(deadline)
             .clock(clock.clone())
             .recorded_by_store()
-            .probed_by(prober(&deployment, &names, deadline, None));
-        if let Some(keys) = fallback_keys {
+            .probed_by(prober(deployment, names, deadline, None));
+        if let Some(keys) = settings.fallback_keys {
             circuit_breaker = circuit_breaker.fallback_keys(keys);
         }
         let client = Arc::new(Client {
-            deployment,
-            scripts,
-            names,
-            by_slot,
+            deployment: Arc::clone(deployment),
+            scripts: Arc::clone(&settings.scripts),
+            names: names.clone(),
+            by_slot: settings.by_slot,
             deadline,
             meter,
             breakers: Arc::new(Breakers::new(circuit_breaker)),
         });
-        let block_list = BlockList::on_clock(clock, Some(block_list_refresh));
+        let block_list = BlockList::on_clock(clock.clone(), Some(settings.block_list_refresh));
         Self {
             id: StoreId::unique(),
             blocks: SharedBlockList::new(Arc::clone(&client), block_list),
@@ -469,7 +459,7 @@ impl Store for RedisStore {
     fn parts(&self) -> StoreParts {
         let engine = self.engine();
         StoreParts {
-            block_list: engine.blocks.copy().clone(),
+            block_list: engine.blocks.copy.clone(),
             circuit_breaker: engine.client.breakers.of_store().clone(),
             refusal_cache: Some(engine.refusal_cache.clone()),
             supports_leases: true,
