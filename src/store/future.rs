@@ -138,11 +138,9 @@ impl<T> StoreFuture<T> {
     }
 
     /// Adds a recorder of the outcome to this pending future.
-    pub(super) fn recorded_by(self, recorder: OutcomeRecorder) -> Self {
-        Self {
-            recorder: Some(recorder),
-            ..self
-        }
+    pub(super) fn recorded_by(mut self, recorder: OutcomeRecorder) -> Self {
+        self.recorder = Some(recorder);
+        self
     }
 
     /// Returns the answer if it is ready without waiting, else this future again.
@@ -155,6 +153,14 @@ impl<T> StoreFuture<T> {
         match self.state {
             State::Ready(Some(answer)) => Ok(answer),
             State::Ready(None) | State::Channel(..) | State::Boxed(_) => Err(self),
+        }
+    }
+
+    /// Returns whether the answer is an error, if it is ready.
+    pub(super) fn outcome_if_ready(&self) -> Option<Result<(), &Error>> {
+        match &self.state {
+            State::Ready(Some(answer)) => Some(answer.as_ref().map(drop)),
+            State::Ready(None) | State::Channel(..) | State::Boxed(_) => None,
         }
     }
 

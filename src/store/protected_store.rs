@@ -267,16 +267,12 @@ impl ProtectedStore {
         circuit_breaker: &CircuitBreaker,
         is_probe: bool,
     ) -> StoreFuture {
-        match checked.try_ready() {
-            Ok(answer) => {
-                circuit_breaker.record_check(answer.as_ref().map(drop), is_probe);
-                StoreFuture::ready(answer)
-            }
-            Err(pending) => {
-                let recorder = OutcomeRecorder::new(circuit_breaker, is_probe);
-                self.bound(pending).recorded_by(recorder)
-            }
+        if let Some(outcome) = checked.outcome_if_ready() {
+            circuit_breaker.record_check(outcome, is_probe);
+            return checked;
         }
+        let recorder = OutcomeRecorder::new(circuit_breaker, is_probe);
+        self.bound(checked).recorded_by(recorder)
     }
 
     /// Changes the units of a key: refunds where they were charged, in the store or in the fallback counts; resets in both;

@@ -4,7 +4,7 @@
 //! since by its own monotonic clock, and tells it to each script: `lua/clock_argument.lua`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::micros;
@@ -18,12 +18,9 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 /// Two clocks that NTP disciplines drift apart by at most one part in this many: each by 500 parts in a million.
 const DRIFT: u32 = 1_000;
 
-/// The estimate of a server's time. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ArgumentClock(Arc<State>);
-
+/// The estimate of a server's time.
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct ArgumentClock {
     is_used: AtomicBool,
     readings: Mutex<Readings>,
 }
@@ -69,12 +66,12 @@ impl ArgumentClock {
     /// Whether calls tell the time.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
-        self.0.is_used.load(Ordering::Relaxed)
+        self.is_used.load(Ordering::Relaxed)
     }
 
     /// Makes calls tell the time from now on. Returns whether they did not before.
     pub(super) fn start(&self) -> bool {
-        !self.0.is_used.swap(true, Ordering::Relaxed)
+        !self.is_used.swap(true, Ordering::Relaxed)
     }
 
     /// Returns the time of the server at an instant, unless the last reading is too old.
@@ -118,10 +115,7 @@ impl ArgumentClock {
     }
 
     fn readings(&self) -> MutexGuard<'_, Readings> {
-        self.0
-            .readings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -25,9 +25,10 @@ const MAX_BLOCK_MICROS: u64 = 1 << 52;
 /// The version of no list.
 const NO_LIST: &str = "0";
 
-/// The block list in Redis, and the version that this process has seen.
+/// The block list in Redis, the copy in this process, and its version.
 pub(super) struct SharedBlockList {
-    client: Client,
+    client: Arc<Client>,
+    pub(super) copy: BlockList,
     known: Mutex<KnownVersion>,
 }
 
@@ -44,17 +45,17 @@ struct KnownVersion {
 type Blocks = Vec<(Key, Key, Duration)>;
 
 impl SharedBlockList {
-    pub(super) fn new(client: Client) -> Arc<Self> {
+    pub(super) fn new(client: Arc<Client>, copy: BlockList) -> Arc<Self> {
         let known = Mutex::default();
-        Arc::new(Self { client, known })
+        Arc::new(Self {
+            client,
+            copy,
+            known,
+        })
     }
 
-    /// Blocks a key in Redis and in `blocks`. A duration of zero unblocks it.
-    pub(super) fn block(
-        self: &Arc<Self>,
-        blocks: BlockList,
-        block: Block<'_>,
-    ) -> StoreFuture<bool> {
+    /// Blocks a key in Redis and in this process. A duration of zero unblocks it.
+    pub(super) fn block(self: &Arc<Self>, block: Block<'_>) -> StoreFuture<bool> {
         let shared = Arc::clone(self);
         let (limiter, key) = (block.limiter.clone(), block.key.clone());
         let (duration, is_automatic) = (block.duration, block.is_automatic);
@@ -69,26 +70,24 @@ impl SharedBlockList {
             known.changes += 1;
             known.version.clear();
             // Redis has decided, so that the list of this process does not.
-            blocks.put(Block::new(&limiter, &key, duration))
+            shared.copy.put(Block::new(&limiter, &key, duration))
         })
     }
 
     /// Refreshes the list, if the server answers within `timeout`. Operators wait for the deadline, the background for at
     /// least a second.
-    pub(super) fn refresh(
-        self: Arc<Self>,
-        blocks: BlockList,
-        timeout: Duration,
-    ) -> StoreFuture<()> {
-        let mut client = self.client.clone();
-        client.deadline = timeout;
+    pub(super) fn refresh(self: Arc<Self>, timeout: Duration) -> StoreFuture<()> {
+        let client = Arc::new(Client {
+            deadline: timeout,
+            ..Client::clone(&self.client)
+        });
         client.drive(client.slot_of_blocks(), move |client, route| async move {
-            let outcome = self.read(&client, &route, &blocks).await;
+            let outcome = self.read(&client, &route).await;
             outcome.inspect_err(|error| client.meter.record_error(error.kind()))
         })
     }
 
-    async fn read(&self, client: &Client, route: &Route, blocks: &BlockList) -> Result<(), Error> {
+    async fn read(&self, client: &Client, route: &Route) -> Result<(), Error> {
         loop {
             let before = self.known().clone();
             let Some((version, list)) = client.read_blocks(route, &before.version).await? else {
@@ -99,9 +98,9 @@ impl SharedBlockList {
             if known.changes == before.changes {
                 // A list that ends with its last key outlives it, so none at all was lost with its server's data.
                 if version == NO_LIST {
-                    blocks.replace_after_loss(list);
+                    self.copy.replace_after_loss(list);
                 } else {
-                    blocks.replace(list);
+                    self.copy.replace(list);
                 }
                 known.version = version;
                 return Ok(());

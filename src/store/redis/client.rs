@@ -1,6 +1,5 @@
 //! The commands of a store: what is sent to Redis, and how replies are read.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,16 +7,15 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::argument_clock::ArgumentClock;
 use super::breakers::Breakers;
 use super::protocol::{
-    BatchEntry, EntryAnswers, KeyNames, ServerClock, ServerName, Value as CountedValue,
-    decode_replies, encode_adjust, encode_checks, errors as error, slot_of_key,
+    BatchEntry, EntryAnswers, KeyNames, ServerName, Value as CountedValue, decode_replies,
+    encode_adjust, encode_checks, errors as error, slot_of_key,
 };
 use super::script::{Script, Scripts};
 use super::transport::{Deployment, Failure, Line, Node, Route, Transport};
 use crate::decision::Holding;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Act, Error, ErrorKind};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::{Answerer, StoreFuture};
 use crate::store::redis::real_time::timeout_at;
@@ -30,8 +28,8 @@ pub(super) struct Client {
     pub(super) deployment: Arc<Deployment>,
     pub(super) scripts: Arc<Scripts>,
     pub(super) names: KeyNames,
-    pub(super) clock: ServerClock,
-    pub(super) argument_clock: ArgumentClock,
+    /// Whether the server is known to divide its keys into the slots of a cluster from the first check on.
+    pub(super) by_slot: bool,
     pub(super) deadline: Duration,
     pub(super) meter: StoreMeter,
     pub(super) breakers: Arc<Breakers>,
@@ -55,10 +53,14 @@ impl Client {
         self.slot_of_key(&self.names.block_list())
     }
 
+    /// Whether the server divides its keys into slots: known from the URL or a setting, or learned from an error reply.
+    pub(super) fn has_slots(&self) -> bool {
+        self.by_slot || self.deployment.has_slots()
+    }
+
     /// Returns the way to the servers from a runtime.
-    pub(super) fn transport(&self, runtime: &Handle) -> Arc<dyn Transport> {
-        let trial_key = || self.names.block_list().into();
-        self.deployment.of_runtime(runtime, trial_key)
+    pub(super) fn transport(&self, runtime: &Handle) -> Transport {
+        self.deployment.of_runtime(runtime, &self.names)
     }
 
     /// Returns the way to the keys of a slot from the current runtime.
@@ -70,9 +72,9 @@ impl Client {
     ///
     /// The call goes on without the caller, so that a silent server is noticed.
     fn drive_to_answer<T, F>(
-        &self,
+        self: &Arc<Self>,
         slot: Option<u16>,
-        call: impl FnOnce(Self, Route, Answerer<T>) -> F,
+        call: impl FnOnce(Arc<Self>, Route, Answerer<T>) -> F,
     ) -> StoreFuture<T>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -80,7 +82,7 @@ impl Client {
         match self.route(slot) {
             Ok(route) => {
                 let (answerer, future) = StoreFuture::channel();
-                future.driving(call(self.clone(), route, answerer))
+                future.driving(call(Arc::clone(self), route, answerer))
             }
             Err(error) => StoreFuture::ready(Err(error)),
         }
@@ -88,9 +90,9 @@ impl Client {
 
     /// Lets the caller drive a call to the keys of a slot, and wait for at most the deadline.
     pub(super) fn drive<T: Send + 'static, F>(
-        &self,
+        self: &Arc<Self>,
         slot: Option<u16>,
-        call: impl FnOnce(Self, Route) -> F + Send + 'static,
+        call: impl FnOnce(Arc<Self>, Route) -> F + Send + 'static,
     ) -> StoreFuture<T>
     where
         F: Future<Output = Result<T, Error>> + Send + 'static,
@@ -150,40 +152,17 @@ impl Client {
     /// has run it.
     fn record(&self, route: &Route, asked: Option<&Arc<Node>>, outcome: Result<(), &Error>) {
         // What is moving will be decided elsewhere, and says nothing about the node.
-        let outcome = outcome.or_else(|error| match error::is_moving(error) {
-            true => Ok(()),
-            false => Err(error),
+        let outcome = outcome.or_else(|error| match error.act() {
+            Act::Moving => Ok(()),
+            _ => Err(error),
         });
         let node = match self.deployment.is_cluster() {
             true => asked.cloned().or_else(|| route.node()),
             false => None,
         };
         let address = node.as_ref().map(|node| node.address());
-        let probe = || self.prober(route.slot());
+        let probe = || prober(&self.deployment, &self.names, self.deadline, route.slot());
         self.breakers.record(address, outcome, probe);
-    }
-
-    /// Returns what sends a PING to the server that has a slot. Its outcome is recorded by the circuit breaker that asks.
-    pub(super) fn prober(
-        &self,
-        slot: Option<u16>,
-    ) -> impl Fn() -> StoreFuture<()> + Send + Sync + use<> {
-        let (deployment, names) = (Arc::clone(&self.deployment), self.names.clone());
-        let deadline = self.deadline;
-        move || {
-            let runtime = match current_runtime() {
-                Ok(runtime) => runtime,
-                Err(error) => return StoreFuture::ready(Err(error)),
-            };
-            let transport = deployment.of_runtime(&runtime, || names.block_list().into());
-            let route = Route::new(transport, slot);
-            StoreFuture::boxed(async move {
-                let reply = route.query(&redis::cmd("PING"), deadline).await;
-                reply
-                    .map(drop)
-                    .map_err(|failure| failure.into_error(deadline))
-            })
-        }
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -203,7 +182,7 @@ impl Client {
             // with another, and what is refused is refused exactly.
             Err(error)
                 if entries.len() > 1
-                    && (error::is_moving(&error)
+                    && (error.act() == Act::Moving
                         || error.kind() == ErrorKind::Full
                         || error.is_of_one_check()) =>
             {
@@ -220,12 +199,12 @@ impl Client {
             // The script wrote nothing for an entry without the window of a calendar. It is rare: the clock of this process
             // differs from the server's clock by more than a window.
             if let Some(time) = error.and_then(error::time_without_window) {
-                self.clock.learn(time);
+                self.deployment.clock.learn(time);
                 *reply = self.call_of_one(route, entry).await;
             }
         }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
-        if errors.any(error::is_from_replica) {
+        if errors.any(|error| error.act() == Act::Replica) {
             route.give_up();
         }
         Ok(replies)
@@ -250,7 +229,8 @@ impl Client {
         mut line: Line,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
-        let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
+        let (script, call, plan) =
+            encode_checks(&self.scripts, &self.names, &self.deployment.clock, entries);
         let reply = self.eval(route, &mut line, script, &call, entries).await;
         let decoded =
             reply.and_then(|reply| decode_replies(reply, &route.server(), entries, &plan));
@@ -259,22 +239,22 @@ impl Client {
     }
 
     /// Changes the counts of a key.
-    pub(super) fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
+    pub(super) fn adjust(self: &Arc<Self>, adjust: Adjust<'_>) -> StoreFuture<()> {
         let script = &self.scripts.refund;
-        let Some(call) = encode_adjust(script, &self.names, &self.clock, adjust) else {
+        let Some(call) = encode_adjust(script, &self.names, &self.deployment.clock, adjust) else {
             return StoreFuture::ready(Ok(()));
         };
         self.drive(self.slot(adjust.subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.refund, call).await;
             if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
-                client.clock.learn(time);
+                client.deployment.clock.learn(time);
             }
             reply.map(drop)
         })
     }
 
     /// Lists the holders of the slots of a key.
-    pub(super) fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+    pub(super) fn holders(self: &Arc<Self>, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
         let mut call = self.scripts.holders.call(1, 0, 0);
         call.arg(self.names.value(subject, CountedValue::InFlight));
         self.drive(self.slot(subject), move |client, route| async move {
@@ -311,7 +291,10 @@ impl Client {
     }
 
     /// Sends a command without keys to each server, for a caller that waits for at most the deadline. Returns the replies.
-    pub(super) fn query_all(&self, command: Cmd) -> StoreFuture<Vec<(ServerName, Value)>> {
+    pub(super) fn query_all(
+        self: &Arc<Self>,
+        command: Cmd,
+    ) -> StoreFuture<Vec<(ServerName, Value)>> {
         let until = Instant::now() + self.deadline;
         // Each server has this deadline, so that an error names the one that is late.
         self.drive_to_answer(None, move |client, route, answerer| async move {
@@ -371,6 +354,29 @@ fn outcome_of<T>(decoded: &Result<Vec<Result<T, Error>>, Error>) -> Result<(), &
     }
 }
 
+/// Returns what sends a PING to the server that has a slot. Its outcome is recorded by the circuit breaker that asks.
+pub(super) fn prober(
+    deployment: &Arc<Deployment>,
+    names: &KeyNames,
+    deadline: Duration,
+    slot: Option<u16>,
+) -> impl Fn() -> StoreFuture<()> + Send + Sync + use<> {
+    let (deployment, names) = (Arc::clone(deployment), names.clone());
+    move || {
+        let runtime = match current_runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => return StoreFuture::ready(Err(error)),
+        };
+        let route = Route::new(deployment.of_runtime(&runtime, &names), slot);
+        StoreFuture::boxed(async move {
+            let reply = route.query(&redis::cmd("PING"), deadline).await;
+            reply
+                .map(drop)
+                .map_err(|failure| failure.into_error(deadline))
+        })
+    }
+}
+
 async fn replies_of_all(
     route: &Route,
     command: &Cmd,
@@ -394,24 +400,4 @@ pub(super) fn current_runtime() -> Result<Handle, Error> {
             "cannot use a RedisStore outside of a tokio runtime: call it from a task, or in `block_on`",
         )
     })
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            deployment,
-            scripts: _,
-            names,
-            clock: _,
-            argument_clock: _,
-            deadline,
-            meter: _,
-            breakers: _,
-        } = self;
-        f.debug_struct("Client")
-            .field("deployment", deployment)
-            .field("names", names)
-            .field("deadline", deadline)
-            .finish_non_exhaustive()
-    }
 }

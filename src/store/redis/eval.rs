@@ -9,7 +9,7 @@ use super::client::Client;
 use super::protocol::{BatchEntry, errors as error};
 use super::script::{Script, time_trial};
 use super::transport::{Failure, Line, Route};
-use crate::error::Error;
+use crate::error::{Act, Error};
 
 /// A lease of slots is at least as many times as long as the error of the time that calls tell. The clocks of two callers
 /// differ by at most twice the error, and a permit is lost a fifth of the lease before its slot is free.
@@ -25,7 +25,7 @@ impl Client {
         call: &Cmd,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
-        if self.argument_clock.is_used() {
+        if self.deployment.argument_clock.is_used() {
             return Box::pin(self.eval_at_time(route, line, script, call, entries)).await;
         }
         let failure = match self.send(route, line, script, call, entries).await {
@@ -35,7 +35,8 @@ impl Client {
         line.leave_place();
         let tells_time = failure.error().is_some_and(error::may_refuse_time)
             // Another call may have learned it meanwhile.
-            && (self.argument_clock.is_used() || Box::pin(self.scripts_lack_time(route)).await);
+            && (self.deployment.argument_clock.is_used()
+                || Box::pin(self.scripts_lack_time(route)).await);
         if !tells_time {
             return Err(self.error(failure));
         }
@@ -52,7 +53,7 @@ impl Client {
         call: &Cmd,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
-        let clock = &self.argument_clock;
+        let clock = &self.deployment.argument_clock;
         let estimate = loop {
             match clock.estimate(Instant::now()) {
                 Some(estimate) => break estimate,
@@ -90,7 +91,7 @@ impl Client {
         let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)
             .map_err(|_| error::malformed_reply("no time", &route.server()))?;
         let time = seconds.saturating_mul(1_000_000).saturating_add(micros);
-        self.argument_clock.learn(time, sent, replied);
+        self.deployment.argument_clock.learn(time, sent, replied);
         Ok(())
     }
 
@@ -106,7 +107,7 @@ impl Client {
         if self.read_time(route).await.is_err() {
             return false;
         }
-        if self.argument_clock.start() {
+        if self.deployment.argument_clock.start() {
             let refusal = refusal.trim_end_matches('.');
             tracing::warn!(
                 target: "tollgate::diagnostics",
@@ -131,7 +132,7 @@ impl Client {
         // A call that can be divided does not wait for a cluster that has only some of the keys.
         let waits = entries.len() <= 1;
         match route.send(line, call, waits, self.deadline).await {
-            Err(failure) if failure.is_unknown_script() => {
+            Err(failure) if failure.act() == Act::UnknownScript => {
                 // From the start: the node may have been asked in place of another.
                 line.leave_place();
                 *line = route.reserve(Instant::now() + self.deadline).await?;

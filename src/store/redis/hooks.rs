@@ -41,20 +41,20 @@ pub struct Settings {
 /// Returns the settings of a store.
 #[must_use]
 pub fn settings(store: &RedisStore) -> Settings {
-    let client = &store.shared.client;
+    let settings = &store.shared.settings;
     Settings {
-        server: client.deployment.server().to_string(),
-        follows_redirects: client.deployment.is_cluster(),
-        deadline: client.deadline,
-        prefix: client.names.prefix().to_owned(),
-        hash_tags: client.names.tags(),
+        server: settings.deployment.server().to_string(),
+        follows_redirects: settings.deployment.is_cluster(),
+        deadline: settings.deadline,
+        prefix: settings.names.prefix().to_owned(),
+        hash_tags: settings.names.tags(),
     }
 }
 
 /// Returns the stored keys that count the quotas of a subject.
 #[must_use]
 pub fn stored_keys(store: &RedisStore, subject: Subject<'_>) -> Vec<String> {
-    let names = &store.shared.client.names;
+    let names = &store.shared.settings.names;
     let keys = Count::all(subject).into_iter();
     let keys = keys.map(|count| names.value(subject, count.name));
     keys.collect()
@@ -66,7 +66,7 @@ pub fn stored_keys(store: &RedisStore, subject: Subject<'_>) -> Vec<String> {
 ///
 /// Returns an error if the server does not answer in time, or replies with an error.
 pub async fn try_time(store: &RedisStore) -> Result<Value, Error> {
-    let blocks = store.shared.client.names.block_list();
+    let blocks = store.shared.settings.names.block_list();
     query(store, Some(&blocks), script::time_trial(&blocks)).await
 }
 

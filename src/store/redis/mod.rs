@@ -1,7 +1,7 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: hooks,
-//! `redis_store`, `block_list` and batch, `eval`, client and url, breakers, transport, topology and `argument_clock`, protocol, script,
+//! `redis_store`, `block_list` and batch, `eval`, client and url, breakers, transport, `argument_clock`, protocol, script,
 //! `real_time`.
 
 mod argument_clock;
@@ -24,7 +24,6 @@ mod settings;
 mod test_server;
 #[cfg(test)]
 mod tests;
-mod topology;
 mod transport;
 mod url;
 

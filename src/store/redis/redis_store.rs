@@ -1,17 +1,15 @@
 //! The public type of the Redis store, and how it sends each kind of request.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::argument_clock::ArgumentClock;
 use super::batch::Sender;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::breakers::Breakers;
-use super::client::{Client, current_runtime};
-use super::protocol::{KeyNames, ServerClock};
+use super::client::{Client, current_runtime, prober};
+use super::protocol::KeyNames;
 use super::script::Scripts;
-use super::topology::Topology;
 #[cfg(feature = "redis-1")]
 use super::transport::Servers;
 use super::transport::{Deployment, PerRuntime};
@@ -218,21 +216,22 @@ pub struct RedisStore {
 
 /// The state that clones of a store share.
 pub(super) struct Shared {
-    id: StoreId,
-    pub(super) client: Client,
-    refusal_cache: RefusalCache,
-    topology: Topology,
-    senders: PerRuntime<Arc<Sender>>,
-    /// The copy in this process of the list in Redis.
-    block_list: BlockList,
-    shared_block_list: Arc<SharedBlockList>,
     pub(super) settings: Settings,
     /// The error of each call, if a setting was changed while the store was in use.
     pub(super) misuse: Option<Error>,
+    /// Made on first use, when all settings are known.
+    engine: OnceLock<Engine>,
 }
 
+/// What a store is configured with.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
+    /// The servers. Forks share the connections.
+    pub(super) deployment: Arc<Deployment>,
+    /// The name of the store in metrics.
+    pub(super) name: Arc<str>,
+    pub(super) names: KeyNames,
+    pub(super) deadline: Duration,
     /// `None` for the default of the cache.
     pub(super) refusal_max_age: Option<Duration>,
     pub(super) block_list_refresh: Duration,
@@ -242,6 +241,56 @@ pub(super) struct Settings {
     pub(super) fallback_keys: Option<usize>,
     /// The clock of this process.
     pub(super) clock: Clock,
+    pub(super) scripts: Arc<Scripts>,
+}
+
+/// The parts of a store in use.
+struct Engine {
+    id: StoreId,
+    client: Arc<Client>,
+    refusal_cache: RefusalCache,
+    senders: PerRuntime<Arc<Sender>>,
+    blocks: Arc<SharedBlockList>,
+}
+
+impl Engine {
+    fn new(settings: &Settings) -> Self {
+        let (clock, meter) = (&settings.clock, StoreMeter::new(&settings.name));
+        let mut refusal_cache = RefusalCache::new()
+            .meter(meter.clone())
+            .clock(clock.clone());
+        if let Some(max_age) = settings.refusal_max_age {
+            refusal_cache = refusal_cache.max_age(max_age);
+        }
+        let (deployment, names, deadline) =
+            (&settings.deployment, &settings.names, settings.deadline);
+        let mut circuit_breaker = CircuitBreaker::new()
+            .meter(meter.clone())
+            .deadline(deadline)
+            .clock(clock.clone())
+            .recorded_by_store()
+            .probed_by(prober(deployment, names, deadline, None));
+        if let Some(keys) = settings.fallback_keys {
+            circuit_breaker = circuit_breaker.fallback_keys(keys);
+        }
+        let client = Arc::new(Client {
+            deployment: Arc::clone(deployment),
+            scripts: Arc::clone(&settings.scripts),
+            names: names.clone(),
+            by_slot: settings.by_slot,
+            deadline,
+            meter,
+            breakers: Arc::new(Breakers::new(circuit_breaker)),
+        });
+        let block_list = BlockList::on_clock(clock.clone(), Some(settings.block_list_refresh));
+        Self {
+            id: StoreId::unique(),
+            blocks: SharedBlockList::new(Arc::clone(&client), block_list),
+            client,
+            refusal_cache,
+            senders: PerRuntime::default(),
+        }
+    }
 }
 
 impl RedisStore {
@@ -285,52 +334,37 @@ impl RedisStore {
     }
 
     pub(super) fn on(deployment: Deployment) -> Self {
-        let client = Client {
-            meter: StoreMeter::new(&format!("{deployment:?}")),
-            deployment: Arc::new(deployment),
-            scripts: Scripts::shared(),
-            names: KeyNames::default(),
-            clock: ServerClock::default(),
-            argument_clock: ArgumentClock::default(),
-            deadline: DEFAULT_DEADLINE,
-            breakers: Arc::new(Breakers::new(CircuitBreaker::new())),
-        };
         let settings = Settings {
+            name: format!("{deployment:?}").into(),
+            deployment: Arc::new(deployment),
+            names: KeyNames::default(),
+            deadline: DEFAULT_DEADLINE,
             refusal_max_age: None,
             block_list_refresh: DEFAULT_REFRESH_INTERVAL,
             by_slot: false,
             fallback_keys: None,
             clock: Clock::monotonic(),
+            scripts: Scripts::shared(),
         };
-        Self::build(client, settings, None)
+        Self::new(settings, None)
     }
 
-    pub(super) fn build(mut client: Client, settings: Settings, misuse: Option<Error>) -> Self {
-        client.meter = client.meter.same_name();
-        let clock = &settings.clock;
-        let mut refusal_cache = RefusalCache::new()
-            .meter(client.meter.clone())
-            .clock(clock.clone());
-        if let Some(max_age) = settings.refusal_max_age {
-            refusal_cache = refusal_cache.max_age(max_age);
-        }
-        let topology = Topology::new(settings.by_slot || client.deployment.is_cluster());
-        client.breakers = Arc::new(Breakers::new(circuit_breaker(&client, &settings)));
-        let shared_block_list = SharedBlockList::new(client.clone());
-        let block_list = BlockList::on_clock(clock.clone(), Some(settings.block_list_refresh));
+    pub(super) fn new(settings: Settings, misuse: Option<Error>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                id: StoreId::unique(),
-                client,
-                refusal_cache,
-                topology,
-                senders: PerRuntime::default(),
-                block_list,
-                shared_block_list,
                 settings,
                 misuse,
+                engine: OnceLock::new(),
             }),
         }
+    }
+
+    #[inline]
+    fn engine(&self) -> &Engine {
+        let Shared {
+            settings, engine, ..
+        } = &*self.shared;
+        engine.get_or_init(|| Engine::new(settings))
     }
 
     /// Sends a PING, to check that the server answers. Connects if there is no connection yet.
@@ -360,16 +394,12 @@ impl RedisStore {
     fn sender(&self) -> Result<Arc<Sender>, Error> {
         let client = self.client()?;
         let runtime = current_runtime()?;
-        let Shared {
-            topology, senders, ..
-        } = &*self.shared;
-        Ok(senders.get_or_make(&runtime, || {
-            Sender::new(client.clone(), topology.clone(), runtime.clone())
-        }))
+        let make = || Sender::new(Arc::clone(client), runtime.clone());
+        Ok(self.engine().senders.get_or_make(&runtime, make))
     }
 
     /// Sends a request, unless a setting was changed while the store was in use.
-    fn send<T>(&self, request: impl FnOnce(&Client) -> StoreFuture<T>) -> StoreFuture<T> {
+    fn send<T>(&self, request: impl FnOnce(&Arc<Client>) -> StoreFuture<T>) -> StoreFuture<T> {
         match self.client() {
             Ok(client) => request(client),
             Err(misuse) => StoreFuture::ready(Err(misuse)),
@@ -377,9 +407,9 @@ impl RedisStore {
     }
 
     /// Fails if a setting was changed while the store was in use.
-    pub(super) fn client(&self) -> Result<&Client, Error> {
+    pub(super) fn client(&self) -> Result<&Arc<Client>, Error> {
         match &self.shared.misuse {
-            None => Ok(&self.shared.client),
+            None => Ok(&self.engine().client),
             Some(misuse) => Err(misuse.clone()),
         }
     }
@@ -410,23 +440,9 @@ impl RedisStore {
     }
 }
 
-/// Builds the circuit breaker of a single server, which has the settings of those of nodes.
-fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
-    let mut circuit_breaker = CircuitBreaker::new()
-        .meter(client.meter.clone())
-        .deadline(client.deadline)
-        .clock(settings.clock.clone())
-        .recorded_by_store()
-        .probed_by(client.prober(None));
-    if let Some(keys) = settings.fallback_keys {
-        circuit_breaker = circuit_breaker.fallback_keys(keys);
-    }
-    circuit_breaker
-}
-
 impl Store for RedisStore {
     fn id(&self) -> StoreId {
-        self.shared.id
+        self.engine().id
     }
 
     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
@@ -441,25 +457,24 @@ impl Store for RedisStore {
     }
 
     fn parts(&self) -> StoreParts {
+        let engine = self.engine();
         StoreParts {
-            block_list: self.shared.block_list.clone(),
-            circuit_breaker: self.shared.client.breakers.of_store().clone(),
-            refusal_cache: Some(self.shared.refusal_cache.clone()),
+            block_list: engine.blocks.copy.clone(),
+            circuit_breaker: engine.client.breakers.of_store().clone(),
+            refusal_cache: Some(engine.refusal_cache.clone()),
             supports_leases: true,
         }
     }
 
     /// Returns the circuit breaker of the node that has the slot of the key.
     fn circuit_breaker(&self, subject: Subject<'_>) -> Option<CircuitBreaker> {
-        self.shared.client.circuit_breaker(subject)
+        self.engine().client.circuit_breaker(subject)
     }
 
     /// Returns the slot in a cluster, and 0 on a single server.
     fn atomic_group(&self, subject: Subject<'_>) -> u64 {
-        let Shared {
-            client, topology, ..
-        } = &*self.shared;
-        if topology.is_cluster() {
+        let client = &self.engine().client;
+        if client.has_slots() {
             client.names.slot(subject).into()
         } else {
             0
@@ -475,18 +490,11 @@ impl Store for RedisStore {
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
-        let Shared {
-            block_list,
-            shared_block_list,
-            ..
-        } = &*self.shared;
-        self.send(|_| shared_block_list.block(block_list.clone(), block))
+        self.send(|_| self.engine().blocks.block(block))
     }
 
     fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
-        let shared = &self.shared;
-        let block_list = shared.block_list.clone();
-        Arc::clone(&shared.shared_block_list).refresh(block_list, timeout)
+        Arc::clone(&self.engine().blocks).refresh(timeout)
     }
 
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
@@ -497,18 +505,11 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared {
-            id: _,
-            client,
-            refusal_cache: _,
-            topology: _,
-            senders: _,
-            block_list: _,
-            shared_block_list: _,
             settings,
             misuse: _,
+            engine: _,
         } = &*self.shared;
         f.debug_struct("RedisStore")
-            .field("client", client)
             .field("settings", settings)
             .finish_non_exhaustive()
     }

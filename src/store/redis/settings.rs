@@ -4,7 +4,6 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::Client;
 use super::protocol::HashTags;
 use super::redis_store::{RedisStore, Settings, Shared};
 #[cfg(feature = "test-util")]
@@ -13,7 +12,6 @@ use super::transport::{CredentialSource, Credentials};
 #[cfg(feature = "test-util")]
 use crate::clock::{Clock, TestClock};
 use crate::error::{Error, ErrorKind};
-use crate::telemetry::StoreMeter;
 
 /// The longest deadline: as good as none, and can still be added to the current time.
 const MAX_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
@@ -23,20 +21,14 @@ impl RedisStore {
     ///
     /// A store in use is left as it is: its handles would no longer be one store. The returned handle then
     /// fails each call, so that the misuse shows.
-    fn with(
-        mut self,
-        setting: &'static str,
-        change: impl FnOnce(&mut Client, &mut Settings),
-    ) -> Self {
-        let misuse = if Arc::get_mut(&mut self.shared).is_some() {
-            self.shared.misuse.clone()
-        } else {
-            Some(set_in_use(setting))
+    fn with(mut self, setting: &'static str, change: impl FnOnce(&mut Settings)) -> Self {
+        let misuse = match Arc::get_mut(&mut self.shared) {
+            Some(shared) => shared.misuse.take(),
+            None => Some(set_in_use(setting)),
         };
-        let mut client = self.shared.client.clone();
         let mut settings = self.shared.settings.clone();
-        change(&mut client, &mut settings);
-        Self::build(client, settings, misuse)
+        change(&mut settings);
+        Self::new(settings, misuse)
     }
 
     /// Returns another store with the same settings and on the same connections, to change a setting for some
@@ -61,12 +53,9 @@ impl RedisStore {
     #[must_use]
     pub fn fork(&self) -> Self {
         let Shared {
-            client,
-            settings,
-            misuse,
-            ..
+            settings, misuse, ..
         } = &*self.shared;
-        Self::build(client.clone(), settings.clone(), misuse.clone())
+        Self::new(settings.clone(), misuse.clone())
     }
 
     /// Sets a closure that returns the user and the password of connections, for passwords that expire.
@@ -122,9 +111,9 @@ impl RedisStore {
         F: Fn() -> R + Send + Sync + 'static,
         R: Future<Output = Result<Credentials, Box<dyn StdError + Send + Sync>>> + Send + 'static,
     {
-        self.with("credentials", |client, _| {
+        self.with("credentials", |settings| {
             let source = CredentialSource::new(provide);
-            client.deployment = Arc::new(client.deployment.with_credentials(source));
+            settings.deployment = Arc::new(settings.deployment.with_credentials(source));
         })
     }
 
@@ -132,9 +121,7 @@ impl RedisStore {
     /// Cluster the addresses in the URL.
     #[must_use]
     pub fn name(self, store: impl AsRef<str>) -> Self {
-        self.with("name", |client, _| {
-            client.meter = StoreMeter::new(store.as_ref());
-        })
+        self.with("name", |settings| settings.name = store.as_ref().into())
     }
 
     /// Sets the prefix of every stored key. The default is `tollgate`.
@@ -144,8 +131,8 @@ impl RedisStore {
     /// starts at 0 units. The [permissions](Self#permissions) of the Redis user contain the prefix.
     #[must_use]
     pub fn prefix(self, prefix: impl AsRef<str>) -> Self {
-        self.with("prefix", |client, _| {
-            client.names = client.names.clone().with_prefix(prefix.as_ref());
+        self.with("prefix", |settings| {
+            settings.names = settings.names.clone().with_prefix(prefix.as_ref());
         })
     }
 
@@ -175,8 +162,8 @@ impl RedisStore {
     /// ```
     #[must_use]
     pub fn hash_tags(self, tags: HashTags) -> Self {
-        self.with("hash_tags", |client, _| {
-            client.names = client.names.clone().with_hash_tags(tags);
+        self.with("hash_tags", |settings| {
+            settings.names = settings.names.clone().with_hash_tags(tags);
         })
     }
 
@@ -204,7 +191,7 @@ impl RedisStore {
     /// ```
     #[must_use]
     pub fn by_slot(self) -> Self {
-        self.with("by_slot", |_, settings| settings.by_slot = true)
+        self.with("by_slot", |settings| settings.by_slot = true)
     }
 
     /// Sets the deadline of a check. The default is 100 ms.
@@ -219,8 +206,8 @@ impl RedisStore {
     /// A [fork](Self::fork) with another deadline uses the same connections.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.with("deadline", |client, _| {
-            client.deadline = deadline.min(MAX_DEADLINE);
+        self.with("deadline", |settings| {
+            settings.deadline = deadline.min(MAX_DEADLINE);
         })
     }
 
@@ -238,7 +225,7 @@ impl RedisStore {
     /// Clones share the cache. A [fork](Self::fork) has its own.
     #[must_use]
     pub fn refusal_cache(self, at_most: Duration) -> Self {
-        self.with("refusal_cache", |_, settings| {
+        self.with("refusal_cache", |settings| {
             settings.refusal_max_age = Some(at_most);
         })
     }
@@ -250,7 +237,7 @@ impl RedisStore {
     /// the list only if it has changed.
     #[must_use]
     pub fn block_list_refresh(self, every: Duration) -> Self {
-        self.with("block_list_refresh", |_, settings| {
+        self.with("block_list_refresh", |settings| {
             settings.block_list_refresh = every;
         })
     }
@@ -261,7 +248,7 @@ impl RedisStore {
     /// See [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
-        self.with("fallback_keys", |_, settings| {
+        self.with("fallback_keys", |settings| {
             settings.fallback_keys = Some(keys);
         })
     }
@@ -272,8 +259,8 @@ impl RedisStore {
     #[doc(hidden)]
     #[must_use]
     pub fn with_clock_source(self, clock: &str, local: TestClock) -> Self {
-        self.with("with_clock_source", |client, settings| {
-            client.scripts = Arc::new(Scripts::with_clock(clock));
+        self.with("with_clock_source", |settings| {
+            settings.scripts = Arc::new(Scripts::with_clock(clock));
             settings.clock = Clock::Test(local);
         })
     }

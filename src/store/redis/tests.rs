@@ -421,7 +421,7 @@ mod several_checks_as_one_entry {
 async fn stores_of_one_server_share_its_connection_whatever_their_deadlines() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
     let other = store.fork().deadline(Duration::from_secs(5));
-    let [one, other] = [&store, &other].map(|store| &store.shared.client.deployment);
+    let [one, other] = [&store, &other].map(|store| &store.shared.settings.deployment);
     assert!(Arc::ptr_eq(one, other));
 }
 

@@ -36,7 +36,7 @@ pub(super) fn servers(url: &str) -> Result<Servers, ConfigError> {
             if let Some(remedy) = other_scheme(scheme) {
                 return Err(ConfigError::url(&format!("{scheme}://…"), &remedy));
             }
-            Ok(Servers::One(Box::new(Endpoint::parse(url)?.server)))
+            Ok(Servers::One(Box::new(server(url)?.0)))
         }
     }
 }
@@ -103,13 +103,12 @@ fn cluster(base: &str, url: &str) -> Result<Servers, ConfigError> {
         path,
         query,
     } = parts;
-    let nodes = hosts
+    let seeds = hosts
         .split(',')
-        .map(|host| Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}")));
-    let nodes: Vec<Endpoint> = nodes.collect::<Result<_, _>>()?;
-    let nodes = nodes.into_iter().map(|node| node.server);
+        .map(|host| server(&format!("{base}://{userinfo}{host}{path}{query}")));
+    let seeds = seeds.map(|seed| Ok::<_, ConfigError>(seed?.0));
     Ok(Servers::Cluster {
-        seeds: nodes.collect(),
+        seeds: seeds.collect::<Result<_, _>>()?,
     })
 }
 
@@ -142,8 +141,7 @@ fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
     let (mut master, mut sentinels) = (None, Vec::new());
     for host in hosts.split(',') {
         let host = with_port(host, SENTINEL_PORT);
-        let endpoint = Endpoint::parse(&format!("{base}://{userinfo}{host}{database}{query}"))?;
-        let Endpoint { server, url } = endpoint;
+        let (server, url) = server(&format!("{base}://{userinfo}{host}{database}{query}"))?;
         let info = with_sentinel_user(server.info(), &url);
         let master: &Server = master.get_or_insert(server);
         // All share the TLS files of the first.
@@ -226,47 +224,36 @@ impl<'a> MultiHostUrl<'a> {
     }
 }
 
-/// One server that a URL names.
-struct Endpoint {
-    server: Server,
-    #[cfg_attr(
-        not(feature = "sentinel"),
-        expect(dead_code, reason = "read for Sentinel only")
-    )]
-    url: Url,
-}
-
-impl Endpoint {
-    fn parse(url: &str) -> Result<Self, ConfigError> {
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let url = Url::parse(url)
-            // Only the scheme is shown: a URL that cannot be parsed may hold a password anywhere.
-            .map_err(|error| malformed(&format!("{scheme}…"), &error.to_string()))?;
-        if url.cannot_be_a_base() {
-            // The text before the first colon may be a password as well.
-            return Err(malformed("…", "not a redis url"));
-        }
-        let redacted = without_secrets(&url);
-        let is_tls = TLS_SCHEMES.contains(&url.scheme());
-        if is_tls && cfg!(not(feature = "tls")) {
-            let text = "this build does not support TLS: enable the feature `tls`";
-            return Err(ConfigError::url(&redacted, text));
-        }
-        let info = url.clone().into_connection_info();
-        let info = info.map_err(|error| malformed(&redacted, &reason(&error)))?;
-        if info.redis_settings().db() < 0 {
-            return Err(malformed(&redacted, "a database is a number from 0 up"));
-        }
-        let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
-        let protocol = sets_protocol.then(|| info.redis_settings().protocol());
-        let server = Server::new(info, protocol);
-        #[cfg(feature = "tls")]
-        let server = match is_tls {
-            true => server.with_tls_files(tls::files_of(&url, &redacted)?),
-            false => server,
-        };
-        Ok(Self { server, url })
+/// Parses the URL of one server.
+fn server(url: &str) -> Result<(Server, Url), ConfigError> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let url = Url::parse(url)
+        // Only the scheme is shown: a URL that cannot be parsed may hold a password anywhere.
+        .map_err(|error| malformed(&format!("{scheme}…"), &error.to_string()))?;
+    if url.cannot_be_a_base() {
+        // The text before the first colon may be a password as well.
+        return Err(malformed("…", "not a redis url"));
     }
+    let redacted = without_secrets(&url);
+    let is_tls = TLS_SCHEMES.contains(&url.scheme());
+    if is_tls && cfg!(not(feature = "tls")) {
+        let text = "this build does not support TLS: enable the feature `tls`";
+        return Err(ConfigError::url(&redacted, text));
+    }
+    let info = url.clone().into_connection_info();
+    let info = info.map_err(|error| malformed(&redacted, &reason(&error)))?;
+    if info.redis_settings().db() < 0 {
+        return Err(malformed(&redacted, "a database is a number from 0 up"));
+    }
+    let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
+    let protocol = sets_protocol.then(|| info.redis_settings().protocol());
+    let server = Server::new(info, protocol);
+    #[cfg(feature = "tls")]
+    let server = match is_tls {
+        true => server.with_tls_files(tls::files_of(&url, &redacted)?),
+        false => server,
+    };
+    Ok((server, url))
 }
 
 fn malformed(redacted: &str, reason: &str) -> ConfigError {
@@ -308,19 +295,15 @@ mod tests {
             ),
             ("redis://127.0.0.1?protocol=3", Some(ProtocolVersion::RESP3)),
         ] {
-            assert_eq!(
-                Endpoint::parse(url).unwrap().server.protocol(),
-                protocol,
-                "{url}"
-            );
+            assert_eq!(server(url).unwrap().0.protocol(), protocol, "{url}");
         }
     }
 
     #[test]
     fn users_and_passwords_are_percent_decoded() {
         let url = "redis://l%3Aimiter:p%40ss%2Fw%3Frd@127.0.0.1";
-        let endpoint = Endpoint::parse(url).unwrap();
-        let settings = endpoint.server.info().redis_settings();
+        let (server, _) = server(url).unwrap();
+        let settings = server.info().redis_settings();
         let expected = (Some("l:imiter"), Some("p@ss/w?rd"));
         assert_eq!((settings.username(), settings.password()), expected);
     }
@@ -335,14 +318,14 @@ mod tests {
 
         let parts = MultiHostUrl::split(url).unwrap();
         let endpoint = format!("redis://{}a{}", parts.userinfo, parts.query);
-        let endpoint = Endpoint::parse(&endpoint).unwrap();
-        let sentinel_info = with_sentinel_user(endpoint.server.info(), &endpoint.url);
+        let (server, url) = server(&endpoint).unwrap();
+        let sentinel_info = with_sentinel_user(server.info(), &url);
         let users = |info: &ConnectionInfo| {
             let settings = info.redis_settings();
             [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned))
         };
         let named = |texts: [&str; 2]| texts.map(|text| Some(text.to_owned()));
-        assert_eq!(users(endpoint.server.info()), named(["ann", "one"]));
+        assert_eq!(users(server.info()), named(["ann", "one"]));
         assert_eq!(users(&sentinel_info), named(["bob", "t&wo"]));
     }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
-use crate::store::redis::protocol::{BatchEntry, MAX_ENTRY_UNITS};
+use crate::store::redis::protocol::{BatchEntry, EntryAnswers, MAX_ENTRY_UNITS};
 use crate::store::requests::{Check, OwnedCheck, Subject};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
@@ -184,7 +184,7 @@ impl Queue {
 
     /// Fails all waiters.
     pub(super) fn fail(self, error: &Error) {
-        for entry in self.entries {
+        for mut entry in self.entries {
             entry.fail(error);
         }
     }
@@ -248,8 +248,16 @@ impl QueueEntry {
     }
 
     /// Fails all that wait.
-    pub(super) fn fail(mut self, error: &Error) {
-        self.waiters.answer(repeat(Err(error.clone())));
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.answer(Err(error.clone()));
+    }
+
+    /// Answers all that wait.
+    pub(super) fn answer(&mut self, reply: Result<EntryAnswers, Error>) {
+        match reply {
+            Ok(answers) => self.waiters.answer(answers.into_iter().map(Ok)),
+            Err(error) => self.waiters.answer(repeat(Err(error))),
+        }
     }
 
     fn split_off_first(&mut self, count: usize) -> Self {

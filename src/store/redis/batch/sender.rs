@@ -5,7 +5,6 @@
 //! another thread and back. Tasks do all else, so no check waits for a caller that may do something else meanwhile.
 
 use std::collections::HashMap;
-use std::iter::repeat;
 use std::mem;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,12 +15,11 @@ use tokio::runtime::Handle;
 use super::queue::{Queue, QueueEntry};
 use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
-use crate::error::Error;
+use crate::error::{Act, Error};
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::{Client, current_runtime};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::real_time::timeout_at;
-use crate::store::redis::topology::Topology;
 use crate::store::redis::transport::{Line, Route};
 use crate::store::requests::{Check, Subject};
 
@@ -31,8 +29,7 @@ pub(in crate::store::redis) const MAX_IN_FLIGHT: usize = 2;
 
 /// The sender of one runtime.
 pub(in crate::store::redis) struct Sender {
-    client: Client,
-    topology: Topology,
+    client: Arc<Client>,
     runtime: Handle,
     /// The checks of all keys, unless Redis is a cluster.
     of_all: Arc<Lane>,
@@ -60,15 +57,10 @@ struct LaneState {
 }
 
 impl Sender {
-    pub(in crate::store::redis) fn new(
-        client: Client,
-        topology: Topology,
-        runtime: Handle,
-    ) -> Arc<Self> {
+    pub(in crate::store::redis) fn new(client: Arc<Client>, runtime: Handle) -> Arc<Self> {
         let route = Route::new(client.transport(&runtime), None);
         Arc::new(Self {
             client,
-            topology,
             runtime,
             of_all: Arc::new(Lane::new(route, false)),
             by_slot: Mutex::default(),
@@ -80,7 +72,8 @@ impl Sender {
         let Some(first) = levels.first() else {
             return StoreFuture::ready(Ok(Answers::default()));
         };
-        if self.are_in_several_slots(levels.iter().map(|level| level.subject)) {
+        let subjects = levels.iter().map(|level| level.subject);
+        if self.client.has_slots() && self.client.names.are_in_several_slots(subjects) {
             return StoreFuture::ready(Err(error::several_slots()));
         }
         let lane = self.lane(first.subject);
@@ -104,14 +97,9 @@ impl Sender {
         future
     }
 
-    /// Returns whether subjects are in several slots of a cluster.
-    fn are_in_several_slots<'a>(&self, subjects: impl Iterator<Item = Subject<'a>>) -> bool {
-        self.topology.is_cluster() && self.client.names.are_in_several_slots(subjects)
-    }
-
     /// Returns the lane for the checks of a key.
     fn lane(&self, subject: Subject<'_>) -> Arc<Lane> {
-        if !self.topology.is_cluster() {
+        if !self.client.has_slots() {
             return Arc::clone(&self.of_all);
         }
         let slot = self.client.names.slot(subject);
@@ -307,36 +295,16 @@ impl Turn {
 
     /// Sends one call, and answers the waiters.
     async fn send(&self, route: &Route, line: Line, mut entries: Vec<QueueEntry>) {
-        let Sender {
-            client, topology, ..
-        } = &*self.sender;
+        let client = &self.sender.client;
         let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
             entries.iter_mut().map(QueueEntry::parts_mut).unzip();
         let decided = client.decide(route, line, &call);
         match self.expiring(decided, &mut waiters).await {
-            // A lane of one slot has sent no keys of others: the same call would fail again.
-            Err(error)
-                if error::is_cross_slot(&error) && waiters.len() > 1 && !self.lane.is_of_slot =>
-            {
-                self.requeue_by_slot(entries);
-            }
-            Err(error) if error::is_cross_slot(&error) => {
-                for entry in entries {
-                    let error = topology.explain(error.clone(), &client.names, entry.levels());
-                    entry.fail(&error);
-                }
-            }
-            Err(error) => {
-                for waiters in waiters {
-                    waiters.answer(repeat(Err(error.clone())));
-                }
-            }
+            Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),
+            Err(error) => entries.iter_mut().for_each(|entry| entry.fail(&error)),
             Ok(replies) => {
-                for (waiters, reply) in waiters.into_iter().zip(replies) {
-                    match reply {
-                        Ok(answers) => waiters.answer(answers.into_iter().map(Ok)),
-                        Err(error) => waiters.answer(repeat(Err(error))),
-                    }
+                for (entry, reply) in entries.iter_mut().zip(replies) {
+                    entry.answer(reply);
                 }
             }
         }
@@ -344,22 +312,26 @@ impl Turn {
 
     /// Queues entries again that a cluster has not run, because their keys are in several slots: each lane sends its own
     /// at once. Fails those whose own levels are in several slots.
-    fn requeue_by_slot(&self, entries: Vec<QueueEntry>) {
-        let sender = &self.sender;
-        sender.topology.learn_cluster();
-        for entry in entries {
+    ///
+    /// If an entry was alone, or the lane has only sent keys of one slot, the same call would fail again: something in front
+    /// of the server does not know hash tags, as the error says.
+    fn divide(&self, entries: Vec<QueueEntry>, error: &Error) {
+        let client = &self.sender.client;
+        let is_final = entries.len() == 1 || self.lane.is_of_slot;
+        for mut entry in entries {
             let mut subjects = entry.levels().iter().map(|level| level.check().subject);
-            if sender.are_in_several_slots(subjects.clone()) {
+            if client.names.are_in_several_slots(subjects.clone()) {
+                client.deployment.learn_slots();
                 entry.fail(&error::several_slots());
-                continue;
+            } else if is_final {
+                entry.fail(error);
+            } else if let Some(first) = subjects.next() {
+                client.deployment.learn_slots();
+                let lane = self.sender.lane(first);
+                let mut state = lane.lock();
+                state.queue.push_entry(entry);
+                self.sender.start_turn_if_due(&lane, state);
             }
-            let Some(first) = subjects.next() else {
-                continue;
-            };
-            let lane = sender.lane(first);
-            let mut state = lane.lock();
-            state.queue.push_entry(entry);
-            sender.start_turn_if_due(&lane, state);
         }
     }
 

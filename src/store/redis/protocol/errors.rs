@@ -383,7 +383,8 @@ pub(crate) fn act_of_text(text: &str) -> Act {
     row_in(message_of(text)).act_on(None)
 }
 
-fn act_of(error: &RedisError) -> Act {
+/// Returns the act for an error of a call or of a handshake.
+pub(crate) fn act_of(error: &RedisError) -> Act {
     row_of(error, Handshake::Unknown).act_on(error.code())
 }
 
@@ -395,27 +396,12 @@ pub(crate) fn known_code(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether the server has not run the script because it does not know it.
-pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
-    act_of(error) == Act::UnknownScript
-}
-
-/// Whether the server replied that it does not know the command.
-pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
-    act_of(error) == Act::UnknownCommand
-}
-
 /// Whether a call may have failed because its script may not run TIME, its first command: then nothing was written.
 pub(crate) fn may_refuse_time(error: &RedisError) -> bool {
     matches!(
         act_of(error),
         Act::ForbiddenCommand | Act::NotInScripts | Act::UnknownCommand
     )
-}
-
-/// Whether a call failed because the server is a replica: another server is the master now.
-pub(crate) fn is_replica(error: &RedisError) -> bool {
-    act_of(error) == Act::Replica
 }
 
 /// Whether a handshake failed by the configuration, of the client or of the server.
@@ -462,21 +448,6 @@ fn tls_fails(error: &RedisError, reason: &str) -> bool {
     let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
     let source = source.filter(|source| source.kind() == std::io::ErrorKind::InvalidData);
     source.is_some_and(|source| source.to_string().contains(reason))
-}
-
-/// Whether an entry failed because the server is a replica.
-pub(crate) fn is_from_replica(error: &Error) -> bool {
-    error.act() == Act::Replica
-}
-
-/// Whether a cluster has not run a call because it is moving the slot and has only some of the keys.
-pub(crate) fn is_moving(error: &Error) -> bool {
-    error.act() == Act::Moving
-}
-
-/// Whether a cluster has not run a call because its keys are in several slots.
-pub(crate) fn is_cross_slot(error: &Error) -> bool {
-    error.act() == Act::SeveralSlots
 }
 
 /// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
@@ -1144,19 +1115,21 @@ mod tests {
             ("MOVED 1 127.0.0.1:1", false),
             ("ERR unknown command", false),
         ] {
-            assert_eq!(is_replica(&replied(reply)), expected, "{reply}");
+            let is_replica = act_of(&replied(reply)) == Act::Replica;
+            assert_eq!(is_replica, expected, "{reply}");
             let of_entry = from_script(reply, &server());
-            assert_eq!(is_from_replica(&of_entry), expected, "{of_entry}");
+            assert_eq!(of_entry.act() == Act::Replica, expected, "{of_entry}");
         }
         let of_entry = from_script(&format!("@user_script: 9: -{readonly}"), &server());
-        assert!(is_from_replica(&of_entry));
+        assert_eq!(of_entry.act(), Act::Replica);
     }
 
     #[test]
     fn keys_of_several_slots_are_recognized_by_the_code_or_by_the_words_of_a_proxy() {
         for (found, reply) in REPLIES {
             let is_expected = ["CROSSSLOT", "keys must be in same slot"].contains(found);
-            assert_eq!(is_cross_slot(&of_call(reply)), is_expected, "{reply}");
+            let is_found = of_call(reply).act() == Act::SeveralSlots;
+            assert_eq!(is_found, is_expected, "{reply}");
         }
     }
 
@@ -1165,11 +1138,9 @@ mod tests {
         for reply in ["TRYAGAIN Multiple keys", "NOSCRIPT No matching script"] {
             let (error, old) = (replied(reply), replied(&quoted(reply)));
             let acts = |error: RedisError| {
-                let is_unknown = is_unknown_script(&error);
-                [
-                    is_unknown,
-                    is_moving(&from_redis(error, Handshake::Unknown, &server())),
-                ]
+                let is_unknown = act_of(&error) == Act::UnknownScript;
+                let error = from_redis(error, Handshake::Unknown, &server());
+                [is_unknown, error.act() == Act::Moving]
             };
             assert_eq!(
                 acts(error).into_iter().filter(|it| *it).count(),

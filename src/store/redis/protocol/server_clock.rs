@@ -1,6 +1,5 @@
 //! The time of the server as far as the client knows it, for the windows of calendars.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::clock::system_time;
@@ -8,8 +7,8 @@ use crate::clock::system_time;
 /// The expected time of the server: the system's time until the server reports another one.
 ///
 /// The server decides by its own clock. The client only has to send the windows around that time.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ServerClock(Arc<AtomicI64>);
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock(AtomicI64);
 
 impl ServerClock {
     /// Returns the expected time of the server, in microseconds since 1970.

@@ -1,5 +1,6 @@
 //! The scripts of a store, and how they are called.
 
+use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use redis::{Arg, Cmd, RedisWrite};
@@ -62,7 +63,6 @@ const HOLDERS: &str = joined!("holders");
 static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
 
 /// The scripts of a store.
-#[derive(Debug)]
 pub(crate) struct Scripts {
     /// Decide checks, of one algorithm each.
     log: Script,
@@ -143,15 +143,20 @@ impl Scripts {
     }
 }
 
+// Without the texts, which are long.
+impl fmt::Debug for Scripts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripts")
+    }
+}
+
 /// A script, behind the clock of the server and behind that of the caller.
-#[derive(Debug)]
 pub(crate) struct Script {
     by_clock: Text,
     by_argument: Text,
 }
 
 /// A text with its hash, which is computed once.
-#[derive(Debug)]
 struct Text {
     text: String,
     hash: String,

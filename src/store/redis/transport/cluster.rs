@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -17,7 +17,6 @@ use tokio::task::JoinSet;
 use super::dial::{Server, timed_out};
 use super::failure::{Failure, Fate, Redirect, known_host};
 use super::node::{BACKOFF, Line, Node};
-use super::transport::{Ask, Boxed, Transport};
 use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
 use crate::store::redis::real_time;
 
@@ -49,7 +48,7 @@ const IMPORTING: Duration = Duration::from_secs(10);
 
 /// A cluster, as one runtime reaches it. Clones share the connections.
 #[derive(Clone)]
-pub(super) struct Cluster(Arc<Inner>);
+pub(crate) struct Cluster(Arc<Inner>);
 
 struct Inner {
     name: ServerName,
@@ -158,6 +157,11 @@ impl Cluster {
         }))
     }
 
+    /// The cluster, for errors.
+    pub(super) fn name(&self) -> &ServerName {
+        &self.0.name
+    }
+
     fn map(&self) -> RwLockReadGuard<'_, SlotMap> {
         self.0.map.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,7 +172,7 @@ impl Cluster {
     }
 
     /// Returns the master of a slot; for a command without keys, a master that is connected if there is one.
-    fn master(&self, slot: Option<u16>) -> Option<Arc<Node>> {
+    pub(super) fn master(&self, slot: Option<u16>) -> Option<Arc<Node>> {
         let map = self.map();
         if let Some(slot) = slot {
             return map.master(slot).cloned();
@@ -178,9 +182,14 @@ impl Cluster {
         connected.or_else(|| masters.first()).cloned()
     }
 
+    /// Returns every master once.
+    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
+        self.map().masters()
+    }
+
     /// Returns the connected master that follows a node. It may know who has a slot that the node does not know.
     fn master_after(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
-        let masters = self.map().masters();
+        let masters = self.masters();
         let index = masters.iter().position(|master| Arc::ptr_eq(master, node));
         let first = index.map_or(0, |index| index + 1);
         let mut following = masters.iter().cycle().skip(first).take(masters.len());
@@ -232,7 +241,7 @@ impl Cluster {
     }
 
     /// Reads the slots again, in the background. At most one task does so.
-    fn refresh(&self) {
+    pub(super) fn refresh(&self) {
         let mut not_before = None;
         let starts = self.0.reading.send_if_modified(|reading| {
             let starts = !reading.is_reading;
@@ -278,7 +287,7 @@ impl Cluster {
     /// until a node reports a master for each slot. If none does, returns the ranges with the most slots: a node that is
     /// blank, or that the cluster has forgotten, reports ranges too.
     async fn read(&self) -> Result<Vec<SlotRange>, Failure> {
-        let masters = self.map().masters();
+        let masters = self.masters();
         let (mut best, mut failure) = (Vec::new(), None);
         let mut is_whole = |ranges: Vec<SlotRange>| {
             if served(&ranges) > served(&best) {
@@ -339,14 +348,38 @@ impl Cluster {
         });
     }
 
-    async fn follow(&self, line: &mut Line, ask: Ask<'_>) -> Result<Value, Failure> {
-        let give_up_at = Instant::now() + ask.deadline / 2;
+    /// Waits for a line to the master of a slot, or for the reason why there is none.
+    pub(super) async fn line(&self, slot: Option<u16>, until: Instant) -> Result<Line, Failure> {
+        self.first_read(until).await?;
+        // Any node says that nobody serves a slot.
+        let Some(node) = self.master(slot).or_else(|| self.master(None)) else {
+            self.refresh();
+            return Err(Failure::to_connect(&self.0.name, unserved()));
+        };
+        let line = node.line(until).await;
+        if line.is_err() {
+            // Another node may have taken its place.
+            self.refresh();
+        }
+        line
+    }
+
+    /// Sends a command on a line, and follows the redirects of nodes that have not run it.
+    pub(super) async fn send(
+        &self,
+        line: &mut Line,
+        command: &Cmd,
+        slot: Option<u16>,
+        waits_for_keys: bool,
+        deadline: Duration,
+    ) -> Result<Value, Failure> {
+        let give_up_at = Instant::now() + deadline / 2;
         let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
         let mut is_asking = false;
         loop {
             let reply = match is_asking {
-                true => line.send_asking(ask.command, ask.deadline).await,
-                false => line.send(ask.command, ask.deadline).await,
+                true => line.send_asking(command, deadline).await,
+                false => line.send(command, deadline).await,
             };
             let failure = match reply {
                 Ok(reply) => return Ok(reply),
@@ -366,14 +399,14 @@ impl Cluster {
             let next = match redirect {
                 Redirect::Moved(host, port) => {
                     self.refresh();
-                    self.redirected(&host, port, ask.slot)
+                    self.redirected(&host, port, slot)
                 }
                 // Only some keys of the slot have moved.
                 Redirect::Ask(host, port) => {
                     is_asking = true;
                     self.redirected(&host, port, None)
                 }
-                Redirect::TryAgain if !ask.waits_for_keys => return Err(failure),
+                Redirect::TryAgain if !waits_for_keys => return Err(failure),
                 Redirect::TryAgain => {
                     tries_again += 1;
                     needs_time = true;
@@ -398,48 +431,9 @@ impl Cluster {
                 real_time::sleep(backoff.min(left)).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
-            let next = next.or_else(|| self.master(ask.slot)).unwrap_or(node);
-            *line = next.redirected_line(Instant::now() + ask.deadline).await?;
+            let next = next.or_else(|| self.master(slot)).unwrap_or(node);
+            *line = next.redirected_line(Instant::now() + deadline).await?;
         }
-    }
-}
-
-impl Transport for Cluster {
-    fn server(&self) -> &ServerName {
-        &self.0.name
-    }
-
-    fn node(&self, slot: Option<u16>) -> Option<Arc<Node>> {
-        self.master(slot)
-    }
-
-    fn nodes(&self) -> Vec<Arc<Node>> {
-        self.map().masters()
-    }
-
-    fn reserve(&self, slot: Option<u16>, until: Instant) -> Boxed<'_, Result<Line, Failure>> {
-        Box::pin(async move {
-            self.first_read(until).await?;
-            // Any node says that nobody serves a slot.
-            let Some(node) = self.master(slot).or_else(|| self.master(None)) else {
-                self.refresh();
-                return Err(Failure::to_connect(&self.0.name, unserved()));
-            };
-            let line = node.line(until).await;
-            if line.is_err() {
-                // Another node may have taken its place.
-                self.refresh();
-            }
-            line
-        })
-    }
-
-    fn call<'a>(&'a self, line: &'a mut Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>> {
-        Box::pin(self.follow(line, ask))
-    }
-
-    fn give_up(&self, _: Option<u16>) {
-        self.refresh();
     }
 }
 

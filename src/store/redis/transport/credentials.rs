@@ -11,8 +11,7 @@ use redis::{Cmd, ConnectionInfo, RedisConnectionInfo};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::dial::{OnLost, send_over};
-use super::transport::Boxed;
+use super::connection::{Boxed, OnLost, send_over};
 use crate::error::Error;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors as error;

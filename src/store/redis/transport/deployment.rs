@@ -2,31 +2,39 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::Handle;
 
 #[cfg(feature = "cluster")]
 use super::cluster::Cluster;
+use super::connection::GivenConnection;
 use super::credentials::CredentialSource;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::dial::name_all;
-use super::dial::{ForCalls, Given, GivenConnection, Server};
+use super::dial::{ForCalls, Given, Server};
 use super::node::Node;
 use super::per_runtime::PerRuntime;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
-use super::transport::{One, Transport};
+use super::transport::Transport;
+use crate::store::redis::argument_clock::ArgumentClock;
 #[cfg(feature = "cluster")]
 use crate::store::redis::protocol::CLUSTER;
-use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::{KeyNames, ServerClock, ServerName};
 
-/// A deployment of Redis, and its connections: one to each server for each runtime that uses the store.
+/// A deployment of Redis, what this process has learned of it, and its connections: one to each server for each runtime that
+/// uses the store. Forks of a store share it.
 pub(crate) struct Deployment {
     servers: Servers,
     /// Replaces the user and the password of the URL. Sentinels have users of their own.
     credentials: Option<Arc<CredentialSource>>,
     name: ServerName,
-    per_runtime: PerRuntime<Arc<dyn Transport>>,
+    pub(crate) clock: ServerClock,
+    pub(crate) argument_clock: ArgumentClock,
+    /// Whether the servers divide their keys into slots: known from the URL, or learned from an error reply.
+    has_slots: AtomicBool,
+    per_runtime: PerRuntime<Transport>,
 }
 
 /// The servers that a URL names.
@@ -54,6 +62,16 @@ pub(crate) enum Servers {
     },
 }
 
+impl Servers {
+    fn are_cluster(&self) -> bool {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 impl Deployment {
     pub(crate) fn new(servers: Servers) -> Self {
         let name = match &servers {
@@ -67,10 +85,14 @@ impl Deployment {
             #[cfg(feature = "cluster")]
             Servers::Cluster { seeds } => name_all(CLUSTER, seeds.iter().map(Server::name)),
         };
+        let has_slots = servers.are_cluster();
         Self {
             servers,
             credentials: None,
             name,
+            clock: ServerClock::default(),
+            argument_clock: ArgumentClock::default(),
+            has_slots: AtomicBool::new(has_slots),
             per_runtime: PerRuntime::default(),
         }
     }
@@ -90,24 +112,25 @@ impl Deployment {
 
     /// Whether the URL names a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
-        match &self.servers {
-            #[cfg(feature = "cluster")]
-            Servers::Cluster { .. } => true,
-            _ => false,
-        }
+        self.servers.are_cluster()
     }
 
-    /// Returns the way to the servers from a runtime. New connections try EVALSHA with `trial_key`.
-    pub(crate) fn of_runtime(
-        &self,
-        runtime: &Handle,
-        trial_key: impl FnOnce() -> Arc<str>,
-    ) -> Arc<dyn Transport> {
-        let connect = || self.transport(runtime, trial_key());
+    pub(crate) fn has_slots(&self) -> bool {
+        self.has_slots.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that the servers divide their keys into slots.
+    pub(crate) fn learn_slots(&self) {
+        self.has_slots.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the way to the servers from a runtime. New connections try EVALSHA with a key of these names.
+    pub(crate) fn of_runtime(&self, runtime: &Handle, names: &KeyNames) -> Transport {
+        let connect = || self.transport(runtime, names.block_list().into());
         self.per_runtime.get_or_make(runtime, connect)
     }
 
-    fn transport(&self, runtime: &Handle, trial_key: Arc<str>) -> Arc<dyn Transport> {
+    fn transport(&self, runtime: &Handle, trial_key: Arc<str>) -> Transport {
         let for_calls = Arc::new(ForCalls {
             trial_key,
             credentials: self.credentials.clone(),
@@ -130,10 +153,10 @@ impl Deployment {
             Servers::Cluster { seeds } => {
                 let seeds = seeds.iter().cloned();
                 let seeds = seeds.map(|seed| seed.for_calls(&for_calls)).collect();
-                return Arc::new(Cluster::new(self.name.clone(), seeds, runtime));
+                return Transport::Cluster(Cluster::new(self.name.clone(), seeds, runtime));
             }
         };
-        Arc::new(One(node))
+        Transport::One(node)
     }
 }
 
@@ -163,6 +186,7 @@ mod tests {
     use redis::IntoConnectionInfo;
     use tokio::runtime::{Builder, Runtime};
 
+    use super::super::transport::Route;
     use super::*;
 
     fn deployment() -> Deployment {
@@ -180,8 +204,9 @@ mod tests {
 
     /// Starts to connect from the current runtime.
     async fn use_it(deployment: &Deployment) {
-        let transport = deployment.of_runtime(&Handle::current(), || "a key".into());
-        let line = transport.reserve(None, Instant::now() + Duration::from_millis(10));
+        let transport = deployment.of_runtime(&Handle::current(), &KeyNames::default());
+        let route = Route::new(transport, None);
+        let line = route.reserve(Instant::now() + Duration::from_millis(10));
         assert!(line.await.is_err());
     }
 

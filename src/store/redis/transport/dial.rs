@@ -10,17 +10,17 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
-    PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
+    PushKind, RedisError, RedisResult,
 };
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
 
+use super::connection::{Boxed, Connection, GivenConnection, OnLost, OnPush, Task, send_over};
 use super::credentials::CredentialSource;
 use super::failure::Failure;
 #[cfg(feature = "tls")]
 use super::tls_files::TlsFiles;
-use super::transport::Boxed;
+use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, Handshake};
 use crate::store::redis::real_time;
@@ -36,12 +36,6 @@ const UNASKED_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// The limit on commands that wait for the socket. Further commands make their callers wait.
 const QUEUED_COMMANDS: usize = 1_024;
-
-/// Called when a connection is lost.
-pub(super) type OnLost = Arc<dyn Fn() + Send + Sync>;
-
-/// Called with each message that a server pushes. With RESP2, it pushes none.
-pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
 
 /// Connects to the server that is the one to ask: a fixed one, or the master that sentinels name.
 pub(super) trait Dial: Send + Sync {
@@ -62,22 +56,6 @@ pub(super) trait Dial: Send + Sync {
     }
 }
 
-/// A connection of the application, of any type.
-pub(crate) trait GivenConnection: Send + Sync {
-    fn send<'a>(&self, command: &'a Cmd) -> Boxed<'a, RedisResult<Value>>;
-}
-
-#[cfg(feature = "redis-1")]
-impl<C> GivenConnection for C
-where
-    C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
-{
-    fn send<'a>(&self, command: &'a Cmd) -> Boxed<'a, RedisResult<Value>> {
-        let mut connection = self.clone();
-        Box::pin(async move { command.query_async(&mut connection).await })
-    }
-}
-
 /// The application's connection.
 pub(super) struct Given(pub(super) Arc<dyn GivenConnection>);
 
@@ -93,66 +71,6 @@ impl Dial for Given {
 
     fn reconnects(&self) -> bool {
         false
-    }
-}
-
-/// An established connection.
-pub(super) enum Connection {
-    /// With the tasks that end with it: one renews its credentials, one watches whether the master stays the master.
-    Own(MultiplexedConnection, Vec<Task>),
-    Given(Arc<dyn GivenConnection>),
-}
-
-/// A task that ends on drop.
-pub(super) struct Task(pub(super) AbortHandle);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Connection {
-    /// Adds a task that ends with the connection.
-    pub(super) fn with_task(mut self, task: Task) -> Self {
-        if let Self::Own(_, tasks) = &mut self {
-            tasks.push(task);
-        }
-        self
-    }
-
-    /// Sends a command. An error reply of the server is an `Err`.
-    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        match self {
-            Self::Own(connection, _) => send_over(connection, command).await,
-            Self::Given(given) => given.send(command).await,
-        }
-    }
-
-    /// Sends a command to a node of a cluster that is about to get the slot of its keys.
-    #[cfg(feature = "cluster")]
-    pub(super) async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
-        let Self::Own(connection, _) = self else {
-            return self.send(command).await;
-        };
-        // The node takes both together, so no other command comes in between.
-        let mut both = redis::Pipeline::with_capacity(2);
-        both.cmd("ASKING").add_command(command.clone());
-        let replies = connection.clone().send_packed_commands(&both, 0, 2).await?;
-        // The reply to ASKING is of no interest: without it, the node redirects the command.
-        let reply = replies.into_iter().next_back();
-        reply.unwrap_or(Value::Nil).extract_error()
-    }
-}
-
-/// Sends a command. An error reply of the server is an `Err`.
-pub(super) async fn send_over(
-    connection: &MultiplexedConnection,
-    command: &Cmd,
-) -> RedisResult<Value> {
-    match connection.clone().send_packed_command(command).await? {
-        Value::ServerError(error) => Err(error.into()),
-        reply => Ok(reply),
     }
 }
 
@@ -303,7 +221,7 @@ impl Server {
         trial.arg("0".repeat(40)).arg(1).arg(&**trial_key);
         let reply = real_time::timeout(CONNECT_TIMEOUT, send_over(&connection, &trial)).await;
         match reply.unwrap_or_else(|| Err(timed_out())) {
-            Err(error) if error::is_unknown_command(&error) || error.is_timeout() => {
+            Err(error) if error::act_of(&error) == Act::UnknownCommand || error.is_timeout() => {
                 Err(Failure::to_connect(&self.name, error))
             }
             _ => Ok(connection),
@@ -345,8 +263,7 @@ impl Server {
         let info = match &self.tls_files {
             Some(tls_files) => {
                 let unusable = |cause| (redis::ErrorKind::InvalidClientConfig, "TLS files", cause);
-                let parameters = tls_files.read().await.map_err(unusable)?;
-                parameters.apply_to(info)
+                tls_files.apply_to(info).await.map_err(unusable)?
             }
             None => info,
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::Error;
+use crate::error::{Act, Error};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, Handshake};
 
@@ -128,6 +128,11 @@ impl Failure {
         }
     }
 
+    /// Returns the act for the error of the server or of the client.
+    pub(crate) fn act(&self) -> Act {
+        self.error().map_or(Act::Nothing, error::act_of)
+    }
+
     pub(crate) fn is_late(&self) -> bool {
         matches!(self.cause, Cause::Late)
     }
@@ -141,11 +146,6 @@ impl Failure {
     /// Whether the set-up of the client or of the server is wrong.
     pub(super) fn is_misconfigured(&self) -> bool {
         self.error().is_some_and(error::is_misconfigured)
-    }
-
-    /// Whether a server has not run a script because it does not know it.
-    pub(crate) fn is_unknown_script(&self) -> bool {
-        self.fate == Fate::NotRun && self.error().is_some_and(error::is_unknown_script)
     }
 
     /// Returns the redirect that this failure stands for. `asked` is the host of the node that was asked.

@@ -1,9 +1,10 @@
 //! The way to Redis: a single server, the master that Sentinel names, a cluster.
 //!
-//! Knows the errors of the protocol, and nothing of checks.
+//! Knows the names, the times and the errors of the protocol, and nothing of checks.
 
 #[cfg(feature = "cluster")]
 mod cluster;
+mod connection;
 mod credentials;
 mod deployment;
 mod dial;

@@ -11,10 +11,11 @@ use redis::{Cmd, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::dial::{Connection, Dial, OnLost};
+use super::connection::{Connection, OnLost};
+use super::dial::Dial;
 use super::failure::{Failure, Fate};
+use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
-use crate::store::redis::protocol::errors as error;
 use crate::store::redis::real_time;
 
 /// The limit on calls in flight to one server. It bounds what batches do not: refunds, resets and lone checks.
@@ -417,10 +418,10 @@ impl Line {
         if error.code().is_some() {
             node.record_reply(sent_at);
         }
-        if error::is_replica(&error) {
+        let failure = Failure::of_command(&up.server, error);
+        if failure.act() == Act::Replica {
             node.give_up();
         }
-        let failure = Failure::of_command(&up.server, error);
         if failure.is_lost() {
             node.replace(up.since);
         }

@@ -4,7 +4,6 @@
 //! Whatever is driven by tasks is therefore made once for each runtime, and dropped after the
 //! runtime has shut down.
 
-use std::fmt;
 use std::sync::{PoisonError, RwLock};
 
 use tokio::runtime::{self, Handle};
@@ -57,12 +56,6 @@ impl<T: Clone> PerRuntime<T> {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.read().unwrap().len()
-    }
-}
-
-impl<T> fmt::Debug for PerRuntime<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PerRuntime").finish_non_exhaustive()
     }
 }
 

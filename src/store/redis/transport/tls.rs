@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 use rustls::crypto::{CryptoProvider, ring};
 use url::Url;
 
-use super::tls_files::{ClientPaths, TlsFiles, TlsPaths};
+use super::tls_files::{ClientPaths, TlsFiles};
 use crate::error::ConfigError;
 
 /// Returns the TLS files that a URL names, if it names any. Reads them once, to report a mistake at
@@ -34,8 +34,7 @@ pub(crate) fn files_of(url: &Url, redacted: &str) -> Result<Option<Arc<TlsFiles>
     if ca.is_none() && client.is_none() {
         return Ok(None);
     }
-    let files = TlsFiles::open(TlsPaths { ca, client });
-    let files = files.map_err(|error| ConfigError::url(redacted, &error))?;
+    let files = TlsFiles::open(ca, client).map_err(|error| ConfigError::url(redacted, &error))?;
     Ok(Some(Arc::new(files)))
 }
 

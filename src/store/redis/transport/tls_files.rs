@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -17,12 +17,6 @@ use crate::store::redis::real_time;
 /// The limit on reading the files. They may be on a network.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The paths of the TLS files of a URL.
-pub(crate) struct TlsPaths {
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) client: Option<ClientPaths>,
-}
-
 /// The paths of the client's certificate and its key.
 pub(crate) struct ClientPaths {
     pub(crate) cert: PathBuf,
@@ -31,87 +25,60 @@ pub(crate) struct ClientPaths {
 
 /// The TLS files of a deployment.
 pub(crate) struct TlsFiles {
-    paths: TlsPaths,
+    ca: Option<PathBuf>,
+    client: Option<ClientPaths>,
     /// Held by the thread that reads the files: if the file system hangs, it blocks only one.
     reader: Arc<Mutex<()>>,
 }
 
-/// TLS parameters from files that are complete and belong together.
-pub(super) struct TlsParameters {
-    /// The address of no server. It holds the parameters, whose type `redis` does not export.
-    template: ConnectionAddr,
-}
-
 impl TlsFiles {
     /// Reads the files for the first time. The error names the file and the cause.
-    pub(super) fn open(paths: TlsPaths) -> Result<Self, String> {
-        paths.read()?;
-        Ok(Self {
-            paths,
+    pub(super) fn open(ca: Option<PathBuf>, client: Option<ClientPaths>) -> Result<Self, String> {
+        let files = Self {
+            ca,
+            client,
             reader: Arc::default(),
-        })
+        };
+        files.read_for("rediss://localhost")?;
+        Ok(files)
     }
 
-    /// Reads the files. The error names the file and the cause.
-    pub(super) async fn read(self: &Arc<Self>) -> Result<TlsParameters, String> {
+    /// Reads the files, and returns settings that have their TLS parameters. The error names the file and the cause.
+    pub(super) async fn apply_to(
+        self: &Arc<Self>,
+        info: ConnectionInfo,
+    ) -> Result<ConnectionInfo, String> {
         let files = Arc::clone(self);
         let reading = async move {
             let reader = Arc::clone(&files.reader).lock_owned().await;
             let read = task::spawn_blocking(move || {
-                let parameters = files.paths.read();
+                let info = files.read_for(info);
                 drop(reader);
-                parameters
+                info
             });
             read.await.ok()
         };
         // `None` too if the runtime shuts down.
         let read = real_time::timeout(READ_TIMEOUT, reading).await.flatten();
-        let late = || format!("failed to read {} within {READ_TIMEOUT:?}", self.paths);
+        let late = || format!("failed to read {self} within {READ_TIMEOUT:?}");
         read.unwrap_or_else(|| Err(late()))
     }
-}
 
-impl TlsParameters {
-    /// Returns the settings with these TLS parameters.
-    pub(super) fn apply_to(&self, info: ConnectionInfo) -> ConnectionInfo {
-        let addr = match (info.addr().clone(), &self.template) {
-            (
-                ConnectionAddr::TcpTls {
-                    host,
-                    port,
-                    insecure,
-                    ..
-                },
-                ConnectionAddr::TcpTls { tls_params, .. },
-            ) => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params: tls_params.clone(),
-            },
-            (addr, _) => addr,
-        };
-        info.set_addr(addr)
-    }
-}
-
-impl TlsPaths {
-    fn read(&self) -> Result<TlsParameters, String> {
+    fn read_for(&self, info: impl IntoConnectionInfo) -> Result<ConnectionInfo, String> {
         let root_cert = self.ca.as_deref().map(|path| read_certificates("ca", path));
         let client_tls = self.client.as_ref().map(ClientPaths::read);
         let certificates = TlsCertificates {
             client_tls: client_tls.transpose()?,
             root_cert: root_cert.transpose()?,
         };
-        let client = Client::build_with_tls("rediss://localhost", certificates);
+        // The only way to the parameters: `redis` does not export their type.
+        let client = Client::build_with_tls(info, certificates);
         let client = client.map_err(|error| format!("failed to use {self}: {error}"))?;
-        Ok(TlsParameters {
-            template: client.get_connection_info().addr().clone(),
-        })
+        Ok(client.get_connection_info().clone())
     }
 }
 
-impl fmt::Display for TlsPaths {
+impl fmt::Display for TlsFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let client = self.client.as_ref();
         let client = client.map_or([None; 2], |client| [Some(&client.cert), Some(&client.key)]);

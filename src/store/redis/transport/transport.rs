@@ -1,113 +1,47 @@
 //! The way of a call to the server that has its keys.
 
-use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
 use super::failure::{Failure, Fate};
 use super::node::{Line, Node};
 use crate::store::redis::protocol::ServerName;
 
-pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// A command, and where its keys are.
-#[derive(Clone, Copy)]
-#[cfg_attr(
-    not(feature = "cluster"),
-    expect(dead_code, reason = "only a cluster has slots")
-)]
-pub(crate) struct Ask<'a> {
-    pub(super) command: &'a Cmd,
-    /// The slot of the keys in a cluster. `None` for a command without keys, and on a single server.
-    pub(super) slot: Option<u16>,
-    /// Whether to wait for a cluster that is moving the slot and has only some of the keys. A call that can be divided
-    /// does not.
-    pub(super) waits_for_keys: bool,
-    /// The time in which each server has to reply.
-    pub(super) deadline: Duration,
-}
-
-/// The servers of a deployment, as one runtime reaches them.
+/// The servers of a deployment, as one runtime reaches them. Clones share the connections.
 ///
 /// A call runs to its end: the store never drops it. So *silent* means that a server has not replied within a whole deadline.
-pub(crate) trait Transport: Send + Sync {
-    /// The deployment, for errors.
-    fn server(&self) -> &ServerName;
-
-    /// Returns the server that has a slot, if it is known.
-    fn node(&self, slot: Option<u16>) -> Option<Arc<Node>>;
-
-    /// Returns all servers that are asked.
-    fn nodes(&self) -> Vec<Arc<Node>>;
-
-    /// Waits for a line to the server that has a slot, or for the reason why there is none.
-    fn reserve(&self, slot: Option<u16>, until: Instant) -> Boxed<'_, Result<Line, Failure>>;
-
-    /// Sends a command on a line, and again only if a server says that it has not run it.
-    /// The line then is the last one that was used.
-    fn call<'a>(&'a self, line: &'a mut Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>>;
-
-    /// Looks for the master again, because the server that has a slot is a replica.
-    fn give_up(&self, slot: Option<u16>);
-
-    /// Returns a line to the server that has a slot, if one is free now.
-    fn try_reserve(&self, slot: Option<u16>) -> Option<Line> {
-        self.node(slot)?.try_line()
-    }
-}
-
-/// A deployment with one server to ask: a single server, the master that sentinels name, or the application's connection.
-pub(super) struct One(pub(super) Arc<Node>);
-
-impl Transport for One {
-    fn server(&self) -> &ServerName {
-        self.0.server()
-    }
-
-    fn node(&self, _: Option<u16>) -> Option<Arc<Node>> {
-        Some(Arc::clone(&self.0))
-    }
-
-    fn nodes(&self) -> Vec<Arc<Node>> {
-        vec![Arc::clone(&self.0)]
-    }
-
-    fn reserve(&self, _: Option<u16>, until: Instant) -> Boxed<'_, Result<Line, Failure>> {
-        Box::pin(self.0.line(until))
-    }
-
-    fn call<'a>(&'a self, line: &'a mut Line, ask: Ask<'a>) -> Boxed<'a, Result<Value, Failure>> {
-        Box::pin(async move { line.send(ask.command, ask.deadline).await })
-    }
-
-    fn give_up(&self, _: Option<u16>) {
-        self.0.give_up();
-    }
+#[derive(Clone)]
+pub(crate) enum Transport {
+    /// A single server, the master that sentinels name, or the application's connection.
+    One(Arc<Node>),
+    #[cfg(feature = "cluster")]
+    Cluster(Cluster),
 }
 
 /// The way of calls to the keys of a slot, or of a single server.
 #[derive(Clone)]
 pub(crate) struct Route {
-    transport: Arc<dyn Transport>,
+    transport: Transport,
     slot: Option<u16>,
 }
 
 impl Route {
     /// The way to the keys of a slot; without one, to a single server, or to any node of a cluster.
-    pub(crate) fn new(transport: Arc<dyn Transport>, slot: Option<u16>) -> Self {
+    pub(crate) fn new(transport: Transport, slot: Option<u16>) -> Self {
         Self { transport, slot }
     }
 
     /// The way to the keys of another slot.
     pub(crate) fn to_slot(&self, slot: Option<u16>) -> Self {
-        Self::new(Arc::clone(&self.transport), slot)
+        Self::new(self.transport.clone(), slot)
     }
 
     /// The way to the same keys from another runtime.
-    pub(crate) fn over(&self, transport: Arc<dyn Transport>) -> Self {
+    pub(crate) fn over(&self, transport: Transport) -> Self {
         Self::new(transport, self.slot)
     }
 
@@ -117,32 +51,45 @@ impl Route {
 
     /// Returns the server that has the keys, if it is known.
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
-        self.transport.node(self.slot)
+        match &self.transport {
+            Transport::One(node) => Some(Arc::clone(node)),
+            #[cfg(feature = "cluster")]
+            Transport::Cluster(cluster) => cluster.master(self.slot),
+        }
     }
 
     /// Returns all servers that are asked.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.transport.nodes()
+        match &self.transport {
+            Transport::One(node) => vec![Arc::clone(node)],
+            #[cfg(feature = "cluster")]
+            Transport::Cluster(cluster) => cluster.masters(),
+        }
     }
 
     /// The server that has the keys, for errors.
     pub(crate) fn server(&self) -> ServerName {
-        self.node().map_or_else(
-            || self.transport.server().clone(),
-            |node| node.connected_server(),
-        )
+        match &self.transport {
+            Transport::One(node) => node.connected_server(),
+            #[cfg(feature = "cluster")]
+            Transport::Cluster(cluster) => match cluster.master(self.slot) {
+                Some(node) => node.connected_server(),
+                None => cluster.name().clone(),
+            },
+        }
     }
 
     /// Returns a line, if one is free now.
     pub(crate) fn try_reserve(&self) -> Option<Line> {
-        self.transport.try_reserve(self.slot)
+        self.node()?.try_line()
     }
 
     /// Waits for a line, or for the reason why there is none.
     pub(crate) async fn reserve(&self, until: Instant) -> Result<Line, Failure> {
-        match self.try_reserve() {
-            Some(line) => Ok(line),
-            None => self.transport.reserve(self.slot, until).await,
+        match &self.transport {
+            Transport::One(node) => node.line(until).await,
+            #[cfg(feature = "cluster")]
+            Transport::Cluster(cluster) => Box::pin(cluster.line(self.slot, until)).await,
         }
     }
 
@@ -152,10 +99,15 @@ impl Route {
         self.send(&mut line, command, true, deadline).await
     }
 
-    /// Sends a command on a line, and again only if a server says that it has not run it.
+    /// Sends a command on a line, and again only if a server says that it has not run it. The line then is the last one that
+    /// was used. Each server has the deadline to reply.
     ///
     /// `waits_for_keys` tells whether to wait for a cluster that is moving the slot and has only some of the keys. A call
     /// that can be divided does not.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        expect(unused_variables, reason = "only a cluster moves slots")
+    )]
     pub(crate) async fn send(
         &self,
         line: &mut Line,
@@ -163,28 +115,25 @@ impl Route {
         waits_for_keys: bool,
         deadline: Duration,
     ) -> Result<Value, Failure> {
-        let ask = Ask {
-            command,
-            slot: self.slot,
-            waits_for_keys,
-            deadline,
+        let reply = match &self.transport {
+            Transport::One(_) => line.send(command, deadline).await,
+            #[cfg(feature = "cluster")]
+            Transport::Cluster(cluster) => {
+                let call = cluster.send(line, command, self.slot, waits_for_keys, deadline);
+                Box::pin(call).await
+            }
         };
-        let reply = self.transport.call(line, ask).await;
-        line.has_run = reply
-            .as_ref()
-            .err()
-            .is_none_or(|failure| failure.fate != Fate::NotRun);
+        let failure = reply.as_ref().err();
+        line.has_run = failure.is_none_or(|failure| failure.fate != Fate::NotRun);
         reply
     }
 
     /// Looks for the master again, because the server that has the keys is a replica.
     pub(crate) fn give_up(&self) {
-        self.transport.give_up(self.slot);
-    }
-}
-
-impl fmt::Debug for dyn Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.server())
+        match &self.transport {
+            Transport::One(node) => node.give_up(),
+            #[cfg(feature = "cluster")]
+            Transport::Cluster(cluster) => cluster.refresh(),
+        }
     }
 }

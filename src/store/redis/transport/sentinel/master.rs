@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
-use super::super::dial::{Connection, OnLost, Server, timed_out};
+use super::super::connection::{Connection, OnLost};
+use super::super::dial::{Server, timed_out};
 use super::super::failure::Failure;
 use super::sentinel::{Address, QUERY_TIMEOUT};
 use crate::store::redis::protocol::ServerName;

@@ -8,10 +8,11 @@ use redis::{ErrorKind, PushInfo, PushKind, Value, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::super::dial::{Connection, Dial, OnLost, Server, timed_out};
+use super::super::connection::{Boxed, Connection, OnLost};
+use super::super::dial::{Dial, Server, timed_out};
 use super::super::failure::{Failure, Fate};
 use super::super::node::Node;
-use super::super::transport::Boxed;
+
 use crate::store::redis::protocol::{SENTINEL, ServerName};
 use crate::store::redis::real_time;
 

@@ -13,9 +13,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
-use super::super::dial::{Connection, Dial, OnLost, Server, Task, name_all, timed_out};
+use super::super::connection::{Boxed, Connection, OnLost, Task};
+use super::super::dial::{Dial, Server, name_all, timed_out};
 use super::super::failure::Failure;
-use super::super::transport::Boxed;
+
 use super::master::{self, NamedMaster};
 use super::sentinel::{Address, Event, QUERY_TIMEOUT, Sentinel, SentinelDial, Vote};
 use crate::store::redis::protocol::{SENTINEL, ServerName};

@@ -1,0 +1,92 @@
+//! An established connection.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, PushInfo, RedisResult, Value};
+use tokio::task::AbortHandle;
+
+pub(super) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Called when a connection is lost.
+pub(super) type OnLost = Arc<dyn Fn() + Send + Sync>;
+
+/// Called with each message that a server pushes. With RESP2, it pushes none.
+pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
+
+/// A connection of the application, of any type.
+pub(crate) trait GivenConnection: Send + Sync {
+    fn send<'a>(&self, command: &'a Cmd) -> Boxed<'a, RedisResult<Value>>;
+}
+
+#[cfg(feature = "redis-1")]
+impl<C> GivenConnection for C
+where
+    C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+{
+    fn send<'a>(&self, command: &'a Cmd) -> Boxed<'a, RedisResult<Value>> {
+        let mut connection = self.clone();
+        Box::pin(async move { command.query_async(&mut connection).await })
+    }
+}
+
+/// An established connection.
+pub(super) enum Connection {
+    /// With the tasks that end with it: one renews its credentials, one watches whether the master stays the master.
+    Own(MultiplexedConnection, Vec<Task>),
+    Given(Arc<dyn GivenConnection>),
+}
+
+/// A task that ends on drop.
+pub(super) struct Task(pub(super) AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Connection {
+    /// Adds a task that ends with the connection.
+    pub(super) fn with_task(mut self, task: Task) -> Self {
+        if let Self::Own(_, tasks) = &mut self {
+            tasks.push(task);
+        }
+        self
+    }
+
+    /// Sends a command. An error reply of the server is an `Err`.
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Own(connection, _) => send_over(connection, command).await,
+            Self::Given(given) => given.send(command).await,
+        }
+    }
+
+    /// Sends a command to a node of a cluster that is about to get the slot of its keys.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
+        let Self::Own(connection, _) = self else {
+            return self.send(command).await;
+        };
+        // The node takes both together, so no other command comes in between.
+        let mut both = redis::Pipeline::with_capacity(2);
+        both.cmd("ASKING").add_command(command.clone());
+        let replies = connection.clone().send_packed_commands(&both, 0, 2).await?;
+        // The reply to ASKING is of no interest: without it, the node redirects the command.
+        let reply = replies.into_iter().next_back();
+        reply.unwrap_or(Value::Nil).extract_error()
+    }
+}
+
+/// Sends a command. An error reply of the server is an `Err`.
+pub(super) async fn send_over(
+    connection: &MultiplexedConnection,
+    command: &Cmd,
+) -> RedisResult<Value> {
+    match connection.clone().send_packed_command(command).await? {
+        Value::ServerError(error) => Err(error.into()),
+        reply => Ok(reply),
+    }
+}
