@@ -151,8 +151,8 @@ impl RateLimiter {
     /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
     /// decides.
     pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
-        let counted_with = (None, self.lease_of(&self.quotas));
-        self.check_despite_block(&self.quotas, counted_with, key, 0)
+        let counted_with = (None, self.lease_of(&self.0.quotas));
+        self.check_despite_block(&self.0.quotas, counted_with, key, 0)
             .await
     }
 
@@ -281,7 +281,7 @@ impl RateLimiter {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
             let mut wait = Wait::new(max_wait);
-            let max_calls = levels.iter().filter_map(|level| level.limiter.line).min();
+            let max_calls = levels.iter().filter_map(|level| level.limiter.0.line).min();
             let mut place = Place::new(max_wait, max_calls);
             loop {
                 let turn = match place.enter(wants(&levels)) {
@@ -332,7 +332,7 @@ impl Limiters for AskedLevels<'_> {
 /// Returns what a call asks of each of its keys.
 pub(super) fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
     levels.iter().map(|level| {
-        let quotas = level.quotas.as_ref().unwrap_or(&level.limiter.quotas);
+        let quotas = level.quotas.as_ref().unwrap_or(&level.limiter.0.quotas);
         Want::new(level.limiter, &level.key, quotas, level.cost, level.share)
     })
 }
@@ -387,6 +387,7 @@ pub(super) fn record(limiters: &impl Limiters, checked: &Checked) {
             let view = decision.view();
             if let Some(limiter) = limiters.limiter(view.reported_index()) {
                 limiter
+                    .0
                     .telemetry
                     .record_refusal(OutcomeLabel::Refused, view);
             }
@@ -408,7 +409,7 @@ pub(super) fn record(limiters: &impl Limiters, checked: &Checked) {
 pub(crate) fn record_admission(limiters: &impl Limiters, decision: &DecisionView) {
     for (index, level) in decision.levels().enumerate() {
         if let Some(limiter) = limiters.limiter(index) {
-            limiter.telemetry.record_admission(level);
+            limiter.0.telemetry.record_admission(level);
         }
     }
 }
@@ -418,6 +419,6 @@ fn record_failed_levels(limiters: &impl Limiters, outcome: OutcomeLabel, failure
     let CheckError { error, failed } = failure;
     for limiter in failed.iter().filter_map(|index| limiters.limiter(*index)) {
         let kind = error.kind().text();
-        limiter.telemetry.record_failure(outcome, error, kind);
+        limiter.0.telemetry.record_failure(outcome, error, kind);
     }
 }

@@ -15,22 +15,22 @@ use crate::store::Check;
 impl RateLimiter {
     /// Records a successful lookup of quotas, which may end an outage in the log.
     pub(crate) fn quotas_found(&self) {
-        if let Some(on_failure) = &self.on_failure {
-            on_failure.lookup_outages.record_success(&self.name);
+        if let Some(on_failure) = &self.0.on_failure {
+            on_failure.lookup_outages.record_success(&self.0.name);
         }
     }
 
     /// Logs that the store or the lookup of the quotas failed, and what the policy does.
     fn record_failure(&self, error: &Error, action: FailureAction) {
-        if let Some(on_failure) = &self.on_failure {
+        if let Some(on_failure) = &self.0.on_failure {
             let outages = on_failure.outages_of(error);
-            outages.record_failure(&self.name, action.text(), error);
+            outages.record_failure(&self.0.name, action.text(), error);
         }
     }
 
     /// Returns what the policy does about an error. Without a policy, the caller gets it.
     fn action_on(&self, error: &Error) -> FailureAction {
-        let on_failure = self.on_failure.as_deref();
+        let on_failure = self.0.on_failure.as_deref();
         let on_failure = on_failure.filter(|_| error.is_store_failure());
         on_failure.map_or(FailureAction::Closed, |on_failure| on_failure.policy.action)
     }
@@ -68,7 +68,7 @@ impl PendingCheck {
                     LevelState::Answered
                 }
                 // It logs the failure when it is decided.
-                FailureAction::FallBack if !limiter.store.is_in_process() => {
+                FailureAction::FallBack if !limiter.0.store.is_in_process() => {
                     LevelState::FallsBack(error)
                 }
                 // Such a store fails only if it is full. If the lookup of quotas has failed, the store still works.
@@ -104,10 +104,10 @@ impl PendingCheck {
                 return Ok(true);
             };
             // Limiters of a store without a circuit breaker of its own have counts of their own.
-            let first = &limiter.store;
+            let first = &limiter.0.store;
             falling_back.retain(|index| {
                 let other = limiters.limiter(*index);
-                other.is_some_and(|other| other.store.has_same_fallback(first))
+                other.is_some_and(|other| other.0.store.has_same_fallback(first))
             });
             let together = falling_back;
             let is_decided = |index, _: &PendingLevel| together.contains(&index);
@@ -158,7 +158,7 @@ impl PendingCheck {
             else {
                 continue;
             };
-            let (true, Some(on_failure)) = (level.falls_back(), &limiter.on_failure) else {
+            let (true, Some(on_failure)) = (level.falls_back(), &limiter.0.on_failure) else {
                 continue;
             };
             let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
@@ -183,7 +183,7 @@ impl PendingCheck {
     /// Returns the quotas by which this process decides the levels to ask if the store fails. `None` unless all of them fall
     /// back then, and no others.
     pub(super) fn shares_of_asked(&self, limiters: &impl Limiters) -> Option<Vec<Quotas>> {
-        let first = &limiters.limiter(0)?.store;
+        let first = &limiters.limiter(0)?.0.store;
         let mut all = Vec::new();
         for (index, data) in self.decision.levels().iter().enumerate() {
             let (level, limiter) = (self.levels.get(index), limiters.limiter(index)?);
@@ -192,13 +192,13 @@ impl PendingCheck {
                 LevelState::ToAsk if level.held.is_none() => {}
                 _ => return None,
             }
-            let on_failure = limiter.on_failure.as_deref()?;
+            let on_failure = limiter.0.on_failure.as_deref()?;
             let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
             let quotas = level.quotas(limiter);
             match Share::new(quotas, limiter, on_failure, data, slots) {
                 Share::Decides(shares)
                     if on_failure.policy.action == FailureAction::FallBack
-                        && limiter.store.has_same_fallback(first)
+                        && limiter.0.store.has_same_fallback(first)
                         && !first.is_in_process() =>
                 {
                     all.push(shares);
@@ -240,7 +240,7 @@ impl Share {
         data: &LevelData,
         slots: Option<u32>,
     ) -> Self {
-        let shares = on_failure.shares_of(quotas, &limiter.quotas);
+        let shares = on_failure.shares_of(quotas, &limiter.0.quotas);
         let is_above = |quotas: &Quotas| {
             let limit = quotas.min_slots(data.share());
             let is_missing = limit.zip(slots).is_some_and(|(limit, slots)| slots > limit);

@@ -214,7 +214,7 @@ impl PendingCheck {
         let to_ask = |_, level: &PendingLevel| level.is_to_ask();
         let checks = self.checks(limiters, to_ask);
         let mut answers = Answers::empty(checks.len());
-        let is_refused = first.store.repeat_refusals(&checks, &mut answers);
+        let is_refused = first.0.store.repeat_refusals(&checks, &mut answers);
         drop(checks);
         if is_refused {
             self.set_answers(answers, to_ask);
@@ -246,7 +246,7 @@ impl PendingCheck {
             {
                 let charged = check.cost.saturating_add(answer.extra_units());
                 let refund = check.refund(answer, charged, check.cost);
-                refunds.push(limiter.store.adjust(refund));
+                refunds.push(limiter.0.store.adjust(refund));
             }
             drop(check);
             self.decision.remove_charge(*index);
@@ -300,7 +300,7 @@ fn group_of_each<'a>(
         let level = levels.get(index);
         let limiter = limiters.limiter(index).filter(|_| level.is_to_ask())?;
         let check = level.check(limiter, data)?;
-        Some((index, limiter.store.atomic_group(check.subject)))
+        Some((index, limiter.0.store.atomic_group(check.subject)))
     })
 }
 

@@ -209,7 +209,7 @@ impl PendingCheck {
         if level.is_none() {
             return;
         }
-        self.needs_fresh_list |= limiter.holds.needs_fresh_list && !self.ignores_blocks;
+        self.needs_fresh_list |= limiter.0.holds.needs_fresh_list && !self.ignores_blocks;
         if !quotas.is_usual(cost) {
             let slots = self.slots.as_deref().map(|slots| slots.of_level(index));
             let asked = (quotas, share, cost);
@@ -223,7 +223,7 @@ impl PendingCheck {
             }
         }
         let is_blocked = !self.ignores_blocks && self.refuse_blocked(limiter, index);
-        if !is_blocked && (has_failed || limiter.lease.is_some()) {
+        if !is_blocked && (has_failed || limiter.0.lease.is_some()) {
             self.ask_for_less();
         }
     }
@@ -317,7 +317,7 @@ impl PendingCheck {
     fn refreshed_blocks(&mut self, limiters: &impl Limiters) -> Option<StoreFuture<()>> {
         let (first, level) = (limiters.limiter(0)?, self.decision.levels().first()?);
         let subject = self.levels.get(0).subject(first, level)?;
-        first.store.refreshed_blocks(subject)
+        first.0.store.refreshed_blocks(subject)
     }
 
     /// Starts the check against the blocks that this process knows.
@@ -444,7 +444,7 @@ impl PendingCheck {
             let (Some(data), Some(answer)) = (data.get(index), answers.get_mut(index)) else {
                 continue;
             };
-            let lease = limiter.lease.as_ref().filter(|_| !waits_for_slots);
+            let lease = limiter.0.lease.as_ref().filter(|_| !waits_for_slots);
             let (Some(lease), Some(subject)) = (lease, level.subject(limiter, data)) else {
                 is_to_ask = true;
                 continue;
@@ -481,7 +481,7 @@ impl PendingCheck {
     #[inline(always)]
     pub(super) fn ask_store(&mut self, limiters: &impl Limiters) -> Option<PendingAnswers> {
         let first = limiters.limiter(0)?;
-        let store = &first.store;
+        let store = &first.0.store;
         if self.slots.is_some() && self.enters_line(limiters) {
             return self.ask_for_slots(limiters);
         }
@@ -579,7 +579,7 @@ impl PendingCheck {
             let of_levels = (0..self.added).filter_map(|index| limiters.limiter(index));
             let ages = of_levels.map(RateLimiter::max_refusal_age);
             let max_age = ages.fold(max_age, Duration::min);
-            first.store.remember(&checks, sent, &answers, max_age);
+            first.0.store.remember(&checks, sent, &answers, max_age);
         }
         self.set_answers(answers, to_ask);
         Ok(())
@@ -636,10 +636,10 @@ impl PendingCheck {
                 }
             }
             if let Some(limiter) = limiters.limiter(index)
-                && let Some(on_failure) = &limiter.on_failure
+                && let Some(on_failure) = &limiter.0.on_failure
             {
                 let (outages, source) = (&on_failure.store_outages, self.decision.source_at(index));
-                outages.record_decision(&limiter.name, source);
+                outages.record_decision(&limiter.0.name, source);
             }
         }
         mem::take(&mut self.decision).finish()
@@ -715,7 +715,7 @@ impl PendingLevel {
 
     #[inline]
     pub(super) fn quotas<'a>(&'a self, limiter: &'a RateLimiter) -> &'a Quotas {
-        self.quotas.as_ref().unwrap_or(&limiter.quotas)
+        self.quotas.as_ref().unwrap_or(&limiter.0.quotas)
     }
 
     #[inline]
@@ -734,7 +734,7 @@ impl PendingLevel {
         Some(Subject {
             share: data.share(),
             lease_micros: data.lease(),
-            ..Subject::new(&limiter.scope, data.key()?, self.quotas(limiter))
+            ..Subject::new(&limiter.0.scope, data.key()?, self.quotas(limiter))
         })
     }
 
@@ -792,12 +792,12 @@ fn is_asked(
     has_failed: bool,
     is_within_limits: bool,
 ) -> Result<bool, Error> {
-    if let (Some(lease), Some(what)) = (&limiter.lease, quotas.not_leased()) {
-        return Err(Error::not_leased(&limiter.name, what, lease.duration()));
+    if let (Some(lease), Some(what)) = (&limiter.0.lease, quotas.not_leased()) {
+        return Err(Error::not_leased(&limiter.0.name, what, lease.duration()));
     }
     if let Some(limit) = quotas.min_slots(share) {
         match slots {
-            None if cost > 0 => return Err(Error::holds_nothing(&limiter.name)),
+            None if cost > 0 => return Err(Error::holds_nothing(&limiter.0.name)),
             Some(slots) if slots > limit && is_within_limits => {
                 return Err(Error::slots_exceed_limit(
                     slots,
@@ -826,7 +826,7 @@ fn is_asked(
 /// Fails if the store cannot decide the levels together.
 fn verify_together(limiters: &impl Limiters, levels: &[LevelData]) -> Result<(), CheckError> {
     let failed = |one: &RateLimiter, other: &RateLimiter, why, remedy| {
-        let error = Error::levels(&one.name, &other.name, why, remedy);
+        let error = Error::levels(&one.0.name, &other.0.name, why, remedy);
         Err(CheckError::at(0, error))
     };
     let levels = levels.iter().enumerate();
@@ -834,11 +834,11 @@ fn verify_together(limiters: &impl Limiters, levels: &[LevelData]) -> Result<(),
     let levels: SmallVec<[_; 4]> = levels.collect();
     for (index, (limiter, key)) in levels.iter().enumerate() {
         for (other, other_key) in levels.iter().take(index) {
-            if other.id.store != limiter.id.store {
+            if other.0.id.store != limiter.0.id.store {
                 let remedy = "create both limiters with clones of one store";
                 return failed(other, limiter, "their stores differ", remedy);
             }
-            if other.id.name == limiter.id.name && other_key == key {
+            if other.0.id.name == limiter.0.id.name && other_key == key {
                 let why = "they count the same key under the same name";
                 let remedy = "give each limiter its own name, or check the key once with the sum of the costs";
                 return failed(other, limiter, why, remedy);

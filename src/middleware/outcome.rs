@@ -35,7 +35,7 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
             return None;
         }
         (KeyErrorKind::Misconfigured, _) => {
-            let (limiter, is_dry_run) = (&level.limiter.name, config.is_dry_run);
+            let (limiter, is_dry_run) = (&level.limiter.0.name, config.is_dry_run);
             level
                 .diagnostics
                 .key_misconfigured(limiter, is_dry_run, &error);
@@ -68,7 +68,7 @@ pub(super) fn checked(
             let view = decision.into_view();
             let place = view.reported_level().map_or(0, |level| level.place());
             let refusing = config.level(place);
-            let limiter = &refusing.limiter.name;
+            let limiter = &refusing.limiter.0.name;
             refusing.diagnostics.observe_refusal(limiter, &view);
             if !config.is_dry_run {
                 count_refusals(levels, &view);
@@ -92,7 +92,7 @@ fn fail<'a>(
     let is_dry_run = config.is_dry_run;
     let mut levels = levels.into_iter();
     let first = levels.next().unwrap_or(&config.first);
-    let limiter = &first.limiter.name;
+    let limiter = &first.limiter.0.name;
     if error.kind() == ErrorKind::CostTooLarge {
         let diagnostics = &first.diagnostics;
         diagnostics.cost_too_large(limiter, is_dry_run, &error);
@@ -110,7 +110,7 @@ fn fail<'a>(
 
 fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outcome {
     record_rejection(config, level, &reason);
-    let rejection = Rejection::new(&level.limiter.name, reason).with_status(config.status);
+    let rejection = Rejection::new(&level.limiter.0.name, reason).with_status(config.status);
     if !config.is_dry_run {
         return Err(rejection);
     }
@@ -144,7 +144,7 @@ pub(super) fn is_refused_for_free(level: LevelDecision<'_>) -> bool {
 }
 
 fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {
-    let telemetry = &level.limiter.telemetry;
+    let telemetry = &level.limiter.0.telemetry;
     let label = |rejected| match config.is_dry_run {
         false => rejected,
         true => OutcomeLabel::WouldReject,

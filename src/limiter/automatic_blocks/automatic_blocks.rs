@@ -75,7 +75,7 @@ type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
 pub(crate) fn count_refusals(limiters: &impl Limiters, decision: &DecisionView) {
     for (index, level) in decision.levels().enumerate() {
         if let Some(limiter) = limiters.limiter(index)
-            && let (Some(blocks), Some(key)) = (&limiter.automatic_blocks, level.key())
+            && let (Some(blocks), Some(key)) = (&limiter.0.automatic_blocks, level.key())
             && let Some(wait) = counted_wait(level)
         {
             blocks.count(key, level.begun_at(), wait);

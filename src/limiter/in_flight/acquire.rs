@@ -94,7 +94,7 @@ impl SlotsOfCheck {
     ) -> SlotRequest<'a> {
         let levels = levels.iter().filter_map(|level| self.levels.get(*level));
         SlotRequest {
-            store: &limiter.store,
+            store: &limiter.0.store,
             checks,
             levels: levels.cloned().collect(),
             max_wait: self
@@ -135,7 +135,7 @@ impl SlotsOfCheck {
         }
         self.is_in_line = false;
         self.hold(limiter, checks, levels, |checks| {
-            limiter.store.check_fallback(checks)
+            limiter.0.store.check_fallback(checks)
         })
     }
 
@@ -168,9 +168,9 @@ impl RateLimiter {
     }
 
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
-        self.permits.get_or_init(|| LimiterPermits {
-            table: PermitTable::of(&self.store),
-            meter: PermitMeter::new(&self.name),
+        self.0.permits.get_or_init(|| LimiterPermits {
+            table: PermitTable::of(&self.0.store),
+            meter: PermitMeter::new(&self.0.name),
         })
     }
 
@@ -181,9 +181,8 @@ impl RateLimiter {
     /// In a layer made [from](crate::RateLimitLayer) this limiter, requests wait for the same time unless
     /// [`wait_up_to`](crate::RateLimitLayer::wait_up_to) says otherwise. Without a call of this method, they do not wait.
     #[must_use]
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = Some(max_wait);
-        self
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with(|inner| inner.max_wait = Some(max_wait))
     }
 
     /// Sets how many calls may wait for one key in this process. By default, any number may.
@@ -194,9 +193,8 @@ impl RateLimiter {
     /// store, such as a slot of a cluster, are not counted. In a layer made [from](crate::RateLimitLayer) this limiter, the
     /// same number of requests may wait.
     #[must_use]
-    pub fn queue(mut self, calls: usize) -> Self {
-        self.line = Some(calls);
-        self
+    pub fn queue(self, calls: usize) -> Self {
+        self.with(|inner| inner.line = Some(calls))
     }
 
     /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
@@ -289,7 +287,7 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let max_waits = levels.iter().map(|level| level.limiter.max_wait);
+            let max_waits = levels.iter().map(|level| level.limiter.0.max_wait);
             let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max();
             let mut place = Place::new(max_wait.unwrap_or_default(), None);
@@ -318,7 +316,7 @@ impl RateLimiter {
                     Acquired::Permit(permit) => Ok(permit),
                     Acquired::Refused(decision) => {
                         let reported = levels.get(decision.view().reported_index());
-                        let limiter = reported.map_or("", |level| &level.limiter.name);
+                        let limiter = reported.map_or("", |level| &level.limiter.0.name);
                         Err(not_acquired(limiter, decision.view(), max_wait))
                     }
                 };
@@ -347,7 +345,7 @@ async fn check_slots(
     levels: &AskedLevels<'_>,
     max_wait: Option<Duration>,
 ) -> (Checked, PendingCheck) {
-    let line = levels.iter().filter_map(|level| level.limiter.line).min();
+    let line = levels.iter().filter_map(|level| level.limiter.0.line).min();
     let mut check = PendingCheck::new();
     check.stay_within_limits();
     check.take_slots(SlotsOfCheck::new(max_wait, line));
