@@ -10,8 +10,7 @@ use tokio::runtime::Handle;
 
 use super::holds::Holds;
 use super::limiter::{Inner, RateLimiter};
-use super::pending_check::Limiters;
-use crate::decision::{DecisionView, Source};
+use crate::decision::{LevelDecision, Source};
 use crate::error::Error;
 use crate::key::{IntoKey, Key};
 use crate::store::{Block, ProtectedStore, Subject};
@@ -133,6 +132,14 @@ impl RateLimiter {
         block.into_iter().chain(hold).max_by_key(|(left, _)| *left)
     }
 
+    /// Returns whether the key of an admitted level is held back since the store was asked.
+    pub(super) fn is_held_meanwhile(&self, level: LevelDecision<'_>) -> bool {
+        let Inner { store, holds, .. } = &*self.0;
+        let key = level.key().filter(|_| level.quotas().len() > 0);
+        let held = key.and_then(|key| store.block_list().blocked_for(&holds.name, key));
+        held.is_some()
+    }
+
     /// Tells the store in the background of a key that this process holds back, if it does not know.
     fn share_hold(&self, key: &Key) {
         let Ok(runtime) = Handle::try_current() else {
@@ -171,17 +178,4 @@ async fn share(store: &ProtectedStore, held: &Key, key: &Key) -> Result<(), Erro
         store.block(block).await?;
     }
     Ok(())
-}
-
-/// Returns whether a key of an admitted check is held back since the store was asked.
-pub(crate) fn is_held_meanwhile(limiters: &impl Limiters, decision: &DecisionView) -> bool {
-    let mut levels = decision.levels().enumerate();
-    levels.any(|(index, level)| {
-        let limiter = limiters.limiter(index).filter(|_| level.quotas().len() > 0);
-        let held = limiter.zip(level.key()).and_then(|(limiter, key)| {
-            let list = limiter.0.store.block_list();
-            list.blocked_for(&limiter.0.holds.name, key)
-        });
-        held.is_some()
-    })
 }

@@ -1,6 +1,5 @@
 //! The outcome of a check: the request passes or is rejected. Recorded by telemetry.
 
-use super::checked_levels::OfLayer;
 use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
@@ -8,7 +7,7 @@ use super::rejection::{Rejection, RejectionReason};
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{CheckError, Checked, SlotsOfCheck, count_refusals, record_admission};
+use crate::limiter::{CheckError, Checked, PendingCheck, count_refusals, record_admission};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected.
@@ -45,18 +44,14 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
     Some(reject(config, level, RejectionReason::NoKey(error)))
 }
 
-/// Returns the outcome of a request that these levels have checked.
+/// Returns the outcome of a request from its ended check.
 #[inline]
-pub(super) fn checked(
-    levels: &OfLayer<'_>,
-    checked: Checked,
-    permits: Option<Box<SlotsOfCheck>>,
-) -> Outcome {
-    let config = levels.config;
+pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: Checked) -> Outcome {
     match checked {
         // Cost 0 passes even a limit that was lowered below the used units.
         Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-            record_admission(levels, decision.view());
+            record_admission(check.limiters_of(decision.view()));
+            let permits = check.take_permits();
             let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
             Ok(Pass {
                 decision: Some(decision),
@@ -71,12 +66,12 @@ pub(super) fn checked(
             let limiter = &refusing.limiter.0.name;
             refusing.diagnostics.observe_refusal(limiter, &view);
             if !config.is_dry_run {
-                count_refusals(levels, &view);
+                count_refusals(check.limiters_of(&view));
             }
             reject(config, refusing, RejectionReason::Refused(view))
         }
         Err(CheckError { error, failed }) => {
-            let failed = failed.iter().filter_map(|index| levels.level(*index));
+            let failed = failed.iter().map(|place| config.level(*place));
             fail(config, failed, error)
         }
     }
