@@ -76,13 +76,14 @@ impl DecisionBuilder {
         &self.0.answers
     }
 
-    /// Decides by the answers. If one level is refused, others may have no answer: they were not asked.
+    /// Decides by the answers. Returns whether the check is admitted. If one level is refused, others may have no answer:
+    /// they were not asked.
     ///
     /// # Errors
     ///
     /// Fails with the number of answers and of quotas of a level, if they differ.
     #[inline(always)]
-    pub(crate) fn decide(&mut self) -> Result<(), (usize, usize)> {
+    pub(crate) fn decide(&mut self) -> Result<bool, (usize, usize)> {
         let DecisionData {
             levels,
             answers,
@@ -95,9 +96,10 @@ impl DecisionBuilder {
             && let ([_], [only]) = (&level.quotas[..], answer.quotas())
         {
             (*allowed, *reported) = (only.is_admitted(), (0, 0));
-            return Ok(());
+            return Ok(*allowed);
         }
         *allowed = answers.are_admitted();
+        let is_admitted = *allowed;
         for (level, answer) in levels.iter().zip(answers.iter()) {
             let (quotas, answered) = (level.quotas.len(), answer.quotas().len());
             if quotas != answered && (answered > 0 || *allowed) {
@@ -106,7 +108,7 @@ impl DecisionBuilder {
         }
         let index = reported_index(self.0.levels());
         self.0.get_mut().reported = index;
-        Ok(())
+        Ok(is_admitted)
     }
 
     /// Returns the decision.

@@ -1,7 +1,6 @@
 //! The checks of a limiter without HTTP: at once, or with a wait for units.
 
-use std::future::{Future, poll_fn};
-use std::task::Poll;
+use std::future::Future;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -53,10 +52,7 @@ impl RateLimiter {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
         check.add(Level::new(self, 0), key, cost, None);
-        let checked = match check.start() {
-            Poll::Ready(checked) => checked,
-            Poll::Pending => poll_fn(|cx| check.poll(cx)).await,
-        };
+        let checked = check.run().await;
         record(&check, &checked);
         checked.map_err(|failure| failure.error)
     }
@@ -172,10 +168,7 @@ impl RateLimiter {
         for (_, data, _) in parts(&mut check.levels, &mut check.decision) {
             data.set_lease(lease);
         }
-        let checked = match check.start() {
-            Poll::Ready(checked) => checked,
-            Poll::Pending => poll_fn(|cx| check.poll(cx)).await,
-        };
+        let checked = check.run().await;
         checked.map_err(|failure| failure.error)
     }
 
@@ -354,10 +347,7 @@ pub(super) async fn decide_within_limits(
     if let Some(too_late) = too_late {
         check.refuse_too_late(too_late);
     }
-    let checked = match check.start() {
-        Poll::Ready(checked) => checked,
-        Poll::Pending => poll_fn(|cx| check.poll(cx)).await,
-    };
+    let checked = check.run().await;
     (checked, check)
 }
 

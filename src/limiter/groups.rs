@@ -8,6 +8,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -19,15 +20,12 @@ use tokio::task::JoinError;
 use super::in_flight::SlotsOfCheck;
 use super::level::{Level, State, mismatch};
 use super::pending_check::{CheckError, Checked, PendingCheck, checks, parts};
-use crate::decision::Answers;
+use crate::decision::{Answers, DecisionBuilder};
 use crate::error::{Error, ErrorKind};
 use crate::store::{PendingAnswers, join_all};
 
-/// A check whose groups are asked in turn.
-pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = CheckedGroups> + Send>>;
-
 /// The result, and the permits of an admitted check.
-pub(super) type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
+type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
 
 /// The longest time that a refusal is remembered if the levels of a check are in several groups.
 ///
@@ -37,20 +35,6 @@ const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
 
 /// Tells that the caller of a check is gone.
 type Gone = oneshot::Receiver<Infallible>;
-
-/// Asks the groups of a check in turn.
-pub(super) fn ask_in_turn(mut check: PendingCheck) -> GroupsFuture {
-    let (caller, mut is_gone) = oneshot::channel();
-    let dropped = check.failure(task_dropped());
-    let checked = detached(async move {
-        let checked = check.ask_groups(&mut is_gone).await;
-        (checked, check.take_permits())
-    });
-    Box::pin(async move {
-        let _caller = caller;
-        checked.await.unwrap_or((Err(dropped), None))
-    })
-}
 
 /// Runs a check in a task, so that it goes on if the caller is dropped. Is ready at once if the store is. Fails if the task
 /// is dropped.
@@ -70,6 +54,29 @@ async fn detached(
 }
 
 impl PendingCheck {
+    /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
+    #[cold]
+    pub(super) fn ask_in_turn(&mut self) -> Pin<Box<dyn Future<Output = Checked> + Send + '_>> {
+        // The caller still knows whom to tell of an error if the task is dropped.
+        let levels = self.levels.iter().map(Level::asked_anew).collect();
+        let rest = Self::with(DecisionBuilder::default(), levels);
+        let mut check = mem::replace(self, rest);
+        let (caller, mut is_gone) = oneshot::channel();
+        let checked = detached(async move {
+            let checked = check.ask_groups(&mut is_gone).await;
+            (checked, check.take_permits())
+        });
+        Box::pin(async move {
+            let _caller = caller;
+            let (checked, permits) = match checked.await {
+                Ok(ended) => ended,
+                Err(_) => (Err(self.failure(task_dropped())), None),
+            };
+            self.slots = permits;
+            checked
+        })
+    }
+
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
     async fn ask_groups(&mut self, is_gone: &mut Gone) -> Checked {
@@ -119,7 +126,7 @@ impl PendingCheck {
                 }
                 Ok(()) => return Ok(false),
                 // The store has just found out that the levels are in several groups, and has decided nothing.
-                Err(error) if error.kind() == ErrorKind::Unsupported && self.are_in_groups() => {
+                Err(error) if self.is_divided(&error) => {
                     self.change_state(Level::is_to_ask, || State::InLaterGroup);
                     max_age = MAX_AGE_IN_SEVERAL_GROUPS;
                 }
@@ -163,7 +170,7 @@ impl PendingCheck {
         for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
             let (answered, quotas) = (answer.quotas().len(), data.quotas());
             if level.is_to_ask() && answered != quotas && (answered > 0 || are_admitted) {
-                return Err(mismatch(answered, quotas));
+                return Err(mismatch((answered, quotas)));
             }
         }
         Ok(())

@@ -45,7 +45,8 @@ pub(super) enum State {
     FallsBack(Error),
 }
 
-/// What is known of a level before the store is asked.
+/// What is known of a level before the store is asked. Of several levels, the last one of these counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Begun {
     /// The store decides it.
     ToAsk,
@@ -333,7 +334,7 @@ pub(super) fn exceeds_limit(quotas: &Quotas, share: Option<ShareId>, cost: u32) 
 
 /// Returns the error for a store whose answer has another number of quotas than the check.
 #[cold]
-pub(super) fn mismatch(answers: usize, quotas: usize) -> Error {
+pub(super) fn mismatch((answers, quotas): (usize, usize)) -> Error {
     Error::new(
         ErrorKind::InvalidReply,
         format!("the store answered for {answers} of {quotas} quotas"),

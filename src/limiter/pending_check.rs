@@ -11,13 +11,10 @@
 //! 7. The waits and counts of a level that was not asked are unknown, so the reported wait is a lower bound.
 
 use std::mem;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::groups::{self, GroupsFuture};
 use super::in_flight::SlotsOfCheck;
 use super::level::{Begun, CheckRules, Level, Levels, State, mismatch};
 use super::limiter::RateLimiter;
@@ -25,7 +22,7 @@ use super::line::TooLate;
 use crate::decision::{
     Answer, Answers, Decision, DecisionBuilder, DecisionView, LevelData, LevelDecision,
 };
-use crate::error::{Error, ErrorKind, polled_after_completion};
+use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::quota::ShareId;
 use crate::store::{Check, PendingAnswers, SendMark, StoreFuture};
@@ -41,36 +38,16 @@ pub(crate) struct CheckError {
     pub(crate) failed: Vec<usize>,
 }
 
-/// A check that is not decided yet. [Add](Self::add) its levels, then [start](Self::start) it.
-#[derive(Default)]
+/// A check that is not decided yet. [Add](Self::add) its levels, then [run](Self::run) it.
 pub(crate) struct PendingCheck {
     pub(super) decision: DecisionBuilder,
     pub(crate) levels: Levels,
     rules: CheckRules,
     needs_fresh_list: bool,
+    /// What is known of the levels. An error if the check is misuse, or if a cost can never be charged at once.
+    begun: Result<Begun, CheckError>,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
-    step: Step,
-}
-
-/// The next step of a check.
-#[derive(Default)]
-enum Step {
-    /// To ask the store about all levels.
-    #[default]
-    AskForAll,
-    /// To ask the store for what this process cannot decide.
-    AskForSome,
-    /// To refuse a key that is blocked or held back.
-    Refuse,
-    /// To fail, because a cost cannot be charged at once.
-    Fail(CheckError),
-    /// To wait for the refresh of the block list, before this step.
-    AwaitBlocks(StoreFuture<()>, Box<Self>),
-    /// To wait for the answers of the store.
-    AwaitAnswers(PendingAnswers),
-    /// To wait for the groups of its levels, which are asked in turn.
-    AwaitGroups(GroupsFuture),
 }
 
 impl CheckError {
@@ -83,13 +60,18 @@ impl CheckError {
 impl PendingCheck {
     #[inline(always)]
     pub(crate) fn new() -> Self {
+        Self::with(DecisionBuilder::new(), Levels::new())
+    }
+
+    #[inline(always)]
+    pub(super) fn with(decision: DecisionBuilder, levels: Levels) -> Self {
         Self {
-            decision: DecisionBuilder::new(),
-            levels: Levels::new(),
+            decision,
+            levels,
             rules: CheckRules::default(),
             needs_fresh_list: false,
+            begun: Ok(Begun::ToAsk),
             slots: None,
-            step: Step::AskForAll,
         }
     }
 
@@ -142,11 +124,10 @@ impl PendingCheck {
             .set_level(index, quotas, cost, share, of_level, key);
         let begun = set.map(|(data, answer)| level.begin(data, answer, self.rules));
         self.levels.push(level);
-        match begun {
-            None | Some(Ok(Begun::ToAsk)) => {}
-            Some(Ok(Begun::IsKnown)) => self.ask_for_less(),
-            Some(Ok(Begun::IsBlocked)) => self.refuse(),
-            Some(Err(error)) => self.fail_at(place, error),
+        match (&mut self.begun, begun) {
+            (_, None | Some(Ok(Begun::ToAsk))) | (Err(_), _) => {}
+            (Ok(of_all), Some(Ok(begun))) => *of_all = begun.max(*of_all),
+            (of_all, Some(Err(error))) => *of_all = Err(CheckError::at(place, error)),
         }
     }
 
@@ -157,169 +138,84 @@ impl PendingCheck {
         if let Some((level, data, answer)) = level {
             level.refuse_for(data, answer, too_late.wait);
         }
-        self.refuse();
-    }
-
-    /// Refuses the check if the key of a level is in the block list meanwhile.
-    #[cold]
-    fn refuse_blocked_meanwhile(&mut self) {
-        let mut is_blocked = false;
-        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
-            if !matches!(level.state, State::Answered) {
-                is_blocked |= level.refuse_blocked(data, answer);
-            }
-        }
-        if is_blocked {
-            self.refuse();
+        if let Ok(begun) = &mut self.begun {
+            *begun = Begun::IsBlocked;
         }
     }
 
-    #[inline(never)]
-    fn ask_for_less(&mut self) {
-        if matches!(self.step, Step::AskForAll) {
-            self.step = Step::AskForSome;
-        }
-    }
-
-    #[cold]
-    fn refuse(&mut self) {
-        if !matches!(self.step, Step::Fail(_)) {
-            self.step = Step::Refuse;
-        }
-    }
-
-    #[cold]
-    fn fail_at(&mut self, place: usize, error: Error) {
-        if !matches!(self.step, Step::Fail(_)) {
-            self.step = Step::Fail(CheckError::at(place, error));
-        }
-    }
-
-    /// Starts the check. While it is pending, call [`poll`](Self::poll).
-    #[inline(always)]
-    pub(crate) fn start(&mut self) -> Poll<Checked> {
+    /// Decides the check. If it is dropped before its end, the store may or may not have charged it, and what this process
+    /// held returns. A check of several groups goes on in its task.
+    pub(crate) async fn run(&mut self) -> Checked {
+        self.decision.begin(self.levels.len());
         if self.needs_fresh_list
-            && matches!(self.step, Step::AskForAll | Step::AskForSome)
             && let Some(refresh) = self.refreshed_blocks()
         {
-            self.step = Step::AwaitBlocks(refresh, Box::new(mem::take(&mut self.step)));
-            return Poll::Pending;
+            // It logs its errors.
+            let _ = refresh.await;
+            self.refuse_blocked_meanwhile();
         }
-        self.start_asking()
+        if self.levels.len() > 1 {
+            self.verify_together()?;
+        }
+        match mem::replace(&mut self.begun, Ok(Begun::ToAsk))? {
+            Begun::ToAsk => {}
+            Begun::IsBlocked => return self.decide(),
+            Begun::IsKnown => {
+                self.apply_policies()?;
+                self.take_leases();
+                if !self.levels.iter().any(Level::is_to_ask) {
+                    self.fall_back_alone()?;
+                    return self.decide();
+                }
+            }
+        }
+        if self.levels.len() > 1 && self.takes_turns() {
+            return self.ask_in_turn().await;
+        }
+        let answered = match self.ask_store() {
+            None => Ok(()),
+            Some(PendingAnswers { future, sent }) => {
+                let answers = future.await;
+                self.answered(&sent, answers, Duration::MAX)
+            }
+        };
+        match answered.and_then(|()| self.decision.decide().map_err(mismatch)) {
+            Ok(is_admitted) => Ok(self.decided(is_admitted)),
+            Err(error) if self.is_divided(&error) => self.ask_in_turn().await,
+            Err(error) => self.fall_back_after(&error),
+        }
     }
 
+    /// Returns a refresh of the block list to wait for, unless what is known decides already.
     #[cold]
     fn refreshed_blocks(&mut self) -> Option<StoreFuture<()>> {
+        if !matches!(self.begun, Ok(Begun::ToAsk | Begun::IsKnown)) {
+            return None;
+        }
         let (level, data, _) = parts(&mut self.levels, &mut self.decision).next()?;
         let subject = level.subject(data)?;
         level.limiter.0.store.refreshed_blocks(subject)
     }
 
-    /// Starts the check against the blocks that this process knows.
-    #[inline(always)]
-    fn start_asking(&mut self) -> Poll<Checked> {
-        self.decision.begin(self.levels.len());
-        if self.levels.len() > 1 {
-            if let Err(failure) = self.verify_together() {
-                return Poll::Ready(Err(failure));
-            }
-            if matches!(self.step, Step::AskForAll) && self.are_in_groups() {
-                self.step = Step::AskForSome;
-            }
-        }
-        match &self.step {
-            Step::AskForAll => self.ask(),
-            Step::Refuse => Poll::Ready(self.decide()),
-            _ => self.ask_for_some(),
-        }
-    }
-
-    /// Asks the store for what this process cannot decide: some of the levels or units, or several groups.
+    /// Refuses the check if the key of a level is in the block list meanwhile.
     #[cold]
-    fn ask_for_some(&mut self) -> Poll<Checked> {
-        if let Step::Fail(failure) = mem::take(&mut self.step) {
-            return Poll::Ready(Err(failure));
-        }
-        if let Err(failure) = self.apply_policies() {
-            return Poll::Ready(Err(failure));
-        }
-        self.take_leases();
-        let is_to_ask = self.levels.iter().any(Level::is_to_ask);
-        let falls_back = self.levels.iter().any(Level::falls_back);
-        // What the store has charged returns if a later step refuses.
-        if is_to_ask && (falls_back || self.are_in_groups()) {
-            return self.ask_in_turn(&mut Context::from_waker(Waker::noop()));
-        }
-        if falls_back && let Err(failure) = self.fall_back_alone() {
-            return Poll::Ready(Err(failure));
-        }
-        if !is_to_ask {
-            return Poll::Ready(self.conclude());
-        }
-        self.ask()
-    }
-
-    /// Asks the store about the levels that it has to decide, and takes in its answers or waits for them.
-    #[inline(always)]
-    fn ask(&mut self) -> Poll<Checked> {
-        let Some(PendingAnswers { future, sent }) = self.ask_store() else {
-            return Poll::Ready(self.conclude());
-        };
-        match future.try_ready() {
-            Ok(answers) => {
-                let mut cx = Context::from_waker(Waker::noop());
-                self.finish_or_divide(&sent, answers, &mut cx)
-            }
-            Err(future) => {
-                self.step = Step::AwaitAnswers(PendingAnswers { future, sent });
-                Poll::Pending
+    fn refuse_blocked_meanwhile(&mut self) {
+        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
+            if !matches!(level.state, State::Answered) && level.refuse_blocked(data, answer) {
+                self.begun = Ok(Begun::IsBlocked);
             }
         }
     }
 
-    /// Polls a check that was started. Must not be called again after it was ready.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Checked> {
-        let (sent, answers) = match &mut self.step {
-            Step::AwaitBlocks(refresh, next) => {
-                // It logs its errors.
-                let _ = ready!(Pin::new(refresh).poll(cx));
-                self.step = mem::take(next);
-                self.refuse_blocked_meanwhile();
-                return match self.start_asking() {
-                    Poll::Pending => self.poll(cx),
-                    ready @ Poll::Ready(_) => ready,
-                };
-            }
-            Step::AwaitGroups(groups) => {
-                let (checked, permits) = ready!(groups.as_mut().poll(cx));
-                self.slots = permits;
-                return Poll::Ready(checked);
-            }
-            Step::AwaitAnswers(PendingAnswers { future, sent }) => {
-                let answers = ready!(Pin::new(future).poll(cx));
-                (mem::take(sent), answers)
-            }
-            _ => polled_after_completion("check"),
-        };
-        self.step = Step::default();
-        self.finish_or_divide(&sent, answers, cx)
+    /// Returns whether levels are decided one after the other: what was charged returns if a later step refuses.
+    fn takes_turns(&self) -> bool {
+        self.levels.iter().any(Level::falls_back) || self.are_in_groups()
     }
 
-    /// Decides by the answers of the store, or asks it by groups if it has found out that it divides the keys.
-    #[inline(always)]
-    fn finish_or_divide(
-        &mut self,
-        sent: &[SendMark],
-        answers: Result<Answers, Error>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Checked> {
-        if let Err(error) = &answers
-            && error.kind() == ErrorKind::Unsupported
-            && self.are_in_groups()
-        {
-            return self.ask_in_turn(cx);
-        }
-        Poll::Ready(self.finish(sent, answers))
+    /// Returns whether the store has failed because it has found out that the levels to ask are in several groups. It has
+    /// decided nothing then.
+    pub(super) fn is_divided(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Unsupported && self.are_in_groups()
     }
 
     /// Takes the units that this process holds. The store is asked for the others.
@@ -334,20 +230,6 @@ impl PendingCheck {
         for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
             level.take_lease(data, answer, is_alone);
         }
-    }
-
-    /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
-    #[cold]
-    fn ask_in_turn(&mut self, cx: &mut Context<'_>) -> Poll<Checked> {
-        // The caller still knows whom to tell of an error if the task is dropped.
-        let levels = self.levels.iter().map(Level::asked_anew).collect();
-        let rest = Self {
-            levels,
-            ..Self::default()
-        };
-        let groups = groups::ask_in_turn(mem::replace(self, rest));
-        self.step = Step::AwaitGroups(groups);
-        self.poll(cx)
     }
 
     /// Asks the store to decide levels together. `None` if their answers were written.
@@ -407,23 +289,6 @@ impl PendingCheck {
         Some(slots.ask(limiter, &checks, wanted.collect(), shares))
     }
 
-    /// Decides after the store has answered, or has failed.
-    fn finish(&mut self, sent: &[SendMark], answers: Result<Answers, Error>) -> Checked {
-        match self.answered(sent, answers, Duration::MAX) {
-            Ok(()) => self.conclude(),
-            Err(error) => self.fall_back_after(&error),
-        }
-    }
-
-    /// Decides by the answers of the store, if there is one for each quota.
-    #[inline(always)]
-    fn conclude(&mut self) -> Checked {
-        match self.decision.decide() {
-            Ok(()) => Ok(self.decided()),
-            Err((answers, quotas)) => self.fall_back_after(&mismatch(answers, quotas)),
-        }
-    }
-
     /// Decides by the failure policies.
     #[cold]
     fn fall_back_after(&mut self, error: &Error) -> Checked {
@@ -444,6 +309,7 @@ impl PendingCheck {
     }
 
     /// Stores the answers to the levels that were asked, and remembers refusals for at most `max_age`.
+    #[inline]
     pub(super) fn answered(
         &mut self,
         sent: &[SendMark],
@@ -500,15 +366,14 @@ impl PendingCheck {
     /// Decides by the answers. A level without an answer was not asked.
     pub(super) fn decide(&mut self) -> Checked {
         match self.decision.decide() {
-            Ok(()) => Ok(self.decided()),
-            Err((answers, quotas)) => Err(self.failure(mismatch(answers, quotas))),
+            Ok(is_admitted) => Ok(self.decided(is_admitted)),
+            Err(numbers) => Err(self.failure(mismatch(numbers))),
         }
     }
 
     /// Returns the decision. What this process held returns, unless the check is admitted.
     #[inline(always)]
-    fn decided(&mut self) -> Decision {
-        let is_admitted = self.decision.answers().are_admitted();
+    fn decided(&mut self, is_admitted: bool) -> Decision {
         for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
             level.end(data, answer, is_admitted);
         }
@@ -604,8 +469,11 @@ pub(super) fn checks<'a>(
     data: &'a [LevelData],
     is_such: impl Fn(&Level) -> bool,
 ) -> Checks<'a> {
-    let levels = levels.iter().zip(data).filter(|(level, _)| is_such(level));
-    levels
-        .filter_map(|(level, data)| level.check(data))
-        .collect()
+    let mut checks = Checks::new();
+    for (level, data) in levels.iter().zip(data) {
+        if let (true, Some(check)) = (is_such(level), level.check(data)) {
+            checks.push(check);
+        }
+    }
+    checks
 }

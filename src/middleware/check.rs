@@ -4,7 +4,7 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use http::request::Parts;
 use smallvec::SmallVec;
@@ -21,10 +21,6 @@ use crate::limiter::{
 };
 
 /// A started check.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would allocate for each request that waits"
-)]
 pub(super) enum StartedCheck {
     /// Decided at once, for example by a store in memory.
     Done(Outcome),
@@ -40,19 +36,18 @@ pub(super) struct CheckFuture {
     stage: Stage,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would allocate for each request that asks the store"
-)]
 enum Stage {
     LookingUpPlans,
     /// The next attempt is due.
     Starting,
-    Checking(PendingCheck),
+    Checking(RunningCheck),
     /// Waits for its turn.
     InLine,
     Done,
 }
+
+/// A check, which is returned when it is decided.
+type RunningCheck = Pin<Box<dyn Future<Output = (Checked, PendingCheck)> + Send>>;
 
 /// Reads the keys and the costs of a request, and starts the check of its levels.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
@@ -179,9 +174,17 @@ fn attempt(
         *waiting = None;
         check.refuse_too_late(too_late);
     }
-    match check.start() {
-        Poll::Ready(checked) => finish_attempt(config, levels, waiting, checked, &mut check),
-        Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
+    let mut running: RunningCheck = Box::pin(async move {
+        let checked = check.run().await;
+        (checked, check)
+    });
+    // A store in memory is done after one poll.
+    match running
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(ended) => finish_attempt(config, levels, waiting, ended),
+        Poll::Pending => ControlFlow::Continue(Stage::Checking(running)),
     }
 }
 
@@ -215,11 +218,10 @@ fn finish_attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
     waiting: &mut Option<Place>,
-    checked: Checked,
-    check: &mut PendingCheck,
+    (checked, check): (Checked, PendingCheck),
 ) -> ControlFlow<Outcome, Stage> {
     let checked = match checked {
-        Ok(decision) if config.observes && is_held_back(config, check, &decision) => {
+        Ok(decision) if config.observes && is_held_back(config, &check, &decision) => {
             Reservation::new(config, decision).give_back();
             return ControlFlow::Continue(Stage::Starting);
         }
@@ -321,8 +323,8 @@ impl Future for CheckFuture {
                 Stage::LookingUpPlans => begin(config, levels, waiting),
                 Stage::Starting => attempt(config, levels, waiting, None),
                 Stage::Checking(check) => {
-                    let checked = ready!(check.poll(cx));
-                    finish_attempt(config, levels, waiting, checked, check)
+                    let ended = ready!(check.as_mut().poll(cx));
+                    finish_attempt(config, levels, waiting, ended)
                 }
                 Stage::InLine => {
                     let turn = waiting.as_mut().map(|place| place.poll_turn(cx));

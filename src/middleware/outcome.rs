@@ -46,7 +46,7 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
 
 /// Returns the outcome of a request from its ended check.
 #[inline]
-pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: Checked) -> Outcome {
+pub(super) fn checked(config: &LayerConfig, mut check: PendingCheck, checked: Checked) -> Outcome {
     match checked {
         // Cost 0 passes even a limit that was lowered below the used units.
         Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
