@@ -1,9 +1,9 @@
 //! Builds a decision from the store's answers, in pooled memory.
 
-use super::answer::{Answer, Source};
+use super::answer::Answer;
 use super::answers::Answers;
 use super::decision::{Decision, DecisionData, DecisionView};
-use super::levels::{GrantUnits, LevelData, LevelLimiter, reported_index};
+use super::levels::{LevelData, LevelLimiter, reported_index};
 use super::pool::Unshared;
 use crate::key::IntoKey;
 use crate::quota::{Quotas, ShareId};
@@ -30,7 +30,7 @@ impl DecisionBuilder {
         share: Option<ShareId>,
         limiter: LevelLimiter<'_>,
         key: impl IntoKey,
-    ) -> Option<(&LevelData, &mut Answer)> {
+    ) -> Option<(&mut LevelData, &mut Answer)> {
         let DecisionData {
             levels, answers, ..
         } = self.0.get_mut();
@@ -57,27 +57,6 @@ impl DecisionBuilder {
         data
     }
 
-    /// Replaces the quotas of a level.
-    pub(crate) fn set_quotas(&mut self, level: usize, quotas: &Quotas) {
-        if let Some(level) = self.0.get_mut().levels.get_mut(level) {
-            level.set_quotas(quotas);
-        }
-    }
-
-    /// Sets the lease with which a level is counted, in microseconds.
-    pub(crate) fn set_lease(&mut self, level: usize, lease: u64) {
-        if let Some(level) = self.0.get_mut().levels.get_mut(level) {
-            level.lease = lease;
-        }
-    }
-
-    /// Sets the units of a level that came from grants, beyond the units of its answer.
-    pub(crate) fn set_grants(&mut self, level: usize, grants: Vec<GrantUnits>) {
-        if let Some(level) = self.0.get_mut().levels.get_mut(level) {
-            level.grants = grants;
-        }
-    }
-
     /// Returns the levels.
     #[inline]
     pub(crate) fn levels(&self) -> &[LevelData] {
@@ -86,55 +65,25 @@ impl DecisionBuilder {
 
     /// Returns the levels, and their answers for a store to write to.
     #[inline]
-    pub(crate) fn levels_and_answers(&mut self) -> (&[LevelData], &mut Answers) {
+    pub(crate) fn levels_and_answers(&mut self) -> (&mut [LevelData], &mut Answers) {
         let data = self.0.get_mut();
-        (&data.levels, &mut data.answers)
+        (&mut data.levels, &mut data.answers)
     }
 
-    /// Returns the answer to a level, which is empty before there is one.
+    /// Returns the answers to the levels, which are empty before there are any.
     #[inline]
-    pub(crate) fn answer(&self, level: usize) -> Option<&Answer> {
-        self.0.answers.get(level)
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.0.answers
     }
 
-    pub(crate) fn set_answer(&mut self, level: usize, answer: Answer) {
-        if let Some(own) = self.0.get_mut().answers.get_mut(level) {
-            *own = answer;
-        }
-    }
-
-    /// Returns the source of the answer to a level.
-    pub(crate) fn source_at(&self, level: usize) -> Source {
-        self.answer(level).map_or(Source::None, Answer::source)
-    }
-
-    /// Removes the units of a charge that was refunded from the answer to a level.
-    pub(crate) fn remove_charge(&mut self, level: usize) {
-        let data = self.0.get_mut();
-        let level = data.levels.get_mut(level).zip(data.answers.get_mut(level));
-        if let Some((level, answer)) = level {
-            // What came from grants is in the answer of the last one, but in no answer of a store.
-            let from_grants = level.grants.drain(..).map(|grant| grant.units).sum();
-            answer.remove_charge(match answer.source() {
-                Source::Lease => level.cost,
-                _ => level.cost.saturating_sub(from_grants),
-            });
-        }
-    }
-
-    /// Returns whether every level that was asked is admitted.
-    #[inline]
-    pub(crate) fn are_admitted(&self) -> bool {
-        self.0.answers.are_admitted()
-    }
-
-    /// Decides by the answers. If one level is refused, others may have no answer: they were not asked.
+    /// Decides by the answers. Returns whether the check is admitted. If one level is refused, others may have no answer:
+    /// they were not asked.
     ///
     /// # Errors
     ///
     /// Fails with the number of answers and of quotas of a level, if they differ.
     #[inline(always)]
-    pub(crate) fn decide(&mut self) -> Result<(), (usize, usize)> {
+    pub(crate) fn decide(&mut self) -> Result<bool, (usize, usize)> {
         let DecisionData {
             levels,
             answers,
@@ -147,9 +96,10 @@ impl DecisionBuilder {
             && let ([_], [only]) = (&level.quotas[..], answer.quotas())
         {
             (*allowed, *reported) = (only.is_admitted(), (0, 0));
-            return Ok(());
+            return Ok(*allowed);
         }
         *allowed = answers.are_admitted();
+        let is_admitted = *allowed;
         for (level, answer) in levels.iter().zip(answers.iter()) {
             let (quotas, answered) = (level.quotas.len(), answer.quotas().len());
             if quotas != answered && (answered > 0 || *allowed) {
@@ -158,7 +108,7 @@ impl DecisionBuilder {
         }
         let index = reported_index(self.0.levels());
         self.0.get_mut().reported = index;
-        Ok(())
+        Ok(is_admitted)
     }
 
     /// Returns the decision.
@@ -212,7 +162,7 @@ impl DecisionBuilder {
             "ada",
         );
         builder.begin(1);
-        builder.set_answer(0, answer);
+        *builder.levels_and_answers().1 = answer.into();
         builder
     }
 }
@@ -222,7 +172,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::decision::QuotaAnswer;
+    use crate::decision::{QuotaAnswer, Source};
     use crate::quota::Quota;
 
     const SECOND: Duration = Duration::from_secs(1);

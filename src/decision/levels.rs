@@ -21,9 +21,9 @@ pub(crate) struct LevelData {
     /// The share that the check belongs to, if a quota has it.
     share: Option<ShareId>,
     /// How much longer than its window a unit counts, in microseconds.
-    pub(super) lease: u64,
+    lease: u64,
     /// The units that came from grants, beyond the units of the answer.
-    pub(super) grants: Vec<GrantUnits>,
+    grants: Vec<GrantUnits>,
     begun_at: u64,
     place: usize,
 }
@@ -90,12 +90,23 @@ impl LevelData {
         self.charged = Some(ChargedKey { limiter, key });
     }
 
+    /// Replaces the quotas.
     #[inline(always)]
-    pub(super) fn set_quotas(&mut self, quotas: &Quotas) {
+    pub(crate) fn set_quotas(&mut self, quotas: &Quotas) {
         // Most likely, the earlier decision was made by the same limiter and has the same quotas.
         if !quotas.equals(&self.quotas) {
             self.quotas = quotas.iter().cloned().collect();
         }
+    }
+
+    /// Sets how much longer than its window a unit counts, in microseconds.
+    pub(crate) fn set_lease(&mut self, lease: u64) {
+        self.lease = lease;
+    }
+
+    /// Sets the units that came from grants, beyond the units of the answer.
+    pub(crate) fn set_grants(&mut self, grants: Vec<GrantUnits>) {
+        self.grants = grants;
     }
 
     #[inline]

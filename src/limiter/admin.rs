@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::automatic_blocks::BlockCounts;
-use super::limiter::RateLimiter;
+use super::limiter::{Inner, RateLimiter};
 use crate::decision::{DecisionView, Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
@@ -80,7 +80,7 @@ impl RateLimiter {
     pub fn admin(&self) -> Admin {
         Admin {
             limiter: self.clone(),
-            quotas: self.quotas.clone(),
+            quotas: self.0.quotas.clone(),
         }
     }
 }
@@ -124,14 +124,14 @@ impl Admin {
     pub async fn peek(&self, key: impl IntoKey) -> Result<KeyStatus, Error> {
         let Self { limiter, quotas } = self;
         let key = key.into_key();
-        limiter.store.refresh_blocks().await?;
+        limiter.0.store.refresh_blocks().await?;
         let counted_with = (None, limiter.lease_of(quotas));
         let decision = limiter
             .check_despite_block(quotas, counted_with, &key, 0)
             .await?;
-        let list = limiter.store.block_list();
-        let block = list.blocked_for(&limiter.scope, &key);
-        let hold = list.blocked_for(&limiter.holds.name, &key);
+        let list = limiter.0.store.block_list();
+        let block = list.blocked_for(&limiter.0.scope, &key);
+        let hold = list.blocked_for(&limiter.0.holds.name, &key);
         let blocked_for = block.max(hold);
         let block_reason = match blocked_for {
             None => None,
@@ -154,7 +154,7 @@ impl Admin {
         if !quotas.has_slots() {
             return Ok((Vec::new(), None));
         }
-        let of_shares = match limiter.store.holders(limiter.subject(quotas, key)).await {
+        let of_shares = match limiter.0.store.holders(limiter.subject(quotas, key)).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
             holders => holders?,
         };
@@ -223,19 +223,23 @@ impl Admin {
         }
         let key = key.into_key();
         let credit = Change::Credit { units };
-        if let Some(lease) = &limiter.lease {
+        if let Some(lease) = &limiter.0.lease {
             lease.void(&key).await?;
         }
-        if let Some(fallback) = limiter.store.fallback_if_used() {
-            let shares = match &limiter.on_failure {
-                Some(on_failure) => on_failure.shares_of(quotas, &limiter.quotas),
+        if let Some(fallback) = limiter.0.store.fallback_if_used() {
+            let shares = match &limiter.0.on_failure {
+                Some(on_failure) => on_failure.shares_of(quotas, &limiter.0.quotas),
                 None => quotas.clone(),
             };
             fallback.adjust(limiter.subject(&shares, &key).adjust(credit));
         }
         let credit = limiter.subject(quotas, &key).adjust(credit);
-        let outcome = limiter.store.adjust(credit).await;
-        limiter.store.block_list().forget_wait(&limiter.scope, &key);
+        let outcome = limiter.0.store.adjust(credit).await;
+        limiter
+            .0
+            .store
+            .block_list()
+            .forget_wait(&limiter.0.scope, &key);
         outcome
     }
 
@@ -265,7 +269,7 @@ impl Admin {
         if duration.is_zero() {
             return self.unblock(key).await;
         }
-        let RateLimiter { store, scope, .. } = &self.limiter;
+        let Inner { store, scope, .. } = &*self.limiter.0;
         store.block(Block::new(scope, &key, duration)).await?;
         store.block_list().forget_wait(scope, &key);
         // A key can be blocked even if its counts are on another server, which is down.
@@ -289,13 +293,13 @@ impl Admin {
     /// blocks are not forgotten. You can repeat the call.
     pub async fn unblock(&self, key: impl IntoKey) -> Result<(), Error> {
         let key = key.into_key();
-        let RateLimiter {
+        let Inner {
             store,
             scope,
             holds,
             automatic_blocks,
             ..
-        } = &self.limiter;
+        } = &*self.limiter.0;
         let counts = self.block_counts();
         // From here on, refusals from before the unblock block the key in no process.
         let noted = counts.note_unblock(&key).await;
@@ -324,12 +328,12 @@ impl Admin {
     ///
     /// Returns an error if the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
-        let RateLimiter {
+        let Inner {
             store,
             scope,
             holds,
             ..
-        } = &self.limiter;
+        } = &*self.limiter.0;
         store.refresh_blocks().await?;
         let mut blocked = store.block_list().of_limiter(scope);
         blocked.extend(store.block_list().of_limiter(&holds.name));
@@ -346,12 +350,12 @@ impl Admin {
 
     /// Returns the counts of automatic blocks, also of those by other processes.
     fn block_counts(&self) -> BlockCounts {
-        let RateLimiter {
+        let Inner {
             store,
             scope,
             automatic_blocks,
             ..
-        } = &self.limiter;
+        } = &*self.limiter.0;
         let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());
         // The blocks of a key are found with any rule.
         BlockCounts::new(store, scope, rule.unwrap_or(BlockRule::refusals(1)))
@@ -371,7 +375,7 @@ impl Admin {
     /// The list is empty unless the limiter [tracks](RateLimiter::track_refused) refused keys.
     #[must_use]
     pub fn busiest_refused(&self, max: usize) -> Vec<RefusedKey> {
-        self.limiter.telemetry.most_refused(max)
+        self.limiter.0.telemetry.most_refused(max)
     }
 }
 

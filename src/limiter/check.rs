@@ -1,20 +1,20 @@
 //! The checks of a limiter without HTTP: at once, or with a wait for units.
 
-use std::future::{Future, poll_fn};
-use std::task::Poll;
+use std::future::Future;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::automatic_blocks::count_refusals;
-use super::hold_back::is_held_meanwhile;
+use super::in_flight::SlotsOfCheck;
+use super::level::Level;
 use super::level_check::LevelCheck;
 use super::limiter::RateLimiter;
 use super::line::{Place, TooLate, Want};
-use super::pending_check::{CheckError, Checked, Limiters, PendingCheck};
+use super::pending_check::{CheckError, Checked, PendingCheck, parts};
 use super::settle::settle_together;
 use super::wait::Wait;
-use crate::decision::{Decision, DecisionView};
+use crate::decision::{Decision, LevelDecision};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::quota::{Quotas, ShareId};
@@ -51,12 +51,9 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.stay_within_limits();
-        check.add(self, key, cost, None, None, 0);
-        let checked = match check.start(self) {
-            Poll::Ready(checked) => checked,
-            Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
-        };
-        record(self, &checked);
+        check.add(Level::new(self, 0), key, cost, None);
+        let checked = check.run().await;
+        record(&check, &checked);
         checked.map_err(|failure| failure.error)
     }
 
@@ -77,7 +74,7 @@ impl RateLimiter {
     /// For example, the limits of a user, of the tenant and of the whole service. One level is the same as
     /// [`check_n`](Self::check_n), and no level admits.
     ///
-    /// The decision has [a part for each level](DecisionView::levels). The reported numbers belong to the
+    /// The decision has [a part for each level](crate::DecisionView::levels). The reported numbers belong to the
     /// refusing quota with the longest wait, over all levels. [`settle_all`](Self::settle_all) settles all levels;
     /// each limiter [refunds](Self::refund) and [settles](Self::settle_level) its own level.
     ///
@@ -88,7 +85,7 @@ impl RateLimiter {
     /// up to 100 ms. If a reply is lost or the process ends, such a charge stays for its window.
     ///
     /// A level that was [not asked](crate::LevelDecision::is_asked), because another one refused, may need a
-    /// longer wait than [`retry_after`](DecisionView::retry_after).
+    /// longer wait than [`retry_after`](crate::DecisionView::retry_after).
     ///
     /// # When the store fails
     ///
@@ -134,16 +131,16 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let checked = decide_within_limits(&levels, None).await;
-            record(&levels, &checked);
+            let (checked, check) = decide_within_limits(&levels, None, None).await;
+            record(&check, &checked);
             checked.map_err(|failure| failure.error)
         }
     }
 
     /// Returns the units that `key` has used and left, without charging it.
     ///
-    /// [`remaining`](DecisionView::remaining) is the highest cost that would be admitted now. The decision is
-    /// made as for a check of cost 0, so [`is_allowed`](DecisionView::is_allowed) does not tell whether a unit is
+    /// [`remaining`](crate::DecisionView::remaining) is the highest cost that would be admitted now. The decision is
+    /// made as for a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) does not tell whether a unit is
     /// left. It ignores a block: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
     ///
     /// # Errors
@@ -151,8 +148,8 @@ impl RateLimiter {
     /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
     /// decides.
     pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
-        let counted_with = (None, self.lease_of(&self.quotas));
-        self.check_despite_block(&self.quotas, counted_with, key, 0)
+        let counted_with = (None, self.lease_of(&self.0.quotas));
+        self.check_despite_block(&self.0.quotas, counted_with, key, 0)
             .await
     }
 
@@ -166,19 +163,19 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let mut check = PendingCheck::new();
         check.ignore_blocks();
-        check.add(self, key, cost, Some(Ok(quotas)), share, 0);
-        check.decision.set_lease(0, lease);
-        let checked = match check.start(self) {
-            Poll::Ready(checked) => checked,
-            Poll::Pending => poll_fn(|cx| check.poll(self, cx)).await,
-        };
+        let level = Level::new(self, 0).plan(Some(Ok(quotas)));
+        check.add(level, key, cost, share);
+        for (_, data, _) in parts(&mut check.levels, &mut check.decision) {
+            data.set_lease(lease);
+        }
+        let checked = check.run().await;
         checked.map_err(|failure| failure.error)
     }
 
     /// Waits until every quota has room for `cost` units, then charges them to `key`.
     ///
     /// Use it for jobs that may be late but should not fail. After a refusal, it waits for
-    /// [`retry_after`](DecisionView::retry_after), but at most one second, and checks again: units may have been
+    /// [`retry_after`](crate::DecisionView::retry_after), but at most one second, and checks again: units may have been
     /// refunded meanwhile.
     ///
     /// While an upstream [holds the key back](Self::observe), it waits until that ends. Then the calls of a process that
@@ -281,18 +278,18 @@ impl RateLimiter {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
             let mut wait = Wait::new(max_wait);
-            let max_calls = levels.iter().filter_map(|level| level.limiter.line).min();
+            let max_calls = levels.iter().filter_map(|level| level.limiter.0.line).min();
             let mut place = Place::new(max_wait, max_calls);
             loop {
                 let turn = match place.enter(wants(&levels)) {
                     Ok(()) => place.turn().await,
                     Err(too_late) => Err(too_late),
                 };
-                let mut checked = decide_within_limits(&levels, turn.err()).await;
+                let (mut checked, check) = decide_within_limits(&levels, turn.err(), None).await;
                 let checks_again = match &mut checked {
                     _ if turn.is_err() => false,
                     Ok(decision)
-                        if decision.is_allowed() && is_held_meanwhile(&levels, decision.view()) =>
+                        if decision.is_allowed() && check.is_held_meanwhile(decision.view()) =>
                     {
                         give_back(&levels, decision).await;
                         true
@@ -305,14 +302,14 @@ impl RateLimiter {
                         wait.answered();
                         place.refused(wants(&levels), decision.view())
                     }
-                    Err(failure) if wait_through_outages(&levels, failure) => {
+                    Err(failure) if wait_through_outages(&check, failure) => {
                         place.leave();
                         wait.after_failure(&failure.error).await
                     }
                     Err(_) => false,
                 };
                 if !checks_again {
-                    record(&levels, &checked);
+                    record(&check, &checked);
                     return checked.map_err(|failure| wait.explain(failure.error));
                 }
             }
@@ -323,41 +320,35 @@ impl RateLimiter {
 /// The levels of a check.
 pub(super) type AskedLevels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
 
-impl Limiters for AskedLevels<'_> {
-    fn limiter(&self, level: usize) -> Option<&RateLimiter> {
-        Some(self.get(level)?.limiter)
-    }
-}
-
 /// Returns what a call asks of each of its keys.
 pub(super) fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
     levels.iter().map(|level| {
-        let quotas = level.quotas.as_ref().unwrap_or(&level.limiter.quotas);
+        let quotas = level.quotas.as_ref().unwrap_or(&level.limiter.0.quotas);
         Want::new(level.limiter, &level.key, quotas, level.cost, level.share)
     })
 }
 
 /// Decides a check, unless a cost is above its limit. One that would be too late is refused.
-async fn decide_within_limits(levels: &AskedLevels<'_>, too_late: Option<TooLate>) -> Checked {
+pub(super) async fn decide_within_limits(
+    levels: &AskedLevels<'_>,
+    too_late: Option<TooLate>,
+    slots: Option<SlotsOfCheck>,
+) -> (Checked, PendingCheck) {
     let mut check = PendingCheck::new();
     check.stay_within_limits();
-    add_levels(&mut check, levels);
+    if let Some(slots) = slots {
+        check.take_slots(slots);
+    }
+    for (place, asked) in levels.iter().enumerate() {
+        let level = Level::new(asked.limiter, place).slots(asked.slots);
+        let level = level.plan(asked.quotas.as_ref().map(Ok));
+        check.add(level, &asked.key, asked.cost, asked.share);
+    }
     if let Some(too_late) = too_late {
-        check.refuse_too_late(levels, too_late);
+        check.refuse_too_late(too_late);
     }
-    match check.start(levels) {
-        Poll::Ready(checked) => checked,
-        Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
-    }
-}
-
-/// Adds the levels of a call to its check.
-pub(super) fn add_levels(check: &mut PendingCheck, levels: &AskedLevels<'_>) {
-    for (place, level) in levels.iter().enumerate() {
-        let (limiter, plan) = (level.limiter, level.quotas.as_ref().map(Ok));
-        check.add_slots(limiter, level.slots);
-        check.add(limiter, &level.key, level.cost, plan, level.share, place);
-    }
+    let checked = check.run().await;
+    (checked, check)
 }
 
 /// Gives all units of an admitted check back. If the store fails, they stay charged.
@@ -370,54 +361,48 @@ pub(super) async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision)
 }
 
 /// Returns whether the limiter of each level that failed waits for the store.
-fn wait_through_outages(limiters: &impl Limiters, failure: &CheckError) -> bool {
-    let failed = failure.failed.iter();
-    let mut failed = failed.filter_map(|index| limiters.limiter(*index));
+fn wait_through_outages(check: &PendingCheck, failure: &CheckError) -> bool {
+    let mut failed = check.failed_limiters(failure);
     failed.all(|limiter| limiter.waits_through(&failure.error))
 }
 
 /// Records the result of a check, and counts its refusals.
 #[inline(always)]
-pub(super) fn record(limiters: &impl Limiters, checked: &Checked) {
+pub(super) fn record(check: &PendingCheck, checked: &Checked) {
     match checked {
         Ok(decision) if decision.is_allowed() => {
-            record_admission(limiters, decision.view());
+            record_admission(check.limiters_of(decision.view()));
         }
         Ok(decision) => {
             let view = decision.view();
-            if let Some(limiter) = limiters.limiter(view.reported_index()) {
-                limiter
-                    .telemetry
-                    .record_refusal(OutcomeLabel::Refused, view);
+            let reported = check.limiters_of(view).nth(view.reported_index());
+            if let Some((limiter, _)) = reported {
+                let telemetry = &limiter.0.telemetry;
+                telemetry.record_refusal(OutcomeLabel::Refused, view);
             }
-            count_refusals(limiters, decision.view());
+            count_refusals(check.limiters_of(view));
         }
         Err(failure) => {
+            let (error, kind) = (&failure.error, failure.error.kind());
             // The store did not fail: the check can never be admitted, which is a refusal.
-            let outcome = match failure.error.kind() {
+            let outcome = match kind {
                 ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
                 _ => OutcomeLabel::Failed,
             };
-            record_failed_levels(limiters, outcome, failure);
+            for limiter in check.failed_limiters(failure) {
+                let telemetry = &limiter.0.telemetry;
+                telemetry.record_failure(outcome, error, kind.text());
+            }
         }
     }
 }
 
 /// Records an admission at each level's limiter.
 #[inline(always)]
-pub(crate) fn record_admission(limiters: &impl Limiters, decision: &DecisionView) {
-    for (index, level) in decision.levels().enumerate() {
-        if let Some(limiter) = limiters.limiter(index) {
-            limiter.telemetry.record_admission(level);
-        }
-    }
-}
-
-/// Records an error at the limiter of each level that failed.
-fn record_failed_levels(limiters: &impl Limiters, outcome: OutcomeLabel, failure: &CheckError) {
-    let CheckError { error, failed } = failure;
-    for limiter in failed.iter().filter_map(|index| limiters.limiter(*index)) {
-        let kind = error.kind().text();
-        limiter.telemetry.record_failure(outcome, error, kind);
+pub(crate) fn record_admission<'a>(
+    levels: impl Iterator<Item = (&'a RateLimiter, LevelDecision<'a>)>,
+) {
+    for (limiter, level) in levels {
+        limiter.0.telemetry.record_admission(level);
     }
 }

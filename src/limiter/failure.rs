@@ -1,13 +1,10 @@
 //! Checks while the store fails: the failure policies, and the counts of this process.
 
-use std::time::Duration;
-
 use super::failure_policy::{FailureAction, FailureHandler};
+use super::level::{Level, State, exceeds_limit};
 use super::limiter::RateLimiter;
-use super::pending_check::{
-    CheckError, Indices, LevelState, Limiters, PendingCheck, PendingLevel, exceeds_limit, mismatch,
-};
-use crate::decision::{Answer, Answers, LevelData, QuotaAnswer, Source};
+use super::pending_check::{CheckError, PendingCheck, checks, parts};
+use crate::decision::{Answers, LevelData};
 use crate::error::{Error, ErrorKind};
 use crate::quota::Quotas;
 use crate::store::Check;
@@ -15,22 +12,22 @@ use crate::store::Check;
 impl RateLimiter {
     /// Records a successful lookup of quotas, which may end an outage in the log.
     pub(crate) fn quotas_found(&self) {
-        if let Some(on_failure) = &self.on_failure {
-            on_failure.lookup_outages.record_success(&self.name);
+        if let Some(on_failure) = &self.0.on_failure {
+            on_failure.lookup_outages.record_success(&self.0.name);
         }
     }
 
     /// Logs that the store or the lookup of the quotas failed, and what the policy does.
     fn record_failure(&self, error: &Error, action: FailureAction) {
-        if let Some(on_failure) = &self.on_failure {
+        if let Some(on_failure) = &self.0.on_failure {
             let outages = on_failure.outages_of(error);
-            outages.record_failure(&self.name, action.text(), error);
+            outages.record_failure(&self.0.name, action.text(), error);
         }
     }
 
     /// Returns what the policy does about an error. Without a policy, the caller gets it.
     fn action_on(&self, error: &Error) -> FailureAction {
-        let on_failure = self.on_failure.as_deref();
+        let on_failure = self.0.on_failure.as_deref();
         let on_failure = on_failure.filter(|_| error.is_store_failure());
         on_failure.map_or(FailureAction::Closed, |on_failure| on_failure.policy.action)
     }
@@ -43,159 +40,128 @@ impl PendingCheck {
     ///
     /// Fails if one of them has no policy or is closed.
     #[cold]
-    pub(super) fn apply_policies(&mut self, limiters: &impl Limiters) -> Result<(), CheckError> {
+    pub(super) fn apply_policies(&mut self) -> Result<(), CheckError> {
         let mut closed = Closed::default();
-        for (index, level) in self.levels.all_mut(self.added).enumerate() {
-            let (LevelState::Failed(error), Some(limiter)) =
-                (&level.state, limiters.limiter(index))
-            else {
+        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
+            let State::Failed(error) = &level.state else {
                 continue;
             };
-            let (error, action) = (error.clone(), limiter.action_on(error));
-            level.state = match action {
+            let (limiter, error) = (&level.limiter, error.clone());
+            let action = limiter.action_on(&error);
+            match action {
                 FailureAction::Open => {
                     limiter.record_failure(&error, action);
-                    let check = self.decision.levels().get(index);
-                    let check = check.and_then(|data| level.check(limiter, data));
-                    if let (Some(slots), Some(check)) = (&mut self.slots, check) {
+                    if let (Some(slots), Some(check)) = (&mut self.slots, level.check(data)) {
                         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-                        slots.hold(limiter, &[check], &[index], admit);
+                        let wanted = limiter.slots_of_level(level.slots);
+                        slots.hold(limiter, &[check], vec![wanted], admit);
                     }
-                    let unused = QuotaAnswer::admitted(0, Duration::ZERO);
-                    let unused = level.quotas(limiter).iter().map(|_| unused);
-                    let answer = Answer::new(Source::None, unused);
-                    self.decision.set_answer(index, answer);
-                    LevelState::Answered
+                    level.open(answer);
                 }
                 // It logs the failure when it is decided.
-                FailureAction::FallBack if !limiter.store.is_in_process() => {
-                    LevelState::FallsBack(error)
+                FailureAction::FallBack if !limiter.0.store.is_in_process() => {
+                    level.state = State::FallsBack(error);
                 }
                 // Such a store fails only if it is full. If the lookup of quotas has failed, the store still works.
                 FailureAction::FallBack if error.kind() == ErrorKind::QuotasUnknown => {
                     limiter.record_failure(&error, action);
-                    LevelState::ToAsk
+                    level.state = State::ToAsk;
                 }
                 FailureAction::FallBack | FailureAction::Closed => {
-                    closed.add(index, limiter, &error);
-                    continue;
+                    closed.add(level, &error);
                 }
-            };
+            }
         }
         closed.0.map_or(Ok(()), Err)
     }
 
-    /// Decides the levels that fall back together, by the counts of this process. Returns whether they are
-    /// admitted.
+    /// Decides the levels that fall back together, by the counts of this process. Returns whether they are admitted. If
+    /// not, some may be charged: see [`refunds`](Self::refunds).
     ///
     /// # Errors
     ///
     /// Fails if this process cannot decide.
     #[cold]
-    pub(super) fn fall_back(&mut self, limiters: &impl Limiters) -> Result<bool, CheckError> {
-        self.apply_shares(limiters)?;
-        let mut charged = Indices::new();
+    pub(super) fn fall_back(&mut self) -> Result<bool, CheckError> {
+        self.apply_shares()?;
         loop {
-            let mut falling_back = self.falling_back();
-            let Some(limiter) = falling_back
-                .first()
-                .and_then(|index| limiters.limiter(*index))
-            else {
+            let first = self.levels.iter().find(|level| level.falls_back());
+            let Some(limiter) = first.map(|level| level.limiter.clone()) else {
                 return Ok(true);
             };
             // Limiters of a store without a circuit breaker of its own have counts of their own.
-            let first = &limiter.store;
-            falling_back.retain(|index| {
-                let other = limiters.limiter(*index);
-                other.is_some_and(|other| other.store.has_same_fallback(first))
-            });
-            let together = falling_back;
-            let is_decided = |index, _: &PendingLevel| together.contains(&index);
-            let mut slots = self.slots.take();
-            let checks = self.checks(limiters, is_decided);
-            let answers = match &mut slots {
-                Some(slots) => slots.fall_back(limiter, &checks, &together),
-                None => first.check_fallback(&checks),
+            let is_together = |level: &Level| {
+                let store = &level.limiter.0.store;
+                level.falls_back() && store.has_same_fallback(&limiter.0.store)
+            };
+            let checks = checks(&self.levels, self.decision.levels(), is_together);
+            let answers = match &mut self.slots {
+                None => limiter.0.store.check_fallback(&checks),
+                Some(slots) => {
+                    let together = self.levels.iter().filter(|level| is_together(level));
+                    let wanted = together.map(|level| level.limiter.slots_of_level(level.slots));
+                    slots.fall_back(&limiter, &checks, wanted.collect())
+                }
             };
             drop(checks);
-            self.slots = slots;
             let Some(answers) = answers else {
-                // Fallback counts refund at once.
-                drop(self.refunds(limiters, &charged));
-                return Err(self.cannot_fall_back(limiters, &together));
+                let together = self.levels.iter().filter(|level| is_together(level));
+                let mut closed = Closed::default();
+                together.for_each(|level| closed.add_falling(level));
+                return closed.0.map_or(Ok(false), Err);
             };
             let are_admitted = answers.are_admitted();
-            self.set_answers(answers, is_decided);
-            for index in &together {
-                if let (LevelState::FallsBack(error), Some(limiter)) =
-                    (&self.levels.get(*index).state, limiters.limiter(*index))
-                {
-                    limiter.record_failure(error, FailureAction::FallBack);
-                    self.levels.set_state(*index, LevelState::Answered);
+            self.set_answers(answers, is_together);
+            let together = self.levels.iter_mut().filter(|level| is_together(level));
+            for level in together {
+                if let State::FallsBack(error) = &level.state {
+                    level.limiter.record_failure(error, FailureAction::FallBack);
                 }
+                level.state = match are_admitted {
+                    true => State::Charged,
+                    false => State::Answered,
+                };
             }
             if !are_admitted {
-                drop(self.refunds(limiters, &charged));
                 return Ok(false);
             }
-            charged.extend(together);
         }
-    }
-
-    /// Returns the levels that fall back.
-    fn falling_back(&self) -> Indices {
-        let levels = self.levels.all(self.added).enumerate();
-        let levels = levels.filter(|(_, level)| level.falls_back());
-        levels.map(|(index, _)| index).collect()
     }
 
     /// Divides the limits of levels that fall back by the number of replicas.
-    fn apply_shares(&mut self, limiters: &impl Limiters) -> Result<(), CheckError> {
-        let mut too_expensive = Indices::new();
-        for (index, level) in self.levels.all_mut(self.added).enumerate() {
-            let (Some(limiter), Some(data)) =
-                (limiters.limiter(index), self.decision.levels().get(index))
-            else {
+    fn apply_shares(&mut self) -> Result<(), CheckError> {
+        let (mut closed, takes_slots) = (Closed::default(), self.slots.is_some());
+        for (level, data, _) in parts(&mut self.levels, &mut self.decision) {
+            let on_failure = level.limiter.0.on_failure.clone();
+            let Some(on_failure) = on_failure.filter(|_| level.falls_back()) else {
                 continue;
             };
-            let (true, Some(on_failure)) = (level.falls_back(), &limiter.on_failure) else {
-                continue;
-            };
-            let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
-            let share = Share::new(level.quotas(limiter), limiter, on_failure, data, slots);
-            let shares = match share {
+            let shares = match Share::new(level, &on_failure, data, takes_slots) {
                 Share::Decides(shares) => shares,
                 Share::TooSmall(shares) => {
-                    too_expensive.push(index);
+                    closed.add_falling(level);
                     shares
                 }
             };
-            self.decision.set_quotas(index, &shares);
-            level.quotas = Some(shares);
+            level.set_quotas(data, shares);
         }
-        if too_expensive.is_empty() {
-            Ok(())
-        } else {
-            Err(self.cannot_fall_back(limiters, &too_expensive))
-        }
+        closed.0.map_or(Ok(()), Err)
     }
 
     /// Returns the quotas by which this process decides the levels to ask if the store fails. `None` unless all of them fall
     /// back then, and no others.
-    pub(super) fn shares_of_asked(&self, limiters: &impl Limiters) -> Option<Vec<Quotas>> {
-        let first = &limiters.limiter(0)?.store;
+    pub(super) fn shares_of_asked(&self) -> Option<Vec<Quotas>> {
+        let first = &self.levels.first()?.limiter.0.store;
         let mut all = Vec::new();
-        for (index, data) in self.decision.levels().iter().enumerate() {
-            let (level, limiter) = (self.levels.get(index), limiters.limiter(index)?);
+        for (level, data) in self.levels.iter().zip(self.decision.levels()) {
             match &level.state {
-                LevelState::Answered => continue,
-                LevelState::ToAsk if level.held.is_none() => {}
+                State::Answered | State::Charged => continue,
+                State::ToAsk if !level.holds_units() => {}
                 _ => return None,
             }
+            let limiter = &level.limiter.0;
             let on_failure = limiter.on_failure.as_deref()?;
-            let slots = self.slots.as_ref().map(|slots| slots.of_level(index));
-            let quotas = level.quotas(limiter);
-            match Share::new(quotas, limiter, on_failure, data, slots) {
+            match Share::new(level, on_failure, data, true) {
                 Share::Decides(shares)
                     if on_failure.policy.action == FailureAction::FallBack
                         && limiter.store.has_same_fallback(first)
@@ -207,20 +173,6 @@ impl PendingCheck {
             }
         }
         Some(all)
-    }
-
-    /// Returns the error of levels that this process cannot decide: they are closed.
-    fn cannot_fall_back(&self, limiters: &impl Limiters, indices: &[usize]) -> CheckError {
-        let mut closed = Closed::default();
-        for index in indices {
-            if let (LevelState::FallsBack(error), Some(limiter)) =
-                (&self.levels.get(*index).state, limiters.limiter(*index))
-            {
-                closed.add(*index, limiter, error);
-            }
-        }
-        let wrong = || CheckError::at(0, mismatch(0, indices.len()));
-        closed.0.unwrap_or_else(wrong)
     }
 }
 
@@ -234,17 +186,17 @@ enum Share {
 
 impl Share {
     fn new(
-        quotas: &Quotas,
-        limiter: &RateLimiter,
+        level: &Level,
         on_failure: &FailureHandler,
         data: &LevelData,
-        slots: Option<u32>,
+        takes_slots: bool,
     ) -> Self {
-        let shares = on_failure.shares_of(quotas, &limiter.quotas);
+        let quotas = level.quotas();
+        let shares = on_failure.shares_of(quotas, &level.limiter.0.quotas);
         let is_above = |quotas: &Quotas| {
-            let limit = quotas.min_slots(data.share());
-            let is_missing = limit.zip(slots).is_some_and(|(limit, slots)| slots > limit);
-            is_missing || exceeds_limit(quotas, data.share(), data.cost())
+            let limit = quotas.min_slots(data.share()).filter(|_| takes_slots);
+            limit.is_some_and(|limit| level.slots > limit)
+                || exceeds_limit(quotas, data.share(), data.cost())
         };
         match is_above(&shares) && !is_above(quotas) {
             true => Self::TooSmall(shares),
@@ -258,13 +210,20 @@ impl Share {
 struct Closed(Option<CheckError>);
 
 impl Closed {
-    fn add(&mut self, index: usize, limiter: &RateLimiter, error: &Error) {
+    fn add(&mut self, level: &Level, error: &Error) {
         if error.is_store_failure() {
-            limiter.record_failure(error, FailureAction::Closed);
+            level.limiter.record_failure(error, FailureAction::Closed);
         }
         match &mut self.0 {
-            Some(closed) => closed.failed.push(index),
-            None => self.0 = Some(CheckError::at(index, error.clone())),
+            Some(closed) => closed.failed.push(level.place),
+            None => self.0 = Some(CheckError::at(level.place, error.clone())),
+        }
+    }
+
+    /// Adds a level that this process cannot decide.
+    fn add_falling(&mut self, level: &Level) {
+        if let State::FallsBack(error) = &level.state {
+            self.add(level, error);
         }
     }
 }

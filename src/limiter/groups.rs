@@ -8,32 +8,24 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::JoinError;
 
 use super::in_flight::SlotsOfCheck;
-use super::limiter::RateLimiter;
-use super::pending_check::{
-    CheckError, Checked, Indices, LevelState, Limiters, PendingCheck, PendingLevel, PendingLevels,
-    mismatch,
-};
-use crate::decision::{Answers, LevelData, Source};
+use super::level::{Level, State, mismatch};
+use super::pending_check::{CheckError, Checked, PendingCheck, checks, parts};
+use crate::decision::{Answers, DecisionBuilder};
 use crate::error::{Error, ErrorKind};
-use crate::store::{PendingAnswers, StoreFuture, join_all};
-
-/// A check whose groups are asked in turn.
-pub(super) type GroupsFuture = Pin<Box<dyn Future<Output = CheckedGroups> + Send>>;
-
-/// The indices of the levels of each group.
-type Groups = SmallVec<[Indices; 1]>;
+use crate::store::{PendingAnswers, join_all};
 
 /// The result, and the permits of an admitted check.
-pub(super) type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
+type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
 
 /// The longest time that a refusal is remembered if the levels of a check are in several groups.
 ///
@@ -41,267 +33,170 @@ pub(super) type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
 /// group refused.
 const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
 
-/// Asks the groups of a check in turn.
-pub(super) fn ask_in_turn(check: PendingCheck, limiters: &impl Limiters) -> GroupsFuture {
-    let limiters = (0..check.added).filter_map(|index| limiters.limiter(index).cloned());
-    let limiters = OwnedLimiters(limiters.collect());
-    let mut check = check;
-    let (caller, is_gone) = oneshot::channel();
-    let checked = detached(async move {
-        let checked = check.ask_groups(&limiters, is_gone).await;
-        (checked, check.take_permits())
-    });
-    Box::pin(async move {
-        let _caller = caller;
-        checked.await
-    })
-}
+/// Tells that the caller of a check is gone.
+type Gone = oneshot::Receiver<Infallible>;
 
-/// The limiters of a check that goes on without its caller.
-struct OwnedLimiters(Vec<RateLimiter>);
-
-impl Limiters for OwnedLimiters {
-    fn limiter(&self, level: usize) -> Option<&RateLimiter> {
-        self.0.get(level)
-    }
-}
-
-/// Runs a check in a task, so that it goes on if the caller is dropped. Is ready at once if the store is.
+/// Runs a check in a task, so that it goes on if the caller is dropped. Is ready at once if the store is. Fails if the task
+/// is dropped.
 ///
 /// Outside of a tokio runtime there are no tasks, and dropping the caller ends the check.
-async fn detached(check: impl Future<Output = CheckedGroups> + Send + 'static) -> CheckedGroups {
+async fn detached(
+    check: impl Future<Output = CheckedGroups> + Send + 'static,
+) -> Result<CheckedGroups, JoinError> {
     let mut check = Box::pin(check);
     if let Poll::Ready(checked) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        return checked;
+        return Ok(checked);
     }
-    let Ok(runtime) = Handle::try_current() else {
-        return check.await;
-    };
-    let task = runtime.spawn(check);
-    task.await
-        .unwrap_or_else(|_| (Err(CheckError::at(0, task_dropped())), None))
+    match Handle::try_current() {
+        Ok(runtime) => runtime.spawn(check).await,
+        Err(_) => Ok(check.await),
+    }
 }
 
 impl PendingCheck {
-    /// Returns whether the levels to ask are in several groups.
-    pub(super) fn are_in_groups(&self, limiters: &impl Limiters) -> bool {
-        are_several(limiters, &self.levels, self.decision.levels())
-    }
-
-    /// Returns whether the store has failed because it has found out that the levels to ask are in several groups. It
-    /// has decided nothing then.
+    /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
     #[cold]
-    pub(super) fn is_divided(&self, limiters: &impl Limiters, error: &Error) -> bool {
-        error.kind() == ErrorKind::Unsupported && self.are_in_groups(limiters)
+    pub(super) fn ask_in_turn(&mut self) -> Pin<Box<dyn Future<Output = Checked> + Send + '_>> {
+        // The caller still knows whom to tell of an error if the task is dropped.
+        let levels = self.levels.iter().map(Level::asked_anew).collect();
+        let rest = Self::with(DecisionBuilder::default(), levels);
+        let mut check = mem::replace(self, rest);
+        let (caller, mut is_gone) = oneshot::channel();
+        let checked = detached(async move {
+            let checked = check.ask_groups(&mut is_gone).await;
+            (checked, check.take_permits())
+        });
+        Box::pin(async move {
+            let _caller = caller;
+            let (checked, permits) = match checked.await {
+                Ok(ended) => ended,
+                Err(_) => (Err(self.failure(task_dropped())), None),
+            };
+            self.slots = permits;
+            checked
+        })
     }
 
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
-    async fn ask_groups(
-        &mut self,
-        limiters: &impl Limiters,
-        mut caller_is_gone: oneshot::Receiver<Infallible>,
-    ) -> Checked {
-        if self.repeat_refusals(limiters) {
-            return self.decide(limiters);
+    async fn ask_groups(&mut self, is_gone: &mut Gone) -> Checked {
+        if self.repeat_refusals() {
+            return self.decide();
         }
-        // The next group is the last.
-        let mut groups = self.later_groups(limiters);
-        let mut max_age = match groups.len() {
-            0 | 1 => Duration::MAX,
-            _ => MAX_AGE_IN_SEVERAL_GROUPS,
+        let ended = self.ask_each_group(is_gone).await;
+        if !matches!(ended, Ok(true)) {
+            if ended.is_err() {
+                self.slots = None;
+            }
+            // A refund that fails leaves the charge for its window.
+            join_all(self.refunds()).await;
+        }
+        ended?;
+        self.decide()
+    }
+
+    /// Asks one group after the other, until one refuses. Returns whether all are admitted.
+    async fn ask_each_group(&mut self, is_gone: &mut Gone) -> Result<bool, CheckError> {
+        let mut max_age = match self.are_in_groups() {
+            false => Duration::MAX,
+            true => MAX_AGE_IN_SEVERAL_GROUPS,
         };
-        let mut charged = Indices::new();
-        while let Some(group) = groups.pop() {
-            self.set_state(&group, || LevelState::ToAsk);
-            let accepted = match self.ask_store(limiters) {
+        self.change_state(Level::is_to_ask, || State::InLaterGroup);
+        while self.next_group() {
+            let accepted = match self.ask_store() {
                 None => Ok(()),
                 Some(PendingAnswers { mut future, sent }) => {
-                    let waits = self
-                        .slots
-                        .as_ref()
-                        .is_some_and(|slots| slots.waits_in_line());
+                    let waits = self.waits_in_line();
                     let answers = poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
                         Poll::Pending if waits => {
-                            let is_gone = Pin::new(&mut caller_is_gone).poll(cx);
+                            let is_gone = Pin::new(&mut *is_gone).poll(cx);
                             is_gone.map(|_| None)
                         }
                         answers => answers.map(Some),
                     });
                     let Some(answers) = answers.await else {
-                        self.slots = None;
-                        self.refund_all(limiters, &charged).await;
-                        return Err(CheckError::at(0, task_dropped()));
+                        return Err(self.failure(task_dropped()));
                     };
-                    self.answered(limiters, &sent, answers, max_age)
+                    self.answered(&sent, answers, max_age)
                 }
             };
-            match accepted.and_then(|()| self.verify(&group)) {
-                Ok(()) if self.decision.are_admitted() => {
-                    self.set_state(&group, || LevelState::Answered);
-                    charged.extend(group);
+            match accepted.and_then(|()| self.verify_asked()) {
+                Ok(()) if self.decision.answers().are_admitted() => {
+                    self.change_state(Level::is_to_ask, || State::Charged);
                 }
-                Ok(()) => {
-                    self.refund_all(limiters, &charged).await;
-                    return self.decide(limiters);
-                }
-                Err(error) if self.is_divided(limiters, &error) => {
-                    groups.extend(self.later_groups(limiters));
+                Ok(()) => return Ok(false),
+                // The store has just found out that the levels are in several groups, and has decided nothing.
+                Err(error) if self.is_divided(&error) => {
+                    self.change_state(Level::is_to_ask, || State::InLaterGroup);
                     max_age = MAX_AGE_IN_SEVERAL_GROUPS;
                 }
                 Err(error) => {
                     self.fail(&error);
-                    if let Err(failure) = self.apply_policies(limiters) {
-                        self.refund_all(limiters, &charged).await;
-                        return Err(failure);
-                    }
+                    self.apply_policies()?;
                 }
             }
         }
         // A later group may have taken longer than the lease of the slots of an earlier one.
-        if let Some(Err(error)) = self.slots.as_ref().map(|slots| slots.verify_held()) {
-            self.slots = None;
-            self.refund_all(limiters, &charged).await;
-            return Err(CheckError::at(0, error));
+        if let Some(slots) = &self.slots {
+            let held = slots.verify_held();
+            held.map_err(|error| self.failure(error))?;
         }
-        let fell_back = self.fall_back(limiters);
-        if !matches!(fell_back, Ok(true)) {
-            self.refund_all(limiters, &charged).await;
-        }
-        fell_back?;
-        self.decide(limiters)
+        self.fall_back()
     }
 
-    /// Divides the levels to ask into groups, the first one last. They wait for their turn.
-    fn later_groups(&mut self, limiters: &impl Limiters) -> Groups {
-        let is_sorted = self.slots.is_some();
-        let mut groups = groups(limiters, &self.levels, self.decision.levels(), is_sorted);
-        self.set_state(groups.iter().flatten(), || LevelState::InLaterGroup);
-        groups.reverse();
-        groups
+    /// Chooses the group to ask next, by the order of the levels. In a check with slots, groups have one order for all
+    /// checks. Groups that take no slots are last then, so that no rate is charged long before its check has its slots.
+    fn next_group(&mut self) -> bool {
+        let levels = self.levels.iter().zip(self.decision.levels());
+        let waiting = levels.filter(|(level, _)| level.waits_for_group());
+        let mut groups =
+            waiting.filter_map(|(level, data)| Some((!level.takes_slots(), level.group(data)?)));
+        let next = match self.slots {
+            Some(_) => groups.min(),
+            None => groups.next(),
+        };
+        let Some((_, group)) = next else { return false };
+        for (level, data, _) in parts(&mut self.levels, &mut self.decision) {
+            if level.waits_for_group() && level.group(data) == Some(group) {
+                level.state = State::ToAsk;
+            }
+        }
+        true
     }
 
-    /// Fails if there is not one answer for each quota of a group. If it is refused, some may be missing.
-    fn verify(&self, group: &[usize]) -> Result<(), Error> {
-        for index in group {
-            let level = self.decision.levels().get(*index);
-            let (Some(level), Some(answer)) = (level, self.decision.answer(*index)) else {
-                continue;
-            };
-            let (answered, quotas) = (answer.quotas().len(), level.quotas());
-            if answered != quotas && (answered > 0 || self.decision.are_admitted()) {
-                return Err(mismatch(answered, quotas));
+    /// Fails if there is not one answer for each quota that was asked. If it is refused, some may be missing.
+    fn verify_asked(&mut self) -> Result<(), Error> {
+        let are_admitted = self.decision.answers().are_admitted();
+        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
+            let (answered, quotas) = (answer.quotas().len(), data.quotas());
+            if level.is_to_ask() && answered != quotas && (answered > 0 || are_admitted) {
+                return Err(mismatch((answered, quotas)));
             }
         }
         Ok(())
     }
 
-    fn set_state<'a>(
-        &mut self,
-        indices: impl IntoIterator<Item = &'a usize>,
-        state: impl Fn() -> LevelState,
-    ) {
-        for index in indices {
-            self.levels.set_state(*index, state());
+    fn change_state(&mut self, is_such: impl Fn(&Level) -> bool, state: impl Fn() -> State) {
+        for level in self.levels.iter_mut().filter(|level| is_such(level)) {
+            level.state = state();
         }
     }
 
     /// Repeats the remembered refusals of all groups. Returns whether there are any.
-    fn repeat_refusals(&mut self, limiters: &impl Limiters) -> bool {
-        let Some(first) = limiters.limiter(0) else {
+    fn repeat_refusals(&mut self) -> bool {
+        let Some(first) = self.levels.first() else {
             return false;
         };
-        let to_ask = |_, level: &PendingLevel| level.is_to_ask();
-        let checks = self.checks(limiters, to_ask);
+        let checks = checks(&self.levels, self.decision.levels(), Level::is_to_ask);
         let mut answers = Answers::empty(checks.len());
-        let is_refused = first.store.repeat_refusals(&checks, &mut answers);
+        let store = &first.limiter.0.store;
+        let is_refused = store.repeat_refusals(&checks, &mut answers);
         drop(checks);
         if is_refused {
-            self.set_answers(answers, to_ask);
+            self.set_answers(answers, Level::is_to_ask);
         }
         is_refused
     }
-
-    /// Refunds what groups were charged.
-    async fn refund_all(&mut self, limiters: &impl Limiters, charged: &[usize]) {
-        // A refund that fails leaves the charge for its window.
-        let _ = join_all(self.refunds(limiters, charged)).await;
-    }
-
-    /// Returns the refunds of all that levels were charged, and removes the units from their answers.
-    pub(super) fn refunds(
-        &mut self,
-        limiters: &impl Limiters,
-        charged: &[usize],
-    ) -> Vec<StoreFuture<()>> {
-        let mut refunds = Vec::new();
-        for index in charged {
-            let check = self.checks(limiters, |other, _| other == *index);
-            if let (Some(check), Some(limiter), Some(answer)) = (
-                check.first(),
-                limiters.limiter(*index),
-                self.decision.answer(*index),
-            ) && check.cost > 0
-                && answer.source() != Source::None
-            {
-                let charged = check.cost.saturating_add(answer.extra_units());
-                let refund = check.refund(answer, charged, check.cost);
-                refunds.push(limiter.store.adjust(refund));
-            }
-            drop(check);
-            self.decision.remove_charge(*index);
-        }
-        refunds
-    }
-}
-
-/// Returns whether the levels to ask are in several groups.
-pub(super) fn are_several(
-    limiters: &impl Limiters,
-    levels: &PendingLevels,
-    data: &[LevelData],
-) -> bool {
-    let mut groups = group_of_each(limiters, levels, data);
-    match groups.next() {
-        Some((_, first)) => groups.any(|(_, group)| group != first),
-        None => false,
-    }
-}
-
-/// Returns the levels to ask, by groups: in the order in which the groups first occur, or sorted. Groups that take no slots
-/// are last then, so that no rate is charged long before its check has its slots.
-fn groups(
-    limiters: &impl Limiters,
-    levels: &PendingLevels,
-    data: &[LevelData],
-    is_sorted: bool,
-) -> Groups {
-    let mut groups: SmallVec<[(u64, Indices); 1]> = SmallVec::new();
-    for (index, id) in group_of_each(limiters, levels, data) {
-        match groups.iter_mut().find(|(other, _)| *other == id) {
-            Some((_, group)) => group.push(index),
-            None => groups.push((id, smallvec![index])),
-        }
-    }
-    if is_sorted {
-        let takes_slots = |index: &usize| levels.takes_slots(*index, limiters);
-        groups.sort_by_cached_key(|(id, group)| (!group.iter().any(takes_slots), *id));
-    }
-    groups.into_iter().map(|(_, group)| group).collect()
-}
-
-/// Returns the index and the group of each level to ask.
-fn group_of_each<'a>(
-    limiters: &'a impl Limiters,
-    levels: &'a PendingLevels,
-    data: &'a [LevelData],
-) -> impl Iterator<Item = (usize, u64)> + 'a {
-    data.iter().enumerate().filter_map(move |(index, data)| {
-        let level = levels.get(index);
-        let limiter = limiters.limiter(index).filter(|_| level.is_to_ask())?;
-        let check = level.check(limiter, data)?;
-        Some((index, limiter.store.atomic_group(check.subject)))
-    })
 }
 
 fn task_dropped() -> Error {

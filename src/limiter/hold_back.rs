@@ -9,9 +9,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::holds::Holds;
-use super::limiter::RateLimiter;
-use super::pending_check::Limiters;
-use crate::decision::{DecisionView, Source};
+use super::limiter::{Inner, RateLimiter};
+use crate::decision::{LevelDecision, Source};
 use crate::error::Error;
 use crate::key::{IntoKey, Key};
 use crate::store::{Block, ProtectedStore, Subject};
@@ -35,9 +34,11 @@ impl RateLimiter {
     ///     .max_hold(Duration::from_secs(86_400));
     /// ```
     #[must_use]
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.holds = Holds::new(&self.scope, max_hold, self.holds.needs_fresh_list);
-        self
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|inner| {
+            let needs_fresh_list = inner.holds.needs_fresh_list;
+            inner.holds = Holds::new(&inner.scope, max_hold, needs_fresh_list);
+        })
     }
 
     /// Lets a check wait for the list of blocked keys, if its last refresh is older than the
@@ -60,9 +61,8 @@ impl RateLimiter {
     ///     .fresh_blocks();
     /// ```
     #[must_use]
-    pub fn fresh_blocks(mut self) -> Self {
-        self.holds = Holds::new(&self.scope, self.holds.max, true);
-        self
+    pub fn fresh_blocks(self) -> Self {
+        self.with(|inner| inner.holds = Holds::new(&inner.scope, inner.holds.max, true))
     }
 
     /// Holds a key back in all processes: until then, its checks are refused, and calls that wait go on waiting.
@@ -95,13 +95,13 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub fn hold_back(&self, key: impl IntoKey, wait: Duration) -> Duration {
-        let Self { store, holds, .. } = self;
+        let Inner { store, holds, .. } = &*self.0;
         let (key, wait) = (key.into_key(), wait.min(holds.max));
         if !wait.is_zero() {
             match store.block_list().hold(&holds.name, &key, wait) {
-                Ok(true) => self.telemetry.log_hold(&key, wait),
+                Ok(true) => self.0.telemetry.log_hold(&key, wait),
                 Ok(false) => {}
-                Err(error) => holds.warn(&self.name, &error),
+                Err(error) => holds.warn(&self.0.name, &error),
             }
             self.share_hold(&key);
         }
@@ -113,18 +113,18 @@ impl RateLimiter {
     /// and its hold.
     #[inline(always)]
     pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<(Duration, Source)> {
-        let may_be = self.store.may_be_blocked(subject, &self.holds.name);
+        let may_be = self.0.store.may_be_blocked(subject, &self.0.holds.name);
         may_be.then(|| self.find_block(subject.key)).flatten()
     }
 
     #[cold]
     fn find_block(&self, key: &Key) -> Option<(Duration, Source)> {
-        let list = self.store.block_list();
-        let block = list.blocked_for(&self.scope, key).map(|left| {
+        let list = self.0.store.block_list();
+        let block = list.blocked_for(&self.0.scope, key).map(|left| {
             // The quotas that have caused an automatic block may refuse for longer.
-            (left.max(list.wait_of(&self.scope, key)), Source::Block)
+            (left.max(list.wait_of(&self.0.scope, key)), Source::Block)
         });
-        let hold = list.blocked_for(&self.holds.name, key);
+        let hold = list.blocked_for(&self.0.holds.name, key);
         if hold.is_some() {
             self.share_hold(key);
         }
@@ -132,15 +132,23 @@ impl RateLimiter {
         block.into_iter().chain(hold).max_by_key(|(left, _)| *left)
     }
 
+    /// Returns whether the key of an admitted level is held back since the store was asked.
+    pub(super) fn is_held_meanwhile(&self, level: LevelDecision<'_>) -> bool {
+        let Inner { store, holds, .. } = &*self.0;
+        let key = level.key().filter(|_| level.quotas().len() > 0);
+        let held = key.and_then(|key| store.block_list().blocked_for(&holds.name, key));
+        held.is_some()
+    }
+
     /// Tells the store in the background of a key that this process holds back, if it does not know.
     fn share_hold(&self, key: &Key) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let (list, holds) = (self.store.block_list(), &self.holds);
+        let (list, holds) = (self.0.store.block_list(), &self.0.holds);
         if list.take_unshared(&holds.name, key).is_some() {
-            let (store, holds) = (self.store.clone(), Arc::clone(holds));
-            let (limiter, key) = (Arc::clone(&self.name), key.clone());
+            let (store, holds) = (self.0.store.clone(), Arc::clone(holds));
+            let (limiter, key) = (Arc::clone(&self.0.name), key.clone());
             drop(runtime.spawn(async move {
                 if let Err(error) = share(&store, &holds.name, &key).await {
                     holds.warn(&limiter, &error);
@@ -170,17 +178,4 @@ async fn share(store: &ProtectedStore, held: &Key, key: &Key) -> Result<(), Erro
         store.block(block).await?;
     }
     Ok(())
-}
-
-/// Returns whether a key of an admitted check is held back since the store was asked.
-pub(crate) fn is_held_meanwhile(limiters: &impl Limiters, decision: &DecisionView) -> bool {
-    let mut levels = decision.levels().enumerate();
-    levels.any(|(index, level)| {
-        let limiter = limiters.limiter(index).filter(|_| level.quotas().len() > 0);
-        let held = limiter.zip(level.key()).and_then(|(limiter, key)| {
-            let list = limiter.store.block_list();
-            list.blocked_for(&limiter.holds.name, key)
-        });
-        held.is_some()
-    })
 }

@@ -52,7 +52,11 @@ use crate::telemetry::{LineInterval, Telemetry};
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct RateLimiter {
+pub struct RateLimiter(pub(crate) Arc<Inner>);
+
+/// The settings of a limiter, and what clones with other settings share. A setter copies it if there are other clones.
+#[derive(Clone)]
+pub(crate) struct Inner {
     pub(super) store: ProtectedStore,
     pub(super) quotas: Quotas,
     pub(crate) name: Arc<str>,
@@ -94,7 +98,7 @@ impl RateLimiter {
         let name: Arc<str> = DEFAULT_NAME.into();
         let scope = Key::from(DEFAULT_NAME);
         let store = ProtectedStore::new(store);
-        Self {
+        Self(Arc::new(Inner {
             id: LimiterId {
                 name: scope.fingerprint(),
                 store: store.id(),
@@ -113,7 +117,13 @@ impl RateLimiter {
             line: None,
             permits: Arc::default(),
             first_check: Arc::default(),
-        }
+        }))
+    }
+
+    /// Changes settings. Other clones keep theirs.
+    pub(super) fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 
     /// Creates a limiter as [`new`](Self::new) does, from quotas that may be text, such as a setting.
@@ -143,22 +153,23 @@ impl RateLimiter {
     /// Limiters with the same store and name share their counts. Give each separate limit its own name.
     /// Any text is a name.
     #[must_use]
-    pub fn name(mut self, name: impl AsRef<str>) -> Self {
-        self.name = name.as_ref().into();
-        self.scope = Key::from(&*self.name);
-        self.id.name = self.scope.fingerprint();
-        self.holds = self.holds.renamed(&self.scope);
-        self.first_check = Arc::default();
-        self.permits = Arc::default();
-        let tracked = self.telemetry.tracked_keys();
-        self.telemetry = Arc::new(Telemetry::new(&self.name, self.store.name(), tracked));
-        if let Some(on_failure) = self.on_failure.take() {
-            self = self.on_failure(on_failure.policy);
-        }
-        if let Some(lease) = self.lease.take() {
-            self = self.lease(lease.duration());
-        }
-        self.renew_automatic_blocks()
+    pub fn name(self, name: impl AsRef<str>) -> Self {
+        self.with(|inner| {
+            inner.name = name.as_ref().into();
+            inner.scope = Key::from(&*inner.name);
+            inner.id.name = inner.scope.fingerprint();
+            inner.holds = inner.holds.renamed(&inner.scope);
+            inner.first_check = Arc::default();
+            inner.permits = Arc::default();
+            if let Some(on_failure) = &inner.on_failure {
+                inner.set_policy(on_failure.policy);
+            }
+            if let Some(lease) = &inner.lease {
+                inner.set_lease(lease.duration());
+            }
+            let tracked = inner.telemetry.tracked_keys();
+            inner.set_tracked(tracked);
+        })
     }
 
     /// Tracks the keys that this process refuses most often, for
@@ -170,9 +181,8 @@ impl RateLimiter {
     ///
     /// Call it before you clone the limiter: earlier clones do not share the list.
     #[must_use]
-    pub fn track_refused(mut self, keys: NonZeroUsize) -> Self {
-        self.telemetry = Arc::new(Telemetry::new(&self.name, self.store.name(), Some(keys)));
-        self.renew_automatic_blocks()
+    pub fn track_refused(self, keys: NonZeroUsize) -> Self {
+        self.with(|inner| inner.set_tracked(Some(keys)))
     }
 
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
@@ -202,35 +212,18 @@ impl RateLimiter {
     ///     .block_after(BlockRule::refusals(600).block_for(Duration::from_secs(3_600)).doubling());
     /// ```
     #[must_use]
-    pub fn block_after(mut self, rule: BlockRule) -> Self {
+    pub fn block_after(self, rule: BlockRule) -> Self {
         let problem = rule.validated().err().map(|error| error.to_string());
         assert!(problem.is_none(), "{}", problem.unwrap_or_default());
-        let Self {
-            store,
-            scope,
-            telemetry,
-            ..
-        } = &self;
-        let blocks = AutomaticBlocks::new(rule, store, scope, telemetry);
-        self.automatic_blocks = Some(blocks);
-        self
-    }
-
-    /// Sets the rule again, after the name or the telemetry has changed.
-    fn renew_automatic_blocks(mut self) -> Self {
-        match self.automatic_blocks.take() {
-            Some(blocks) => self.block_after(blocks.rule()),
-            None => self,
-        }
+        self.with(|inner| inner.set_block_rule(rule))
     }
 
     /// Sets how this limiter decides while the store fails. By default, checks return the error.
     ///
     /// Earlier clones keep their own policy. All clones still share their counts.
     #[must_use]
-    pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
-        self.on_failure = Some(Arc::new(FailureHandler::new(policy, &self.quotas)));
-        self
+    pub fn on_failure(self, policy: FailurePolicy) -> Self {
+        self.with(|inner| inner.set_policy(policy))
     }
 
     /// Lets this process take units of busy keys in advance, and admit checks from memory. By default, each check
@@ -275,13 +268,8 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = (!lease.is_zero()).then(|| {
-            let lease = Lease::new(lease, &self.store, &self.name, &self.scope);
-            Arc::new(lease)
-        });
-        self.first_check = Arc::default();
-        self
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|inner| inner.set_lease(lease))
     }
 
     /// Sets a lease as [`lease`](Self::lease) does, but returns an error if it is too long.
@@ -293,7 +281,7 @@ impl RateLimiter {
     /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
     /// [in flight](Quota::in_flight), is [soft](Quota::soft) or has [shares](Quota::shares).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
-        match (self.quotas.not_leased(), self.quotas.longest_lease()) {
+        match (self.0.quotas.not_leased(), self.0.quotas.longest_lease()) {
             (Some(what), _) if !lease.is_zero() => Err(ConfigError::not_leased(what, lease)),
             (_, Some(longest)) if lease > longest => Err(ConfigError::lease(lease, longest)),
             _ => Ok(self.lease(lease)),
@@ -302,34 +290,34 @@ impl RateLimiter {
 
     /// Compares this limiter with the others of its name and store in this process, and warns once if they differ.
     pub(crate) fn warn_of_conflict(&self, key_type: Option<&'static str>) {
-        let lease = self.lease.as_ref();
+        let lease = self.0.lease.as_ref();
         let limiter = LimiterInUse {
-            id: self.id,
-            is_unnamed: &*self.name == DEFAULT_NAME,
-            quotas: self.quotas.clone(),
+            id: self.0.id,
+            is_unnamed: &*self.0.name == DEFAULT_NAME,
+            quotas: self.0.quotas.clone(),
             key_type,
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration()),
-            counted: self.lease_of(&self.quotas),
+            counted: self.lease_of(&self.0.quotas),
         };
         // Requests for units outlive the limiter.
         let owner: Owner = match lease {
             Some(lease) => Arc::downgrade(lease) as _,
-            None => Arc::downgrade(&self.first_check) as _,
+            None => Arc::downgrade(&self.0.first_check) as _,
         };
-        warn_of_conflict(&self.name, &limiter, owner);
+        warn_of_conflict(&self.0.name, &limiter, owner);
     }
 
     /// Compares this limiter with others of its name in this process, when it first checks.
     #[inline]
     pub(super) fn observe_check(&self) {
-        if !self.first_check.load(Ordering::Relaxed) {
+        if !self.0.first_check.load(Ordering::Relaxed) {
             self.observe_first_check();
         }
     }
 
     #[cold]
     fn observe_first_check(&self) {
-        if !self.first_check.swap(true, Ordering::Relaxed) {
+        if !self.0.first_check.swap(true, Ordering::Relaxed) {
             self.warn_of_conflict(None);
         }
     }
@@ -351,17 +339,17 @@ impl RateLimiter {
     /// Returns an error if the store fails, or does not answer within its deadline. The units then count for the window and the
     /// lease, and the slots for their lease.
     pub async fn release(&self) -> Result<(), Error> {
-        let units = match &self.lease {
+        let units = match &self.0.lease {
             Some(lease) => lease.release().await,
             None => Ok(()),
         };
-        units.and(self.permits().table.release(&self.store).await)
+        units.and(self.permits().table.release(&self.0.store).await)
     }
 
     /// Returns for how long processes may hold units of these quotas, in microseconds.
     #[inline]
     pub(super) fn lease_of(&self, quotas: &Quotas) -> u64 {
-        match &self.lease {
+        match &self.0.lease {
             None => 0,
             Some(lease) => quotas.lease_micros(lease.duration()),
         }
@@ -369,7 +357,7 @@ impl RateLimiter {
 
     /// Returns how long a refusal is remembered at most: other processes return units when their lease ends.
     pub(super) fn max_refusal_age(&self) -> Duration {
-        let lease = self.lease.as_ref();
+        let lease = self.0.lease.as_ref();
         lease.map_or(Duration::MAX, |lease| lease.duration())
     }
 
@@ -382,7 +370,7 @@ impl RateLimiter {
     ///
     /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
-        self.reset_with(&self.quotas, &key.into_key()).await
+        self.reset_with(&self.0.quotas, &key.into_key()).await
     }
 
     /// Deletes the counts of a key for these quotas.
@@ -390,47 +378,48 @@ impl RateLimiter {
         if quotas.is_empty() {
             return Ok(());
         }
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = &self.0.lease {
             lease.void(key).await?;
         }
         let reset = self
+            .0
             .store
             .adjust(self.subject(quotas, key).adjust(Change::Reset));
         let outcome = reset.await;
-        self.store.block_list().forget_wait(&self.scope, key);
+        self.0.store.block_list().forget_wait(&self.0.scope, key);
         outcome
     }
 
     /// Returns the quotas of this limiter.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
-        &self.quotas
+        &self.0.quotas
     }
 
     /// Returns the failure policy. `None` if the caller gets the error.
     pub(crate) fn policy(&self) -> Option<FailurePolicy> {
-        self.on_failure.as_ref().map(|handler| handler.policy)
+        self.0.on_failure.as_ref().map(|handler| handler.policy)
     }
 
     /// Returns how long a layer of this limiter lets requests wait.
     pub(crate) fn max_wait_of_layer(&self) -> Duration {
-        self.max_wait.unwrap_or_default()
+        self.0.max_wait.unwrap_or_default()
     }
 
     /// Returns how many calls may wait for a key.
     pub(crate) fn line(&self) -> Option<usize> {
-        self.line
+        self.0.line
     }
 
     pub(crate) fn has_policy(&self) -> bool {
-        self.on_failure.is_some()
+        self.0.on_failure.is_some()
     }
 
     /// Converts quotas to a list. If they equal the limiter's own, returns a clone of that list, which is
     /// cheaper.
     pub(super) fn intern_quotas(&self, quotas: &[Quota]) -> Quotas {
-        if self.quotas.equals(quotas) {
-            self.quotas.clone()
+        if self.0.quotas.equals(quotas) {
+            self.0.quotas.clone()
         } else {
             quotas.iter().cloned().collect()
         }
@@ -440,10 +429,11 @@ impl RateLimiter {
     #[inline]
     pub(super) fn of_level(&self, quotas: &Quotas, place: usize) -> LevelLimiter<'_> {
         LevelLimiter {
-            name: &self.name,
-            id: self.id,
+            name: &self.0.name,
+            id: self.0.id,
             lease: self.lease_of(quotas),
             begun_at: self
+                .0
                 .automatic_blocks
                 .as_ref()
                 .map_or(0, |blocks| blocks.now()),
@@ -455,14 +445,43 @@ impl RateLimiter {
     pub(super) fn subject<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> Subject<'a> {
         Subject {
             lease_micros: self.lease_of(quotas),
-            ..Subject::new(&self.scope, key, quotas)
+            ..Subject::new(&self.0.scope, key, quotas)
         }
+    }
+}
+
+impl Inner {
+    /// Sets the telemetry, and the automatic blocks that it records.
+    fn set_tracked(&mut self, keys: Option<NonZeroUsize>) {
+        let telemetry = Telemetry::new(&self.name, self.store.name(), keys);
+        self.telemetry = Arc::new(telemetry);
+        if let Some(blocks) = &self.automatic_blocks {
+            self.set_block_rule(blocks.rule());
+        }
+    }
+
+    fn set_block_rule(&mut self, rule: BlockRule) {
+        let blocks = AutomaticBlocks::new(rule, &self.store, &self.scope, &self.telemetry);
+        self.automatic_blocks = Some(blocks);
+    }
+
+    fn set_policy(&mut self, policy: FailurePolicy) {
+        let handler = FailureHandler::new(policy, &self.quotas);
+        self.on_failure = Some(Arc::new(handler));
+    }
+
+    fn set_lease(&mut self, lease: Duration) {
+        self.lease = (!lease.is_zero()).then(|| {
+            let lease = Lease::new(lease, &self.store, &self.name, &self.scope);
+            Arc::new(lease)
+        });
+        self.first_check = Arc::default();
     }
 }
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
+        let Inner {
             store: _,
             quotas,
             name,
@@ -478,7 +497,7 @@ impl fmt::Debug for RateLimiter {
             line: _,
             permits: _,
             first_check: _,
-        } = self;
+        } = &*self.0;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();
         let policy = on_failure.as_ref().map(|handler| handler.policy);
         let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());

@@ -97,7 +97,7 @@ impl RateLimiter {
                     (whole, whole - own)
                 }
             };
-            let sent = match &self.lease {
+            let sent = match &self.0.lease {
                 Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
                 _ => {
                     let (cost, units) = (whole, own);
@@ -107,12 +107,12 @@ impl RateLimiter {
                         units,
                         held,
                     };
-                    self.store.adjust(subject.adjust(change))
+                    self.0.store.adjust(subject.adjust(change))
                 }
             };
             outcome = sent.await.and(outcome);
         }
-        self.store.block_list().forget_wait(&self.scope, key);
+        self.0.store.block_list().forget_wait(&self.0.scope, key);
         outcome
     }
 
@@ -218,7 +218,7 @@ impl RateLimiter {
         let outcomes = settle_together(decision.view(), levels.iter().copied()).await;
         let failed = levels.iter().zip(outcomes);
         let failed =
-            failed.filter_map(|((limiter, _), outcome)| Some((&limiter.name, outcome.err()?)));
+            failed.filter_map(|((limiter, _), outcome)| Some((&limiter.0.name, outcome.err()?)));
         let (names, errors): (Vec<_>, Vec<_>) = failed.unzip();
         let Some(error) = errors.into_iter().next() else {
             return Ok(());
@@ -297,12 +297,12 @@ impl RateLimiter {
         // Without a fallback: the reservation was not charged there.
         let counted_with = level.counted_with();
         let (_, lease) = counted_with;
-        let without_policy = Self {
-            on_failure: None,
+        let has_lease = lease == self.lease_of(&quotas);
+        let without_policy = self.clone().with(|inner| {
+            inner.on_failure = None;
             // Units of another lease are counted apart.
-            lease: (self.lease.clone()).filter(|_| lease == self.lease_of(&quotas)),
-            ..self.clone()
-        };
+            inner.lease.take_if(|_| !has_lease);
+        });
         let (mut more, mut lost_races, mut halvings) = (more, 0, 0);
         while lost_races < MAX_LOST_RACES {
             let current = without_policy
@@ -333,18 +333,18 @@ impl RateLimiter {
 
     /// Returns the limiter that settles a level: this one, or another one of the same store, without its lease.
     fn settling(&self, level: LevelDecision<'_>) -> Self {
-        let mut limiter = self.clone();
-        if let Some(other) = level.charged_key()
-            && other.limiter.name != self.id.name
-        {
-            limiter.name = level.limiter().into();
-            limiter.scope = Key::from(level.limiter());
-            limiter.id = other.limiter;
-            limiter.lease = None;
-            // It is no limiter of the program, which others are compared with.
-            limiter.first_check = Arc::new(true.into());
+        let other = level.charged_key().map(|charged| charged.limiter);
+        match other.filter(|other| other.name != self.0.id.name) {
+            None => self.clone(),
+            Some(other) => self.clone().with(|inner| {
+                inner.name = level.limiter().into();
+                inner.scope = Key::from(level.limiter());
+                inner.id = other;
+                inner.lease = None;
+                // It is no limiter of the program, which others are compared with.
+                inner.first_check = Arc::new(true.into());
+            }),
         }
-        limiter
     }
 
     /// Warns once if a settlement of this limiter's level to 0 leaves levels of the same cost charged.
@@ -357,9 +357,9 @@ impl RateLimiter {
                 && decision.held_at(*index) > 0
         });
         let others: Vec<_> = others.map(|(_, level)| level.limiter()).collect();
-        if !others.is_empty() && self.telemetry.settled_alone.first_time() {
+        if !others.is_empty() && self.0.telemetry.settled_alone.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
-                limiter = &*self.name,
+                limiter = &*self.0.name,
                 "a settlement of one level to 0 leaves the levels {others:?} charged: call `settle_all` to settle all \
                  levels"
             );
@@ -374,7 +374,7 @@ impl RateLimiter {
     /// Returns an error if only limiters of other names made the decision.
     fn level_of(&self, decision: &Decision) -> Result<Option<usize>, Error> {
         let mut levels = decision.levels();
-        let name = self.scope.fingerprint();
+        let name = self.0.scope.fingerprint();
         let is_own = |level: &LevelDecision<'_>| {
             let charged = level.charged_key();
             charged.is_some_and(|charged| charged.limiter.name == name)
@@ -393,7 +393,7 @@ impl RateLimiter {
                 ErrorKind::Misconfigured,
                 format!(
                     "cannot settle or refund a decision of another limiter at {:?}",
-                    self.name
+                    self.0.name
                 ),
             )),
         }

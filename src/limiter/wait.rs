@@ -80,18 +80,18 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn wait_through_outages(mut self) -> Self {
-        self.waits_through_outages = Some(Arc::new(LineInterval::new(Duration::from_secs(60))));
-        self
+    pub fn wait_through_outages(self) -> Self {
+        let lines = LineInterval::new(Duration::from_secs(60));
+        self.with(|inner| inner.waits_through_outages = Some(Arc::new(lines)))
     }
 
     /// Returns whether a wait goes on after a failure. If so, logs it at most once a minute.
     pub(super) fn waits_through(&self, failure: &Error) -> bool {
-        let Some(lines) = &self.waits_through_outages else {
+        let Some(lines) = &self.0.waits_through_outages else {
             return false;
         };
         if may_pass(failure) && lines.is_due() {
-            let limiter = &*self.name;
+            let limiter = &*self.0.name;
             tracing::warn!(target: "tollgate::outage", limiter, "waiting until the store works again: {failure}");
         }
         true

@@ -4,12 +4,12 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels, OfLayer};
+use super::checked_levels::{AppliedQuotas, CheckedLevel, CheckedLevels};
 use super::config::LayerConfig;
 use super::level::Level;
 use super::outcome::{self, Outcome, Pass};
@@ -17,14 +17,10 @@ use super::reservation::Reservation;
 use crate::decision::{Decision, DecisionView};
 use crate::error::polled_after_completion;
 use crate::limiter::{
-    Checked, PendingCheck, Place, RateLimiter, SlotsOfCheck, TooLate, Want, is_held_meanwhile,
+    Checked, LimiterLevel, PendingCheck, Place, RateLimiter, SlotsOfCheck, TooLate, Want,
 };
 
 /// A started check.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would allocate for each request that waits"
-)]
 pub(super) enum StartedCheck {
     /// Decided at once, for example by a store in memory.
     Done(Outcome),
@@ -40,19 +36,18 @@ pub(super) struct CheckFuture {
     stage: Stage,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would allocate for each request that asks the store"
-)]
 enum Stage {
     LookingUpPlans,
     /// The next attempt is due.
     Starting,
-    Checking(PendingCheck),
+    Checking(RunningCheck),
     /// Waits for its turn.
     InLine,
     Done,
 }
+
+/// A check, which is returned when it is decided.
+type RunningCheck = Pin<Box<dyn Future<Output = (Checked, PendingCheck)> + Send>>;
 
 /// Reads the keys and the costs of a request, and starts the check of its levels.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
@@ -177,13 +172,19 @@ fn attempt(
     add_levels(&mut check, config, levels);
     if let Some(too_late) = too_late {
         *waiting = None;
-        check.refuse_too_late(&OfLayer { config, levels }, too_late);
+        check.refuse_too_late(too_late);
     }
-    match check.start(&OfLayer { config, levels }) {
-        Poll::Ready(checked) => {
-            finish_attempt(config, levels, waiting, checked, check.take_permits())
-        }
-        Poll::Pending => ControlFlow::Continue(Stage::Checking(check)),
+    let mut running: RunningCheck = Box::pin(async move {
+        let checked = check.run().await;
+        (checked, check)
+    });
+    // A store in memory is done after one poll.
+    match running
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(ended) => finish_attempt(config, levels, waiting, ended),
+        Poll::Pending => ControlFlow::Continue(Stage::Checking(running)),
     }
 }
 
@@ -196,9 +197,8 @@ fn add_levels(check: &mut PendingCheck, config: &LayerConfig, levels: &CheckedLe
             _ => None,
         };
         let Level { limiter, slots, .. } = config.level(level.place);
-        check.add_slots(limiter, *slots);
-        let (key, place) = (&level.key, level.place);
-        check.add(limiter, key, level.cost, plan, level.share, place);
+        let asked = LimiterLevel::new(limiter, level.place).slots(*slots);
+        check.add(asked.plan(plan), &level.key, level.cost, level.share);
     }
 }
 
@@ -218,11 +218,10 @@ fn finish_attempt(
     config: &Arc<LayerConfig>,
     levels: &mut CheckedLevels,
     waiting: &mut Option<Place>,
-    checked: Checked,
-    permits: Option<Box<SlotsOfCheck>>,
+    (checked, check): (Checked, PendingCheck),
 ) -> ControlFlow<Outcome, Stage> {
     let checked = match checked {
-        Ok(decision) if config.observes && is_held_back(config, levels, &decision) => {
+        Ok(decision) if config.observes && is_held_back(config, &check, &decision) => {
             Reservation::new(config, decision).give_back();
             return ControlFlow::Continue(Stage::Starting);
         }
@@ -235,25 +234,20 @@ fn finish_attempt(
             }
         } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
-        } else if !permits.as_ref().is_some_and(|slots| slots.waits_in_line())
+        } else if !check.waits_in_line()
             && let Some(place) = waiting
             && place.refused(wants(config, levels), decision.view())
         {
             return ControlFlow::Continue(Stage::InLine);
         }
     }
-    ControlFlow::Break(outcome::checked(
-        &OfLayer { config, levels },
-        checked,
-        permits,
-    ))
+    ControlFlow::Break(outcome::checked(config, check, checked))
 }
 
 /// Returns whether the upstream has held a key of an admission back since the store was asked.
 #[cold]
-fn is_held_back(config: &LayerConfig, levels: &CheckedLevels, decision: &Decision) -> bool {
-    let limiters = OfLayer { config, levels };
-    !config.is_dry_run && decision.is_allowed() && is_held_meanwhile(&limiters, decision.view())
+fn is_held_back(config: &LayerConfig, check: &PendingCheck, decision: &Decision) -> bool {
+    !config.is_dry_run && decision.is_allowed() && check.is_held_meanwhile(decision.view())
 }
 
 /// Leaves out the rates of levels that refuse a cost of 0. Returns whether the rest has to be checked again.
@@ -329,9 +323,8 @@ impl Future for CheckFuture {
                 Stage::LookingUpPlans => begin(config, levels, waiting),
                 Stage::Starting => attempt(config, levels, waiting, None),
                 Stage::Checking(check) => {
-                    let checked = ready!(check.poll(&OfLayer { config, levels }, cx));
-                    let permits = check.take_permits();
-                    finish_attempt(config, levels, waiting, checked, permits)
+                    let ended = ready!(check.as_mut().poll(cx));
+                    finish_attempt(config, levels, waiting, ended)
                 }
                 Stage::InLine => {
                     let turn = waiting.as_mut().map(|place| place.poll_turn(cx));

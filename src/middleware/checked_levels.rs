@@ -6,7 +6,6 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use crate::error::Error;
 use crate::key::Key;
-use crate::limiter::{Limiters, RateLimiter};
 use crate::quota::{Plan, Quotas, ShareId};
 
 /// The levels to check: those that are not left out.
@@ -20,12 +19,6 @@ pub(super) struct CheckedLevel {
     pub(super) cost: u32,
     pub(super) quotas: AppliedQuotas,
     pub(super) share: Option<ShareId>,
-}
-
-/// The levels of a layer that are checked.
-pub(super) struct OfLayer<'a> {
-    pub(super) config: &'a LayerConfig,
-    pub(super) levels: &'a [CheckedLevel],
 }
 
 /// The quotas that apply at a level.
@@ -67,21 +60,6 @@ impl CheckedLevel {
     #[inline]
     pub(super) fn is_looking_up(&self) -> bool {
         matches!(self.quotas, AppliedQuotas::LookingUp(_))
-    }
-}
-
-impl<'a> OfLayer<'a> {
-    /// Returns a checked level.
-    #[inline]
-    pub(super) fn level(&self, checked: usize) -> Option<&'a Level> {
-        Some(self.config.level(self.levels.get(checked)?.place))
-    }
-}
-
-impl Limiters for OfLayer<'_> {
-    #[inline]
-    fn limiter(&self, level: usize) -> Option<&RateLimiter> {
-        Some(&self.level(level)?.limiter)
     }
 }
 

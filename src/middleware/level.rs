@@ -208,7 +208,7 @@ impl Level {
         if let Some(error) = self.key.config_error()
             && tracing::enabled!(target: "tollgate::diagnostics", tracing::Level::ERROR)
         {
-            let limiter = &self.limiter.name;
+            let limiter = &self.limiter.0.name;
             self.diagnostics
                 .key_misconfigured(limiter, is_dry_run, &error);
         }
@@ -219,7 +219,7 @@ impl Level {
     pub(super) fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let extracted = self.key.extract(parts);
         self.diagnostics
-            .observe_request(&self.limiter.name, &*self.key, parts, &extracted);
+            .observe_request(&self.limiter.0.name, &*self.key, parts, &extracted);
         extracted
     }
 
@@ -238,7 +238,7 @@ impl Level {
 
     /// Records that this level does not count a request.
     pub(super) fn leave_out(&self) {
-        self.limiter.telemetry.record_exempt();
+        self.limiter.0.telemetry.record_exempt();
     }
 
     /// Starts the lookup of the quotas of a key. `None` for the limiter's own quotas.

@@ -1,6 +1,5 @@
 //! The outcome of a check: the request passes or is rejected. Recorded by telemetry.
 
-use super::checked_levels::OfLayer;
 use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
@@ -8,7 +7,7 @@ use super::rejection::{Rejection, RejectionReason};
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{CheckError, Checked, SlotsOfCheck, count_refusals, record_admission};
+use crate::limiter::{CheckError, Checked, PendingCheck, count_refusals, record_admission};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected.
@@ -35,7 +34,7 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
             return None;
         }
         (KeyErrorKind::Misconfigured, _) => {
-            let (limiter, is_dry_run) = (&level.limiter.name, config.is_dry_run);
+            let (limiter, is_dry_run) = (&level.limiter.0.name, config.is_dry_run);
             level
                 .diagnostics
                 .key_misconfigured(limiter, is_dry_run, &error);
@@ -45,18 +44,14 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
     Some(reject(config, level, RejectionReason::NoKey(error)))
 }
 
-/// Returns the outcome of a request that these levels have checked.
+/// Returns the outcome of a request from its ended check.
 #[inline]
-pub(super) fn checked(
-    levels: &OfLayer<'_>,
-    checked: Checked,
-    permits: Option<Box<SlotsOfCheck>>,
-) -> Outcome {
-    let config = levels.config;
+pub(super) fn checked(config: &LayerConfig, mut check: PendingCheck, checked: Checked) -> Outcome {
     match checked {
         // Cost 0 passes even a limit that was lowered below the used units.
         Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-            record_admission(levels, decision.view());
+            record_admission(check.limiters_of(decision.view()));
+            let permits = check.take_permits();
             let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
             Ok(Pass {
                 decision: Some(decision),
@@ -68,15 +63,15 @@ pub(super) fn checked(
             let view = decision.into_view();
             let place = view.reported_level().map_or(0, |level| level.place());
             let refusing = config.level(place);
-            let limiter = &refusing.limiter.name;
+            let limiter = &refusing.limiter.0.name;
             refusing.diagnostics.observe_refusal(limiter, &view);
             if !config.is_dry_run {
-                count_refusals(levels, &view);
+                count_refusals(check.limiters_of(&view));
             }
             reject(config, refusing, RejectionReason::Refused(view))
         }
         Err(CheckError { error, failed }) => {
-            let failed = failed.iter().filter_map(|index| levels.level(*index));
+            let failed = failed.iter().map(|place| config.level(*place));
             fail(config, failed, error)
         }
     }
@@ -92,7 +87,7 @@ fn fail<'a>(
     let is_dry_run = config.is_dry_run;
     let mut levels = levels.into_iter();
     let first = levels.next().unwrap_or(&config.first);
-    let limiter = &first.limiter.name;
+    let limiter = &first.limiter.0.name;
     if error.kind() == ErrorKind::CostTooLarge {
         let diagnostics = &first.diagnostics;
         diagnostics.cost_too_large(limiter, is_dry_run, &error);
@@ -110,7 +105,7 @@ fn fail<'a>(
 
 fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outcome {
     record_rejection(config, level, &reason);
-    let rejection = Rejection::new(&level.limiter.name, reason).with_status(config.status);
+    let rejection = Rejection::new(&level.limiter.0.name, reason).with_status(config.status);
     if !config.is_dry_run {
         return Err(rejection);
     }
@@ -144,7 +139,7 @@ pub(super) fn is_refused_for_free(level: LevelDecision<'_>) -> bool {
 }
 
 fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {
-    let telemetry = &level.limiter.telemetry;
+    let telemetry = &level.limiter.0.telemetry;
     let label = |rejected| match config.is_dry_run {
         false => rejected,
         true => OutcomeLabel::WouldReject,

@@ -125,14 +125,14 @@ impl Reservation {
         let config = &self.0.config;
         if !config
             .levels()
-            .any(|level| level.limiter.name == limiter.name)
+            .any(|level| level.limiter.0.name == limiter.0.name)
         {
-            let own = &config.first.limiter.name;
-            config.diagnostics.unknown_level(own, &limiter.name);
+            let own = &config.first.limiter.0.name;
+            config.diagnostics.unknown_level(own, &limiter.0.name);
             return;
         }
         self.settle_each(|_, place| {
-            (config.level(place).limiter.name == limiter.name).then_some(actual_cost)
+            (config.level(place).limiter.0.name == limiter.0.name).then_some(actual_cost)
         });
     }
 
@@ -176,7 +176,7 @@ impl Reservation {
             match taken.filter(|taken| taken.held != taken.used) {
                 Some(_) if level.cost() == 0 => {
                     let level = config.level(level.place());
-                    level.diagnostics.nothing_to_settle(&level.limiter.name);
+                    level.diagnostics.nothing_to_settle(&level.limiter.0.name);
                 }
                 taken => settlements.extend(taken),
             }
@@ -195,7 +195,7 @@ impl Reservation {
             let settling = limiters.zip(settlements);
             let outcomes = settle_together(reservation.decision(), settling).await;
             for (level, outcome) in levels.iter().zip(&outcomes) {
-                level.diagnostics.settled(&level.limiter.name, outcome);
+                level.diagnostics.settled(&level.limiter.0.name, outcome);
             }
         });
         // A store in memory is done after one poll, so it needs no task.
@@ -208,7 +208,7 @@ impl Reservation {
             Err(_) => {
                 for level in self.levels_of(&unsettled) {
                     let result = Err(no_runtime());
-                    level.diagnostics.settled(&level.limiter.name, &result);
+                    level.diagnostics.settled(&level.limiter.0.name, &result);
                 }
             }
         }

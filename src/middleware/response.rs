@@ -64,7 +64,7 @@ fn insert_decision(
     mut decision: Decision,
 ) -> Reservation {
     if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
-        let (diagnostics, limiter) = (&config.diagnostics, &config.first.limiter.name);
+        let (diagnostics, limiter) = (&config.diagnostics, &config.first.limiter.0.name);
         diagnostics.observe_nested(limiter, decision.view(), &outer);
         decision.set_outer(outer);
     }

@@ -132,7 +132,9 @@ impl ProtectedStore {
             if repeat_refusals(cache, checks, answers) {
                 return None;
             }
-            sent.extend(checks.iter().map(|check| cache.before_send(*check)));
+            for check in checks {
+                sent.push(cache.before_send(*check));
+            }
         }
         let mut asked = self.store.check(checks);
         let future = match asked.ready_mut() {

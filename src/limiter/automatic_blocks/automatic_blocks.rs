@@ -18,10 +18,10 @@ use tokio::time::sleep;
 
 use super::block_counts::BlockCounts;
 use crate::clock::micros;
-use crate::decision::{DecisionView, LevelDecision, Source};
+use crate::decision::{LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, HashFingerprint, Key};
-use crate::limiter::pending_check::Limiters;
+use crate::limiter::limiter::RateLimiter;
 use crate::quota::BlockRule;
 use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
 use crate::telemetry::{FailureStreak, Telemetry};
@@ -72,10 +72,11 @@ struct Refused {
 type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// Counts a refused check at the limiter of each level that refused it.
-pub(crate) fn count_refusals(limiters: &impl Limiters, decision: &DecisionView) {
-    for (index, level) in decision.levels().enumerate() {
-        if let Some(limiter) = limiters.limiter(index)
-            && let (Some(blocks), Some(key)) = (&limiter.automatic_blocks, level.key())
+pub(crate) fn count_refusals<'a>(
+    levels: impl Iterator<Item = (&'a RateLimiter, LevelDecision<'a>)>,
+) {
+    for (limiter, level) in levels {
+        if let (Some(blocks), Some(key)) = (&limiter.0.automatic_blocks, level.key())
             && let Some(wait) = counted_wait(level)
         {
             blocks.count(key, level.begun_at(), wait);

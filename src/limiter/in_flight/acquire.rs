@@ -1,8 +1,7 @@
 //! Checks that take slots in flight: at once, or in the order of arrival.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::message::late;
@@ -12,8 +11,7 @@ use super::table::PermitTable;
 use crate::decision::{Answers, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::limiter::check::{AskedLevels, add_levels, give_back, record, wants};
-use crate::limiter::hold_back::is_held_meanwhile;
+use crate::limiter::check::{AskedLevels, decide_within_limits, give_back, record, wants};
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::Place;
@@ -28,7 +26,6 @@ const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 /// The slots that a check takes, and how long it waits for them.
 #[derive(Default)]
 pub(crate) struct SlotsOfCheck {
-    levels: Vec<LevelSlots>,
     /// From when on the check waits in line, and for how long: in all lines together.
     wait: Option<(Instant, Duration)>,
     line: Option<usize>,
@@ -71,32 +68,21 @@ impl SlotsOfCheck {
         self.is_in_line && self.waits()
     }
 
-    pub(crate) fn add_level(&mut self, limiter: &RateLimiter, slots: u32) {
-        let meter = limiter.permits().meter.clone();
-        self.levels.push(LevelSlots { slots, meter });
-    }
-
-    /// Returns the slots that a level wants.
-    pub(in crate::limiter) fn of_level(&self, level: usize) -> u32 {
-        self.levels.get(level).map_or(1, |level| level.slots)
-    }
-
     pub(crate) fn into_tickets(self) -> Vec<Ticket> {
         self.tickets
     }
 
-    /// Returns the request of checks, of levels with these indices.
+    /// Returns the request of checks, which want these slots.
     fn request<'a>(
         &self,
         limiter: &'a RateLimiter,
         checks: &'a [Check<'a>],
-        levels: &[usize],
+        levels: Vec<LevelSlots>,
     ) -> SlotRequest<'a> {
-        let levels = levels.iter().filter_map(|level| self.levels.get(*level));
         SlotRequest {
-            store: &limiter.store,
+            store: &limiter.0.store,
             checks,
-            levels: levels.cloned().collect(),
+            levels,
             max_wait: self
                 .wait
                 .map(|(since, max_wait)| max_wait.saturating_sub(since.elapsed())),
@@ -105,12 +91,12 @@ impl SlotsOfCheck {
         }
     }
 
-    /// Asks the store about checks, of levels with these indices. While it fails, this process decides them by `shares`.
+    /// Asks the store about checks, which want these slots. While it fails, this process decides them by `shares`.
     pub(in crate::limiter) fn ask(
         &mut self,
         limiter: &RateLimiter,
         checks: &[Check<'_>],
-        levels: &[usize],
+        levels: Vec<LevelSlots>,
         shares: Option<Vec<Quotas>>,
     ) -> PendingAnswers {
         let request = self.request(limiter, checks, levels);
@@ -127,7 +113,7 @@ impl SlotsOfCheck {
         &mut self,
         limiter: &RateLimiter,
         checks: &[Check<'_>],
-        levels: &[usize],
+        levels: Vec<LevelSlots>,
     ) -> Option<Answers> {
         // The check may have waited in line for the decision.
         if let Some(decided) = self.tickets.last().and_then(Ticket::take_decision) {
@@ -135,7 +121,7 @@ impl SlotsOfCheck {
         }
         self.is_in_line = false;
         self.hold(limiter, checks, levels, |checks| {
-            limiter.store.check_fallback(checks)
+            limiter.0.store.check_fallback(checks)
         })
     }
 
@@ -144,7 +130,7 @@ impl SlotsOfCheck {
         &mut self,
         limiter: &RateLimiter,
         checks: &[Check<'_>],
-        levels: &[usize],
+        levels: Vec<LevelSlots>,
         decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<Answers> {
         let request = self.request(limiter, checks, levels);
@@ -167,10 +153,16 @@ impl RateLimiter {
         self.permits().table.holder
     }
 
+    /// Returns the slots that a level of this limiter wants.
+    pub(in crate::limiter) fn slots_of_level(&self, slots: u32) -> LevelSlots {
+        let meter = self.permits().meter.clone();
+        LevelSlots { slots, meter }
+    }
+
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
-        self.permits.get_or_init(|| LimiterPermits {
-            table: PermitTable::of(&self.store),
-            meter: PermitMeter::new(&self.name),
+        self.0.permits.get_or_init(|| LimiterPermits {
+            table: PermitTable::of(&self.0.store),
+            meter: PermitMeter::new(&self.0.name),
         })
     }
 
@@ -181,9 +173,8 @@ impl RateLimiter {
     /// In a layer made [from](crate::RateLimitLayer) this limiter, requests wait for the same time unless
     /// [`wait_up_to`](crate::RateLimitLayer::wait_up_to) says otherwise. Without a call of this method, they do not wait.
     #[must_use]
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = Some(max_wait);
-        self
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with(|inner| inner.max_wait = Some(max_wait))
     }
 
     /// Sets how many calls may wait for one key in this process. By default, any number may.
@@ -194,9 +185,8 @@ impl RateLimiter {
     /// store, such as a slot of a cluster, are not counted. In a layer made [from](crate::RateLimitLayer) this limiter, the
     /// same number of requests may wait.
     #[must_use]
-    pub fn queue(mut self, calls: usize) -> Self {
-        self.line = Some(calls);
-        self
+    pub fn queue(self, calls: usize) -> Self {
+        self.with(|inner| inner.line = Some(calls))
     }
 
     /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
@@ -289,13 +279,14 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let max_waits = levels.iter().map(|level| level.limiter.max_wait);
+            let max_waits = levels.iter().map(|level| level.limiter.0.max_wait);
             let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max();
             let mut place = Place::new(max_wait.unwrap_or_default(), None);
             loop {
-                let (mut checked, check) = check_slots(&levels, Some(place.time_left())).await;
-                let has_waited = check.slots().is_some_and(SlotsOfCheck::waits_in_line);
+                let slots = slots_of_call(&levels, Some(place.time_left()));
+                let (mut checked, check) = decide_within_limits(&levels, None, Some(slots)).await;
+                let has_waited = check.waits_in_line();
                 // A key that is held back has no line, and neither has a group of rates alone: it is waited for here.
                 let checks_again = match &mut checked {
                     Ok(refused) if !refused.is_allowed() && !has_waited => {
@@ -305,7 +296,7 @@ impl RateLimiter {
                         place.leave();
                         has_turn
                     }
-                    Ok(taken) if taken.is_allowed() && is_held_meanwhile(&levels, taken.view()) => {
+                    Ok(taken) if taken.is_allowed() && check.is_held_meanwhile(taken.view()) => {
                         give_back(&levels, taken).await;
                         true
                     }
@@ -314,11 +305,11 @@ impl RateLimiter {
                 if checks_again {
                     continue;
                 }
-                return match acquired(&levels, checked, check)? {
+                return match acquired(checked, check)? {
                     Acquired::Permit(permit) => Ok(permit),
                     Acquired::Refused(decision) => {
                         let reported = levels.get(decision.view().reported_index());
-                        let limiter = reported.map_or("", |level| &level.limiter.name);
+                        let limiter = reported.map_or("", |level| &level.limiter.0.name);
                         Err(not_acquired(limiter, decision.view(), max_wait))
                     }
                 };
@@ -336,36 +327,22 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Acquired, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let (checked, check) = check_slots(&levels, None).await;
-            acquired(&levels, checked, check)
+            let slots = slots_of_call(&levels, None);
+            let (checked, check) = decide_within_limits(&levels, None, Some(slots)).await;
+            acquired(checked, check)
         }
     }
 }
 
-/// Checks these levels, and takes their slots if they are admitted.
-async fn check_slots(
-    levels: &AskedLevels<'_>,
-    max_wait: Option<Duration>,
-) -> (Checked, PendingCheck) {
-    let line = levels.iter().filter_map(|level| level.limiter.line).min();
-    let mut check = PendingCheck::new();
-    check.stay_within_limits();
-    check.take_slots(SlotsOfCheck::new(max_wait, line));
-    add_levels(&mut check, levels);
-    let checked: Checked = match check.start(levels) {
-        Poll::Ready(checked) => checked,
-        Poll::Pending => poll_fn(|cx| check.poll(levels, cx)).await,
-    };
-    (checked, check)
+/// Returns how a call takes slots: at once, or in turn for this time.
+fn slots_of_call(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> SlotsOfCheck {
+    let line = levels.iter().filter_map(|level| level.limiter.0.line).min();
+    SlotsOfCheck::new(max_wait, line)
 }
 
 /// Returns the result of a check, with the slots that it has taken.
-fn acquired(
-    levels: &AskedLevels<'_>,
-    checked: Checked,
-    mut check: PendingCheck,
-) -> Result<Acquired, Error> {
-    record(levels, &checked);
+fn acquired(checked: Checked, mut check: PendingCheck) -> Result<Acquired, Error> {
+    record(&check, &checked);
     let decision = checked.map_err(|failure| failure.error)?;
     Ok(match decision.is_allowed() {
         true => {

@@ -250,7 +250,9 @@ pub(in crate::limiter) struct HeldUnits {
     lease: Arc<Lease>,
     key: Key,
     quotas: Quotas,
-    taken: Vec<GrantUnits>,
+    /// The units of the answer, if that is complete.
+    answered: Option<GrantUnits>,
+    others: Vec<GrantUnits>,
 }
 
 impl HeldUnits {
@@ -264,7 +266,7 @@ impl HeldUnits {
         answer: &Answer,
     ) -> Self {
         let others: u32 = taken.grants.iter().map(|taken| taken.units).sum();
-        let first = taken.is_complete.then(|| GrantUnits {
+        let answered = taken.is_complete.then(|| GrantUnits {
             answer: answer.clone(),
             units: cost.saturating_sub(others),
         });
@@ -272,32 +274,33 @@ impl HeldUnits {
             lease: Arc::clone(lease),
             key: subject.key.clone(),
             quotas: subject.quotas.clone(),
-            taken: first
-                .into_iter()
-                .chain(taken.grants.iter().cloned())
-                .collect(),
+            answered,
+            others: taken.grants.clone(),
         }
     }
 
     pub(in crate::limiter) fn units(&self) -> u32 {
-        let units = self.taken.iter().map(|taken| taken.units);
+        let taken = self.answered.iter().chain(&self.others);
+        let units = taken.map(|taken| taken.units);
         units.fold(0, u32::saturating_add)
     }
 
-    /// Leaves the units to the decision of an admitted check, which then holds them.
-    pub(in crate::limiter) fn keep(mut self) {
-        self.taken.clear();
+    /// Leaves the units to the decision of an admitted check, which then holds them. Returns those that are not in the
+    /// answer.
+    pub(in crate::limiter) fn keep(mut self) -> Vec<GrantUnits> {
+        self.answered = None;
+        std::mem::take(&mut self.others)
     }
 }
 
 impl Drop for HeldUnits {
     fn drop(&mut self) {
-        for taken in std::mem::take(&mut self.taken) {
+        for taken in self.answered.iter().chain(&self.others) {
             let lease_key = LeaseKey {
                 key: &self.key,
                 quotas: &self.quotas,
             };
-            self.lease.give_back_later(lease_key, &taken);
+            self.lease.give_back_later(lease_key, taken);
         }
     }
 }

@@ -67,10 +67,8 @@ struct LeasedKey {
     key: Key,
     quotas: Quotas,
     use_rate: UseRate,
-    /// The grants with units, in the order in which they are used.
+    /// The grants, in the order in which they are used. One without units may get some back.
     grants: SmallVec<[Grant; 2]>,
-    /// The grants without units, to which units may be put back.
-    spent: Vec<Grant>,
     /// Whether a request for units is in flight.
     is_asking: bool,
     /// Until then, no units are asked for while at least `enough` are held.
@@ -291,7 +289,6 @@ impl LeasedKey {
             quotas: lease_key.quotas.clone(),
             use_rate: UseRate::starting_at(now),
             grants: SmallVec::new(),
-            spent: Vec::new(),
             is_asking: false,
             looks_at: 0,
             enough: 0,
@@ -305,20 +302,11 @@ impl LeasedKey {
     }
 
     fn is_idle(&self, now: u64, period: u64) -> bool {
-        let has_grants = !self.grants.is_empty() || !self.spent.is_empty();
-        !has_grants && !self.is_asking && self.use_rate.is_idle(now, period)
+        self.grants.is_empty() && !self.is_asking && self.use_rate.is_idle(now, period)
     }
 
     fn put_back(&mut self, grant: u64, units: u32, now: u64) -> bool {
         let is_same = |known: &Grant| known.number == grant && known.is_live(now);
-        if let Some(index) = self.spent.iter().position(is_same) {
-            let spent = self.spent.swap_remove(index);
-            // The earliest grant is used first: it ends first.
-            let later = |known: &Grant| known.number > spent.number;
-            let before = self.grants.iter().position(later);
-            self.grants
-                .insert(before.unwrap_or(self.grants.len()), spent);
-        }
         let grant = self.grants.iter_mut().find(|known| is_same(known));
         grant.is_some_and(|grant| {
             grant.left = grant.left.saturating_add(units).min(grant.units);
@@ -328,19 +316,14 @@ impl LeasedKey {
 
     /// Ends a grant, and returns the units that are left.
     fn end(&mut self, grant: u64) -> Option<u32> {
-        let is_same = |known: &Grant| known.number == grant;
-        if let Some(index) = self.spent.iter().position(is_same) {
-            self.spent.swap_remove(index);
-            return Some(0);
-        }
-        let index = self.grants.iter().position(is_same)?;
+        let index = (self.grants.iter()).position(|known| known.number == grant)?;
         Some(self.grants.remove(index).left)
     }
 
     /// Ends all grants. A request in flight adds none.
     fn end_all(&mut self) -> impl Iterator<Item = Grant> {
         self.generation += 1;
-        self.grants.drain(..).chain(self.spent.drain(..))
+        self.grants.drain(..)
     }
 
     /// Returns the units at hand.
@@ -354,9 +337,9 @@ impl LeasedKey {
         if held == 0 {
             return TakenUnits::default();
         }
-        let mut live = self.grants.iter_mut();
-        let first = live.find(|grant| grant.is_live(now));
-        let Some(first) = first.filter(|first| first.left > cost) else {
+        let mut grants = self.grants.iter_mut();
+        let first = grants.find(|grant| grant.left > 0 && grant.is_live(now));
+        let Some(first) = first.filter(|first| first.left >= cost) else {
             return self.take_from_several(cost, now, answer);
         };
         // The usual case.
@@ -380,10 +363,6 @@ impl LeasedKey {
                 missing -= units;
             }
         }
-        let is_spent = |grant: &Grant| grant.left == 0;
-        self.spent
-            .extend(self.grants.iter().filter(|grant| is_spent(grant)).cloned());
-        self.grants.retain(|grant| !is_spent(grant));
         // The answer of the last grant counts the units of all.
         if missing == 0
             && let Some(last) = grants.pop()
@@ -419,7 +398,8 @@ impl LeasedKey {
         let held = u64::from(self.held(now + ahead));
         let needed = uses.units.saturating_mul(ahead) / period.max(1) + 1;
         if held > needed {
-            let ends = self.grants.iter().map(|grant| grant.ends_at);
+            let with_units = self.grants.iter().filter(|grant| grant.left > 0);
+            let ends = with_units.map(|grant| grant.ends_at);
             let replaced_at = ends.max().unwrap_or(now).saturating_sub(ahead);
             self.looks_at = replaced_at.min(now + period / LOOKS);
             self.enough = u32::try_from(needed).unwrap_or(u32::MAX);

@@ -45,7 +45,7 @@ impl Want {
         share: Option<ShareId>,
     ) -> Self {
         let line = LineKey {
-            limiter: limiter.id,
+            limiter: limiter.0.id,
             key: key.fingerprint(),
             share: quotas.known_share(share),
         };

@@ -59,7 +59,7 @@ impl Templates {
     ) -> Self {
         let limits = limiters
             .into_iter()
-            .map(|limiter| (&*limiter.name, limiter.quotas()));
+            .map(|limiter| (&*limiter.0.name, limiter.quotas()));
         Self::of_limits(headers, limits)
     }
 

@@ -67,7 +67,7 @@ impl RateLimiter {
         headers: &HeaderMap,
     ) -> Option<Duration> {
         let told = read(status, headers)?;
-        self.telemetry.record_upstream_answer(told.is_some());
+        self.0.telemetry.record_upstream_answer(told.is_some());
         told.map(|wait| self.hold_back(key, wait))
     }
 }

@@ -39,11 +39,13 @@ impl Process {
         let (time, reading) = (TestClock::new(), TestClock::new());
         let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
         let store = MemoryStore::with_clock(time.clone());
-        let mut limiter = RateLimiter::new(store, quota).lease(LEASE);
-        let mut lease = Arc::into_inner(limiter.lease.take().unwrap()).unwrap();
-        lease.holds_units = AtomicBool::new(true);
-        lease.table.clock = Clock::Test(reading.clone());
-        limiter.lease = Some(Arc::new(lease));
+        let limiter = RateLimiter::new(store, quota).lease(LEASE);
+        let limiter = limiter.with(|inner| {
+            let mut lease = Arc::into_inner(inner.lease.take().unwrap()).unwrap();
+            lease.holds_units = AtomicBool::new(true);
+            lease.table.clock = Clock::Test(reading.clone());
+            inner.lease = Some(Arc::new(lease));
+        });
         Self {
             time,
             reading,
