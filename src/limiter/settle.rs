@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::limiter::RateLimiter;
+use super::line::wake_first;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
@@ -113,6 +114,7 @@ impl RateLimiter {
             outcome = sent.await.and(outcome);
         }
         self.0.store.block_list().forget_wait(&self.0.scope, key);
+        wake_first(self, key, &quotas);
         outcome
     }
 

@@ -195,6 +195,36 @@ async fn no_more_calls_wait_than_the_queue_is_long() {
 }
 
 #[tokio::test]
+async fn units_that_this_process_gives_back_are_for_the_first_call_at_once() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, Quota::per_hour(2));
+        let mut taken = limiter.check_n("ada", 2).await.unwrap();
+        let mut calls = JoinSet::new();
+        for call in 0..2 {
+            let limiter = limiter.clone();
+            calls.spawn(async move {
+                let decision = limiter
+                    .until_ready("ada", 1, 2 * 3600 * 1_000 * MILLI)
+                    .await;
+                assert!(decision.unwrap().is_allowed());
+                (call, Instant::now())
+            });
+            sleep(50 * MILLI).await;
+        }
+        for expected in 0..2 {
+            let returned_at = Instant::now();
+            limiter.refund(&mut taken, 1).await.unwrap();
+            let (call, admitted_at) = calls.join_next().await.unwrap().unwrap();
+            let waited = admitted_at - returned_at;
+            assert_eq!(call, expected);
+            // Without that, a call asks each second.
+            assert!(waited < 300 * MILLI, "{waited:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_leaves_keeps_nobody_waiting() {
     let limiter = RateLimiter::new(MemoryStore::new(), one_in(300 * MILLI));
     exhaust(&limiter, "ada").await;

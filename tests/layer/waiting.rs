@@ -163,7 +163,8 @@ async fn what_is_given_back_meanwhile_is_for_who_waits() {
         limiter.refund(&mut taken, 1).await.unwrap();
     };
     let (answered, ()) = tokio::join!(status(&layer, "/ada"), gives_back);
-    assert_eq!((answered, begin.elapsed().as_secs()), (200, 3));
+    assert_eq!(answered, 200);
+    assert_eq!(begin.elapsed().as_millis() / 10, 250);
 }
 
 #[tokio::test(start_paused = true)]

@@ -295,6 +295,24 @@ impl State {
         self.advance(now);
     }
 
+    /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.
+    pub(super) fn returned(&mut self, key: LineKey, now: Instant) {
+        // A hold does not end because units are left.
+        let waits_for_units = |line: &&mut Line| line.after_hold.is_none();
+        let Some(line) = self.lines.get_mut(&key).filter(waits_for_units) else {
+            return;
+        };
+        if let Some(refusal) = &mut line.refusal {
+            refusal.fits_at = None;
+        }
+        let first = line.standing.keys().next();
+        if let Some(call) = first.and_then(|first| self.calls.get_mut(first)) {
+            call.phase = Phase::Ready;
+        }
+        self.to_advance.push(key);
+        self.advance(now);
+    }
+
     /// Removes a call. Those that are first now ask.
     pub(super) fn leave(&mut self, ticket: Ticket, now: Instant) {
         self.remove(ticket);

@@ -3,4 +3,5 @@
 mod lines;
 mod place;
 
+pub(in crate::limiter) use place::wake_first;
 pub(crate) use place::{Place, TooLate, Want};

@@ -44,13 +44,34 @@ impl Want {
         cost: u32,
         share: Option<ShareId>,
     ) -> Self {
-        let line = LineKey {
-            limiter: limiter.0.id,
-            key: key.fingerprint(),
-            share: quotas.known_share(share),
-        };
+        let line = LineKey::new(limiter, key, quotas.known_share(share));
         Self { line, units: cost }
     }
+}
+
+impl LineKey {
+    fn new(limiter: &RateLimiter, key: &Key, share: Option<ShareId>) -> Self {
+        Self {
+            limiter: limiter.0.id,
+            key: key.fingerprint(),
+            share,
+        }
+    }
+}
+
+/// Lets the first call of each line of a key ask, after units of the key were given back.
+pub(in crate::limiter) fn wake_first(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
+    if LINES.are_empty() {
+        return;
+    }
+    let shares = quotas.iter().flat_map(|quota| quota.share_list().iter());
+    let shares = shares.map(|share| Some(share.id)).chain([None]);
+    let now = Instant::now();
+    LINES.with(|lines| {
+        for share in shares {
+            lines.returned(LineKey::new(limiter, key, share), now);
+        }
+    });
 }
 
 impl Place {
