@@ -145,7 +145,6 @@ pub(crate) struct Limiter {
     used: Option<Used>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Implementation {
     Tollgate {
         limiter: RateLimiter,
