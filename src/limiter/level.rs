@@ -45,7 +45,7 @@ pub(super) enum State {
     FallsBack(Error),
 }
 
-/// What is known of a level before the store is asked. Of several levels, the last one of these counts.
+/// The way in which a level begins, before the store is asked. If levels differ, the last variant counts for their check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Begun {
     /// The store decides it.

@@ -44,7 +44,7 @@ pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
     rules: CheckRules,
     needs_fresh_list: bool,
-    /// What is known of the levels. An error if the check is misuse, or if a cost can never be charged at once.
+    /// The way in which the check begins. An error if the check is misuse, or if a cost can never be charged at once.
     begun: Result<Begun, CheckError>,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,

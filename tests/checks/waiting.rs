@@ -205,7 +205,7 @@ async fn units_that_this_process_gives_back_are_for_the_first_call_at_once() {
             let limiter = limiter.clone();
             calls.spawn(async move {
                 let decision = limiter
-                    .until_ready("ada", 1, 2 * 3600 * 1_000 * MILLI)
+                    .until_ready("ada", 1, Duration::from_secs(7_200))
                     .await;
                 assert!(decision.unwrap().is_allowed());
                 (call, Instant::now())

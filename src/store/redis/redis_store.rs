@@ -223,7 +223,7 @@ pub(super) struct Shared {
     engine: OnceLock<Engine>,
 }
 
-/// What a store is configured with.
+/// The configuration of a store.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// The servers. Forks share the connections.

@@ -149,7 +149,7 @@ fn random(seed: usize) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
 }
 
-/// What all threads have seen so far.
+/// The progress of all threads together.
 #[derive(Default)]
 struct Progress {
     /// The units that were admitted and not given back.
