@@ -28,7 +28,9 @@ async fn promoted(servers: &Sentinels, drive: &Drive) -> Duration {
         let role = servers.servers[1].try_ask::<Vec<redis::Value>>(&["ROLE"]);
         let role = role.unwrap_or_default();
         if role.first() == Some(&redis::Value::BulkString(b"master".to_vec())) {
-            return drive.now();
+            let promoted = drive.now();
+            servers.be_patient();
+            return promoted;
         }
         assert!(Instant::now() < patience, "no replica is promoted");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -39,11 +41,13 @@ async fn promoted(servers: &Sentinels, drive: &Drive) -> Duration {
 fn a_failover_is_followed_within_two_seconds_and_gives_at_most_one_quota() {
     beside_others(async {
         let mut servers = Sentinels::start();
+        servers.be_patient();
         let layer = closed(&servers, LIMIT);
         let drive = Drive::start(&layer, |turn| format!("/{}", turn % KEYS));
         drive.goes_on_for(Duration::from_secs(2)).await;
         let killed = drive.now();
         servers.servers[0].kill();
+        servers.watch_closely();
         let promoted = promoted(&servers, &drive).await;
         drive.goes_on_for(Duration::from_secs(5)).await;
         let answers = drive.end().await;
@@ -96,12 +100,14 @@ fn lost(servers: &Sentinels, answers: &Answers) -> Vec<Answer> {
 fn the_master_wakes(fault: &str, late: Duration) {
     beside_others(async {
         let servers = Sentinels::start();
+        servers.be_patient();
         let drive = Drive::start(&closed(&servers, 9), |turn| format!("/{turn}"));
         drive.goes_on_for(Duration::from_secs(1)).await;
         let [old, _] = &servers.servers[..] else {
             panic!("a master and a replica");
         };
         old.stop();
+        servers.watch_closely();
         let promoted = promoted(&servers, &drive).await;
         drive.goes_on_for(late).await;
         old.resume();
@@ -150,6 +156,8 @@ fn a_master_that_wakes_in_the_moment_of_its_failover_is_asked_no_more() {
 fn without_a_quorum_redis_decides_as_long_as_the_master_lives() {
     beside_others(async {
         let mut servers = Sentinels::start();
+        servers.be_patient();
+        servers.be_patient();
         let layer = closed(&servers, 9);
         let drive = Drive::start(&layer, |turn| format!("/{turn}"));
         drive.goes_on_for(Duration::from_secs(1)).await;
@@ -176,6 +184,7 @@ fn without_a_quorum_redis_decides_as_long_as_the_master_lives() {
         for sentinel in &mut servers.sentinels[1..] {
             sentinel.restart();
         }
+        servers.watch_closely();
         let promoted = promoted(&servers, &drive).await;
         drive.goes_on_for(Duration::from_secs(3)).await;
         let answers = drive.end().await;

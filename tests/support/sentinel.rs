@@ -80,6 +80,23 @@ impl Sentinels {
         self.sentinels[id] = moved;
     }
 
+    /// Makes the sentinels take a master for dead that is silent for half a second, as they do from the start.
+    pub(crate) fn watch_closely(&self) {
+        self.set_down_after(DOWN_AFTER);
+    }
+
+    /// Makes them wait a minute: else a busy machine makes them fail over without a fault, or once more.
+    pub(crate) fn be_patient(&self) {
+        self.set_down_after(60_000);
+    }
+
+    fn set_down_after(&self, millis: u32) {
+        for sentinel in &self.sentinels {
+            let millis = millis.to_string();
+            let () = sentinel.ask(&["SENTINEL", "SET", NAME, "down-after-milliseconds", &millis]);
+        }
+    }
+
     /// `redis+sentinel://a,b,c/mymaster`
     pub(crate) fn url(&self) -> String {
         format!("redis+sentinel://{}/{NAME}", self.addresses())
