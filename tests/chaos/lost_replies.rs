@@ -22,7 +22,7 @@ fn a_check_whose_reply_is_lost_is_counted_once_or_refused() {
         // Each path is asked once: what Redis holds for it is 0, 1, or too much.
         let drive = Drive::start(&layer, |turn| format!("/{turn}"));
         drive
-            .goes_on_for(Duration::from_secs(short_or_long(3, 20)))
+            .goes_on_for(Duration::from_secs(short_or_long(3, 100)))
             .await;
         until(PATIENCE, "replies are lost", async || proxy.cuts() >= 10).await;
         let answers = drive.end().await;
