@@ -6,10 +6,14 @@ use proptest::test_runner::Config;
 
 /// A property with an eighth of its cases, which every change waits for. `TOLLGATE_CASES=all`: with all of them.
 pub(crate) fn cases(all: u32) -> Config {
-    let is_all = env::var_os("TOLLGATE_CASES").is_some_and(|cases| cases == "all");
     Config {
-        cases: if is_all { all } else { all.div_ceil(8) },
+        cases: if is_all() { all } else { all.div_ceil(8) },
         failure_persistence: None,
         ..Config::default()
     }
+}
+
+/// Whether a test is to have all of its cases.
+pub(crate) fn is_all() -> bool {
+    env::var_os("TOLLGATE_CASES").is_some_and(|cases| cases == "all")
 }
