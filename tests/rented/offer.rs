@@ -170,7 +170,7 @@ impl Flushing {
             // A test may end the server.
             while !ends.load(Ordering::Relaxed) && flush.exec(&mut connection).is_ok() {
                 flushes += 1;
-                std::thread::sleep(Duration::from_micros(random.random_range(500..20_000)));
+                std::thread::sleep(Duration::from_micros(random.random_range(500..80_000)));
             }
             flushes
         });
