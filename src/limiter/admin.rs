@@ -83,6 +83,35 @@ impl RateLimiter {
             quotas: self.0.quotas.clone(),
         }
     }
+
+    /// Deletes the counts of `key` for the quotas of this limiter, so that it has its whole quotas again.
+    ///
+    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also windows of other
+    /// quotas of the key.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails, or does not support resets.
+    pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
+        self.reset_with(&self.0.quotas, &key.into_key()).await
+    }
+
+    /// Deletes the counts of a key for these quotas.
+    async fn reset_with(&self, quotas: &Quotas, key: &Key) -> Result<(), Error> {
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        if let Some(lease) = &self.0.lease {
+            lease.void(key).await?;
+        }
+        let reset = self
+            .0
+            .store
+            .adjust(self.subject(quotas, key).adjust(Change::Reset));
+        let outcome = reset.await;
+        self.may_admit_earlier(key, quotas);
+        outcome
+    }
 }
 
 impl Admin {
@@ -235,11 +264,7 @@ impl Admin {
         }
         let credit = limiter.subject(quotas, &key).adjust(credit);
         let outcome = limiter.0.store.adjust(credit).await;
-        limiter
-            .0
-            .store
-            .block_list()
-            .forget_wait(&limiter.0.scope, &key);
+        limiter.may_admit_earlier(&key, quotas);
         outcome
     }
 
@@ -271,7 +296,7 @@ impl Admin {
         }
         let Inner { store, scope, .. } = &*self.limiter.0;
         store.block(Block::new(scope, &key, duration)).await?;
-        store.block_list().forget_wait(scope, &key);
+        self.limiter.may_admit_earlier(&key, &self.quotas);
         // A key can be blocked even if its counts are on another server, which is down.
         let _ = self.block_counts().forget(&key).await;
         Ok(())
@@ -315,7 +340,7 @@ impl Admin {
                 .block(Block::new(limiter, &key, Duration::ZERO))
                 .await?;
         }
-        store.block_list().forget_wait(scope, &key);
+        self.limiter.may_admit_earlier(&key, &self.quotas);
         noted.and(counts.forget(&key).await)
     }
 

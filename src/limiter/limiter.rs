@@ -14,9 +14,9 @@ use super::in_flight::LimiterPermits;
 use super::lease::Lease;
 use crate::decision::{LevelLimiter, LimiterId};
 use crate::error::{ConfigError, Error};
-use crate::key::{IntoKey, Key};
+use crate::key::Key;
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
-use crate::store::{Change, ProtectedStore, Store, Subject};
+use crate::store::{ProtectedStore, Store, Subject};
 use crate::telemetry::{LineInterval, Telemetry};
 
 /// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
@@ -359,35 +359,6 @@ impl RateLimiter {
     pub(super) fn max_refusal_age(&self) -> Duration {
         let lease = self.0.lease.as_ref();
         lease.map_or(Duration::MAX, |lease| lease.duration())
-    }
-
-    /// Deletes the counts of `key` for the quotas of this limiter, so that it has its whole quotas again.
-    ///
-    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also windows of other
-    /// quotas of the key.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store fails, or does not support resets.
-    pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
-        self.reset_with(&self.0.quotas, &key.into_key()).await
-    }
-
-    /// Deletes the counts of a key for these quotas.
-    pub(super) async fn reset_with(&self, quotas: &Quotas, key: &Key) -> Result<(), Error> {
-        if quotas.is_empty() {
-            return Ok(());
-        }
-        if let Some(lease) = &self.0.lease {
-            lease.void(key).await?;
-        }
-        let reset = self
-            .0
-            .store
-            .adjust(self.subject(quotas, key).adjust(Change::Reset));
-        let outcome = reset.await;
-        self.0.store.block_list().forget_wait(&self.0.scope, key);
-        outcome
     }
 
     /// Returns the quotas of this limiter.

@@ -7,6 +7,7 @@ use super::line::wake_first;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
+use crate::quota::Quotas;
 use crate::store::{Change, Subject, join_all};
 
 /// The number of attempts in which other callers took the room first, after which a settlement gives up.
@@ -113,9 +114,15 @@ impl RateLimiter {
             };
             outcome = sent.await.and(outcome);
         }
-        self.0.store.block_list().forget_wait(&self.0.scope, key);
-        wake_first(self, key, &quotas);
+        self.may_admit_earlier(key, &quotas);
         outcome
+    }
+
+    /// Takes in that a key may be admitted earlier than its last refusal told, because its counts or its block have changed:
+    /// forgets that wait, and lets the first call of each of its lines ask at once.
+    pub(super) fn may_admit_earlier(&self, key: &Key, quotas: &Quotas) {
+        self.0.store.block_list().forget_wait(&self.0.scope, key);
+        wake_first(self, key, quotas);
     }
 
     /// Adjusts the charge of a decision to the actual cost: refunds unused units, or charges the missing

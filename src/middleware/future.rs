@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -13,8 +14,9 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::check::CheckFuture;
+use super::config::LayerConfig;
 use super::outcome::Outcome;
+use super::request::PendingOutcome;
 use super::response::{ResponseFinisher, prepare_request, rejection_response};
 use crate::error::polled_after_completion;
 
@@ -43,8 +45,8 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        // `call` contains the service that was polled ready. `None` after the check is done.
-        Checking { check: CheckFuture, call: Option<(S, Request<B>)> },
+        // `None` after the check is done.
+        Checking { check: PendingOutcome, call: Option<PendingCall<S, B>> },
         Calling { #[pin] response: S::Future, finisher: ResponseFinisher },
         Rejected { response: Option<Response<Bytes>> },
         Done,
@@ -53,8 +55,8 @@ pin_project! {
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
     #[inline(always)]
-    pub(super) fn checking(check: CheckFuture, service: S, request: Request<B>) -> Self {
-        let call = Some((service, request));
+    pub(super) fn checking(check: PendingOutcome, call: PendingCall<S, B>) -> Self {
+        let call = Some(call);
         Self {
             state: State::Checking { check, call },
         }
@@ -88,11 +90,14 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProjection::Checking { check, call } => {
-                    let outcome = ready!(Pin::new(&mut *check).poll(cx));
-                    let Some((service, request)) = call.take() else {
+                    let outcome = ready!(check.as_mut().poll(cx));
+                    let call = call.take();
+                    // The service may panic.
+                    state.set(State::Done);
+                    let Some(call) = call else {
                         polled_after_completion("ResponseFuture");
                     };
-                    call_or_reject(check, outcome, service, request)
+                    call.proceed(outcome)
                 }
                 StateProjection::Calling { response, finisher } => {
                     let response = ready!(response.poll(cx));
@@ -116,21 +121,27 @@ where
     }
 }
 
-fn call_or_reject<S: Service<Request<B>>, B>(
-    check: &CheckFuture,
-    outcome: Outcome,
-    mut service: S,
-    request: Request<B>,
-) -> State<S, B> {
-    let (mut parts, body) = request.into_parts();
-    match prepare_request(&check.config, &mut parts, outcome) {
-        Ok(finisher) => {
-            let response = service.call(Request::from_parts(parts, body));
-            State::Calling { response, finisher }
+/// The call of the service after the check.
+pub(super) struct PendingCall<S, B> {
+    pub(super) config: Arc<LayerConfig>,
+    /// The service that was polled ready.
+    pub(super) service: S,
+    pub(super) request: Request<B>,
+}
+
+impl<S: Service<Request<B>>, B> PendingCall<S, B> {
+    /// Calls the service, or rejects the request.
+    fn proceed(mut self, outcome: Outcome) -> State<S, B> {
+        let (mut parts, body) = self.request.into_parts();
+        match prepare_request(&self.config, &mut parts, outcome) {
+            Ok(finisher) => {
+                let response = self.service.call(Request::from_parts(parts, body));
+                State::Calling { response, finisher }
+            }
+            Err(rejection) => State::Rejected {
+                response: Some(rejection_response(&self.config, rejection, &parts)),
+            },
         }
-        Err(rejection) => State::Rejected {
-            response: Some(rejection_response(&check.config, rejection, &parts)),
-        },
     }
 }
 

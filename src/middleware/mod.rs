@@ -5,8 +5,6 @@
 #[cfg_attr(not(feature = "axum-08"), path = "axum_08/disabled.rs")]
 mod axum_08;
 mod body;
-mod check;
-mod checked_levels;
 mod config;
 pub mod cors;
 mod diagnostics;
@@ -19,6 +17,7 @@ mod outcome;
 mod permit;
 mod rejection;
 mod rejection_response;
+mod request;
 mod reservation;
 mod response;
 mod service;

@@ -9,9 +9,9 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::check::{StartedCheck, start_check};
 use super::config::LayerConfig;
-use super::future::ResponseFuture;
+use super::future::{PendingCall, ResponseFuture};
+use super::request::start;
 use super::response::{prepare_request, rejection_response};
 
 /// A service with a rate limit, created by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -76,13 +76,16 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let (mut parts, body) = req.into_parts();
-        match start_check(&self.config, &parts) {
-            StartedCheck::Pending(check) => {
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::checking(check, self.take_ready(), request)
+        match start(&self.config, &parts) {
+            Err(check) => {
+                let call = PendingCall {
+                    config: Arc::clone(&self.config),
+                    service: self.take_ready(),
+                    request: Request::from_parts(parts, body),
+                };
+                ResponseFuture::checking(check, call)
             }
-            StartedCheck::Done(outcome) => match prepare_request(&self.config, &mut parts, outcome)
-            {
+            Ok(outcome) => match prepare_request(&self.config, &mut parts, outcome) {
                 // Calls the service in place: to clone an axum service allocates.
                 Ok(finisher) => {
                     let request = Request::from_parts(parts, body);

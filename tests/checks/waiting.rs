@@ -224,6 +224,36 @@ async fn units_that_this_process_gives_back_are_for_the_first_call_at_once() {
     }
 }
 
+/// Time stands still while a call asks, and goes on at once while it waits.
+#[tokio::test(start_paused = true)]
+async fn an_operator_who_lets_a_key_continue_lets_the_first_call_ask_at_once() {
+    let an_hour = Duration::from_secs(3_600);
+    for act in ["reset", "admin reset", "credit", "unblock"] {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
+        let admin = limiter.admin();
+        if act == "unblock" {
+            admin.block("ada", an_hour).await.unwrap();
+        } else {
+            exhaust(&limiter, "ada").await;
+        }
+        let call = {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.until_ready("ada", 1, 2 * an_hour).await })
+        };
+        // Without that, a call asks each second.
+        sleep(10 * MILLI).await;
+        match act {
+            "reset" => limiter.reset("ada").await,
+            "admin reset" => admin.reset("ada").await,
+            "credit" => admin.credit("ada", 1).await,
+            _ => admin.unblock("ada").await,
+        }
+        .unwrap();
+        let admitted = timeout(100 * MILLI, call).await.expect(act);
+        assert!(admitted.unwrap().unwrap().is_allowed(), "{act}");
+    }
+}
+
 #[tokio::test]
 async fn a_call_that_leaves_keeps_nobody_waiting() {
     let limiter = RateLimiter::new(MemoryStore::new(), one_in(300 * MILLI));

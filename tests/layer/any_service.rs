@@ -399,7 +399,7 @@ async fn a_response_future_whose_service_panicked_panics_again() {
     let called = layer.layer(service_fn(panics)).call(request(()));
     assert_eq!(
         panic_of_one_more_poll(called).await,
-        "`CheckFuture` polled after completion"
+        "`ResponseFuture` polled after completion"
     );
 }
 

@@ -1,14 +1,17 @@
 //! The contract of tower: the order of calls, and cancelled requests.
 
 use axum::body::Bytes;
+use axum::http::request::Parts;
 use axum::http::{Request, Response};
 use http_body_util::Full;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tollgate::{Quota, RateLimit, RateLimitLayer, RateLimiter, Store};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_test::mock::{self, Mock, Spawn};
 
 use crate::support::calls::stores;
@@ -188,5 +191,61 @@ async fn dropped_before_its_plan_is_known_a_request_has_charged_nothing() {
         assert!(tell.is_closed());
         assert!(!mocked.is_called().await);
         assert_eq!(mocked.used().await, 0);
+    }
+}
+
+/// Panics for one of the keys.
+fn spares_bob(parts: &Parts) {
+    assert_eq!(parts.uri.path(), "/bob");
+}
+
+fn share_of(parts: &Parts) -> Option<&str> {
+    spares_bob(parts);
+    None
+}
+
+/// Layers with a closure or a lookup that panics.
+const PANICKING: [fn(RateLimitLayer) -> RateLimitLayer; 4] = [
+    |layer| {
+        layer.cost(|parts| {
+            spares_bob(parts);
+            1
+        })
+    },
+    |layer| layer.share(share_of),
+    |layer| {
+        layer.quotas_for(|_, parts| {
+            spares_bob(parts);
+            async { None::<Quota> }
+        })
+    },
+    |layer| {
+        layer.quotas_for(|_, parts| {
+            let parts = parts.clone();
+            async move {
+                tokio::task::yield_now().await;
+                spares_bob(&parts);
+                None::<Quota>
+            }
+        })
+    },
+];
+
+#[tokio::test]
+async fn a_request_whose_closure_or_lookup_panics_has_charged_nothing() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        for change in PANICKING {
+            let limiter = RateLimiter::new(Arc::clone(&store), Quota::per_hour(LIMIT));
+            let layer = change(RateLimitLayer::from(limiter.clone()).key(by_path()));
+            let service = layer.layer(service_fn(async |_: Request<()>| {
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+            }));
+            let panicked = tokio::spawn(service.clone().oneshot(to("/ada")));
+            assert!(panicked.await.unwrap_err().is_panic());
+            assert_eq!(used(&limiter, "/ada").await, 0);
+            let others = service.oneshot(to("/bob")).await.unwrap();
+            assert_eq!(others.status(), 200);
+        }
     }
 }

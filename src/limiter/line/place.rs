@@ -113,10 +113,6 @@ impl Place {
         Ok(())
     }
 
-    pub(crate) fn is_in_line(&self) -> bool {
-        self.is_in_line
-    }
-
     /// Waits in line until the call may ask the store.
     pub(crate) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
         if !self.is_in_line {
