@@ -19,6 +19,7 @@ use crate::error::polled_after_completion;
 use crate::limiter::{
     Checked, LimiterLevel, PendingCheck, Place, RateLimiter, SlotsOfCheck, TooLate, Want,
 };
+use crate::telemetry::PermitMeter;
 
 /// A started check.
 pub(super) enum StartedCheck {
@@ -121,7 +122,10 @@ fn begin(
     // A key of an unknown plan may have other quotas than its limiter.
     let is_unknown = |level: &CheckedLevel| matches!(level.quotas, AppliedQuotas::Unknown(_));
     waiting.take_if(|_| levels.iter().any(is_unknown));
-    if let Some(place) = waiting.as_mut().filter(|_| !takes_slots(config, levels)) {
+    if let Some(place) = waiting {
+        if takes_slots(config, levels) {
+            place.waits_for_slots(permit_meters(config, levels));
+        }
         match place.enter(wants(config, levels)) {
             Ok(()) if place.is_in_line() => return ControlFlow::Continue(Stage::InLine),
             Ok(()) => {}
@@ -131,7 +135,7 @@ fn begin(
     attempt(config, levels, waiting, None)
 }
 
-/// Returns whether the request takes slots in flight, which have lines of their own.
+/// Returns whether the request takes slots in flight.
 fn takes_slots(config: &LayerConfig, levels: &CheckedLevels) -> bool {
     levels.iter().any(|level| level.is_in_flight(config))
 }
@@ -149,7 +153,8 @@ fn wants(config: &LayerConfig, levels: &CheckedLevels) -> impl Iterator<Item = W
     levels.iter().map(|level| {
         let limiter = &config.level(level.place).limiter;
         let quotas = level.quotas(config);
-        Want::new(limiter, &level.key, quotas, level.cost, level.share)
+        let asked = (level.cost, config.level(level.place).slots);
+        Want::new(limiter, &level.key, quotas, asked, level.share)
     })
 }
 
@@ -167,7 +172,7 @@ fn attempt(
     }
     let mut check = PendingCheck::new();
     if takes_slots(config, levels) {
-        check.take_slots(slots_of_check(config, levels, waiting.as_ref()));
+        check.take_slots(SlotsOfCheck::new(waiting.as_ref()));
     }
     add_levels(&mut check, config, levels);
     if let Some(too_late) = too_late {
@@ -202,14 +207,14 @@ fn add_levels(check: &mut PendingCheck, config: &LayerConfig, levels: &CheckedLe
     }
 }
 
-/// Returns how a check takes slots: at once, or in turn for as long as the request may wait.
+/// Returns the meters of the levels with slots.
 #[cold]
-fn slots_of_check(
+fn permit_meters(
     config: &LayerConfig,
     levels: &CheckedLevels,
-    waiting: Option<&Place>,
-) -> SlotsOfCheck {
-    SlotsOfCheck::new(waiting.map(Place::time_left), max_calls(config, levels))
+) -> impl Iterator<Item = PermitMeter> {
+    let in_flight = levels.iter().filter(|level| level.is_in_flight(config));
+    in_flight.map(|level| config.level(level.place).limiter.permit_meter())
 }
 
 /// Returns the outcome of an attempt, or else the stage before the next one.
@@ -234,8 +239,7 @@ fn finish_attempt(
             }
         } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Stage::Starting);
-        } else if !check.waits_in_line()
-            && let Some(place) = waiting
+        } else if let Some(place) = waiting
             && place.refused(wants(config, levels), decision.view())
         {
             return ControlFlow::Continue(Stage::InLine);
@@ -329,9 +333,6 @@ impl Future for CheckFuture {
                 Stage::InLine => {
                     let turn = waiting.as_mut().map(|place| place.poll_turn(cx));
                     let turn = ready!(turn.unwrap_or(Poll::Ready(Ok(()))));
-                    if let Some(place) = waiting.as_mut().filter(|_| takes_slots(config, levels)) {
-                        place.leave();
-                    }
                     attempt(config, levels, waiting, turn.err())
                 }
                 Stage::Done => polled_after_completion("CheckFuture"),
