@@ -277,42 +277,8 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let mut wait = Wait::new(max_wait);
-            let max_calls = levels.iter().filter_map(|level| level.limiter.0.line).min();
-            let mut place = Place::new(max_wait, max_calls);
-            loop {
-                let turn = match place.enter(wants(&levels)) {
-                    Ok(()) => place.turn().await,
-                    Err(too_late) => Err(too_late),
-                };
-                let (mut checked, check) = decide_within_limits(&levels, turn.err(), None).await;
-                let checks_again = match &mut checked {
-                    _ if turn.is_err() => false,
-                    Ok(decision)
-                        if decision.is_allowed() && check.is_held_meanwhile(decision.view()) =>
-                    {
-                        give_back(&levels, decision).await;
-                        true
-                    }
-                    Ok(decision) if decision.is_allowed() => {
-                        place.admitted(wants(&levels), decision.view());
-                        false
-                    }
-                    Ok(decision) => {
-                        wait.answered();
-                        place.refused(wants(&levels), decision.view())
-                    }
-                    Err(failure) if wait_through_outages(&check, failure) => {
-                        place.leave();
-                        wait.after_failure(&failure.error).await
-                    }
-                    Err(_) => false,
-                };
-                if !checks_again {
-                    record(&check, &checked);
-                    return checked.map_err(|failure| wait.explain(failure.error));
-                }
-            }
+            let (decided, _) = decide_in_turn(&levels, max_wait, false).await;
+            decided
         }
     }
 }
@@ -321,11 +287,69 @@ impl RateLimiter {
 pub(super) type AskedLevels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
 
 /// Returns what a call asks of each of its keys.
-pub(super) fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
+fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
     levels.iter().map(|level| {
-        let quotas = level.quotas.as_ref().unwrap_or(&level.limiter.0.quotas);
-        Want::new(level.limiter, &level.key, quotas, level.cost, level.share)
+        let asked = (level.cost, level.slots);
+        Want::new(
+            level.limiter,
+            &level.key,
+            quotas_of(level),
+            asked,
+            level.share,
+        )
     })
+}
+
+fn quotas_of<'a>(level: &'a LevelCheck<'_>) -> &'a Quotas {
+    level.quotas.as_ref().unwrap_or(&level.limiter.0.quotas)
+}
+
+/// Checks levels when it is their turn, until they are admitted, or until no wait helps in time.
+pub(super) async fn decide_in_turn(
+    levels: &AskedLevels<'_>,
+    max_wait: Duration,
+    takes_slots: bool,
+) -> (Result<Decision, Error>, PendingCheck) {
+    let mut wait = Wait::new(max_wait);
+    let max_calls = levels.iter().filter_map(|level| level.limiter.0.line).min();
+    let mut place = Place::new(max_wait, max_calls);
+    if takes_slots {
+        let in_flight = levels.iter().filter(|level| quotas_of(level).has_slots());
+        place.waits_for_slots(in_flight.map(|level| level.limiter.permit_meter()));
+    }
+    loop {
+        let turn = match place.enter(wants(levels)) {
+            Ok(()) => place.turn().await,
+            Err(too_late) => Err(too_late),
+        };
+        let slots = takes_slots.then(|| SlotsOfCheck::new(Some(&place)));
+        let (mut checked, check) = decide_within_limits(levels, turn.err(), slots).await;
+        let checks_again = match &mut checked {
+            _ if turn.is_err() => false,
+            Ok(decision) if decision.is_allowed() && check.is_held_meanwhile(decision.view()) => {
+                give_back(levels, decision).await;
+                true
+            }
+            Ok(decision) if decision.is_allowed() => {
+                place.admitted(wants(levels), decision.view());
+                false
+            }
+            Ok(decision) => {
+                wait.answered();
+                place.refused(wants(levels), decision.view())
+            }
+            Err(failure) if wait_through_outages(&check, failure) => {
+                place.leave();
+                wait.after_failure(&failure.error).await
+            }
+            Err(_) => false,
+        };
+        if !checks_again {
+            record(&check, &checked);
+            let decided = checked.map_err(|failure| wait.explain(failure.error));
+            return (decided, check);
+        }
+    }
 }
 
 /// Decides a check, unless a cost is above its limit. One that would be too late is refused.
@@ -352,7 +376,7 @@ pub(super) async fn decide_within_limits(
 }
 
 /// Gives all units of an admitted check back. If the store fails, they stay charged.
-pub(super) async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision) {
+async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision) {
     let taken = levels.iter().enumerate();
     let taken =
         taken.filter_map(|(index, level)| Some((level.limiter, decision.take_all(index, 0)?)));

@@ -53,8 +53,8 @@ impl PendingCheck {
                     limiter.record_failure(&error, action);
                     if let (Some(slots), Some(check)) = (&mut self.slots, level.check(data)) {
                         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-                        let wanted = limiter.slots_of_level(level.slots);
-                        slots.hold(limiter, &[check], vec![wanted], admit);
+                        let wanted = vec![(limiter, level.slots)];
+                        slots.hold(limiter, &[check], wanted, admit);
                     }
                     level.open(answer);
                 }
@@ -99,8 +99,10 @@ impl PendingCheck {
                 None => limiter.0.store.check_fallback(&checks),
                 Some(slots) => {
                     let together = self.levels.iter().filter(|level| is_together(level));
-                    let wanted = together.map(|level| level.limiter.slots_of_level(level.slots));
-                    slots.fall_back(&limiter, &checks, wanted.collect())
+                    let wanted = together.map(|level| (&level.limiter, level.slots));
+                    let store = &limiter.0.store;
+                    let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
+                    slots.hold(&limiter, &checks, wanted.collect(), decide)
                 }
             };
             drop(checks);
@@ -146,33 +148,6 @@ impl PendingCheck {
             level.set_quotas(data, shares);
         }
         closed.0.map_or(Ok(()), Err)
-    }
-
-    /// Returns the quotas by which this process decides the levels to ask if the store fails. `None` unless all of them fall
-    /// back then, and no others.
-    pub(super) fn shares_of_asked(&self) -> Option<Vec<Quotas>> {
-        let first = &self.levels.first()?.limiter.0.store;
-        let mut all = Vec::new();
-        for (level, data) in self.levels.iter().zip(self.decision.levels()) {
-            match &level.state {
-                State::Answered | State::Charged => continue,
-                State::ToAsk if !level.holds_units() => {}
-                _ => return None,
-            }
-            let limiter = &level.limiter.0;
-            let on_failure = limiter.on_failure.as_deref()?;
-            match Share::new(level, on_failure, data, true) {
-                Share::Decides(shares)
-                    if on_failure.policy.action == FailureAction::FallBack
-                        && limiter.store.has_same_fallback(first)
-                        && !first.is_in_process() =>
-                {
-                    all.push(shares);
-                }
-                _ => return None,
-            }
-        }
-        Some(all)
     }
 }
 

@@ -3,18 +3,15 @@
 //!
 //! A task does this, so that it goes on if the caller is dropped. A lost reply or a crash strands a charge for its window.
 //!
-//! A check that waits in line for slots holds those of the groups before. So all checks ask these groups in one order, else
-//! two could wait for each other; and the wait ends with its caller.
+//! All checks with slots ask these groups in one order, else two could refuse each other again and again.
 
-use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::in_flight::SlotsOfCheck;
@@ -32,9 +29,6 @@ type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
 /// The refusal may come from another such check, which was charged in one group and refunded when the next
 /// group refused.
 const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
-
-/// Tells that the caller of a check is gone.
-type Gone = oneshot::Receiver<Infallible>;
 
 /// Runs a check in a task, so that it goes on if the caller is dropped. Is ready at once if the store is. Fails if the task
 /// is dropped.
@@ -61,13 +55,11 @@ impl PendingCheck {
         let levels = self.levels.iter().map(Level::asked_anew).collect();
         let rest = Self::with(DecisionBuilder::default(), levels);
         let mut check = mem::replace(self, rest);
-        let (caller, mut is_gone) = oneshot::channel();
         let checked = detached(async move {
-            let checked = check.ask_groups(&mut is_gone).await;
+            let checked = check.ask_groups().await;
             (checked, check.take_permits())
         });
         Box::pin(async move {
-            let _caller = caller;
             let (checked, permits) = match checked.await {
                 Ok(ended) => ended,
                 Err(_) => (Err(self.failure(task_dropped())), None),
@@ -79,11 +71,11 @@ impl PendingCheck {
 
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
-    async fn ask_groups(&mut self, is_gone: &mut Gone) -> Checked {
+    async fn ask_groups(&mut self) -> Checked {
         if self.repeat_refusals() {
             return self.decide();
         }
-        let ended = self.ask_each_group(is_gone).await;
+        let ended = self.ask_each_group().await;
         if !matches!(ended, Ok(true)) {
             if ended.is_err() {
                 self.slots = None;
@@ -96,29 +88,22 @@ impl PendingCheck {
     }
 
     /// Asks one group after the other, until one refuses. Returns whether all are admitted.
-    async fn ask_each_group(&mut self, is_gone: &mut Gone) -> Result<bool, CheckError> {
+    async fn ask_each_group(&mut self) -> Result<bool, CheckError> {
         let mut max_age = match self.are_in_groups() {
             false => Duration::MAX,
             true => MAX_AGE_IN_SEVERAL_GROUPS,
         };
         self.change_state(Level::is_to_ask, || State::InLaterGroup);
         while self.next_group() {
-            let accepted = match self.ask_store() {
-                None => Ok(()),
-                Some(PendingAnswers { mut future, sent }) => {
-                    let waits = self.waits_in_line();
-                    let answers = poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
-                        Poll::Pending if waits => {
-                            let is_gone = Pin::new(&mut *is_gone).poll(cx);
-                            is_gone.map(|_| None)
-                        }
-                        answers => answers.map(Some),
-                    });
-                    let Some(answers) = answers.await else {
-                        return Err(self.failure(task_dropped()));
-                    };
-                    self.answered(&sent, answers, max_age)
-                }
+            let accepted = match self.slots.is_some() && self.asks_for_slots() {
+                true => self.ask_for_slots().await,
+                false => match self.ask_store() {
+                    None => Ok(()),
+                    Some(PendingAnswers { future, sent }) => {
+                        let answers = future.await;
+                        self.answered(&sent, answers, max_age)
+                    }
+                },
             };
             match accepted.and_then(|()| self.verify_asked()) {
                 Ok(()) if self.decision.answers().are_admitted() => {

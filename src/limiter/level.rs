@@ -229,10 +229,6 @@ impl Level {
         matches!(self.state, State::FallsBack(_))
     }
 
-    pub(super) fn holds_units(&self) -> bool {
-        self.held.is_some()
-    }
-
     pub(super) fn takes_slots(&self) -> bool {
         self.quotas().has_slots()
     }

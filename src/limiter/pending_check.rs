@@ -11,6 +11,7 @@
 //! 7. The waits and counts of a level that was not asked are unknown, so the reported wait is a lower bound.
 
 use std::mem;
+use std::pin::Pin;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -79,12 +80,6 @@ impl PendingCheck {
     pub(crate) fn take_slots(&mut self, slots: SlotsOfCheck) {
         self.slots = Some(Box::new(slots));
         self.rules.takes_slots = true;
-    }
-
-    /// Returns whether the check waits in line for slots, or has waited there for what it asked last.
-    pub(crate) fn waits_in_line(&self) -> bool {
-        let mut slots = self.slots.iter();
-        slots.any(|slots| slots.waits_in_line())
     }
 
     /// Returns what the check has taken, if it takes slots.
@@ -172,12 +167,15 @@ impl PendingCheck {
         if self.levels.len() > 1 && self.takes_turns() {
             return self.ask_in_turn().await;
         }
-        let answered = match self.ask_store() {
-            None => Ok(()),
-            Some(PendingAnswers { future, sent }) => {
-                let answers = future.await;
-                self.answered(&sent, answers, Duration::MAX)
-            }
+        let answered = match self.slots.is_some() && self.asks_for_slots() {
+            true => self.ask_for_slots().await,
+            false => match self.ask_store() {
+                None => Ok(()),
+                Some(PendingAnswers { future, sent }) => {
+                    let answers = future.await;
+                    self.answered(&sent, answers, Duration::MAX)
+                }
+            },
         };
         match answered.and_then(|()| self.decision.decide().map_err(mismatch)) {
             Ok(is_admitted) => Ok(self.decided(is_admitted)),
@@ -235,9 +233,6 @@ impl PendingCheck {
     /// Asks the store to decide levels together. `None` if their answers were written.
     #[inline(always)]
     pub(super) fn ask_store(&mut self) -> Option<PendingAnswers> {
-        if self.slots.is_some() && self.enters_line() {
-            return self.ask_for_slots();
-        }
         let store = &self.levels.first()?.limiter.0.store;
         let (data, answers) = self.decision.levels_and_answers();
         if let ([level], [data]) = (&self.levels[..], &*data) {
@@ -258,35 +253,31 @@ impl PendingCheck {
         pending
     }
 
-    /// Returns whether a level to ask takes slots, and notes it with those of the check: others have no line.
-    #[cold]
-    fn enters_line(&mut self) -> bool {
-        let asks_for_slots = self.asks_for_slots();
-        if let Some(slots) = &mut self.slots {
-            slots.set_in_line(asks_for_slots);
-        }
-        asks_for_slots
-    }
-
-    fn asks_for_slots(&self) -> bool {
+    /// Returns whether a level to ask takes slots.
+    pub(super) fn asks_for_slots(&self) -> bool {
         let mut to_ask = self.levels.iter().filter(|level| level.is_to_ask());
         to_ask.any(Level::takes_slots)
     }
 
-    /// Asks the store about levels, some of which take slots. `None` if there is nothing to ask.
+    /// Asks the store about levels, some of which take slots.
     #[cold]
-    fn ask_for_slots(&mut self) -> Option<PendingAnswers> {
-        let shares = self.shares_of_asked();
-        let checks = checks(&self.levels, self.decision.levels(), Level::is_to_ask);
-        let slots = self.slots.as_mut().filter(|_| !checks.is_empty())?;
-        let mut asked = self
-            .levels
-            .iter()
-            .filter(|level| level.is_to_ask())
-            .peekable();
-        let limiter = &asked.peek()?.limiter;
-        let wanted = asked.map(|level| level.limiter.slots_of_level(level.slots));
-        Some(slots.ask(limiter, &checks, wanted.collect(), shares))
+    pub(super) fn ask_for_slots(
+        &mut self,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + '_>> {
+        Box::pin(async move {
+            let asked = {
+                let checks = checks(&self.levels, self.decision.levels(), Level::is_to_ask);
+                let asked = || self.levels.iter().filter(|level| level.is_to_ask());
+                let wanted = asked().map(|level| (&level.limiter, level.slots));
+                let (Some(slots), Some(first)) = (&mut self.slots, asked().next()) else {
+                    return Ok(());
+                };
+                slots.ask(&first.limiter, &checks, wanted.collect())
+            };
+            let answers = asked.await?;
+            self.set_answers(answers, Level::is_to_ask);
+            Ok(())
+        })
     }
 
     /// Decides by the failure policies.

@@ -1,4 +1,4 @@
-//! The wait for units while the store fails.
+//! The wait for units or slots while the store fails.
 
 use std::error::Error as StdError;
 use std::hash::{BuildHasher, RandomState};
@@ -16,8 +16,8 @@ const FIRST_OUTAGE_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_OUTAGE_BACKOFF: Duration = Duration::from_secs(1);
 
 impl RateLimiter {
-    /// Lets [`until_ready`](Self::until_ready) and [`until_all_ready`](Self::until_all_ready) keep waiting while
-    /// the store fails. By default, they return its error at once.
+    /// Lets [`until_ready`](Self::until_ready), [`acquire`](Self::acquire) and those for several keys keep waiting while the
+    /// store fails. By default, they return its error at once.
     ///
     /// Use it for jobs that should survive a restart of Redis. Other checks still return the error, and layers do
     /// not use the setting. Earlier clones keep their own.
@@ -98,7 +98,7 @@ impl RateLimiter {
     }
 }
 
-/// A wait for units that goes on while the store fails, from the call on.
+/// A wait that goes on while the store fails, from the call on.
 pub(in crate::limiter) struct Wait {
     started_at: Instant,
     max_wait: Duration,

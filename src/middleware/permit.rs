@@ -74,12 +74,12 @@ impl HeldPermit {
     /// Holds the slots of an admitted request. `None` if it took none.
     #[cold]
     pub(super) fn new(decision: &DecisionView, slots: SlotsOfCheck) -> Option<Self> {
-        let tickets = slots.into_tickets();
-        if tickets.is_empty() {
+        let held = slots.into_held();
+        if held.is_empty() {
             return None;
         }
         let decision = Decision::without_charge(decision.clone());
-        let permit = Permit::new(decision, tickets);
+        let permit = Permit::new(decision, held);
         Some(Self(Arc::new(Mutex::new(Some(permit)))))
     }
 

@@ -19,6 +19,7 @@ use crate::key::Key;
 use crate::limiter::{Checked, LimiterLevel, PendingCheck, Place, SlotsOfCheck, TooLate, Want};
 use crate::quota::{Plan, Quotas, ShareId};
 use crate::store::join_all;
+use crate::telemetry::PermitMeter;
 
 /// The check of a request that waits for plans, for the store, or for units.
 pub(super) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -121,7 +122,10 @@ async fn check(config: Arc<LayerConfig>, readings: Readings) -> Outcome {
     let is_unknown = |level: &AskedLevel| matches!(level.plan, Some(Err(_)));
     waiting.take_if(|_| levels.iter().any(is_unknown));
     let mut too_late = None;
-    if let Some(place) = waiting.as_mut().filter(|_| !takes_slots(&config, &levels)) {
+    if let Some(place) = &mut waiting {
+        if takes_slots(&config, &levels) {
+            place.waits_for_slots(permit_meters(&config, &levels));
+        }
         too_late = match place.enter(wants(&config, &levels)) {
             Ok(()) => place.turn().await.err(),
             Err(too_late) => Some(too_late),
@@ -131,13 +135,11 @@ async fn check(config: Arc<LayerConfig>, readings: Readings) -> Outcome {
         if levels.is_empty() {
             return Ok(Pass::default());
         }
-        let slots = takes_slots(&config, &levels).then(|| {
-            let max_wait = waiting.as_ref().map(Place::time_left);
-            SlotsOfCheck::new(max_wait, max_calls(&config, levels.iter()))
-        });
         if too_late.is_some() {
             waiting = None;
         }
+        let takes_slots = takes_slots(&config, &levels);
+        let slots = takes_slots.then(|| SlotsOfCheck::new(waiting.as_ref()));
         let mut check = check_of(&config, &levels, slots, too_late.take());
         let checked = check.run().await;
         match take_in(&config, &mut levels, &mut waiting, (check, checked)) {
@@ -146,10 +148,6 @@ async fn check(config: Arc<LayerConfig>, readings: Readings) -> Outcome {
             ControlFlow::Continue(Next::Turn) => {
                 if let Some(place) = &mut waiting {
                     too_late = place.turn().await.err();
-                    // Slots in flight have lines of their own.
-                    if takes_slots(&config, &levels) {
-                        place.leave();
-                    }
                 }
             }
         }
@@ -193,7 +191,7 @@ impl AskedLevel {
     }
 }
 
-/// Returns whether the request takes slots in flight, which have lines of their own.
+/// Returns whether the request takes slots in flight.
 #[inline]
 fn takes_slots(config: &LayerConfig, levels: &AskedLevels) -> bool {
     let mut levels = levels.iter();
@@ -214,8 +212,18 @@ fn wants(config: &LayerConfig, levels: &AskedLevels) -> impl Iterator<Item = Wan
     levels.iter().map(|level| {
         let limiter = &config.level(level.place).limiter;
         let quotas = level.quotas(config);
-        Want::new(limiter, &level.key, quotas, level.cost, level.share)
+        let asked = (level.cost, config.level(level.place).slots);
+        Want::new(limiter, &level.key, quotas, asked, level.share)
     })
+}
+
+/// Returns the meters of the levels with slots.
+#[cold]
+fn permit_meters(config: &LayerConfig, levels: &AskedLevels) -> impl Iterator<Item = PermitMeter> {
+    let in_flight = levels
+        .iter()
+        .filter(|level| level.quotas(config).has_slots());
+    in_flight.map(|level| config.level(level.place).limiter.permit_meter())
 }
 
 /// Returns the check of an attempt. A request whose turn would come too late is refused without asking the store.
@@ -264,8 +272,7 @@ fn take_in(
             }
         } else if leave_out_free(config, levels, decision.view()) {
             return ControlFlow::Continue(Next::Attempt);
-        } else if !check.waits_in_line()
-            && let Some(place) = waiting
+        } else if let Some(place) = waiting
             && place.refused(wants(config, levels), decision.view())
         {
             return ControlFlow::Continue(Next::Turn);

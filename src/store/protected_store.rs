@@ -29,6 +29,7 @@ pub(crate) struct ProtectedStore {
     refusal_cache: Option<RefusalCache>,
     block_list: BlockList,
     supports_leases: bool,
+    answers_at_once: bool,
 }
 
 /// The least that a refresh of the block list may take in the background: no caller waits, and a long list may take longer
@@ -59,6 +60,7 @@ impl ProtectedStore {
             circuit_breaker,
             refusal_cache,
             supports_leases,
+            answers_at_once,
         } = store.parts();
         Self {
             id: store.id(),
@@ -66,6 +68,7 @@ impl ProtectedStore {
             circuit_breaker,
             refusal_cache,
             supports_leases,
+            answers_at_once,
             store: Arc::new(store),
         }
     }
@@ -178,6 +181,11 @@ impl ProtectedStore {
     /// Returns whether the store charges more than the cost of a check: see [`StoreParts::supports_leases`].
     pub(crate) fn supports_leases(&self) -> bool {
         self.supports_leases
+    }
+
+    /// Returns whether the store answers at once: see [`StoreParts::answers_at_once`].
+    pub(crate) fn answers_at_once(&self) -> bool {
+        self.answers_at_once
     }
 
     pub(crate) fn block_list(&self) -> &BlockList {

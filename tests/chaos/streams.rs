@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tollgate::{Acquired, FailurePolicy, Permit, Quota, RateLimiter, RedisStore};
 
-use crate::suite::{beside_others, patient, report, short_or_long, until};
+use crate::suite::{Process, beside_others, child, patient, report, short_or_long, told, until};
 use crate::support::node::{Node, wait_until};
 use crate::support::sentinel::Sentinels;
 
@@ -311,27 +311,37 @@ fn permits_that_are_given_while_redis_is_away_count_within_one_renewal() {
 }
 
 #[cfg(target_os = "linux")]
+const KILLED: &str =
+    "streams::slots_return_within_one_lease_of_a_step_back_though_every_message_is_refused";
+
+#[cfg(target_os = "linux")]
 #[test]
 fn slots_return_within_one_lease_of_a_step_back_though_every_message_is_refused() {
     const LEASE: Duration = Duration::from_secs(5);
+    let process = |url: &str| {
+        let quota = Quota::in_flight(2).slot_lease(LEASE);
+        RateLimiter::new(patient(url), quota)
+    };
+    if let Some(url) = told() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        return runtime.block_on(async {
+            let gone = process(&url);
+            let levels = [gone.on("ada").slots(2)];
+            let _permit = RateLimiter::acquire_all(levels).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+    }
     beside_others(async {
         let directory = tempfile::tempdir().expect("a directory");
         let (server, skew) = crate::clock::skewed_server(directory.path());
-        let [gone, waiting] = [(); 2].map(|()| {
-            let quota = Quota::in_flight(2).slot_lease(LEASE);
-            RateLimiter::new(patient(&server.url()), quota)
-        });
-        // Its runtime ends without a word, as a process that is killed does.
-        let ended = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            let levels = [gone.on("ada").slots(2)];
-            let permit = runtime.unwrap().block_on(RateLimiter::acquire_all(levels));
-            std::mem::forget((permit.unwrap(), gone));
-        });
-        ended.join().unwrap();
-        assert_eq!(waiting.peek("ada").await.unwrap().used(), 2);
+        let waiting = process(&server.url());
+        let gone = Process::start(&mut child(KILLED, &server.url()));
+        until(LEASE * 4, "the slots are taken", async || {
+            let used = waiting.peek("ada").await;
+            used.is_ok_and(|used| used.used() == 2)
+        })
+        .await;
+        drop(gone);
         skew.set(-3_600 * 1_000_000);
         let began = Instant::now();
         let permit = waiting.acquire("ada").await.unwrap();

@@ -6,12 +6,13 @@ mod support;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod failures;
+mod fairness;
 mod layer;
 mod messages;
-mod orders;
 mod parity;
 mod permits;
 mod redis;
+mod runtimes;
 mod shares;
 mod shutdown;
 mod stored;

@@ -8,13 +8,14 @@ use tollgate::{
 
 use crate::support::costs;
 use crate::support::node::Node;
+use crate::support::process::{Process, argument, child};
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::several_processes::{
     SLOTS_OF_TENANT, hold_no_more_slots_than_the_limit, share_slots,
 };
+use crate::support::store_on;
 use crate::support::stored::name_of;
-use crate::support::{runtime, store_on};
 
 /// A limiter with a table of permits of its own, as another process has.
 fn process(url: &str, quota: Quota) -> RateLimiter {
@@ -218,22 +219,20 @@ async fn a_release_that_comes_after_a_newer_message_gives_nothing_back() {
     until_used(&other, 0, Duration::from_secs(2)).await;
 }
 
+const KILLED: &str = "redis::the_slots_of_a_process_that_is_gone_return_within_one_lease";
+
 #[tokio::test]
 async fn the_slots_of_a_process_that_is_gone_return_within_one_lease() {
-    let server = RedisServer::start();
     let quota = Quota::in_flight(1).slot_lease(Duration::from_secs(5));
-    // Its runtime ends without a word, as a process that is killed does.
-    let killed = std::thread::spawn({
-        let (url, quota) = (server.url(), quota.clone());
-        move || {
-            let runtime = runtime();
-            let permit = runtime.block_on(async { taken(&process(&url, quota)).await.unwrap() });
-            drop(runtime);
-            std::mem::forget(permit);
-        }
-    });
-    killed.join().unwrap();
+    if let Some(url) = argument() {
+        let _permit = taken(&process(&url, quota)).await.unwrap();
+        return std::future::pending().await;
+    }
+    let server = RedisServer::start();
     let other = process(&server.url(), quota);
+    let killed = Process::start(&mut child(KILLED, &server.url()));
+    until_used(&other, 1, Duration::from_secs(10)).await;
+    drop(killed);
     let began = Instant::now();
     assert!(taken(&other).await.is_none());
     let permit = other.acquire("ada").await.unwrap();
@@ -409,7 +408,7 @@ async fn a_permit_is_lost_though_another_check_of_its_message_failed() {
 }
 
 #[test]
-fn another_runtime_goes_on_when_that_of_a_message_or_of_the_timers_ends() {
+fn renewals_go_on_when_the_runtime_that_came_first_ends() {
     let server = RedisServer::start();
     let quota = Quota::in_flight(2).slot_lease(Duration::from_secs(5));
     let limiter = process(&server.url(), quota.clone());
@@ -434,7 +433,7 @@ fn another_runtime_goes_on_when_that_of_a_message_or_of_the_timers_ends() {
 }
 
 #[test]
-fn another_runtime_goes_on_when_that_of_a_renewal_ends_while_it_is_under_way() {
+fn a_renewal_goes_on_when_the_runtime_of_its_permits_ends_meanwhile() {
     let server = RedisServer::start();
     let quota = Quota::in_flight(2).slot_lease(Duration::from_secs(5));
     let runtime = || {
@@ -448,14 +447,13 @@ fn another_runtime_goes_on_when_that_of_a_renewal_ends_while_it_is_under_way() {
         .deadline(Duration::from_secs(5))
         .block_list_refresh(Duration::ZERO);
     let limiter = RateLimiter::new(store, quota.clone());
-    // The first runtime waits for the timers, so it also renews.
     let permits = first.block_on(async { [taken(&limiter).await, taken(&limiter).await] });
     second.block_on(async {
         drop(limiter.try_acquire("bob").await.unwrap());
         tokio::time::sleep(Duration::from_millis(200)).await;
     });
     // The renewal is executed, and its reply is on the way.
-    proxy.set(Wire::Slow(Duration::from_secs(3)));
+    proxy.set(Wire::Slow(Duration::from_secs(1)));
     let before = calls(&server);
     second.block_on(until_calls(&server, before + 1));
     first.shutdown_background();

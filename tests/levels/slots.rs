@@ -39,10 +39,12 @@ async fn a_rate_is_charged_after_the_wait_for_slots_of_another_group() {
 }
 
 #[tokio::test]
-async fn slots_that_are_lost_while_others_are_waited_for_are_no_permit() {
+async fn slots_that_are_lost_while_another_group_is_asked_are_no_permit() {
     let store = Grouped::new();
-    let [one, other] = ["one1", "other2"].map(|name| slots(&store, name));
-    let held = other.acquire("ada").await.unwrap();
+    let one = slots(&store, "one1");
+    let quota = Quota::in_flight(1).slot_lease(LEASE * 10);
+    let other = RateLimiter::new(store.clone(), quota).name("other2");
+    store.hold(2);
     let waiting = acquire_later([&one, &other]);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(used(&one, "ada").await, 1);
@@ -50,10 +52,21 @@ async fn slots_that_are_lost_while_others_are_waited_for_are_no_permit() {
     store.hold(1);
     sleep(LEASE).await;
     store.release();
-    drop(held);
     let ended = timeout(LEASE, waiting).await.expect("an answer");
     let error = ended.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_slots_of_one_group_holds_none_of_another() {
+    let store = Grouped::new();
+    let [one, other] = ["one1", "other2"].map(|name| slots(&store, name));
+    let held = other.acquire("ada").await.unwrap();
+    let waiting = acquire_later([&one, &other]);
+    sleep(Duration::from_millis(100)).await;
+    drop(timeout(LEASE, one.acquire("ada")).await.unwrap().unwrap());
+    drop(held);
+    drop(timeout(LEASE, waiting).await.unwrap().unwrap().unwrap());
 }
 
 #[tokio::test]

@@ -2,127 +2,78 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::message::late;
-use super::permit::{Acquired, Permit, Ticket};
-use super::sending::{LevelSlots, SlotRequest};
+use super::held_slots::HeldSlots;
+use super::message::{late, no_reply};
+use super::permit::{Acquired, Permit};
+use super::request::{LevelSlots, SlotRequest};
 use super::table::PermitTable;
-use crate::decision::{Answers, DecisionView};
+use crate::decision::{Answers, Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::limiter::check::{AskedLevels, decide_within_limits, give_back, record, wants};
+use crate::limiter::check::{AskedLevels, decide_in_turn, decide_within_limits, record};
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::Place;
-use crate::limiter::pending_check::{Checked, PendingCheck};
-use crate::quota::Quotas;
-use crate::store::{Check, PendingAnswers};
+use crate::limiter::line::{Place, Ticket};
+use crate::limiter::pending_check::PendingCheck;
+use crate::store::Check;
 use crate::telemetry::PermitMeter;
 
 /// The default of [`RateLimiter::max_wait`].
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// The slots that a check takes, and how long it waits for them.
-#[derive(Default)]
+/// The slots that an attempt takes.
 pub(crate) struct SlotsOfCheck {
-    /// From when on the check waits in line, and for how long: in all lines together.
-    wait: Option<(Instant, Duration)>,
-    line: Option<usize>,
-    /// Whether the store was last asked for slots. A group of levels without quotas in flight has no line.
-    is_in_line: bool,
-    /// One for each time that the store was asked.
-    tickets: Vec<Ticket>,
+    /// The place in line of a call that may wait.
+    ticket: Option<Ticket>,
+    held: Vec<HeldSlots>,
 }
 
 impl SlotsOfCheck {
-    /// The check is refused at once, or else repeated in turn for this time, if at most so many wait for a key.
-    pub(crate) fn new(max_wait: Option<Duration>, line: Option<usize>) -> Self {
-        Self {
-            wait: max_wait.map(|max_wait| (Instant::now(), max_wait)),
-            line,
-            ..Self::default()
-        }
+    /// The call waits at this place if it is refused.
+    pub(crate) fn new(place: Option<&Place>) -> Self {
+        let held = Vec::new();
+        let ticket = place.map(|place| place.ticket);
+        Self { ticket, held }
     }
 
-    pub(in crate::limiter) fn set_in_line(&mut self, is_in_line: bool) {
-        self.is_in_line = is_in_line;
-    }
-
-    /// Returns whether the check may wait for slots.
+    /// Returns whether the call may wait for slots.
     pub(in crate::limiter) fn waits(&self) -> bool {
-        self.wait.is_some()
+        self.ticket.is_some()
     }
 
     /// Fails if slots are lost that were granted before others.
     pub(in crate::limiter) fn verify_held(&self) -> Result<(), Error> {
-        let is_lost = |ticket: &Ticket| ticket.lost_in() == Some(0);
-        match self.tickets.iter().any(is_lost) {
+        let is_lost = |held: &HeldSlots| held.lost_in() == Some(0);
+        match self.held.iter().any(is_lost) {
             true => Err(late()),
             false => Ok(()),
         }
     }
 
-    /// Returns whether the check waits in line, or has waited there for what it asked last.
-    pub(crate) fn waits_in_line(&self) -> bool {
-        self.is_in_line && self.waits()
+    pub(crate) fn into_held(self) -> Vec<HeldSlots> {
+        self.held
     }
 
-    pub(crate) fn into_tickets(self) -> Vec<Ticket> {
-        self.tickets
-    }
-
-    /// Returns the request of checks, which want these slots.
-    fn request<'a>(
-        &self,
-        limiter: &'a RateLimiter,
-        checks: &'a [Check<'a>],
-        levels: Vec<LevelSlots>,
-    ) -> SlotRequest<'a> {
-        SlotRequest {
+    /// Asks the store about checks, which want these slots. They are asked when this returns.
+    pub(in crate::limiter) fn ask<'a>(
+        &'a mut self,
+        limiter: &RateLimiter,
+        checks: &[Check<'_>],
+        levels: Vec<LevelSlots<'_>>,
+    ) -> impl Future<Output = Result<Answers, Error>> + Send + use<'a> {
+        let taken = limiter.permits().table.ask(&SlotRequest {
             store: &limiter.0.store,
             checks,
             levels,
-            max_wait: self
-                .wait
-                .map(|(since, max_wait)| max_wait.saturating_sub(since.elapsed())),
-            line: self.line,
-            shares: None,
+            ticket: self.ticket,
+        });
+        async move {
+            let (answers, held) = taken.await.unwrap_or_else(|_| Err(no_reply()))?;
+            self.held.extend(held);
+            Ok(answers)
         }
-    }
-
-    /// Asks the store about checks, which want these slots. While it fails, this process decides them by `shares`.
-    pub(in crate::limiter) fn ask(
-        &mut self,
-        limiter: &RateLimiter,
-        checks: &[Check<'_>],
-        levels: Vec<LevelSlots>,
-        shares: Option<Vec<Quotas>>,
-    ) -> PendingAnswers {
-        let request = self.request(limiter, checks, levels);
-        let (ticket, future) = limiter
-            .permits()
-            .table
-            .check(SlotRequest { shares, ..request });
-        self.tickets.extend(ticket);
-        future.into()
-    }
-
-    /// Decides checks while the store fails: the rates by the fallback counts, the slots by those of this process.
-    pub(in crate::limiter) fn fall_back(
-        &mut self,
-        limiter: &RateLimiter,
-        checks: &[Check<'_>],
-        levels: Vec<LevelSlots>,
-    ) -> Option<Answers> {
-        // The check may have waited in line for the decision.
-        if let Some(decided) = self.tickets.last().and_then(Ticket::take_decision) {
-            return Some(decided);
-        }
-        self.is_in_line = false;
-        self.hold(limiter, checks, levels, |checks| {
-            limiter.0.store.check_fallback(checks)
-        })
     }
 
     /// Holds the slots of checks without the store, if `decide` admits them.
@@ -130,12 +81,17 @@ impl SlotsOfCheck {
         &mut self,
         limiter: &RateLimiter,
         checks: &[Check<'_>],
-        levels: Vec<LevelSlots>,
+        levels: Vec<LevelSlots<'_>>,
         decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<Answers> {
-        let request = self.request(limiter, checks, levels);
-        let (ticket, answers) = limiter.permits().table.hold(&request, decide)?;
-        self.tickets.extend(ticket);
+        let request = SlotRequest {
+            store: &limiter.0.store,
+            checks,
+            levels,
+            ticket: self.ticket,
+        };
+        let (answers, held) = limiter.permits().table.hold(&request, decide)?;
+        self.held.extend(held);
         Some(answers)
     }
 }
@@ -153,10 +109,9 @@ impl RateLimiter {
         self.permits().table.holder
     }
 
-    /// Returns the slots that a level of this limiter wants.
-    pub(in crate::limiter) fn slots_of_level(&self, slots: u32) -> LevelSlots {
-        let meter = self.permits().meter.clone();
-        LevelSlots { slots, meter }
+    /// Returns the meter of the permits of this limiter.
+    pub(crate) fn permit_meter(&self) -> PermitMeter {
+        self.permits().meter.clone()
     }
 
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
@@ -179,10 +134,9 @@ impl RateLimiter {
 
     /// Sets how many calls may wait for one key in this process. By default, any number may.
     ///
-    /// A further call does not wait: it is refused, or fails if it wants a permit and none is free. Calls that wait for slots
-    /// ([`acquire`](Self::acquire)) and calls that wait for units only ([`until_ready`](Self::until_ready)) have lines of
-    /// their own, and so has each [share](crate::Quota::shares). Calls for slots that wait for a rate in another group of the
-    /// store, such as a slot of a cluster, are not counted. In a layer made [from](crate::RateLimitLayer) this limiter, the
+    /// A further call does not wait: it is refused, or fails if it wants a permit. Calls that wait for slots
+    /// ([`acquire`](Self::acquire)) and calls that wait for units ([`until_ready`](Self::until_ready)) stand in one line. Each
+    /// [share](crate::Quota::shares) has a line of its own. In a layer made [from](crate::RateLimitLayer) this limiter, the
     /// same number of requests may wait.
     #[must_use]
     pub fn queue(self, calls: usize) -> Self {
@@ -191,12 +145,19 @@ impl RateLimiter {
 
     /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
     ///
-    /// Calls of one process get the slots of a key in the order of their arrival, as with tokio's `Semaphore`. There is no
-    /// order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, and at once when one of its own permits is dropped. For more
-    /// slots or another cost, see [`acquire_all`](Self::acquire_all).
+    /// Calls of one process that wait for a key get its slots in the order of their arrival, whatever they ask, as with tokio's
+    /// `Semaphore`: no later call gets slots of a key while an earlier one waits for it. A call that waits for a rate, or that
+    /// backs off after an error, lets later ones have its slots. So does one whose task is not polled for a second. Calls that
+    /// were asked in one round trip may change places.
     ///
-    /// While an upstream [holds the key back](Self::observe), it waits until that ends, and then asks for a slot. A call that may
-    /// wait charges its units when it gets its slots, so it takes none of a [lease](Self::lease).
+    /// There is no order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, and at
+    /// once when one of its own permits is dropped. For more slots or another cost, see [`acquire_all`](Self::acquire_all).
+    ///
+    /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
+    /// asks for a slot. A call that waits for one key holds no slots of another one meanwhile. A call that may wait charges its
+    /// units when it gets its slots, so it takes none of a [lease](Self::lease).
+    ///
+    /// An error is returned at once, unless [`wait_through_outages`](Self::wait_through_outages) is set.
     ///
     /// Waiting needs a tokio runtime with timers. Without one, the call may wait for longer than `max_wait`.
     ///
@@ -224,7 +185,8 @@ impl RateLimiter {
         Self::acquire_all([self.on(key)]).await
     }
 
-    /// Takes a permit if one is free now, as [`acquire`](Self::acquire) does, but does not wait.
+    /// Takes a permit if one is free now, as [`acquire`](Self::acquire) does, but does not wait. It gets no slot that others wait
+    /// for in this process.
     ///
     /// # Errors
     ///
@@ -281,38 +243,15 @@ impl RateLimiter {
         async move {
             let max_waits = levels.iter().map(|level| level.limiter.0.max_wait);
             let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
-            let max_wait = max_waits.max();
-            let mut place = Place::new(max_wait.unwrap_or_default(), None);
-            loop {
-                let slots = slots_of_call(&levels, Some(place.time_left()));
-                let (mut checked, check) = decide_within_limits(&levels, None, Some(slots)).await;
-                let has_waited = check.waits_in_line();
-                // A key that is held back has no line, and neither has a group of rates alone: it is waited for here.
-                let checks_again = match &mut checked {
-                    Ok(refused) if !refused.is_allowed() && !has_waited => {
-                        let waits = place.refused(wants(&levels), refused.view());
-                        let has_turn = waits && place.turn().await.is_ok();
-                        // The slots have lines of their own.
-                        place.leave();
-                        has_turn
-                    }
-                    Ok(taken) if taken.is_allowed() && check.is_held_meanwhile(taken.view()) => {
-                        give_back(&levels, taken).await;
-                        true
-                    }
-                    _ => false,
-                };
-                if checks_again {
-                    continue;
+            let max_wait = max_waits.max().unwrap_or_default();
+            let (decided, check) = decide_in_turn(&levels, max_wait, true).await;
+            match acquired(decided?, check) {
+                Acquired::Permit(permit) => Ok(permit),
+                Acquired::Refused(decision) => {
+                    let reported = levels.get(decision.view().reported_index());
+                    let limiter = reported.map_or("", |level| &level.limiter.0.name);
+                    Err(not_acquired(limiter, decision.view(), max_wait))
                 }
-                return match acquired(checked, check)? {
-                    Acquired::Permit(permit) => Ok(permit),
-                    Acquired::Refused(decision) => {
-                        let reported = levels.get(decision.view().reported_index());
-                        let limiter = reported.map_or("", |level| &level.limiter.0.name);
-                        Err(not_acquired(limiter, decision.view(), max_wait))
-                    }
-                };
             }
         }
     }
@@ -327,35 +266,29 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Acquired, Error>> + Send {
         let levels: AskedLevels<'a> = levels.into_iter().collect();
         async move {
-            let slots = slots_of_call(&levels, None);
+            let slots = SlotsOfCheck::new(None);
             let (checked, check) = decide_within_limits(&levels, None, Some(slots)).await;
-            acquired(checked, check)
+            record(&check, &checked);
+            let decision = checked.map_err(|failure| failure.error)?;
+            Ok(acquired(decision, check))
         }
     }
 }
 
-/// Returns how a call takes slots: at once, or in turn for this time.
-fn slots_of_call(levels: &AskedLevels<'_>, max_wait: Option<Duration>) -> SlotsOfCheck {
-    let line = levels.iter().filter_map(|level| level.limiter.0.line).min();
-    SlotsOfCheck::new(max_wait, line)
-}
-
-/// Returns the result of a check, with the slots that it has taken.
-fn acquired(checked: Checked, mut check: PendingCheck) -> Result<Acquired, Error> {
-    record(&check, &checked);
-    let decision = checked.map_err(|failure| failure.error)?;
-    Ok(match decision.is_allowed() {
+/// Returns the permit of a decision, with the slots that its check has taken.
+fn acquired(decision: Decision, mut check: PendingCheck) -> Acquired {
+    match decision.is_allowed() {
         true => {
             let slots = check.take_permits();
-            let tickets = slots.map_or_else(Vec::new, |slots| slots.into_tickets());
-            Acquired::Permit(Permit::new(decision, tickets))
+            let slots = slots.map_or_else(Vec::new, |slots| slots.into_held());
+            Acquired::Permit(Permit::new(decision, slots))
         }
         false => Acquired::Refused(decision),
-    })
+    }
 }
 
 /// Returns the error of a refusal after the wait.
-fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Option<Duration>) -> Error {
+fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Duration) -> Error {
     let (kind, text) = match decision.retry_after() {
         None => (
             ErrorKind::CostExceedsLimit,
@@ -364,7 +297,6 @@ fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Option<Duratio
             ),
         ),
         Some(_) => {
-            let max_wait = max_wait.unwrap_or_default();
             let text = format!(
                 "limiter {limiter:?} granted no permit, with a `max_wait` of {max_wait:?}: raise `max_wait`, `queue` or the limit"
             );

@@ -4,22 +4,17 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use super::message::{AllWanted, Listener, SlotCheck, Wanted};
 use crate::clock::certain_part;
 use crate::decision::{Answer, Holding, holder_for};
 use crate::key::{Fingerprint, Key};
+use crate::limiter::line::Ticket;
 use crate::quota::{Quota, Quotas, ShareId};
-use crate::store::{Answerer, OwnedCheck, ProtectedStore, StoreFuture, Subject};
+use crate::store::{OwnedCheck, ProtectedStore, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
-
-/// How long a process whose checks wait takes each slot again that it gives back, in microseconds. Then other processes may get
-/// one: until its next attempt. So it is without one of its slots for about 2.5 % of the time.
-const KEPT: u64 = 1_000_000;
 
 /// How long releases are gathered for one message, in microseconds.
 pub(super) const GATHERED: u64 = 2_000;
-
-/// The mean time between two attempts of a check that waits, in microseconds. Each is between half of it and half more.
-pub(super) const POLL: u64 = 25_000;
 
 /// The parts of a lease after which a key is renewed, and after which a failed renewal is repeated.
 const RENEWALS: u64 = 3;
@@ -28,14 +23,8 @@ const RETRIES: u64 = 12;
 /// The longest time between attempts, in microseconds: of the longest lease that can be set.
 const MAX_RETRY: u64 = 50_000_000;
 
-/// The lease of slots in the memory of this process, which cannot be lost without its permits: a month.
-const LEASE_IN_PROCESS: u64 = 30 * 86_400 * 1_000_000;
-
-/// How soon other shares of a key ask after slots were given back, in microseconds: when the store knows.
-pub(super) const AFTER_RELEASE: u64 = 2 * GATHERED;
-
-/// Waits until the store knows what was given back.
-pub(super) type Listener = Answerer<()>;
+/// The lease of slots in the memory of this process, which cannot be lost without its permits: a century, without renewals.
+const LEASE_IN_PROCESS: u64 = 36_525 * 86_400 * 1_000_000;
 
 /// The slots that this process holds of a key.
 pub(super) struct HeldKey {
@@ -71,14 +60,10 @@ pub(super) struct HeldKey {
     slots_lease: u64,
     /// How long releases are gathered for one message, in microseconds. Not at all if the limit is nearly reached.
     pub(super) gathered: u64,
-    /// The checks that no message has.
-    pub(super) waiting: BTreeSet<u64>,
-    /// When they ask.
-    pub(super) asks_at: Option<u64>,
-    /// Whether they ask again when the message ends: some could not ask because another key was busy, or others got slots.
-    pub(super) asks_again: bool,
-    /// Until when no check that waits asks, so that other processes may get a slot that was given back.
-    pub(super) yields_until: u64,
+    /// The slots that were given back since the last message.
+    pub(super) returned: u32,
+    /// The questions that no message has.
+    pub(super) waiting: BTreeSet<Ticket>,
     /// When the key is stated even if no check asks.
     pub(super) states_at: Option<u64>,
     /// The last refusal, which is repeated for a short time.
@@ -97,14 +82,16 @@ pub(super) struct Refusal {
 }
 
 impl HeldKey {
-    pub(super) fn new(subject: Subject<'_>, store: &ProtectedStore, meter: &PermitMeter) -> Self {
+    pub(super) fn new(subject: Subject<'_>, store: &ProtectedStore, meter: PermitMeter) -> Self {
+        // Registers the metrics at the recorder of this thread. That of the table may have another one.
+        meter.record_grant(0);
         Self {
             limiter: subject.limiter.clone(),
             key: subject.key.clone(),
             quotas: Quotas::from(Vec::new()),
             share: subject.quotas.share_of_slots(subject.share),
             store: store.clone(),
-            meter: meter.clone(),
+            meter,
             lease: 0,
             sent_lease: 0,
             held: 0,
@@ -117,10 +104,8 @@ impl HeldKey {
             held_until: 0,
             slots_lease: 0,
             gathered: GATHERED,
+            returned: 0,
             waiting: BTreeSet::new(),
-            asks_at: None,
-            asks_again: false,
-            yields_until: 0,
             states_at: None,
             refusal: None,
             timer: None,
@@ -137,7 +122,7 @@ impl HeldKey {
         self.quotas = in_flight().cloned().collect();
         let longest = self.quotas.iter().map(Quota::window_micros).max();
         // The memory of this process ends with the permits in it.
-        self.lease = match self.store.is_in_process() {
+        self.lease = match self.store.answers_at_once() {
             true => LEASE_IN_PROCESS,
             false => longest.unwrap_or(0),
         };
@@ -172,7 +157,7 @@ impl HeldKey {
         let has_slots = wants || self.stated() > 0;
         self.slots_lease = if has_slots { self.lease } else { 0 };
         (self.is_busy, self.sent_lease) = (true, self.lease);
-        (self.asks_at, self.states_at) = (None, None);
+        (self.states_at, self.returned) = (None, 0);
         let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
         if has_news { holding.stated() } else { holding }
     }
@@ -186,15 +171,20 @@ impl HeldKey {
     }
 
     /// Returns the check that only states what is held.
-    pub(super) fn statement(&self, mut holding: Holding) -> (ProtectedStore, Vec<OwnedCheck>) {
+    pub(super) fn statement(&self, id: Fingerprint, mut holding: Holding) -> SlotCheck {
         self.meter.record_renewal();
-        if self.store.is_in_process() && holding.held == 0 {
+        if self.store.answers_at_once() && holding.held == 0 {
             // No earlier message can come late there, so that the entry can go.
             holding.lease = Duration::from_millis(1);
         }
         let check = self.subject().check(0);
-        let checks = vec![check.with_holding(&holding).owned()];
-        (self.store.clone(), checks)
+        let (level, slots) = (0, 0);
+        SlotCheck {
+            store: self.store.clone(),
+            checks: vec![check.with_holding(&holding).owned()],
+            wanted: AllWanted::from_iter([Wanted { level, id, slots }]),
+            caller: None,
+        }
     }
 
     /// Returns a number for the server that has the key now. Servers fail one by one.
@@ -226,7 +216,6 @@ impl HeldKey {
     pub(super) fn grant(&mut self, slots: u32) -> u64 {
         self.held = self.held.saturating_add(slots);
         self.meter.record_grant(slots);
-        self.asks_again = true;
         self.refusal = None;
         self.epoch
     }
@@ -243,21 +232,16 @@ impl HeldKey {
     }
 
     /// Gives the slots of a permit back.
-    pub(super) fn release(&mut self, slots: u32, epoch: u64, now: u64) {
+    pub(super) fn release(&mut self, slots: u32, epoch: u64) {
         let of = if epoch == self.epoch {
             &mut self.held
         } else {
             &mut self.lost
         };
         *of = of.saturating_sub(slots);
+        self.returned = self.returned.saturating_add(slots);
         self.is_changed = true;
         self.refusal = None;
-        // Otherwise one message would always give the slot back and take it again, and others would never see it free.
-        let is_contended = !self.store.is_in_process() && !self.waiting.is_empty();
-        if is_contended && now >= self.yields_until.saturating_add(KEPT) {
-            self.yields_until = now + jittered(POLL);
-        }
-        self.flush(now);
     }
 
     /// States the key now. Returns what waits until the store knows what is held.
@@ -270,24 +254,20 @@ impl HeldKey {
         told
     }
 
-    /// Sets when the store learns what was given back: at once if another share of this process may ask for it next.
-    fn flush(&mut self, now: u64) {
-        let is_wanted = !self.waiting.is_empty();
-        let is_urgent = is_wanted || !self.listeners.is_empty() || self.quotas.have_shares();
-        self.state_at(if is_urgent { now } else { now + self.gathered });
-        if is_wanted {
-            self.asks_at = Some(now.max(self.yields_until));
-        }
+    /// Sets when the store learns what was given back: with the next question if there `is_asked` one now, and at once if another
+    /// share may ask for it next.
+    pub(super) fn flush(&mut self, is_asked: bool, now: u64) {
+        let is_urgent = !self.listeners.is_empty() || self.quotas.have_shares();
+        self.state_at(match is_urgent || self.store.answers_at_once() {
+            true => now,
+            false if is_asked => now + GATHERED,
+            false => now + self.gathered,
+        });
     }
 
     /// States the key at this time, or before.
     pub(super) fn state_at(&mut self, at: u64) {
         self.states_at = Some(self.states_at.map_or(at, |known| known.min(at)));
-    }
-
-    /// Lets those ask at this time, or before, that wait.
-    pub(super) fn ask_at(&mut self, at: u64) {
-        self.asks_at = Some(self.asks_at.map_or(at, |known| known.min(at)));
     }
 
     /// Takes in the end of a message.
@@ -316,13 +296,13 @@ impl HeldKey {
         }
         // The store keeps the lease of the newest message, even if an earlier one had a longer lease.
         self.valid_until = (self.stated() > 0).then_some(valid_until);
-        if self.stated() > 0 {
+        if self.is_changed && self.states_at.is_none() {
+            self.flush(false, now);
+        }
+        if self.stated() > 0 && !self.store.answers_at_once() {
             // At the latest then, so that the jitter only shortens the time.
             let third = self.sent_lease / RENEWALS;
             self.state_at(sent_at + third - jittered(third / 4));
-        }
-        if self.is_changed {
-            self.flush(now);
         }
     }
 
@@ -332,8 +312,7 @@ impl HeldKey {
     }
 
     pub(super) fn is_due(&self, now: u64) -> bool {
-        let asks = !self.waiting.is_empty() && self.asks_at.is_some_and(|at| at <= now);
-        !self.is_busy && (asks || self.states(now))
+        !self.is_busy && (!self.waiting.is_empty() || self.states(now))
     }
 
     pub(super) fn states(&self, now: u64) -> bool {
@@ -342,10 +321,9 @@ impl HeldKey {
 
     /// Returns when something is to be done about the key.
     pub(super) fn next_timer(&self) -> Option<u64> {
-        let asks_at = self.asks_at.filter(|_| !self.waiting.is_empty());
         let refused_until = self.refusal.as_ref().map(|refusal| refusal.until);
-        let timers = [asks_at, self.states_at].map(|at| at.filter(|_| !self.is_busy));
-        timers.into_iter().chain([refused_until]).flatten().min()
+        let states_at = self.states_at.filter(|_| !self.is_busy);
+        states_at.into_iter().chain(refused_until).min()
     }
 
     /// Returns whether nothing is left to say or to remember.

@@ -1,14 +1,20 @@
 //! A message to the store about some keys, and what its replies say.
 
-use smallvec::SmallVec;
+use std::time::Duration;
 
-use super::held_key::{GATHERED, Listener, jittered};
-use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::held_slots::HeldSlots;
+use crate::decision::{Answer, Answers, HoldingNote, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
-use crate::quota::Quotas;
-use crate::store::{Answerer, OwnedCheck, ProtectedStore};
-use crate::telemetry::PermitWait;
+use crate::limiter::line::{Room, Ticket, Want, Wants};
+use crate::quota::{Quota, Quotas};
+use crate::store::{Answerer, OwnedCheck, ProtectedStore, StoreFuture};
+
+/// Waits until the store knows what was given back.
+pub(super) type Listener = Answerer<()>;
 
 /// The slots that one level of a check wants.
 #[derive(Clone, Copy)]
@@ -19,6 +25,9 @@ pub(super) struct Wanted {
 }
 
 pub(super) type AllWanted = SmallVec<[Wanted; 1]>;
+
+/// A wait that is replaced by a better one.
+const HINT: Duration = Duration::from_secs(1);
 
 /// A check that wants slots, or that only states what is held.
 pub(super) struct SlotCheck {
@@ -31,22 +40,16 @@ pub(super) struct SlotCheck {
 
 /// The caller of a check.
 pub(super) struct Caller {
-    pub(super) ticket: u64,
-    pub(super) answer: Answerer<Answers>,
-    /// `None` if the check is not repeated after a refusal.
-    pub(super) wait: Option<CallerWait>,
-    /// The quotas of each level by which this process decides while the store fails. `None` if it does not.
-    pub(super) shares: Option<Vec<Quotas>>,
+    pub(super) ticket: Ticket,
+    /// Whether the call waits after a refusal.
+    pub(super) may_wait: bool,
+    /// What it asks of each level.
+    pub(super) wants: Wants,
+    pub(super) answer: oneshot::Sender<Taken>,
 }
 
-/// The wait of a caller whose check is repeated.
-pub(super) struct CallerWait {
-    pub(super) since: u64,
-    pub(super) until: u64,
-    /// Before this time, a rate refuses the check.
-    pub(super) not_before: u64,
-    pub(super) meter: PermitWait,
-}
+/// The answers that a caller takes, and its slots if it is admitted.
+pub(super) type Taken = Result<(Answers, Option<HeldSlots>), Error>;
 
 /// A message about some keys: all that was waiting for them, and what is held of them.
 pub(super) struct Message {
@@ -77,50 +80,63 @@ impl SlotCheck {
         })
     }
 
-    /// Returns until when a refused check is repeated. `None` if it is not.
-    pub(super) fn waits_until(&self) -> Option<u64> {
-        let wait = self.caller.as_ref()?.wait.as_ref();
-        wait.map(|wait| wait.until)
-    }
-
-    /// Returns when a check that waits asks: at `next`, or later because of a rate.
-    pub(super) fn asks_at(&self, next: u64) -> u64 {
-        let wait = self.caller.as_ref().and_then(|caller| caller.wait.as_ref());
-        wait.map_or(next, |wait| next.max(wait.not_before).min(wait.until))
-    }
-
-    /// Takes in a refusal. Returns whether the check is repeated: not if that is too late, or never helps.
-    pub(super) fn is_repeated(&mut self, answers: &Answers, now: u64) -> bool {
-        let caller = self.caller.as_mut().and_then(|caller| caller.wait.as_mut());
-        let Some(wait) = caller.filter(|wait| now < wait.until) else {
-            return false;
-        };
-        wait.not_before = 0;
-        for (check, answer) in self.checks.iter().zip(answers.iter()) {
-            for (quota, answer) in check.check().quotas.iter().zip(answer.quotas()) {
-                match answer.wait() {
-                    Wait::Never => return false,
-                    Wait::Micros(micros) if !quota.is_in_flight() => {
-                        // The wait is exact, so all processes would ask together.
-                        let passes_at = now.saturating_add(micros);
-                        if passes_at > wait.until {
-                            return false;
-                        }
-                        let jitter = jittered(GATHERED.min(micros));
-                        wait.not_before = wait.not_before.max(passes_at.saturating_add(jitter));
-                    }
-                    _ => {}
-                }
+    /// Returns the answers to a check of slots that an earlier call waits for.
+    pub(super) fn refused_in_line(&self) -> Answers {
+        let mut answers = Answers::empty(self.checks.len());
+        for wanted in &self.wanted {
+            let quotas = self.quotas(wanted.level).into_iter().flat_map(Quotas::iter);
+            let refused = quotas.map(|quota| match quota.is_in_flight() {
+                true => QuotaAnswer::refused(quota.limit(), Some(HINT), HINT),
+                false => QuotaAnswer::admitted(0, Duration::ZERO),
+            });
+            if let Some(answer) = answers.get_mut(wanted.level) {
+                *answer = Answer::new(Source::RefusalCache, refused);
             }
         }
-        true
+        answers
+    }
+
+    /// Returns what answers have left of each level, and which of them have refused it. `returned` has the slots that were given
+    /// back after the message.
+    pub(super) fn room_left<'a>(
+        &'a self,
+        wants: &'a Wants,
+        answers: &'a Answers,
+        returned: impl Fn(usize) -> u32 + 'a,
+    ) -> impl Iterator<Item = (Want, Room, bool)> + 'a {
+        let levels = wants.iter().zip(answers.iter()).enumerate();
+        levels.filter_map(move |(level, (want, answer))| {
+            let quotas = self.quotas(level)?.iter().zip(answer.quotas());
+            let left = quotas.map(|(quota, answer)| {
+                let left = quota.limit().saturating_sub(answer.used());
+                match quota.is_in_flight() {
+                    true => (true, left.saturating_add(returned(level))),
+                    false => (false, left),
+                }
+            });
+            let is_answered = !answer.quotas().is_empty();
+            is_answered.then(|| (*want, Room::least_of(left), !answer.is_admitted()))
+        })
     }
 }
 
+/// Returns the quotas in flight of a level, with their answers.
+pub(super) fn slot_answers<'a>(
+    quotas: &'a Quotas,
+    answer: &'a mut Answer,
+) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
+    let answers = quotas.iter().zip(answer.quotas_mut());
+    answers.filter(|(quota, _)| quota.is_in_flight())
+}
+
 impl Message {
-    /// Returns whether the store is the memory of this process, which answers at once.
-    pub(super) fn is_in_process(&self) -> bool {
-        self.parts.iter().all(|part| part.store.is_in_process())
+    /// Asks the store about each part.
+    pub(super) fn ask(&self) -> Vec<StoreFuture> {
+        let ask = |part: &SlotCheck| {
+            let checks: Vec<_> = part.checks.iter().map(|check| check.check()).collect();
+            part.store.ask_uncached(&checks)
+        };
+        self.parts.iter().map(ask).collect()
     }
 }
 
@@ -134,7 +150,7 @@ pub(super) fn answer_to_caller(answer: &QuotaAnswer, hint: impl FnOnce() -> u64)
 }
 
 pub(super) fn no_reply() -> Error {
-    let text = "the message about slots was dropped (runtime shut down?): slots may be held until the next one";
+    let text = "the message about slots was dropped (the store panicked?): slots may be held until the next one";
     Error::new(ErrorKind::Unavailable, text)
 }
 

@@ -4,16 +4,21 @@
 //! message that is lost, late or repeated cannot count a slot twice or lose one. At most one message about a key is under
 //! way at a time. The rules of the store are in [`Holding`](crate::store::Holding).
 //!
-//! `held_key.rs` has what is held of one key, `state.rs` all keys and the checks that wait, and `table.rs` puts messages
-//! together and takes in their replies: under one lock, without a clock, a task or a store. `sending.rs` has these.
+//! `held_key.rs` has what is held of one key, `state.rs` all keys and the questions about them, and `table.rs` puts messages
+//! together and takes in their replies, under one lock. `request.rs` has what callers ask, and `keeper.rs` sends the messages. A call
+//! that waits stands in the [line](super::line) of its key.
 
 mod acquire;
 mod held_key;
+mod held_slots;
+mod keeper;
 mod message;
 mod permit;
-mod sending;
+mod request;
 mod state;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub(super) use acquire::LimiterPermits;
 pub(crate) use acquire::SlotsOfCheck;

@@ -1,13 +1,13 @@
 //! A permit: slots that are held until it is dropped.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::table::{LEASE_SHORTENED, PermitTable};
-use crate::decision::{Answers, Decision, DecisionView};
+use super::held_slots::HeldSlots;
+use super::table::LEASE_SHORTENED;
+use crate::decision::{Decision, DecisionView};
 use crate::error::Error;
 
 /// Slots of a quota [in flight](crate::Quota::in_flight), held until the permit is dropped.
@@ -16,8 +16,22 @@ use crate::error::Error;
 /// The process renews the [lease](crate::Quota::slot_lease) of its permits in the background, however long the work takes. If
 /// it is killed, the slots return when the lease ends.
 ///
-/// The store learns of a dropped permit within some milliseconds. If the tokio runtime ends before, the slots stay taken
-/// until the lease ends: await [`RateLimiter::release`](crate::RateLimiter::release) before the runtime ends.
+/// A permit may be dropped anywhere, also outside of a tokio runtime. The store learns of it within some milliseconds. If the
+/// process ends before, the slots stay taken until the lease ends: await
+/// [`RateLimiter::release`](crate::RateLimiter::release) before that.
+///
+/// # The thread of a store
+///
+/// A store behind a network learns about slots from a thread of this process, `tollgate-slots`, with a tokio runtime of its
+/// own. So a runtime of the program that is busy, idle or has ended stops no renewal and no release of others. The thread
+/// starts with the first slot of the store. It ends a minute after the last one, or with the last limiter of the store. It
+/// costs one more connection, on a cluster one for each node.
+///
+/// - Connections that the application has made live in its runtime: those of
+///   [`RedisStore::with_connection`](crate::RedisStore::with_connection), and of a pool. If that runtime stands still, the
+///   messages about slots wait for it. A connection that a pool makes for the thread ends with the thread.
+/// - A child that is forked without `exec` has no such thread, so limiters of its parent do not work there, as tokio does not.
+/// - A [`MemoryStore`](crate::MemoryStore) learns at once from the caller that takes or drops a permit.
 ///
 /// # Examples
 ///
@@ -35,7 +49,7 @@ use crate::error::Error;
 #[must_use = "dropping the permit gives its slots back"]
 pub struct Permit {
     decision: Decision,
-    tickets: Vec<Ticket>,
+    slots: Vec<HeldSlots>,
 }
 
 /// The result of [`RateLimiter::try_acquire`](crate::RateLimiter::try_acquire): a permit, or the decision that refused it.
@@ -50,13 +64,13 @@ pub enum Acquired {
 }
 
 impl Permit {
-    pub(crate) fn new(decision: Decision, tickets: Vec<Ticket>) -> Self {
-        Self { decision, tickets }
+    pub(crate) fn new(decision: Decision, slots: Vec<HeldSlots>) -> Self {
+        Self { decision, slots }
     }
 
     /// Adds the slots of another permit.
     pub(crate) fn join(&mut self, mut other: Self) {
-        self.tickets.append(&mut other.tickets);
+        self.slots.append(&mut other.slots);
     }
 
     /// Returns the decision by which the slots were taken.
@@ -73,15 +87,15 @@ impl Permit {
 
     /// Gives the slots back, and waits until the store knows.
     ///
-    /// Dropping the permit gives them back too, and the store learns it within some milliseconds, unless the runtime ends
+    /// Dropping the permit gives them back too, and the store learns it within some milliseconds, unless the process ends
     /// before.
     ///
     /// # Errors
     ///
     /// Returns an error if the store fails. The slots are given back nevertheless: the process tells the store later.
     pub async fn release(self) -> Result<(), Error> {
-        for ticket in self.tickets {
-            ticket.release().await?;
+        for slots in self.slots {
+            slots.release().await?;
         }
         Ok(())
     }
@@ -112,7 +126,7 @@ impl Permit {
         loop {
             // Before the look, so that no change after it is missed.
             let lease_shortened = LEASE_SHORTENED.notified();
-            match self.tickets.iter().filter_map(Ticket::lost_in).min() {
+            match self.slots.iter().filter_map(HeldSlots::lost_in).min() {
                 Some(0) => return,
                 Some(micros) => {
                     let _ = timeout(Duration::from_micros(micros), lease_shortened).await;
@@ -128,40 +142,5 @@ impl fmt::Debug for Permit {
         f.debug_struct("Permit")
             .field("decision", &self.decision)
             .finish_non_exhaustive()
-    }
-}
-
-/// A check that wants slots and, once they are granted, the permit.
-pub(crate) struct Ticket {
-    table: Arc<PermitTable>,
-    number: u64,
-}
-
-impl Ticket {
-    pub(super) fn new(table: Arc<PermitTable>, number: u64) -> Self {
-        Self { table, number }
-    }
-
-    /// Returns the decision of this process in place of the store, if there is one.
-    pub(super) fn take_decision(&self) -> Option<Answers> {
-        self.table.lock().decided_here.remove(&self.number)
-    }
-
-    pub(super) fn lost_in(&self) -> Option<u64> {
-        self.table.lost_in(self.number)
-    }
-
-    async fn release(self) -> Result<(), Error> {
-        for told in self.table.end(self.number, true) {
-            told.await?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        // Nothing, if the permit was released.
-        drop(self.table.end(self.number, false));
     }
 }

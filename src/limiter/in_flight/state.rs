@@ -1,18 +1,20 @@
-//! The keys of a table, the checks that wait, and the permits.
+//! The keys of a table, and the questions about them that no message has.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
 
-use super::held_key::{AFTER_RELEASE, GATHERED, HeldKey, POLL, Refusal, jittered};
-use super::message::{Caller, SlotCheck, Wanted, answer_to_caller};
-use crate::decision::{Answer, Answers, QuotaAnswer, Source, Wait};
+use super::held_key::{GATHERED, HeldKey, Refusal};
+use super::held_slots::{HeldSlots, Slots, SlotsOfKey};
+use super::message::{Listener, SlotCheck, Taken, Wanted, answer_to_caller, slot_answers};
+use crate::decision::{Answers, Source, Wait};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::quota::{Quota, Quotas};
-use crate::store::Check;
+use crate::limiter::line::{LineKey, Ticket, Want, Wants, Woken, slots as lines};
+use crate::quota::Quotas;
+use crate::store::{Check, StoreFuture};
 
 /// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
@@ -25,15 +27,8 @@ const REPEATED: u64 = 20_000;
 #[derive(Default)]
 pub(super) struct State {
     pub(super) keys: HashMap<Fingerprint, HeldKey, HashFingerprint>,
-    /// The checks that no message has, by ticket: in the order of their arrival.
-    pub(super) line: BTreeMap<u64, SlotCheck>,
-    /// The tickets of checks that a message has. Those of callers that have gone are missing.
-    pub(super) sent: HashSet<u64>,
-    /// The permits, by ticket.
-    pub(super) permits: HashMap<u64, HeldSlots>,
-    /// The decisions of this process in place of the store, until the caller takes them.
-    pub(super) decided_here: HashMap<u64, Answers>,
-    pub(super) latest_ticket: u64,
+    /// The questions that no message has, in the order in which the calls arrived.
+    pub(super) questions: BTreeMap<Ticket, SlotCheck>,
     pub(super) sequence: u64,
     /// How often the store has lost data.
     pub(super) losses: u64,
@@ -43,17 +38,21 @@ pub(super) struct State {
     failed: BTreeMap<usize, BTreeSet<Fingerprint>>,
     /// The last times for which permits of a limiter were held, by the fingerprint of its name.
     held_for: HashMap<Fingerprint, VecDeque<u64>, HashFingerprint>,
-    /// The runtimes on which checks were made. Messages are sent on one of them if there is no current one.
-    runtimes: Vec<Handle>,
-    /// The timer that a task waits for, at the latest. `None` without such a task.
-    pub(super) waits_for: Option<u64>,
+    /// The keys that may have a message to send now.
+    pub(super) to_look: Vec<Fingerprint>,
+    /// When the thread looks again. `None` without a thread.
+    pub(super) looks_at: Option<u64>,
+    pub(super) outbox: Outbox,
 }
 
-/// The slots of a permit.
-pub(super) struct HeldSlots {
-    pub(super) since: u64,
-    /// The key, the number, and the epoch.
-    pub(super) slots: SmallVec<[(Fingerprint, u32, u64); 1]>,
+/// What callers get when the table is unlocked: it may drop a permit.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pub(super) answers: Vec<(oneshot::Sender<Taken>, Taken)>,
+    pub(super) told: Vec<(Listener, Result<(), Error>)>,
+    pub(super) woken: Vec<Woken>,
+    /// Whether a lease ends sooner than before.
+    pub(super) ends_sooner: bool,
 }
 
 impl State {
@@ -70,173 +69,183 @@ impl State {
         }
     }
 
-    /// Returns the checks that a message about these keys asks, in order, and the slots that they want of each key.
+    /// Returns the questions of a message about a key, in order, and the slots that they want of each key. They want no more than
+    /// the limit: the others come with the next message, or wait in line meanwhile.
     ///
-    /// No check overtakes another one of the same key.
+    /// No question overtakes another one of the same key.
     pub(super) fn choose(
         &mut self,
-        due: &[Fingerprint],
-        now: u64,
-    ) -> (Vec<u64>, BTreeMap<Fingerprint, u32>) {
-        let (tickets, around) = self.around(due);
+        id: Fingerprint,
+    ) -> (Vec<SlotCheck>, BTreeMap<Fingerprint, u32>) {
         let (mut chosen, mut wanted) = (Vec::new(), BTreeMap::<_, u32>::new());
-        let (mut blocked, mut behind) = (BTreeSet::new(), BTreeSet::new());
-        for ticket in tickets {
-            let Some(check) = self.line.get(&ticket) else {
-                continue;
+        while let Some(ticket) = self.first(id) {
+            let Some(question) = self.questions.get(&ticket) else {
+                break;
             };
-            let ids = check.wanted.iter().map(|wanted| wanted.id);
-            let is_busy = |id: &Fingerprint| self.keys.get(id).is_some_and(|key| key.is_busy);
-            let yields = |id: &Fingerprint| {
-                let key = self.keys.get(id);
-                key.is_some_and(|key| key.yields_until > now)
+            let caller = question.caller.as_ref();
+            let is_gone = caller.is_none_or(|caller| caller.answer.is_closed());
+            let is_behind =
+                !is_gone && caller.is_some_and(|caller| lines::is_behind(ticket, &caller.wants));
+            let may_ask = question.wanted.iter().all(|of_key| {
+                let key = self.keys.get(&of_key.id).filter(|key| !key.is_busy);
+                let sum = wanted.get(&of_key.id).map_or(0, |sum: &u32| *sum);
+                let fits = |key: &HeldKey| {
+                    let limit = key.quotas.min_slots(key.share).unwrap_or(u32::MAX);
+                    sum == 0 || sum.saturating_add(of_key.slots) <= limit
+                };
+                key.is_some_and(|key| key.waiting.first() == Some(&ticket) && fits(key))
+            });
+            if !(may_ask || is_gone || is_behind) {
+                break;
+            }
+            let Some(question) = self.take_question(ticket) else {
+                break;
             };
-            let waits = check.waits_until().is_some_and(|until| now < until);
-            if check.asks_at(now) > now || waits && ids.clone().any(|id| yields(&id)) {
-                // A rate refuses it until then, so that others need not wait. Or other processes may get a slot.
-            } else if ids.clone().any(|id| blocked.contains(&id) || is_busy(&id)) {
-                blocked.extend(ids);
-            } else if self.is_hopeless(check, &wanted, now) {
-                behind.extend(ids);
-            } else {
-                for Wanted { id, slots, .. } in &check.wanted {
-                    let sum = wanted.entry(*id).or_default();
-                    *sum = sum.saturating_add(*slots);
+            if is_gone || is_behind {
+                // Others may have waited behind it.
+                let others = question.wanted.iter().map(|wanted| wanted.id);
+                self.to_look.extend(others.filter(|other| *other != id));
+                if is_behind {
+                    self.put_back(question);
                 }
-                chosen.push(ticket);
-            }
-        }
-        for id in around {
-            let Some(key) = self.keys.get_mut(&id) else {
                 continue;
-            };
-            if blocked.contains(&id) {
-                // The busy key asks for it.
-                (key.asks_again, key.asks_at) = (true, None);
-            } else if behind.contains(&id) && !wanted.contains_key(&id) {
-                // Its checks ask with those of the other key.
-                key.asks_at = None;
-            } else if !key.is_busy && !wanted.contains_key(&id) {
-                key.asks_at = None;
-                self.ask_later(id, now);
             }
-            self.update_timer(id, now);
+            for Wanted { id, slots, .. } in &question.wanted {
+                let sum = wanted.entry(*id).or_default();
+                *sum = sum.saturating_add(*slots);
+            }
+            chosen.push(question);
         }
         (chosen, wanted)
     }
 
-    /// Returns the tickets that wait for these keys, and for others that these tickets wait for. And all of these keys.
-    fn around(&self, ids: &[Fingerprint]) -> (BTreeSet<u64>, BTreeSet<Fingerprint>) {
-        let (mut tickets, mut seen) = (BTreeSet::new(), BTreeSet::new());
-        let mut next = ids.to_vec();
-        while let Some(id) = next.pop() {
-            let Some(key) = self.keys.get(&id).filter(|_| seen.insert(id)) else {
-                continue;
-            };
-            let new = key.waiting.iter().filter(|ticket| tickets.insert(**ticket));
-            let checks = new.filter_map(|ticket| self.line.get(ticket));
-            next.extend(checks.flat_map(|check| check.wanted.iter().map(|wanted| wanted.id)));
-        }
-        (tickets, seen)
-    }
-
-    /// Returns whether the checks before this one take all slots, so that it asks when they have got theirs.
-    fn is_hopeless(
-        &self,
-        check: &SlotCheck,
-        before: &BTreeMap<Fingerprint, u32>,
-        now: u64,
-    ) -> bool {
-        check.waits_until().is_some_and(|until| now < until)
-            && check.wanted.iter().any(|wanted| {
-                let before = before.get(&wanted.id).copied().unwrap_or_default();
-                let key = self.keys.get(&wanted.id);
-                let limit = key.and_then(|key| key.quotas.min_slots(key.share));
-                before > 0 && before.saturating_add(wanted.slots) > limit.unwrap_or(u32::MAX)
-            })
-    }
-
-    /// Sets when the checks ask that wait for a key: at once if others got slots.
-    pub(super) fn ask_later(&mut self, id: Fingerprint, now: u64) {
-        let Some(key) = self.keys.get_mut(&id) else {
-            return;
-        };
-        let next = match std::mem::take(&mut key.asks_again) {
-            true => now.max(key.yields_until),
-            false => now + jittered(POLL),
-        };
-        let checks = key
-            .waiting
-            .iter()
-            .filter_map(|ticket| self.line.get(ticket));
-        if let Some(at) = checks.map(|check| check.asks_at(next)).min() {
-            key.ask_at(at);
+    /// Fails the questions that no message has.
+    pub(super) fn fail_questions(&mut self, error: &Error) {
+        while let Some((ticket, _)) = self.questions.first_key_value() {
+            let question = self.take_question(*ticket);
+            let caller = question.and_then(|question| question.caller);
+            let failed = caller.map(|caller| (caller.answer, Err(error.clone())));
+            self.outbox.answers.extend(failed);
         }
     }
 
-    /// Takes in the decision about a check, by the store or by this process.
-    ///
-    /// Returns the caller and its answers, unless it has gone or waits on.
+    fn first(&self, id: Fingerprint) -> Option<Ticket> {
+        self.keys.get(&id)?.waiting.first().copied()
+    }
+
+    fn take_question(&mut self, ticket: Ticket) -> Option<SlotCheck> {
+        let question = self.questions.remove(&ticket)?;
+        self.each(&question.wanted, |key, _| {
+            key.waiting.remove(&ticket);
+        });
+        Some(question)
+    }
+
+    /// Takes in the answers of the store to a question, and answers the caller.
     pub(super) fn decided(
         &mut self,
-        mut check: SlotCheck,
+        question: SlotCheck,
         mut answers: Answers,
-        sent_at: u64,
-        now: u64,
-    ) -> Option<(Caller, Answers)> {
+        hold: impl Fn(Slots) -> HeldSlots,
+        (sent_at, now): (u64, u64),
+    ) {
         let is_admitted = answers.are_admitted();
-        let by_store = answers
-            .iter()
-            .all(|answer| answer.source() != Source::Fallback);
-        self.each(&check.wanted, |key, wanted| {
-            let (quotas, answer) = (check.quotas(wanted.level), answers.get_mut(wanted.level));
+        self.each(&question.wanted, |key, wanted| {
+            let (quotas, answer) = (question.quotas(wanted.level), answers.get_mut(wanted.level));
             let slots = quotas.zip(answer).into_iter();
             let mut slots = slots.flat_map(|(quotas, answer)| slot_answers(quotas, answer));
             let is_nearly_full =
                 slots.any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit());
             key.gathered = if is_nearly_full { 0 } else { GATHERED };
         });
-        let ticket = check.caller.as_ref()?.ticket;
-        if !self.sent.remove(&ticket) {
-            if is_admitted && by_store {
-                self.each(&check.wanted, |key, _| {
-                    (key.is_changed, key.asks_again) = (true, true);
-                });
+        let Some(caller) = &question.caller else {
+            return;
+        };
+        if caller.answer.is_closed() {
+            if is_admitted {
+                self.each(&question.wanted, |key, _| key.is_changed = true);
             }
-            return None;
+            return;
         }
-        if !is_admitted && check.is_repeated(&answers, now) {
-            self.each(&check.wanted, |key, _| {
-                key.waiting.insert(ticket);
-            });
-            self.line.insert(ticket, check);
-            return None;
+        self.prepare(
+            &question.wanted,
+            |level| question.quotas(level),
+            &mut answers,
+        );
+        let held = is_admitted.then(|| self.grant(&question.wanted, &caller.wants, true, now));
+        if !is_admitted {
+            self.remember(&question, &answers, sent_at);
         }
-        self.prepare(&check.wanted, |level| check.quotas(level), &mut answers);
-        if is_admitted {
-            self.grant(ticket, &check.wanted, by_store, now);
-        } else if by_store {
-            self.remember(&check, &answers, sent_at);
-        }
-        let mut caller = check.caller?;
-        if let Some(wait) = caller.wait.take().filter(|_| is_admitted) {
-            let waited = now.saturating_sub(wait.since);
-            wait.meter.succeed(Duration::from_micros(waited));
-        }
-        Some((caller, answers))
+        self.answer(question, answers, true, held.map(hold));
     }
 
-    /// Makes a permit.
-    pub(super) fn grant(&mut self, ticket: u64, wanted: &[Wanted], by_store: bool, now: u64) {
-        let mut slots = SmallVec::new();
-        self.each(wanted, |key, Wanted { id, slots: new, .. }| {
+    /// Answers a question that an earlier call waits before: its caller stands in line.
+    fn put_back(&mut self, question: SlotCheck) {
+        let mut answers = question.refused_in_line();
+        self.prepare(
+            &question.wanted,
+            |level| question.quotas(level),
+            &mut answers,
+        );
+        self.answer(question, answers, false, None);
+    }
+
+    fn answer(
+        &mut self,
+        question: SlotCheck,
+        answers: Answers,
+        is_of_store: bool,
+        held: Option<HeldSlots>,
+    ) {
+        let Some(caller) = &question.caller else {
+            return;
+        };
+        let returned = |level| {
+            let mut of_level = question
+                .wanted
+                .iter()
+                .filter(|wanted| wanted.level == level);
+            let key = of_level.next().and_then(|wanted| self.keys.get(&wanted.id));
+            key.map_or(0, |key| key.returned)
+        };
+        let left = question.room_left(&caller.wants, &answers, returned);
+        let left =
+            left.map(|(want, left, is_refused)| (want, is_of_store.then_some(left), is_refused));
+        let left: SmallVec<[_; 2]> = left.collect();
+        let woken = lines::take_in(caller.ticket, &left, caller.may_wait);
+        self.outbox.woken.push(woken);
+        if let Some(caller) = question.caller {
+            let taken = Ok((answers, held));
+            self.outbox.answers.push((caller.answer, taken));
+        }
+    }
+
+    /// Holds the slots of a new permit.
+    pub(super) fn grant(
+        &mut self,
+        wanted: &[Wanted],
+        wants: &Wants,
+        by_store: bool,
+        now: u64,
+    ) -> Slots {
+        let mut of_keys = SmallVec::new();
+        self.each(wanted, |key, Wanted { level, id, slots }| {
             let epoch = match by_store {
-                true => key.grant(*new),
-                false => key.grant_untold(*new, now),
+                true => key.grant(*slots),
+                false => key.grant_untold(*slots, now),
             };
-            slots.push((*id, *new, epoch));
+            if let Some(Want { line, .. }) = wants.get(*level) {
+                let (id, line, slots) = (*id, *line, *slots);
+                of_keys.push(SlotsOfKey {
+                    id,
+                    line,
+                    slots,
+                    epoch,
+                });
+            }
         });
-        self.permits.insert(ticket, HeldSlots { since: now, slots });
+        let since = now;
+        Slots { since, of_keys }
     }
 
     /// Makes these the answers for the caller: without notes, and with a suggested wait for slots.
@@ -307,21 +316,21 @@ impl State {
         is_refused.then_some(answers)
     }
 
-    /// Takes in the end of a message about a key. Returns whether its permits may be lost sooner than before: the message had a
-    /// shorter lease. After a failure, the first reply states all keys whose messages have failed.
+    /// Takes in the end of a message about a key. After a failure, the first reply states all keys whose messages have failed.
     pub(super) fn end_message(
         &mut self,
         id: Fingerprint,
         sent_at: u64,
         failure: Option<&Error>,
         now: u64,
-    ) -> bool {
+    ) {
         let Some(key) = self.keys.get_mut(&id) else {
-            return false;
+            return;
         };
         let valid_until = key.valid_until;
         key.end_message(sent_at, failure.is_some(), now);
-        let ends_sooner = key.valid_until.is_some() && key.valid_until < valid_until;
+        // The message had a shorter lease.
+        self.outbox.ends_sooner |= key.valid_until.is_some() && key.valid_until < valid_until;
         if failure.is_none() {
             key.losses = Some(self.losses);
         }
@@ -332,7 +341,6 @@ impl State {
             let of_server = self.failed.remove(&key.server());
             self.state_now(of_server.into_iter().flatten(), now);
         }
-        ends_sooner
     }
 
     /// Returns whether the store has acknowledged a key since it last lost data.
@@ -342,10 +350,33 @@ impl State {
     }
 
     /// Returns the keys of which the store may not know what is held.
-    pub(super) fn untold(&self) -> SmallVec<[Fingerprint; 1]> {
+    pub(super) fn untold(&mut self) -> Vec<Fingerprint> {
         let keys = self.keys.iter();
         let untold = keys.filter(|(_, key)| key.is_changed || key.is_busy);
         untold.map(|(id, _)| *id).collect()
+    }
+
+    /// Sets when the store learns what was given back of a key: at once if that `is_awaited`, and with the next question if
+    /// there `is_asked` one now. Returns what waits until the store knows.
+    pub(super) fn flush(
+        &mut self,
+        id: Fingerprint,
+        is_awaited: bool,
+        is_asked: bool,
+        now: u64,
+    ) -> Option<StoreFuture<()>> {
+        let key = self.keys.get_mut(&id)?;
+        let told = is_awaited.then(|| key.tell(now));
+        if key.is_changed {
+            key.flush(is_asked, now);
+        }
+        self.update_timer(id, now);
+        told
+    }
+
+    /// Returns whether this process holds slots.
+    pub(super) fn holds_any(&self) -> bool {
+        self.keys.values().any(|key| key.stated() > 0)
     }
 
     /// States what is held of these keys.
@@ -384,88 +415,53 @@ impl State {
         }
     }
 
-    /// Returns the keys whose timers are due. Their timers are set anew with their next messages.
-    pub(super) fn due(&self, now: u64) -> Vec<Fingerprint> {
-        let due = self.timers.iter().take_while(|(at, _)| *at <= now);
-        due.map(|(_, id)| *id).collect()
+    /// Returns a key that may have a message to send now.
+    pub(super) fn next_due(&mut self, now: u64) -> Option<Fingerprint> {
+        let due = || self.timers.first().filter(|(at, _)| *at <= now);
+        self.to_look.pop().or_else(|| due().map(|(_, id)| *id))
     }
 
-    pub(super) fn next_timer(&self) -> Option<u64> {
-        self.timers.first().map(|(at, _)| *at)
+    /// Returns when a key may have a message to send.
+    pub(super) fn next_look(&self) -> Option<u64> {
+        let at_once = (!self.to_look.is_empty()).then_some(0);
+        at_once.or_else(|| self.timers.first().map(|(at, _)| *at))
     }
 
-    /// Returns the current runtime, or another one on which checks were made, but not one that has ended.
-    pub(super) fn runtime(&mut self, ended: Option<Id>) -> Option<Handle> {
-        let current = Handle::try_current().ok();
-        let is_known = |current: &Handle| {
-            let mut runtimes = self.runtimes.iter();
-            runtimes.any(|known| known.id() == current.id())
-        };
-        let new = current.clone().filter(|current| !is_known(current));
-        self.runtimes.extend(new);
-        self.runtimes.retain(|runtime| Some(runtime.id()) != ended);
-        let current = current.filter(|current| Some(current.id()) != ended);
-        current.or_else(|| self.runtimes.last().cloned())
-    }
-
-    /// Gives the slots of a permit back, or takes a check out of the line. Returns the keys that have something to say.
-    pub(super) fn end(&mut self, ticket: u64, now: u64) -> SmallVec<[Fingerprint; 1]> {
-        let (mut ids, mut others) = (SmallVec::new(), Vec::new());
-        self.sent.remove(&ticket);
-        self.decided_here.remove(&ticket);
-        if let Some(check) = self.line.remove(&ticket) {
-            for Wanted { id, .. } in check.wanted {
-                if let Some(key) = self.keys.get_mut(&id) {
-                    key.waiting.remove(&ticket);
-                    // Others may have waited behind it.
-                    if key.asks_again {
-                        key.ask_at(now);
-                    }
-                }
-                ids.push(id);
+    /// Gives slots back. Returns the lines of other shares that may get them.
+    pub(super) fn give_back(&mut self, slots: &Slots, now: u64) -> Vec<SlotsOfKey> {
+        let mut others = Vec::new();
+        let micros = now.saturating_sub(slots.since);
+        for of_key in &slots.of_keys {
+            let Some(key) = self.keys.get_mut(&of_key.id) else {
+                continue;
+            };
+            key.release(of_key.slots, of_key.epoch);
+            let held_for = Duration::from_micros(micros);
+            key.meter.record_release(of_key.slots, held_for);
+            let times = self.held_for.entry(key.limiter.fingerprint()).or_default();
+            times.push_back(micros);
+            if times.len() > REMEMBERED_TIMES {
+                times.pop_front();
+            }
+            for (share, id) in key.other_shares() {
+                let line = LineKey {
+                    share,
+                    ..of_key.line
+                };
+                others.push(SlotsOfKey {
+                    id,
+                    line,
+                    ..*of_key
+                });
             }
         }
-        let permit = self.permits.remove(&ticket).into_iter();
-        for (since, (id, slots, epoch)) in permit.flat_map(|permit| {
-            permit
-                .slots
-                .into_iter()
-                .map(move |slots| (permit.since, slots))
-        }) {
-            if let Some(key) = self.keys.get_mut(&id) {
-                key.release(slots, epoch, now);
-                others.extend(key.other_shares().into_iter().map(|(_, id)| id));
-                let micros = now.saturating_sub(since);
-                key.meter
-                    .record_release(slots, Duration::from_micros(micros));
-                let times = self.held_for.entry(key.limiter.fingerprint()).or_default();
-                times.push_back(micros);
-                if times.len() > REMEMBERED_TIMES {
-                    times.pop_front();
-                }
-            }
-            ids.push(id);
-        }
-        for id in &others {
-            if let Some(key) = self.keys.get_mut(id) {
+        for other in &others {
+            if let Some(key) = self.keys.get_mut(&other.id) {
                 key.refusal = None;
-                key.ask_at(now + AFTER_RELEASE);
             }
         }
-        for id in ids.iter().chain(&others) {
-            self.update_timer(*id, now);
-        }
-        ids
+        others
     }
-}
-
-/// Returns the quotas in flight of a level, with their answers.
-fn slot_answers<'a>(
-    quotas: &'a Quotas,
-    answer: &'a mut Answer,
-) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
-    let answers = quotas.iter().zip(answer.quotas_mut());
-    answers.filter(|(quota, _)| quota.is_in_flight())
 }
 
 fn median(times: Option<&VecDeque<u64>>) -> u64 {

@@ -4,15 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::mem;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
 use super::held_key::HeldKey;
-use super::message::{
-    AllWanted, Caller, Message, Reply, SlotCheck, Wanted, late, no_reply, superseded,
-};
-use super::state::State;
+use super::held_slots::HeldSlots;
+use super::message::{Message, Reply, Wanted, late, no_reply, superseded};
+use super::state::{Outbox, State};
 use crate::clock::{Clock, certain_part};
 use crate::decision::{Answers, Holding, HoldingNote, StoreId, holder_for};
 use crate::error::Error;
@@ -32,8 +32,10 @@ pub(in crate::limiter) struct PermitTable {
     pub(super) holder: [u8; 16],
     pub(super) clock: Clock,
     state: Mutex<State>,
-    /// Wakes the task that waits for timers.
-    pub(super) timers_changed: Notify,
+    /// Whether callers send the messages. Else, a thread does.
+    pub(super) answers_at_once: bool,
+    /// Wakes the thread.
+    pub(super) woken: Arc<Notify>,
     /// Wakes those who wait until all slots are given back.
     pub(super) given_back: Notify,
 }
@@ -47,12 +49,12 @@ impl PermitTable {
         if let Some(table) = known.and_then(|(_, table)| table.upgrade()) {
             return table;
         }
-        let table = Arc::new(Self::new(Clock::monotonic()));
+        let table = Arc::new(Self::new(store));
         tables.push((store.id(), Arc::downgrade(&table)));
         table
     }
 
-    pub(super) fn new(clock: Clock) -> Self {
+    fn new(store: &ProtectedStore) -> Self {
         // Each `RandomState` has a random key, so the hash of a constant is a random number.
         let random = || RandomState::new().hash_one(0).to_be_bytes();
         let (first, second) = (random(), random());
@@ -62,91 +64,80 @@ impl PermitTable {
                 std::array::from_fn(|_| bytes.next().unwrap_or_default()),
                 None,
             ),
-            clock,
+            clock: Clock::monotonic(),
+            answers_at_once: store.answers_at_once(),
             state: Mutex::default(),
-            timers_changed: Notify::new(),
+            woken: Arc::default(),
             given_back: Notify::new(),
         }
     }
 
-    /// Locks the state. Poisoning is ignored: the state is consistent between any two steps.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the state under its lock, and then answers those who wait for that. Poisoning is ignored: the state is consistent
+    /// between any two steps.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, u64) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = change(&mut state, self.clock.now());
+        let outbox = mem::take(&mut state.outbox);
+        drop(state);
+        outbox.send();
+        outcome
     }
 
-    /// Returns the next message about these keys, if one is due and none is under way.
-    pub(super) fn next_message(
-        &self,
-        state: &mut State,
-        ids: &[Fingerprint],
-        now: u64,
-    ) -> Option<Message> {
-        let is_due = |id: &Fingerprint| state.keys.get(id).is_some_and(|key| key.is_due(now));
-        let due: Vec<_> = ids.iter().copied().filter(is_due).collect();
-        let (chosen, wanted) = state.choose(&due, now);
-        let states = |id: &Fingerprint| state.keys.get(id).is_some_and(|key| key.states(now));
-        let stated: Vec<_> = due.into_iter().filter(states).collect();
-        for id in ids {
-            state.update_timer(*id, now);
+    /// Returns a message that is due, about a key of which none is under way.
+    pub(super) fn next_message(&self, state: &mut State, now: u64) -> Option<Message> {
+        loop {
+            let id = state.next_due(now)?;
+            let message = self.message_about(state, id, now);
+            state.update_timer(id, now);
+            if message.is_some() {
+                return message;
+            }
         }
-        if chosen.is_empty() && stated.is_empty() {
+    }
+
+    fn message_about(&self, state: &mut State, id: Fingerprint, now: u64) -> Option<Message> {
+        state.keys.get(&id).filter(|key| key.is_due(now))?;
+        let (mut parts, wanted) = state.choose(id);
+        let is_statement = parts.is_empty();
+        if is_statement && !state.keys.get(&id).is_some_and(|key| key.states(now)) {
             return None;
         }
         state.sequence += 1;
-        let mut message = Message {
-            sent_at: now,
-            parts: Vec::with_capacity(chosen.len() + 1),
-            keys: Vec::with_capacity(wanted.len() + 1),
-        };
-        let mut holdings = BTreeMap::new();
-        for id in wanted.keys().chain(&stated) {
-            if let Some(key) = state.keys.get_mut(id).filter(|key| !key.is_busy) {
-                let (sequence, wants) = (state.sequence, wanted.contains_key(id));
-                holdings.insert(*id, key.begin_message(self.holder, sequence, wants, now));
-                let listeners = std::mem::take(&mut key.listeners);
-                message.keys.push((*id, listeners));
-                state.update_timer(*id, now);
+        let (sequence, mut keys, mut holdings) = (state.sequence, Vec::new(), BTreeMap::new());
+        let stated = is_statement.then_some(id);
+        for id in wanted.into_keys().chain(stated) {
+            if let Some(key) = state.keys.get_mut(&id) {
+                let holding = key.begin_message(self.holder, sequence, !is_statement, now);
+                parts.extend(is_statement.then(|| key.statement(id, holding)));
+                keys.push((id, mem::take(&mut key.listeners)));
+                holdings.insert(id, holding);
+                state.update_timer(id, now);
             }
         }
-        for ticket in chosen {
-            let Some(mut check) = state.line.remove(&ticket) else {
-                continue;
-            };
-            state.sent.insert(ticket);
-            for Wanted { level, id, slots } in &check.wanted {
-                if let Some(key) = state.keys.get_mut(id) {
-                    key.waiting.remove(&ticket);
-                }
+        for part in parts.iter_mut().filter(|_| !is_statement) {
+            for Wanted { level, id, slots } in &part.wanted {
                 let holding = holdings.get(id).map(|holding| holding.wants(*slots));
-                if let (Some(level), Some(holding)) = (check.checks.get_mut(*level), holding) {
+                if let (Some(level), Some(holding)) = (part.checks.get_mut(*level), holding) {
                     level.set_holding(holding);
                 }
             }
-            message.parts.push(check);
         }
-        for (id, holding) in holdings {
-            if let (false, Some(key)) = (wanted.contains_key(&id), state.keys.get(&id)) {
-                let (store, checks) = key.statement(holding);
-                let (level, slots) = (0, 0);
-                message.parts.push(SlotCheck {
-                    store,
-                    checks,
-                    wanted: AllWanted::from_iter([Wanted { level, id, slots }]),
-                    caller: None,
-                });
-            }
-        }
-        Some(message)
+        let sent_at = now;
+        Some(Message {
+            sent_at,
+            parts,
+            keys,
+        })
     }
 
-    /// Takes in the replies to a message, in the order of its parts. Returns its keys.
+    /// Takes in the replies to a message, in the order of its parts.
     pub(super) fn complete(
-        &self,
+        self: &Arc<Self>,
         state: &mut State,
         message: Message,
         replies: Vec<Reply>,
         now: u64,
-    ) -> Vec<Fingerprint> {
+    ) {
         let Message {
             sent_at,
             parts,
@@ -181,73 +172,32 @@ impl PermitTable {
             });
             match reply {
                 Ok(answers) => {
-                    if let Some((caller, answers)) = state.decided(part, answers, sent_at, now) {
-                        caller.answer.answer(Ok(answers));
-                    }
+                    let hold = |slots| HeldSlots::new(Arc::<Self>::clone(self), slots);
+                    state.decided(part, answers, hold, (sent_at, now));
                 }
                 Err(error) => {
                     let ids = part.wanted.iter().map(|wanted| wanted.id);
                     failed.extend(ids.map(|id| (id, error.clone())));
-                    self.decide_here(state, part, error, now);
+                    let caller = part.caller.map(|caller| (caller.answer, Err(error)));
+                    state.outbox.answers.extend(caller);
                 }
             }
         }
         state.losses += u64::from(has_lost_data);
-        let (ids, listeners): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
-        for (id, listeners) in ids.iter().zip(listeners) {
-            let failure = failed.get(id);
-            if state.end_message(*id, sent_at, failure, now) {
-                LEASE_SHORTENED.notify_waiters();
-            }
-            for listener in listeners {
-                listener.answer(failure.map_or(Ok(()), |error| Err(error.clone())));
-            }
+        for (id, listeners) in keys {
+            let failure = failed.get(&id);
+            state.end_message(id, sent_at, failure, now);
+            state.to_look.push(id);
+            let outcome = failure.map_or(Ok(()), |error| Err(error.clone()));
+            let told = listeners
+                .into_iter()
+                .map(|listener| (listener, outcome.clone()));
+            state.outbox.told.extend(told);
         }
         if has_lost_data {
             let all: Vec<_> = state.keys.keys().copied().collect();
             let untold = all.into_iter().filter(|id| !state.is_up_to_date(*id));
             state.state_now(untold.collect::<Vec<_>>(), now);
-        }
-        for id in &ids {
-            state.ask_later(*id, now);
-            state.update_timer(*id, now);
-        }
-        ids
-    }
-
-    /// Decides a check that the store has not answered, if its limiters fall back. The caller gets the error, and then takes
-    /// the decision of this process.
-    fn decide_here(&self, state: &mut State, check: SlotCheck, error: Error, now: u64) {
-        let Some(Caller { ticket, shares, .. }) = &check.caller else {
-            return;
-        };
-        let ticket = *ticket;
-        let falls_back = error.is_store_failure() && state.sent.contains(&ticket);
-        let answers = shares.as_ref().filter(|_| falls_back).and_then(|shares| {
-            let checks = check.checks.iter().zip(shares);
-            let checks = checks.map(|(check, quotas)| {
-                let mut check = check.check();
-                check.subject.quotas = quotas;
-                check
-            });
-            let decide = |checks: &[Check<'_>]| check.store.check_fallback(checks);
-            self.ask_here(state, checks.collect(), &check.wanted, decide, now)
-        });
-        let caller = match answers {
-            None => {
-                state.sent.remove(&ticket);
-                check.caller
-            }
-            Some(answers) => {
-                let decided = state.decided(check, answers, now, now);
-                decided.map(|(caller, answers)| {
-                    state.decided_here.insert(ticket, answers);
-                    caller
-                })
-            }
-        };
-        if let Some(caller) = caller {
-            caller.answer.answer(Err(error));
         }
     }
 
@@ -288,22 +238,26 @@ impl PermitTable {
         });
         decide(&checks.collect::<Vec<_>>())
     }
+}
 
-    /// Returns the time until a permit is lost, in microseconds, unless its lease is renewed until then: 0 if it is lost. `None`
-    /// if it has no lease that ends.
-    pub(super) fn lost_in(&self, ticket: u64) -> Option<u64> {
-        let mut state = self.lock();
-        let now = self.clock.now();
-        let State { permits, keys, .. } = &mut *state;
-        let slots = permits.get(&ticket)?.slots.iter();
-        let ends = slots.filter_map(|(id, _, epoch)| {
-            let key = keys.get_mut(id)?;
-            key.settle_end(now);
-            if key.epoch != *epoch {
-                return Some(0);
-            }
-            key.valid_until.map(|until| until.saturating_sub(now))
-        });
-        ends.min()
+impl Drop for PermitTable {
+    fn drop(&mut self) {
+        self.woken.notify_one();
+    }
+}
+
+impl Outbox {
+    fn send(self) {
+        if self.ends_sooner {
+            LEASE_SHORTENED.notify_waiters();
+        }
+        for (caller, taken) in self.answers {
+            // If the caller has gone, its slots are given back.
+            drop(caller.send(taken));
+        }
+        for (listener, outcome) in self.told {
+            listener.answer(outcome);
+        }
+        drop(self.woken);
     }
 }

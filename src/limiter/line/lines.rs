@@ -1,8 +1,11 @@
-//! The lines of this process: which of the calls that wait for units may ask the store now.
+//! The lines of this process: which of the calls that wait for units or slots may ask the store now.
 //!
 //! A call stands in the lines of the keys that have refused it, and in those that it found when it came. The first of a line
 //! asks the store, and with it those that fit into what the last answer left. The others sleep. All changes are made under
 //! one lock; nothing here asks, spawns, or has a timer.
+//!
+//! The answers about slots are taken in by those who took the message in, not by the call: so it stands in its line before
+//! the next message is made, and no later call gets its slots.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -17,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::decision::LimiterId;
 use crate::key::Fingerprint;
+use crate::limiter::wait::random;
 use crate::quota::ShareId;
 
 /// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.
@@ -27,6 +31,13 @@ pub(super) const MAX_STEP: Duration = Duration::from_secs(1);
 
 /// The time after which a call that could ask, and does not move, lets others pass: its thread or its runtime is blocked.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// The mean time between two looks whether other processes have given slots back. Each is between half of it and half more.
+const POLL: Duration = Duration::from_millis(25);
+
+/// How long a process whose calls wait takes each slot again that it gives back. Then other processes may get one, until its
+/// next look. So it is without its slots for about 2.5 % of the time.
+const KEPT: Duration = Duration::from_secs(1);
 
 /// The lines of all stores. A line exists only while calls wait in it.
 pub(super) static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
@@ -40,25 +51,32 @@ pub(super) struct Lines {
 }
 
 /// The number of a call, in the order of arrival.
-pub(super) type Ticket = u64;
+pub(in crate::limiter) type Ticket = u64;
 
 /// The key of a line. Each share of a key has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct LineKey {
-    pub(super) limiter: LimiterId,
-    pub(super) key: Fingerprint,
-    pub(super) share: Option<ShareId>,
+pub(in crate::limiter) struct LineKey {
+    pub(in crate::limiter) limiter: LimiterId,
+    pub(in crate::limiter) key: Fingerprint,
+    pub(in crate::limiter) share: Option<ShareId>,
 }
 
-/// The units that a call asks of a key.
+/// What a call asks of a key.
 #[derive(Clone, Copy)]
 pub(crate) struct Want {
-    pub(super) line: LineKey,
-    pub(super) units: u32,
+    pub(in crate::limiter) line: LineKey,
+    pub(super) needs: Room,
 }
 
-/// The units that a call asks of each of its keys.
-pub(super) type Wants = SmallVec<[Want; 2]>;
+/// The units and slots that a call needs, or that are left. A key without rates has any number of units.
+#[derive(Clone, Copy, Default)]
+pub(in crate::limiter) struct Room {
+    pub(in crate::limiter) units: u32,
+    pub(in crate::limiter) slots: u32,
+}
+
+/// What a call asks of each of its keys.
+pub(in crate::limiter) type Wants = SmallVec<[Want; 2]>;
 
 /// The last refusal of a line.
 #[derive(Clone, Copy)]
@@ -87,10 +105,14 @@ struct Line {
     /// The calls that stand here, and their units. Those that ask just now are not among them.
     standing: BTreeMap<Ticket, u32>,
     asking: Vec<Asking>,
-    /// The units that the last answer left, less those that were asked for since.
-    room: u32,
+    /// What the last answer left, less what was asked for since, and with the slots that were given back.
+    room: Room,
     /// The least that was left in the answers since nobody asked: they arrive in any order.
-    least: Option<u32>,
+    least: Option<Room>,
+    /// When a call asks for slots although none is known to be free: other processes may have given them back.
+    polls_at: Option<Instant>,
+    /// Until when no call asks for slots, so that other processes may get one that was given back.
+    yields_until: Option<Instant>,
     refusal: Option<Refusal>,
     after_hold: Option<AfterHold>,
 }
@@ -121,12 +143,14 @@ struct Call {
     runtime: Option<runtime::Id>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Phase {
     /// Asks as soon as it is first.
     Ready,
     /// Asks at this time, if it is first.
     Asleep(Instant),
+    /// It is first. It asks at this time, or as soon as slots are free.
+    Next(Instant),
     /// Asks, since then.
     Asking(Instant),
     /// Others go before it until it is polled.
@@ -146,20 +170,59 @@ impl Lines {
 
     /// Changes the state, and then wakes those that may ask now.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (outcome, _woken) = self.change(change);
+        outcome
+    }
+
+    /// Changes the state. Those that may ask now are woken when the second value is dropped, which may drop a permit.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> (T, Woken) {
         // Consistent after a panic: no step of a change panics.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = change(&mut state);
-        let wakers = mem::take(&mut state.wakers);
         self.waiting.store(state.calls.len(), Ordering::Relaxed);
-        drop(state);
-        wakers.into_iter().for_each(Waker::wake);
-        outcome
+        (outcome, Woken(mem::take(&mut state.wakers)))
+    }
+}
+
+/// Calls that may ask now. They are woken when this is dropped.
+#[derive(Default)]
+#[must_use = "calls are woken when this is dropped"]
+pub(in crate::limiter) struct Woken(Vec<Waker>);
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Room {
+    fn holds(self, needs: Self) -> bool {
+        self.units >= needs.units && self.slots >= needs.slots
+    }
+
+    fn without(self, needs: Self) -> Self {
+        Self {
+            units: self.units.saturating_sub(needs.units),
+            slots: self.slots.saturating_sub(needs.slots),
+        }
+    }
+
+    fn least(self, other: Self) -> Self {
+        Self {
+            units: self.units.min(other.units),
+            slots: self.slots.min(other.slots),
+        }
     }
 }
 
 impl Line {
-    fn len(&self) -> usize {
-        self.standing.len() + self.asking.len()
+    /// Returns whether as many calls wait before this one.
+    fn is_full(&self, ticket: Ticket, max_calls: usize) -> bool {
+        let asking = self.asking.iter().map(|asking| asking.ticket);
+        let asking = asking.filter(|other| *other < ticket);
+        let standing = self.standing.range(..ticket).map(|(other, _)| *other);
+        let last = max_calls.checked_sub(1);
+        last.is_none_or(|last| asking.chain(standing).nth(last).is_some())
     }
 
     fn has_earlier(&self, ticket: Ticket) -> bool {
@@ -167,14 +230,32 @@ impl Line {
         first.is_some_and(|first| *first < ticket)
     }
 
-    fn has_room(&self, units: u32) -> bool {
+    fn has_room(&self, needs: Room) -> bool {
         let has_trial = || self.asking.iter().any(|asking| asking.is_trial);
-        self.after_hold.is_some() || self.asking.is_empty() || self.room >= units && !has_trial()
+        let fits = || self.room.holds(needs) && !has_trial();
+        self.after_hold.is_some() || self.asking.is_empty() || fits()
     }
 
-    /// Takes in the units that an answer has left. They count when all answers have come.
-    fn take_in(&mut self, left: u32) {
-        let least = self.least.map_or(left, |least| least.min(left));
+    /// Returns the time before which no call asks for these slots.
+    fn slots_asked_at(&self, needs: Room) -> Option<Instant> {
+        let polls_at = self.polls_at.filter(|_| self.room.slots < needs.slots);
+        let at = polls_at.max(self.yields_until);
+        at.filter(|_| needs.slots > 0)
+    }
+
+    /// Returns whether a slot that was given back now is for other processes.
+    fn yields(&mut self, now: Instant) -> bool {
+        let since = *self.yields_until.get_or_insert(now);
+        let yields = now >= since + KEPT;
+        if yields {
+            self.yields_until = Some(now + jittered_poll());
+        }
+        yields
+    }
+
+    /// Takes in what an answer has left. It counts when all answers have come.
+    fn take_in(&mut self, left: Room) {
+        let least = self.least.map_or(left, |least| least.least(left));
         self.least = Some(least);
         if self.asking.is_empty() {
             self.room = least;
@@ -205,18 +286,31 @@ impl State {
         wants.iter().any(|want| self.lines.contains_key(&want.line))
     }
 
-    /// Returns whether as many calls as may wait for a key do.
-    pub(super) fn is_full(&self, wants: &Wants, max_calls: Option<usize>) -> bool {
-        let lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
-        let longest = lines.map(Line::len).max();
-        max_calls.is_some_and(|max_calls| longest.unwrap_or_default() >= max_calls)
+    /// Returns whether as many calls as may wait for a key do. If this one stands in line, they stand before it.
+    pub(super) fn is_full(&self, ticket: Ticket, wants: &Wants, max_calls: Option<usize>) -> bool {
+        let is_known = self.calls.contains_key(&ticket);
+        let ticket = if is_known { ticket } else { Ticket::MAX };
+        let is_full = |max_calls| {
+            let mut lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
+            lines.any(|line| line.is_full(ticket, max_calls))
+        };
+        max_calls.is_some_and(is_full)
+    }
+
+    /// Returns whether an earlier call waits for any of these keys.
+    pub(super) fn is_behind(&self, ticket: Ticket, wants: &Wants) -> bool {
+        let mut lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
+        lines.any(|line| line.has_earlier(ticket))
     }
 
     /// Returns the time before which a call is certainly not admitted, and which of its keys has this line.
     pub(super) fn earliest(&self, ticket: Ticket, wants: &Wants, now: Instant) -> (usize, Instant) {
         let of_lines = wants.iter().enumerate().filter_map(|(index, want)| {
             let line = self.lines.get(&want.line)?;
-            Some((index, line.earliest(ticket, want.units, now)?.max(now)))
+            Some((
+                index,
+                line.earliest(ticket, want.needs.units, now)?.max(now),
+            ))
         });
         let latest = of_lines.max_by_key(|(_, earliest)| *earliest);
         latest.unwrap_or((0, now))
@@ -236,19 +330,22 @@ impl State {
     }
 
     /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second.
+    /// `None` if it lacks slots: then it also stands where it stood before.
     pub(super) fn stand_refused(
         &mut self,
         ticket: Ticket,
         wants: Wants,
         refusals: &[(LineKey, Refusal)],
-        fits_at: Instant,
+        fits_at: Option<Instant>,
         now: Instant,
     ) {
-        self.remove(ticket);
+        let before = self.remove(ticket);
         for (line, refusal) in refusals {
             let line = self.lines.entry(*line).or_default();
-            line.take_in(0);
-            line.room = 0;
+            if fits_at.is_some() {
+                line.take_in(Room::default());
+                line.room = Room::default();
+            }
             line.refusal = Some(*refusal);
             if let Some(step) = refusal.step {
                 let next_at = line.after_hold.as_ref().map_or(now, |after| after.next_at);
@@ -259,9 +356,59 @@ impl State {
                 });
             }
         }
-        let stands_in = refusals.iter().map(|(line, _)| *line).collect();
-        let phase = Phase::Asleep(fits_at.min(now + MAX_BACKOFF));
+        let mut stands_in: SmallVec<_> = refusals.iter().map(|(line, _)| *line).collect();
+        let phase = match fits_at {
+            Some(fits_at) => Phase::Asleep(fits_at.min(now + MAX_BACKOFF)),
+            None => {
+                let is_new = |line: &LineKey| !stands_in.contains(line);
+                let before: SmallVec<[LineKey; 2]> =
+                    before.into_iter().flatten().filter(is_new).collect();
+                stands_in.extend(before);
+                Phase::Ready
+            }
+        };
+        self.to_advance.extend(stands_in.iter().copied());
         self.insert(ticket, wants, stands_in, phase);
+        self.advance(now);
+    }
+
+    /// Takes in the answer about slots to a call: what it left of each key, and which of them have refused it. A refused call
+    /// that may wait stands in their lines, so that no later one asks before it.
+    pub(super) fn take_in(
+        &mut self,
+        ticket: Ticket,
+        answers: &[(Want, Option<Room>, bool)],
+        may_wait: bool,
+        now: Instant,
+    ) {
+        self.stop_asking(ticket);
+        let refused = answers
+            .iter()
+            .filter(|(.., is_refused)| *is_refused && may_wait);
+        let refused: Wants = refused.map(|(want, ..)| *want).collect();
+        for want in &refused {
+            let line = self.lines.entry(want.line).or_default();
+            line.standing.insert(ticket, want.needs.units);
+        }
+        for (want, left, _) in answers {
+            if let (Some(left), Some(line)) = (left, self.lines.get_mut(&want.line)) {
+                line.take_in(*left);
+                line.polls_at = Some(now + jittered_poll());
+                self.to_advance.push(want.line);
+            }
+        }
+        if refused.is_empty() {
+            self.remove(ticket);
+        } else {
+            let stands_in = refused.iter().map(|want| want.line);
+            match self.calls.get_mut(&ticket) {
+                Some(call) => call.stands_in.extend(stands_in),
+                None => {
+                    let stands_in = stands_in.collect();
+                    self.insert(ticket, refused, stands_in, Phase::Asking(now));
+                }
+            }
+        }
         self.advance(now);
     }
 
@@ -283,18 +430,6 @@ impl State {
         self.stand(ticket);
     }
 
-    /// Takes in the units that the answer to a call has left of each key. The call leaves.
-    pub(super) fn take_in(&mut self, ticket: Ticket, left: &[(Want, u32)], now: Instant) {
-        self.remove(ticket);
-        for (want, left) in left {
-            if let Some(line) = self.lines.get_mut(&want.line) {
-                line.take_in(*left);
-                self.to_advance.push(want.line);
-            }
-        }
-        self.advance(now);
-    }
-
     /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.
     pub(super) fn returned(&mut self, key: LineKey, now: Instant) {
         // A hold does not end because units are left.
@@ -313,23 +448,45 @@ impl State {
         self.advance(now);
     }
 
+    /// Takes in that slots of a key were given back in this process. Returns whether a call asks for them now. If other
+    /// processes share the slots, they get one from time to time.
+    pub(super) fn returned_slots(
+        &mut self,
+        key: LineKey,
+        slots: u32,
+        is_shared: bool,
+        now: Instant,
+    ) -> bool {
+        let Some(line) = self.lines.get_mut(&key) else {
+            return false;
+        };
+        line.room.slots = line.room.slots.saturating_add(slots);
+        if is_shared && !line.standing.is_empty() && line.yields(now) {
+            return false;
+        }
+        self.to_advance.push(key);
+        self.advance(now);
+        let line = self.lines.get(&key);
+        line.is_some_and(|line| !line.asking.is_empty())
+    }
+
     /// Removes a call. Those that are first now ask.
     pub(super) fn leave(&mut self, ticket: Ticket, now: Instant) {
         self.remove(ticket);
         self.advance(now);
     }
 
-    fn remove(&mut self, ticket: Ticket) {
+    /// Removes a call. Returns the lines in which it stood.
+    fn remove(&mut self, ticket: Ticket) -> Option<SmallVec<[LineKey; 2]>> {
         self.stop_asking(ticket);
-        let Some(call) = self.calls.remove(&ticket) else {
-            return;
-        };
+        let call = self.calls.remove(&ticket)?;
         self.wakers.extend(call.waker);
         for want in &call.wants {
             if let Some(line) = self.lines.get_mut(&want.line) {
                 line.standing.remove(&ticket);
             }
         }
+        Some(call.stands_in)
     }
 
     /// Notes the task that waits, and lets a call that stood aside stand in its lines again.
@@ -351,7 +508,7 @@ impl State {
     /// Returns the time at which a call is to look again.
     pub(super) fn looks_again_at(&self, ticket: Ticket, now: Instant) -> Instant {
         match self.calls.get(&ticket).map(|call| call.phase) {
-            Some(Phase::Asleep(until)) if until > now => until.min(now + IDLE),
+            Some(Phase::Asleep(until) | Phase::Next(until)) if until > now => until.min(now + IDLE),
             _ => now + IDLE,
         }
     }
@@ -378,10 +535,11 @@ impl State {
         let Some(call) = calls.get_mut(&ticket) else {
             return;
         };
-        match call.phase {
+        let before = call.phase;
+        match before {
             Phase::Asking(_) | Phase::Aside => return,
             Phase::Asleep(until) if now < until => return,
-            Phase::Asleep(_) | Phase::Ready => call.phase = Phase::Ready,
+            Phase::Asleep(_) | Phase::Next(_) | Phase::Ready => call.phase = Phase::Ready,
         }
         let (mut is_behind, mut has_room, mut is_trial) = (false, true, false);
         let mut next_at = None;
@@ -393,9 +551,10 @@ impl State {
             line.after_hold.take_if(is_later);
             let after_hold = line.after_hold.as_ref();
             next_at = next_at.max(after_hold.map(|after| after.next_at));
+            next_at = next_at.max(line.slots_asked_at(want.needs));
             is_behind |= line.has_earlier(ticket);
-            has_room &= line.has_room(want.units);
-            is_trial |= line.room < want.units;
+            has_room &= line.has_room(want.needs);
+            is_trial |= !line.room.holds(want.needs);
         }
         let next_at = next_at.filter(|next_at| now < *next_at);
         if is_behind || !has_room || next_at.is_some() {
@@ -407,15 +566,17 @@ impl State {
                 // A call that is behind others for one key keeps nobody from its other keys. One that is first everywhere
                 // is the next one.
                 if line.has_earlier(ticket) || !is_behind {
-                    line.standing.insert(ticket, want.units);
+                    line.standing.insert(ticket, want.needs.units);
                     call.stands_in.push(want.line);
                 } else if line.standing.remove(&ticket).is_some() {
                     to_advance.push(want.line);
                 }
             }
-            if let Some(next_at) = next_at {
-                call.phase = Phase::Asleep(next_at);
-                wakers.extend(call.waker.take());
+            if let Some(next_at) = next_at.filter(|_| !is_behind) {
+                call.phase = Phase::Next(next_at);
+                if call.phase != before {
+                    wakers.extend(call.waker.take());
+                }
             }
             return;
         }
@@ -423,11 +584,11 @@ impl State {
             if let Some(line) = lines.get_mut(&want.line) {
                 line.standing.remove(&ticket);
                 line.asking.push(Asking { ticket, is_trial });
-                line.room = line.room.saturating_sub(want.units);
+                line.room = line.room.without(want.needs);
                 if let Some(after) = &mut line.after_hold {
                     let latest = || line.standing.keys().next_back().copied();
                     after.last.get_or_insert_with(|| latest().unwrap_or(ticket));
-                    after.next_at = now + after.step.saturating_mul(want.units).min(MAX_STEP);
+                    after.next_at = now + after.step.saturating_mul(want.needs.units).min(MAX_STEP);
                 }
                 to_advance.push(want.line);
             }
@@ -451,7 +612,9 @@ impl State {
             let blocking = asking.chain(line.standing.keys().next().copied());
             let blocking = blocking.filter(|other| *other != ticket);
             let is_idle = |call: &&Call| match call.phase {
-                Phase::Asleep(since) | Phase::Asking(since) => now > since + IDLE,
+                Phase::Asleep(since) | Phase::Next(since) | Phase::Asking(since) => {
+                    now > since + IDLE
+                }
                 Phase::Ready | Phase::Aside => false,
             };
             let idle = blocking.filter(|other| self.calls.get(other).filter(is_idle).is_some());
@@ -497,7 +660,7 @@ impl State {
             let stands_in = |want: &&Want| call.stands_in.contains(&want.line);
             for want in call.wants.iter().filter(stands_in) {
                 let line = self.lines.entry(want.line).or_default();
-                line.standing.insert(ticket, want.units);
+                line.standing.insert(ticket, want.needs.units);
             }
         }
     }
@@ -528,4 +691,8 @@ impl State {
             }
         }
     }
+}
+
+fn jittered_poll() -> Duration {
+    POLL / 2 + POLL.saturating_mul(random()) / u32::MAX
 }

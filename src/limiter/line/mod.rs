@@ -1,7 +1,9 @@
-//! Calls that wait for units: one line for each key, in which they are served in the order of their arrival.
+//! Calls that wait for units or slots: one line for each key, in which they are served in the order of their arrival.
 
 mod lines;
 mod place;
+pub(in crate::limiter) mod slots;
 
+pub(in crate::limiter) use lines::{LineKey, Room, Ticket, Wants, Woken};
 pub(in crate::limiter) use place::wake_first;
 pub(crate) use place::{Place, TooLate, Want};

@@ -10,22 +10,26 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Ticket, Wants};
+use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, Ticket, Wants};
 use crate::decision::{DecisionView, LevelDecision, Source};
 use crate::key::Key;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::wait::random;
 use crate::quota::{Quotas, ShareId};
+use crate::telemetry::{PermitMeter, PermitWait};
 
 /// The place of a call that may wait. It leaves its lines when this is dropped.
 pub(crate) struct Place {
-    ticket: Ticket,
+    pub(in crate::limiter) ticket: Ticket,
+    since: Instant,
     /// When its patience ends. `None` if it has no end that a clock could show.
     until: Option<Instant>,
     /// How many calls may wait for a key.
     max_calls: Option<usize>,
     is_in_line: bool,
     timer: Option<Pin<Box<Sleep>>>,
+    /// `None` if the call takes no slots.
+    for_slots: Option<PermitWait>,
 }
 
 /// No wait helps in time: certainly not before this wait is over, because of this level.
@@ -41,11 +45,16 @@ impl Want {
         limiter: &RateLimiter,
         key: &Key,
         quotas: &Quotas,
-        cost: u32,
+        (cost, slots): (u32, u32),
         share: Option<ShareId>,
     ) -> Self {
         let line = LineKey::new(limiter, key, quotas.known_share(share));
-        Self { line, units: cost }
+        let has_rates = quotas.iter().any(|quota| !quota.is_in_flight());
+        let needs = Room {
+            units: if has_rates { cost } else { 0 },
+            slots: if quotas.has_slots() { slots } else { 0 },
+        };
+        Self { line, needs }
     }
 }
 
@@ -77,13 +86,21 @@ pub(in crate::limiter) fn wake_first(limiter: &RateLimiter, key: &Key, quotas: &
 impl Place {
     /// Takes a place for a call that waits for at most this time. Its number is its place in all lines.
     pub(crate) fn new(max_wait: Duration, max_calls: Option<usize>) -> Self {
+        let since = Instant::now();
         Self {
             ticket: LINES.ticket(),
-            until: Instant::now().checked_add(max_wait),
+            since,
+            until: since.checked_add(max_wait),
             max_calls,
             is_in_line: false,
             timer: None,
+            for_slots: None,
         }
+    }
+
+    /// Records the wait for slots of these limiters.
+    pub(crate) fn waits_for_slots(&mut self, limiters: impl IntoIterator<Item = PermitMeter>) {
+        self.for_slots = Some(PermitWait::begin(limiters));
     }
 
     /// Waits until the call may ask the store.
@@ -103,7 +120,8 @@ impl Place {
                 return Ok(false);
             }
             let (level, earliest) = lines.earliest(self.ticket, &wants, now);
-            if lines.is_full(&wants, self.max_calls) || self.ends_before(earliest) {
+            let is_full = lines.is_full(self.ticket, &wants, self.max_calls);
+            if is_full || self.ends_before(earliest) {
                 let wait = earliest - now;
                 return Err(TooLate { level, wait });
             }
@@ -138,6 +156,10 @@ impl Place {
                 Ok(None) => return Poll::Ready(Ok(())),
                 Err(too_late) => return Poll::Ready(Err(too_late)),
             };
+            if runtime.is_none() && self.for_slots.is_some() {
+                // There are no timers. It is woken when this process gives slots back.
+                return Poll::Pending;
+            }
             let at = self
                 .until
                 .map_or(looks_again_at, |until| until.min(looks_again_at));
@@ -155,15 +177,19 @@ impl Place {
         wants: impl IntoIterator<Item = Want>,
         decision: &DecisionView,
     ) {
+        if let Some(wait) = self.for_slots.take() {
+            wait.succeed(self.since.elapsed());
+        }
         if LINES.are_empty() {
             return;
         }
-        let left: SmallVec<[_; 2]> = wants
-            .into_iter()
-            .zip(decision.levels().map(units_left))
-            .collect();
+        let levels = wants.into_iter().zip(decision.levels());
+        // What is left of slots was taken in with the answer.
+        let rates = levels.filter(|(want, _)| want.needs.slots == 0);
+        let left = rates.map(|(want, level)| (want, Some(Room::left_by(level)), false));
+        let left: SmallVec<[_; 2]> = left.collect();
         let now = Instant::now();
-        LINES.with(|lines| lines.take_in(self.ticket, &left, now));
+        LINES.with(|lines| lines.take_in(self.ticket, &left, false, now));
         self.is_in_line = false;
     }
 
@@ -174,24 +200,32 @@ impl Place {
         decision: &DecisionView,
     ) -> bool {
         let now = Instant::now();
-        let fits_at = decision
-            .retry_after()
-            .and_then(|wait| now.checked_add(wait));
-        let Some(mut fits_at) = fits_at.filter(|fits_at| !self.ends_before(*fits_at)) else {
-            return false;
-        };
         let wants: Wants = wants.into_iter().collect();
         let levels = wants.iter().zip(decision.levels());
         let refusals = levels.filter(|(_, level)| level.is_asked() && !level.is_allowed());
         let refusals = refusals.map(|(want, level)| (want.line, self.refusal(level, now)));
-        let refusals: SmallVec<[_; 2]> = refusals.collect();
+        let mut refusals: SmallVec<[_; 2]> = refusals.collect();
+        // Meanwhile, others may have its other keys.
+        if refusals
+            .iter()
+            .any(|(_, refusal)| refusal.fits_at.is_some())
+        {
+            refusals.retain(|(_, refusal)| refusal.fits_at.is_some());
+        }
+        let mut fits_at = refusals
+            .iter()
+            .filter_map(|(_, refusal)| refusal.fits_at)
+            .max();
+        if decision.retry_after().is_none() || self.ends_before(fits_at.unwrap_or(now)) {
+            return false;
+        }
         // All processes see the end of a hold in the same moment.
         let steps = refusals.iter().filter_map(|(_, refusal)| refusal.step);
-        if let Some(step) = steps.max() {
-            fits_at += step.saturating_mul(random()) / u32::MAX;
+        if let (Some(fits_at), Some(step)) = (&mut fits_at, steps.max()) {
+            *fits_at += step.saturating_mul(random()) / u32::MAX;
         }
         self.is_in_line = LINES.with(|lines| {
-            let is_full = !self.is_in_line && lines.is_full(&wants, self.max_calls);
+            let is_full = !self.is_in_line && lines.is_full(self.ticket, &wants, self.max_calls);
             if !is_full {
                 lines.stand_refused(self.ticket, wants, &refusals, fits_at, now);
             }
@@ -202,30 +236,29 @@ impl Place {
 
     /// Leaves the lines, for a call that waits for something else. It may enter them again, at the same place.
     pub(crate) fn leave(&mut self) {
-        if self.is_in_line {
-            self.is_in_line = false;
+        self.is_in_line = false;
+        // A call for slots that was refused stands in line before it knows.
+        if !LINES.are_empty() {
             LINES.with(|lines| lines.leave(self.ticket, Instant::now()));
         }
     }
 
+    /// Returns the refusal of a level. It has no time if only slots are missing.
     fn refusal(&self, level: LevelDecision<'_>, now: Instant) -> Refusal {
-        let refusing = level.quotas().filter(|quota| !quota.is_allowed());
+        let is_held_back = level.source() == Source::HeldBack;
+        let is_blocked = is_held_back || level.source() == Source::Block;
+        let refusing = level
+            .quotas()
+            .filter(|quota| !quota.is_allowed() && (is_blocked || !quota.quota().is_in_flight()));
         let longest = refusing.max_by_key(|quota| quota.retry_after());
         let wait = longest.and_then(|quota| quota.retry_after());
         let longest = longest.map(|quota| (quota.limit(), quota.quota().window()));
-        let is_held_back = level.source() == Source::HeldBack;
         Refusal {
             ticket: self.ticket,
             fits_at: wait.and_then(|wait| now.checked_add(wait)),
-            rate: longest.filter(|_| !is_held_back && level.source() != Source::Block),
+            rate: longest.filter(|_| !is_blocked),
             step: is_held_back.then(|| time_of_a_unit(level)),
         }
-    }
-
-    /// Returns how long the call waits for at most, from now on.
-    pub(crate) fn time_left(&self) -> Duration {
-        let left = |until: Instant| until.saturating_duration_since(Instant::now());
-        self.until.map_or(Duration::MAX, left)
     }
 
     fn ends_before(&self, time: Instant) -> bool {
@@ -247,11 +280,32 @@ fn time_of_a_unit(level: LevelDecision<'_>) -> Duration {
     times.min().unwrap_or_default().min(MAX_STEP)
 }
 
-/// Returns the units that the rates of a level have left.
-fn units_left(level: LevelDecision<'_>) -> u32 {
-    let rates = level.quotas().filter(|quota| !quota.quota().is_in_flight());
-    rates
-        .map(|quota| quota.remaining())
-        .min()
-        .unwrap_or(u32::MAX)
+impl Room {
+    /// Returns the room of quotas by that of each of them. Without rates, or without slots, it has any number of them.
+    pub(in crate::limiter) fn least_of(quotas: impl IntoIterator<Item = (bool, u32)>) -> Self {
+        let all = Self {
+            units: u32::MAX,
+            slots: u32::MAX,
+        };
+        quotas
+            .into_iter()
+            .fold(all, |room, (is_in_flight, left)| match is_in_flight {
+                true => Self {
+                    slots: room.slots.min(left),
+                    ..room
+                },
+                false => Self {
+                    units: room.units.min(left),
+                    ..room
+                },
+            })
+    }
+
+    fn left_by(level: LevelDecision<'_>) -> Self {
+        Self::least_of(
+            level
+                .quotas()
+                .map(|quota| (quota.quota().is_in_flight(), quota.remaining())),
+        )
+    }
 }

@@ -180,6 +180,7 @@ impl Store for MemoryStore {
         StoreParts {
             block_list: self.inner.block_list.clone(),
             circuit_breaker: self.inner.circuit_breaker.clone(),
+            answers_at_once: true,
             ..StoreParts::default()
         }
     }

@@ -299,6 +299,8 @@ impl Store for TestStore {
     fn parts(&self) -> StoreParts {
         StoreParts {
             circuit_breaker: self.circuit_breaker.clone(),
+            // It may hang.
+            answers_at_once: false,
             ..self.counts.parts()
         }
     }

@@ -2,133 +2,123 @@
 //! under way, no message states another number than is held, and no slot is given twice or lost.
 //!
 //! A process changes its permits under one lock, so threads add no orders to those of the operations. The test therefore
-//! runs on one thread and goes through all orders of operations, as loom does with threads. It uses the public API with a
-//! store that decides a message when the test says so: loom would need the table's files without their clock, tasks and
-//! store.
+//! runs on one thread and goes through all orders of operations, as loom does with threads. It sends the messages of the
+//! tables itself, in place of their threads.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-use tollgate::store::{
-    Answers, Check, CircuitBreaker, Holding, Store, StoreFuture, StoreId, StoreParts, Subject,
-    TestClock,
-};
-use tollgate::{Acquired, Error, ErrorKind, Key, MemoryStore, Permit, Quota, Quotas, RateLimiter};
+use super::super::message::{Message, Reply, SlotCheck};
+use super::super::permit::{Acquired, Permit};
+use super::super::table::PermitTable;
+use crate::decision::StoreId;
+use crate::error::Error;
+use crate::limiter::RateLimiter;
+use crate::quota::Quota;
+use crate::store::{Check, MemoryStore, Store, StoreFuture, TestClock};
 
 const KEY: &str = "ada";
 
-/// A check of a message.
-#[derive(Clone)]
-struct Sent {
-    limiter: Key,
-    key: Key,
-    quotas: Quotas,
-    cost: u32,
-    holding: Holding,
-}
+/// The store of one process, which has no thread that asks it.
+struct NotAsked(StoreId);
 
-impl Sent {
-    fn decide(&self, counts: &MemoryStore) -> Answers {
-        let check = Subject::new(&self.limiter, &self.key, &self.quotas).check(self.cost);
-        let answers = counts.check(&[check.with_holding(&self.holding)]);
-        let answers = answers.try_ready().expect("the memory answers at once");
-        answers.expect("no error")
-    }
-}
-
-type Reply = oneshot::Sender<Result<Answers, Error>>;
-
-/// The store of one process. It keeps the message under way until the test decides it, in counts that all processes share.
-#[derive(Clone)]
-struct Collecting {
-    id: StoreId,
-    under_way: Arc<Mutex<Vec<(Sent, Reply)>>>,
-    /// The permits of the process, and its callers that may have a permit without knowing it yet.
-    permits: Arc<AtomicU32>,
-    callers: Arc<AtomicU32>,
-    circuit_breaker: CircuitBreaker,
-}
-
-impl Store for Collecting {
+impl Store for NotAsked {
     fn id(&self) -> StoreId {
-        self.id
+        self.0
     }
 
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let [check] = checks else {
-            panic!("{} levels", checks.len());
-        };
-        let holding = *check.holding.expect("a check of slots");
-        let permits = self.permits.load(Ordering::Relaxed);
-        let most = permits + self.callers.load(Ordering::Relaxed);
-        assert!(
-            (permits..=most).contains(&holding.held),
-            "{permits} to {most} slots are held, and {holding:?} is stated"
-        );
-        let mut under_way = self.under_way.lock().unwrap();
-        let is_same = |(other, _): &(Sent, Reply)| other.holding.sequence == holding.sequence;
-        assert!(under_way.iter().all(is_same), "two messages are under way");
-        let (reply, receiver) = oneshot::channel();
-        let sent = Sent {
-            limiter: check.limiter.clone(),
-            key: check.key.clone(),
-            quotas: check.quotas.clone(),
-            cost: check.cost,
-            holding,
-        };
-        under_way.push((sent, reply));
-        StoreFuture::boxed(async move { receiver.await.expect("the test replies") })
+    fn check(&self, _: &[Check<'_>]) -> StoreFuture {
+        panic!("the test sends the messages")
     }
+}
 
-    fn parts(&self) -> StoreParts {
-        let mut parts = StoreParts::default();
-        parts.circuit_breaker = self.circuit_breaker.clone();
-        parts
-    }
+/// Decides a part of a message, by counts that all processes share.
+fn decide(part: &SlotCheck, counts: &MemoryStore) -> Reply {
+    let checks: Vec<_> = part.checks.iter().map(|check| check.check()).collect();
+    let answers = counts.check(&checks).try_ready();
+    answers.expect("the memory answers at once")
 }
 
 /// A process, with a table of permits of its own.
 struct Process {
-    store: Collecting,
     limiter: RateLimiter,
+    table: Arc<PermitTable>,
+    under_way: Vec<Message>,
     /// Messages without a reply, which may arrive later, or never.
-    late: Vec<Sent>,
+    late: Vec<SlotCheck>,
+    /// The permits, and the callers that may have a permit without knowing it yet.
+    permits: u32,
+    callers: u32,
 }
 
 impl Process {
     fn new(limit: u32) -> Self {
-        let store = Collecting {
-            id: StoreId::unique(),
-            under_way: Arc::default(),
-            permits: Arc::default(),
-            callers: Arc::default(),
-            circuit_breaker: CircuitBreaker::new().deadline(Duration::from_secs(60)),
-        };
+        let store = NotAsked(StoreId::unique());
+        let limiter = RateLimiter::new(store, Quota::in_flight(limit));
+        let table = Arc::clone(&limiter.permits().table);
+        // It starts no thread, as if there was one that looks at once.
+        table.with(|state, _| state.looks_at = Some(0));
         Self {
-            limiter: RateLimiter::new(store.clone(), Quota::in_flight(limit)),
-            store,
+            limiter,
+            table,
+            under_way: Vec::new(),
             late: Vec::new(),
+            permits: 0,
+            callers: 0,
         }
     }
 
-    fn has_message(&self) -> bool {
-        !self.store.under_way.lock().unwrap().is_empty()
+    /// Takes the messages that are due from the table.
+    fn send(&mut self) {
+        let next = || {
+            self.table
+                .with(|state, now| self.table.next_message(state, now))
+        };
+        let new: Vec<_> = std::iter::from_fn(next).collect();
+        let (least, most) = (self.permits, self.permits + self.callers);
+        let parts = new.iter().flat_map(|message| &message.parts);
+        for check in parts.flat_map(|part| &part.checks) {
+            let held = check.check().holding.expect("a check of slots").held;
+            assert!(
+                (least..=most).contains(&held),
+                "{least} to {most} slots are held, and {held} stated"
+            );
+        }
+        self.under_way.extend(new);
+        assert!(self.under_way.len() <= 1, "two messages are under way");
     }
 
-    fn take_message(&self) -> Vec<(Sent, Reply)> {
-        std::mem::take(&mut *self.store.under_way.lock().unwrap())
+    fn complete(&mut self, counts: Option<&MemoryStore>) {
+        for message in std::mem::take(&mut self.under_way) {
+            let replies = counts
+                .into_iter()
+                .flat_map(|counts| message.parts.iter().map(|part| decide(part, counts)));
+            let replies = replies.collect();
+            let table = &self.table;
+            table.with(|state, now| table.complete(state, message, replies, now));
+        }
     }
 
     /// Decides the message, and replies.
-    fn decide(&self, counts: &MemoryStore) {
-        for (sent, reply) in self.take_message() {
-            let _ = reply.send(Ok(sent.decide(counts)));
+    fn decide(&mut self, counts: &MemoryStore) {
+        self.complete(Some(counts));
+    }
+
+    /// The message gets no reply.
+    fn fail(&mut self) {
+        for part in self.under_way.iter().flat_map(|message| &message.parts) {
+            self.late.push(SlotCheck {
+                store: part.store.clone(),
+                checks: part.checks.clone(),
+                wanted: part.wanted.clone(),
+                caller: None,
+            });
         }
+        self.complete(None);
     }
 }
 
@@ -202,7 +192,7 @@ impl World {
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for (process, state) in self.processes.iter().enumerate() {
-            if state.has_message() {
+            if !state.under_way.is_empty() {
                 steps.push(Step::Decide(process));
                 if self.failures > 0 {
                     steps.push(Step::Fail(process));
@@ -232,8 +222,8 @@ impl World {
         match step {
             Step::Begin(caller) => {
                 let (process, stage) = &mut self.callers[caller];
-                let process = &self.processes[*process];
-                process.store.callers.fetch_add(1, Ordering::Relaxed);
+                let process = &mut self.processes[*process];
+                process.callers += 1;
                 let limiter = process.limiter.clone();
                 let future = Box::pin(async move { limiter.acquire(KEY).await });
                 let woken = Arc::new(Woken::default());
@@ -243,14 +233,14 @@ impl World {
             Step::Look(caller) => self.look_for_permit(caller),
             Step::End(caller) => {
                 let (process, stage) = &mut self.callers[caller];
-                let store = &self.processes[*process].store;
+                let process = &mut self.processes[*process];
                 match std::mem::replace(stage, Stage::Over) {
                     Stage::Held(permit) => {
-                        store.permits.fetch_sub(1, Ordering::Relaxed);
+                        process.permits -= 1;
                         drop(permit);
                     }
                     waiting => {
-                        store.callers.fetch_sub(1, Ordering::Relaxed);
+                        process.callers -= 1;
                         drop(waiting);
                     }
                 }
@@ -259,15 +249,11 @@ impl World {
             Step::Fail(process) => {
                 self.failures -= 1;
                 self.has_failed = true;
-                let process = &mut self.processes[process];
-                for (sent, reply) in process.take_message() {
-                    let _ = reply.send(Err(Error::new(ErrorKind::Unavailable, "no reply")));
-                    process.late.push(sent);
-                }
+                self.processes[process].fail();
             }
             Step::Arrive(process) => {
-                for sent in std::mem::take(&mut self.processes[process].late) {
-                    let _ = sent.decide(&self.counts);
+                for part in std::mem::take(&mut self.processes[process].late) {
+                    let _ = decide(&part, &self.counts);
                 }
             }
         }
@@ -281,16 +267,21 @@ impl World {
         woken.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(woken));
         if let Poll::Ready(acquired) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            let store = &self.processes[*process].store;
+            let process = &mut self.processes[*process];
             *stage = match acquired {
                 Ok(permit) => {
-                    store.permits.fetch_add(1, Ordering::Relaxed);
+                    process.permits += 1;
                     Stage::Held(permit)
                 }
                 Err(_) => Stage::Over,
             };
-            store.callers.fetch_sub(1, Ordering::Relaxed);
+            process.callers -= 1;
         }
+    }
+
+    /// Sends what the processes have to say.
+    fn settle(&mut self) {
+        self.processes.iter_mut().for_each(Process::send);
     }
 
     async fn used(&self) -> u32 {
@@ -314,51 +305,45 @@ impl World {
 
     /// What holds at the end: nothing is used, if no message failed. Otherwise nothing is used after a further message of
     /// each process, which would also come by itself.
-    async fn verify_end(&self) {
+    async fn verify_end(&mut self) {
         let began = Instant::now();
         while !self.has_failed && self.used().await > 0 {
             assert!(began.elapsed() < Duration::from_secs(2), "a slot stays");
             // Releases are gathered for two milliseconds.
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            settle().await;
-            for process in &self.processes {
+            std::thread::sleep(Duration::from_millis(1));
+            self.settle();
+            for process in &mut self.processes {
                 process.decide(&self.counts);
             }
-            settle().await;
+            self.settle();
         }
         loop {
-            for process in &self.processes {
-                let mut asked = Box::pin(process.limiter.try_acquire(KEY));
+            for process in &mut self.processes {
+                process.callers += 1;
+                let limiter = process.limiter.clone();
+                let mut asked = Box::pin(limiter.try_acquire(KEY));
                 let mut cx = Context::from_waker(Waker::noop());
                 let acquired = loop {
                     if let Poll::Ready(acquired) = asked.as_mut().poll(&mut cx) {
                         break acquired;
                     }
-                    settle().await;
+                    process.send();
                     process.decide(&self.counts);
                 };
-                process.store.callers.fetch_add(1, Ordering::Relaxed);
                 if let Ok(Acquired::Permit(permit)) = acquired {
                     drop(permit);
                 }
-                process.store.callers.fetch_sub(1, Ordering::Relaxed);
-                settle().await;
+                process.callers -= 1;
+                process.send();
                 process.decide(&self.counts);
-                settle().await;
+                process.send();
             }
             if self.used().await == 0 {
                 return;
             }
             assert!(began.elapsed() < Duration::from_secs(2), "a slot stays");
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-/// Lets the tasks of the processes run until each of them waits.
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
     }
 }
 
@@ -367,6 +352,7 @@ async fn settle() {
 fn run(world: impl Fn() -> World, choices: &mut Vec<(usize, usize)>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
+        .start_paused(true)
         .build()
         .unwrap();
     runtime.block_on(async {
@@ -381,13 +367,13 @@ fn run(world: impl Fn() -> World, choices: &mut Vec<(usize, usize)>) {
                 choices.push((0, steps.len()));
             }
             let choice = &mut choices[number];
-            // There are others than the last time if the machine was slow, and a poll of a waiting caller came earlier.
+            // There are others than the last time if the machine was slow, and a release was sent earlier.
             *choice = (choice.0 % steps.len(), steps.len());
             let step = steps[choice.0];
             taken.push(step);
             let shown = Shown(&taken);
             world.take(step);
-            settle().await;
+            world.settle();
             world.verify().await;
             drop(shown);
         }

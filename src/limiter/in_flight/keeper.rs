@@ -1,0 +1,157 @@
+//! Sends the messages of a table: in place to a store that answers at once, else by a thread of the table.
+//!
+//! The thread has a runtime of its own. So messages, renewals and releases outlive callers, and no runtime of the program can
+//! stop them.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use std::{io, thread};
+
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+use super::message::{Message, Reply};
+use super::state::State;
+use super::table::PermitTable;
+use crate::error::{Error, ErrorKind};
+use crate::store::join_all;
+
+/// How long the thread stays when nothing is held or asked, in microseconds: its connections end with it.
+const LINGER: u64 = 60_000_000;
+
+const NOT_READY: &str = "a store with `answers_at_once` did not answer at once";
+
+impl PermitTable {
+    /// Changes the state, and then sends what is due, or has the thread send it.
+    pub(super) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State, u64) -> T) -> T {
+        if self.answers_at_once {
+            let outcome = self.with(change);
+            while let Some(message) = self.with(|state, now| self.next_message(state, now)) {
+                Sent::new(self, message).now();
+            }
+            return outcome;
+        }
+        let (outcome, started) = self.with(|state, now| {
+            let outcome = change(state, now);
+            (outcome, self.wake_thread(state))
+        });
+        if let Err(error) = started {
+            let text =
+                format!("failed to start the thread that sends messages about slots: {error}");
+            let error = Error::new(ErrorKind::Unavailable, text).with_source(error);
+            self.with(|state, _| state.fail_questions(&error));
+        }
+        outcome
+    }
+
+    /// Has the thread look when something is due, and starts it if there is none.
+    fn wake_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+        let Some(next) = state.next_look() else {
+            return Ok(());
+        };
+        if state.looks_at.is_none() {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let keeper = Keeper(Arc::downgrade(self));
+            let thread = thread::Builder::new().name("tollgate-slots".into());
+            thread.spawn(move || runtime.block_on(keeper.run()))?;
+        } else if state.looks_at > Some(next) {
+            self.woken.notify_one();
+        } else {
+            return Ok(());
+        }
+        state.looks_at = Some(next);
+        Ok(())
+    }
+}
+
+/// The thread of a table. If it panics, the next message starts another one.
+struct Keeper(Weak<PermitTable>);
+
+impl Keeper {
+    async fn run(self) {
+        let Some(table) = self.0.upgrade() else {
+            return;
+        };
+        let (mut idle_since, woken) = (table.clock.now(), Arc::clone(&table.woken));
+        let mut table = Some(table);
+        while let Some(in_use) = table.take().or_else(|| self.0.upgrade()) {
+            while let Some(message) = in_use.with(|state, now| in_use.next_message(state, now)) {
+                // A task, so that a store that panics or hangs stops no other message.
+                tokio::spawn(Sent::new(&in_use, message).in_task());
+            }
+            let next = in_use.with(|state, now| {
+                let is_idle = state.keys.is_empty();
+                if !is_idle {
+                    idle_since = now;
+                }
+                let ends_at = idle_since + LINGER;
+                state.looks_at = (now < ends_at).then(|| state.next_look().unwrap_or(ends_at));
+                Some((state.looks_at?.saturating_sub(now), is_idle))
+            });
+            let Some((next, is_idle)) = next else { return };
+            // An idle table goes with its last limiter, and the thread with it.
+            table = (!is_idle).then_some(in_use);
+            // Whichever comes first.
+            let _ = timeout(Duration::from_micros(next), woken.notified()).await;
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(table) = self.0.upgrade().filter(|_| thread::panicking()) {
+            table.with(|state, _| state.looks_at = None);
+        }
+    }
+}
+
+/// The message that is under way. Without a reply, its keys may hold slots in the store that nobody has.
+struct Sent {
+    table: Arc<PermitTable>,
+    message: Option<Message>,
+}
+
+impl Sent {
+    fn new(table: &Arc<PermitTable>, message: Message) -> Self {
+        Self {
+            table: Arc::clone(table),
+            message: Some(message),
+        }
+    }
+
+    /// Asks a store that answers at once.
+    fn now(mut self) {
+        let asked = self.message.as_ref().map(Message::ask);
+        let replies = asked.into_iter().flatten().map(|reply| {
+            let not_ready = |_| Err(Error::new(ErrorKind::Unsupported, NOT_READY));
+            reply.try_ready().unwrap_or_else(not_ready)
+        });
+        self.complete(replies.collect());
+    }
+
+    async fn in_task(mut self) {
+        if let Some(message) = &self.message {
+            let replies = join_all(message.ask()).await;
+            self.complete(replies);
+        }
+    }
+
+    fn complete(&mut self, replies: Vec<Reply>) {
+        if let Some(message) = self.message.take() {
+            let table = Arc::clone(&self.table);
+            let complete = |state: &mut State, now| table.complete(state, message, replies, now);
+            match table.answers_at_once {
+                // The next message follows.
+                true => table.with(complete),
+                false => table.change(complete),
+            }
+        }
+    }
+}
+
+impl Drop for Sent {
+    /// Gives the message up if the store panics.
+    fn drop(&mut self) {
+        self.complete(Vec::new());
+    }
+}

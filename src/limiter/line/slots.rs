@@ -1,0 +1,41 @@
+//! The lines as the table of permits knows them, which takes in the answers about slots.
+
+use tokio::time::Instant;
+
+use super::lines::{LINES, LineKey, Room, Ticket, Want, Wants, Woken};
+
+/// Returns the ticket of a call that does not wait.
+pub(in crate::limiter) fn ticket() -> Ticket {
+    LINES.ticket()
+}
+
+/// Returns whether an earlier call waits for any of these keys.
+pub(in crate::limiter) fn is_behind(ticket: Ticket, wants: &Wants) -> bool {
+    !LINES.are_empty() && LINES.change(|lines| lines.is_behind(ticket, wants)).0
+}
+
+/// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that may wait
+/// stands in line from now on.
+pub(in crate::limiter) fn take_in(
+    ticket: Ticket,
+    answers: &[(Want, Option<Room>, bool)],
+    may_wait: bool,
+) -> Woken {
+    let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
+    if LINES.are_empty() && !(is_refused && may_wait) {
+        return Woken::default();
+    }
+    let now = Instant::now();
+    let ((), woken) = LINES.change(|lines| lines.take_in(ticket, answers, may_wait, now));
+    woken
+}
+
+/// Takes in that slots of a key were given back. Returns whether a call of this process asks for them now. If other processes
+/// share the slots, they get one from time to time.
+pub(in crate::limiter) fn returned(key: LineKey, slots: u32, is_shared: bool) -> (bool, Woken) {
+    if LINES.are_empty() {
+        return (false, Woken::default());
+    }
+    let now = Instant::now();
+    LINES.change(|lines| lines.returned_slots(key, slots, is_shared, now))
+}
