@@ -292,10 +292,13 @@ async fn a_lease_that_the_clock_is_too_coarse_for_is_an_error() {
 async fn a_lease_that_one_slow_reading_is_too_coarse_for_is_held_after_the_next_reading() {
     let server = TimelessServer::start();
     let proxy = Proxy::before(server.port()).await;
-    let store = store_at(&proxy.url());
-    store.ping().await.unwrap();
     let quota = Quota::in_flight(3).slot_lease(Duration::from_secs(5));
-    let limiter = RateLimiter::new(store, quota).name("slots");
+    let limiter = RateLimiter::new(store_at(&proxy.url()), quota).name("slots");
+    // Connects the thread of the slots, whose first reading is too old then.
+    while let Err(error) = limiter.try_acquire("ada").await {
+        println!("asks again: {error}");
+    }
+    tokio::time::sleep(Duration::from_millis(10_200)).await;
     proxy.set(Wire::Slow(1_200 * MS));
     let error = limiter.try_acquire("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
