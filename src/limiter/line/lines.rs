@@ -297,10 +297,15 @@ impl State {
         max_calls.is_some_and(is_full)
     }
 
-    /// Returns whether an earlier call waits for any of these keys.
+    /// Returns whether an earlier call waits for any of these keys, or asks and may be refused: in one message with it, a
+    /// smaller one would be admitted before it.
     pub(super) fn is_behind(&self, ticket: Ticket, wants: &Wants) -> bool {
         let mut lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
-        lines.any(|line| line.has_earlier(ticket))
+        lines.any(|line| {
+            let mut asking = line.asking.iter();
+            let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
+            line.has_earlier(ticket) || asking.any(is_earlier)
+        })
     }
 
     /// Returns the time before which a call is certainly not admitted, and which of its keys has this line.
