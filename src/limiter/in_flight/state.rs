@@ -84,8 +84,9 @@ impl State {
             };
             let caller = question.caller.as_ref();
             let is_gone = caller.is_none_or(|caller| caller.answer.is_closed());
-            let is_behind =
-                !is_gone && caller.is_some_and(|caller| lines::is_behind(ticket, &caller.wants));
+            let is_behind = !is_gone
+                && caller
+                    .is_some_and(|caller| lines::is_behind(ticket, &caller.wants, caller.may_wait));
             let may_ask = question.wanted.iter().all(|of_key| {
                 let key = self.keys.get(&of_key.id).filter(|key| !key.is_busy);
                 let sum = wanted.get(&of_key.id).map_or(0, |sum: &u32| *sum);

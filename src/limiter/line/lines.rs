@@ -297,14 +297,14 @@ impl State {
         max_calls.is_some_and(is_full)
     }
 
-    /// Returns whether an earlier call waits for any of these keys, or asks and may be refused: in one message with it, a
-    /// smaller one would be admitted before it.
-    pub(super) fn is_behind(&self, ticket: Ticket, wants: &Wants) -> bool {
+    /// Returns whether an earlier call waits for any of these keys. A call that does not wait is also behind one that asks
+    /// and may be refused: in one message with it, it might be admitted before it.
+    pub(super) fn is_behind(&self, ticket: Ticket, wants: &Wants, may_wait: bool) -> bool {
         let mut lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
         lines.any(|line| {
             let mut asking = line.asking.iter();
             let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
-            line.has_earlier(ticket) || asking.any(is_earlier)
+            line.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
         })
     }
 

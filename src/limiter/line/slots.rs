@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::lines::{LINES, LineKey, Room, Ticket, Want, Wants, Woken};
+use super::lines::{LINES, LineKey, Room, State, Ticket, Want, Wants, Woken};
 
 /// Returns the ticket of a call that does not wait.
 pub(in crate::limiter) fn ticket() -> Ticket {
@@ -10,8 +10,9 @@ pub(in crate::limiter) fn ticket() -> Ticket {
 }
 
 /// Returns whether an earlier call waits for any of these keys.
-pub(in crate::limiter) fn is_behind(ticket: Ticket, wants: &Wants) -> bool {
-    !LINES.are_empty() && LINES.change(|lines| lines.is_behind(ticket, wants)).0
+pub(in crate::limiter) fn is_behind(ticket: Ticket, wants: &Wants, may_wait: bool) -> bool {
+    let is_behind = |lines: &mut State| lines.is_behind(ticket, wants, may_wait);
+    !LINES.are_empty() && LINES.change(is_behind).0
 }
 
 /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that may wait
