@@ -154,6 +154,11 @@ pub(super) fn random() -> u32 {
     u32::try_from(hash >> 32).unwrap_or(u32::MAX)
 }
 
+/// Returns a random time between half of this and half more, so that processes do not ask together.
+pub(super) fn jittered(mean: Duration) -> Duration {
+    mean / 2 + mean.saturating_mul(random()) / u32::MAX
+}
+
 /// Returns the wait before a failed check is repeated, after this many earlier failures in a row.
 fn outage_backoff(failures: u32, random: u32) -> Duration {
     let longest = FIRST_OUTAGE_BACKOFF

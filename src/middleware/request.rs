@@ -24,10 +24,10 @@ use crate::telemetry::PermitMeter;
 /// The check of a request that waits for plans, for the store, or for units.
 pub(super) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// What a request asks of each level that is not left out.
+/// The levels of a request that are not left out.
 type AskedLevels = SmallVec<[AskedLevel; 1]>;
 
-/// What a request asks of one level.
+/// One level of a request: its key, and the units that it asks of it.
 struct AskedLevel {
     /// The index of the level in the layer.
     place: usize,
@@ -41,7 +41,7 @@ struct AskedLevel {
 /// The levels of a request, each with the lookup of its plan.
 type Readings = SmallVec<[(AskedLevel, Option<PlanFuture>); 1]>;
 
-/// What follows an attempt that has not decided the request.
+/// The step after an attempt that has not decided the request.
 enum Next {
     Attempt,
     /// The request stands in line, and waits for its turn.

@@ -86,6 +86,12 @@ impl Quotas {
         self.iter().any(|quota| !quota.share_list().is_none())
     }
 
+    /// Returns the share of each request that asks with one, and that of those without: none.
+    pub(crate) fn shares_and_none(&self) -> impl Iterator<Item = Option<ShareId>> {
+        let shares = self.iter().flat_map(|quota| quota.share_list().iter());
+        shares.map(|share| Some(share.id)).chain([None])
+    }
+
     /// Names what of these quotas is not held in advance, so that they have no lease.
     pub(crate) fn not_leased(&self) -> Option<&'static str> {
         let all = [

@@ -1,14 +1,14 @@
 //! The slots that this process holds of a key, and when it has something to say about them.
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use super::message::{AllWanted, Listener, SlotCheck, Wanted};
-use crate::clock::certain_part;
+use crate::clock::{certain_part, micros};
 use crate::decision::{Answer, Holding, holder_for};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::line::Ticket;
+use crate::limiter::wait::jittered;
 use crate::quota::{Quota, Quotas, ShareId};
 use crate::store::{OwnedCheck, ProtectedStore, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
@@ -130,11 +130,7 @@ impl HeldKey {
 
     /// Returns the other shares with their keys: they may get slots that this one gives back.
     pub(super) fn other_shares(&self) -> Vec<(Option<ShareId>, Fingerprint)> {
-        let shares = self
-            .quotas
-            .iter()
-            .flat_map(|quota| quota.share_list().iter());
-        let shares = shares.map(|share| Some(share.id)).chain([None]);
+        let shares = self.quotas.shares_and_none();
         let others = shares.filter(|share| *share != self.share);
         let subject = self.subject();
         others.map(|share| (share, id_of(subject, share))).collect()
@@ -302,13 +298,13 @@ impl HeldKey {
         if self.stated() > 0 && !self.store.answers_at_once() {
             // At the latest then, so that the jitter only shortens the time.
             let third = self.sent_lease / RENEWALS;
-            self.state_at(sent_at + third - jittered(third / 4));
+            self.state_at(sent_at + third - jittered_micros(third / 4));
         }
     }
 
     /// Returns the time until a failed message is repeated.
     fn retry_after(&self) -> u64 {
-        jittered((self.lease / RETRIES).min(MAX_RETRY))
+        jittered_micros((self.lease / RETRIES).min(MAX_RETRY))
     }
 
     pub(super) fn is_due(&self, now: u64) -> bool {
@@ -346,8 +342,6 @@ pub(super) fn id_of(subject: Subject<'_>, share: Option<ShareId>) -> Fingerprint
     })
 }
 
-/// Returns a random time between half of this and half more, so that processes do not ask together.
-pub(super) fn jittered(micros: u64) -> u64 {
-    let random = RandomState::new().hash_one(0) % 1_024;
-    micros / 2 + micros * random / 1_024
+fn jittered_micros(mean: u64) -> u64 {
+    micros(jittered(Duration::from_micros(mean)))
 }

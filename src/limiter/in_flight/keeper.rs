@@ -44,7 +44,7 @@ impl PermitTable {
         outcome
     }
 
-    /// Has the thread look when something is due, and starts it if there is none.
+    /// Wakes the thread for what is due, and starts it if there is none.
     fn wake_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         let Some(next) = state.next_look() else {
             return Ok(());

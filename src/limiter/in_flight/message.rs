@@ -43,7 +43,7 @@ pub(super) struct Caller {
     pub(super) ticket: Ticket,
     /// Whether the call waits after a refusal.
     pub(super) may_wait: bool,
-    /// What it asks of each level.
+    /// The units and slots that it asks of each level.
     pub(super) wants: Wants,
     pub(super) answer: oneshot::Sender<Taken>,
 }

@@ -1,4 +1,4 @@
-//! What callers ask of a table: slots, and to give them back.
+//! The requests of callers to a table: for slots, and to give them back.
 
 use std::sync::Arc;
 

@@ -45,7 +45,7 @@ pub(super) struct State {
     pub(super) outbox: Outbox,
 }
 
-/// What callers get when the table is unlocked: it may drop a permit.
+/// The answers that callers get when the table is unlocked: sending one may drop a permit.
 #[derive(Default)]
 pub(super) struct Outbox {
     pub(super) answers: Vec<(oneshot::Sender<Taken>, Taken)>,

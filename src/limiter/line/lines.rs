@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::decision::LimiterId;
 use crate::key::Fingerprint;
-use crate::limiter::wait::random;
+use crate::limiter::wait::jittered;
 use crate::quota::ShareId;
 
 /// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.
@@ -61,7 +61,7 @@ pub(in crate::limiter) struct LineKey {
     pub(in crate::limiter) share: Option<ShareId>,
 }
 
-/// What a call asks of a key.
+/// The units and slots that a call asks of a key.
 #[derive(Clone, Copy)]
 pub(crate) struct Want {
     pub(in crate::limiter) line: LineKey,
@@ -75,7 +75,7 @@ pub(in crate::limiter) struct Room {
     pub(in crate::limiter) slots: u32,
 }
 
-/// What a call asks of each of its keys.
+/// The units and slots that a call asks of each of its keys.
 pub(in crate::limiter) type Wants = SmallVec<[Want; 2]>;
 
 /// The last refusal of a line.
@@ -105,7 +105,7 @@ struct Line {
     /// The calls that stand here, and their units. Those that ask just now are not among them.
     standing: BTreeMap<Ticket, u32>,
     asking: Vec<Asking>,
-    /// What the last answer left, less what was asked for since, and with the slots that were given back.
+    /// The rest that the last answer left, less the requests since, and with the slots that were given back.
     room: Room,
     /// The least that was left in the answers since nobody asked: they arrive in any order.
     least: Option<Room>,
@@ -248,7 +248,7 @@ impl Line {
         let since = *self.yields_until.get_or_insert(now);
         let yields = now >= since + KEPT;
         if yields {
-            self.yields_until = Some(now + jittered_poll());
+            self.yields_until = Some(now + jittered(POLL));
         }
         yields
     }
@@ -398,7 +398,7 @@ impl State {
         for (want, left, _) in answers {
             if let (Some(left), Some(line)) = (left, self.lines.get_mut(&want.line)) {
                 line.take_in(*left);
-                line.polls_at = Some(now + jittered_poll());
+                line.polls_at = Some(now + jittered(POLL));
                 self.to_advance.push(want.line);
             }
         }
@@ -696,8 +696,4 @@ impl State {
             }
         }
     }
-}
-
-fn jittered_poll() -> Duration {
-    POLL / 2 + POLL.saturating_mul(random()) / u32::MAX
 }

@@ -73,11 +73,9 @@ pub(in crate::limiter) fn wake_first(limiter: &RateLimiter, key: &Key, quotas: &
     if LINES.are_empty() {
         return;
     }
-    let shares = quotas.iter().flat_map(|quota| quota.share_list().iter());
-    let shares = shares.map(|share| Some(share.id)).chain([None]);
     let now = Instant::now();
     LINES.with(|lines| {
-        for share in shares {
+        for share in quotas.shares_and_none() {
             lines.returned(LineKey::new(limiter, key, share), now);
         }
     });
@@ -184,7 +182,7 @@ impl Place {
             return;
         }
         let levels = wants.into_iter().zip(decision.levels());
-        // What is left of slots was taken in with the answer.
+        // The slots that are left were taken in with the answer.
         let rates = levels.filter(|(want, _)| want.needs.slots == 0);
         let left = rates.map(|(want, level)| (want, Some(Room::left_by(level)), false));
         let left: SmallVec<[_; 2]> = left.collect();
