@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tollgate::{Error, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter};
+use tollgate::{Acquired, Error, ErrorKind, FailurePolicy, Permit, Quota, RateLimiter};
 
 use crate::grouped::Grouped;
 use crate::used;
@@ -73,6 +73,36 @@ async fn a_call_that_waits_for_slots_of_one_group_holds_none_of_another() {
     timeout(LEASE, until_free).await.expect("none is held");
     drop(held);
     drop(timeout(LEASE, waiting).await.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_call_that_leaves_before_a_later_group_refuses_it_keeps_nobody_waiting() {
+    let store = Grouped::new();
+    let [one, other] = ["one1", "other2"].map(|name| slots(&store, name));
+    let held = other.acquire("ada").await.unwrap();
+    store.take_log();
+    store.hold(2);
+    let waiting = acquire_later([&one, &other]);
+    let mut asked = Vec::new();
+    while !asked.contains(&"check other2".to_owned()) {
+        sleep(Duration::from_millis(1)).await;
+        asked.extend(store.take_log());
+    }
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    store.release();
+    // The refusal has come, and what it gives back.
+    while used(&one, "ada").await > 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    held.release().await.unwrap();
+    let free = async {
+        // A refusal is repeated for up to 20 ms.
+        while let Acquired::Refused(_) = other.try_acquire("ada").await.unwrap() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LEASE, free).await.expect("a free slot");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::held_slots::HeldSlots;
-use super::message::{late, no_reply};
+use super::message::{WaitingCall, late, no_reply};
 use super::permit::{Acquired, Permit};
 use super::request::{LevelSlots, SlotRequest};
 use super::table::PermitTable;
@@ -15,7 +15,7 @@ use crate::key::IntoKey;
 use crate::limiter::check::{AskedLevels, decide_in_turn, decide_within_limits, record};
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::{Place, Ticket};
+use crate::limiter::line::Place;
 use crate::limiter::pending_check::PendingCheck;
 use crate::store::Check;
 use crate::telemetry::PermitMeter;
@@ -25,8 +25,7 @@ const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The slots that an attempt takes.
 pub(crate) struct SlotsOfCheck {
-    /// The place in line of a call that may wait.
-    ticket: Option<Ticket>,
+    waiting: Option<WaitingCall>,
     held: Vec<HeldSlots>,
 }
 
@@ -34,13 +33,13 @@ impl SlotsOfCheck {
     /// The call waits at this place if it is refused.
     pub(crate) fn new(place: Option<&Place>) -> Self {
         let held = Vec::new();
-        let ticket = place.map(|place| place.ticket);
-        Self { ticket, held }
+        let waiting = place.map(|place| (place.ticket, place.presence()));
+        Self { waiting, held }
     }
 
     /// Returns whether the call may wait for slots.
     pub(in crate::limiter) fn waits(&self) -> bool {
-        self.ticket.is_some()
+        self.waiting.is_some()
     }
 
     /// Fails if slots are lost that were granted before others.
@@ -67,7 +66,7 @@ impl SlotsOfCheck {
             store: &limiter.0.store,
             checks,
             levels,
-            ticket: self.ticket,
+            waiting: self.waiting.clone(),
         });
         async move {
             let (answers, held) = taken.await.unwrap_or_else(|_| Err(no_reply()))?;
@@ -88,7 +87,7 @@ impl SlotsOfCheck {
             store: &limiter.0.store,
             checks,
             levels,
-            ticket: self.ticket,
+            waiting: self.waiting.clone(),
         };
         let (answers, held) = limiter.permits().table.hold(&request, decide)?;
         self.held.extend(held);

@@ -1,5 +1,6 @@
 //! A message to the store about some keys, and what its replies say.
 
+use std::sync::Weak;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -9,7 +10,7 @@ use super::held_slots::HeldSlots;
 use crate::decision::{Answer, Answers, HoldingNote, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
-use crate::limiter::line::{Room, Ticket, Want, Wants};
+use crate::limiter::line::{Presence, Room, Ticket, Want, Wants};
 use crate::quota::{Quota, Quotas};
 use crate::store::{Answerer, OwnedCheck, ProtectedStore, StoreFuture};
 
@@ -38,11 +39,14 @@ pub(super) struct SlotCheck {
     pub(super) caller: Option<Caller>,
 }
 
+/// The place in line of a call that waits after a refusal, as long as it is there.
+pub(super) type WaitingCall = (Ticket, Weak<Presence>);
+
 /// The caller of a check.
 pub(super) struct Caller {
     pub(super) ticket: Ticket,
-    /// Whether the call waits after a refusal.
-    pub(super) may_wait: bool,
+    /// `None` if the call does not wait after a refusal.
+    pub(super) presence: Option<Weak<Presence>>,
     /// The units and slots that it asks of each level.
     pub(super) wants: Wants,
     pub(super) answer: oneshot::Sender<Taken>,

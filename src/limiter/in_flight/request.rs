@@ -7,13 +7,13 @@ use tokio::sync::oneshot;
 
 use super::held_key::{HeldKey, id_of};
 use super::held_slots::{HeldSlots, Holder, Slots};
-use super::message::{AllWanted, Caller, SlotCheck, Taken, Wanted};
+use super::message::{AllWanted, Caller, SlotCheck, Taken, WaitingCall, Wanted};
 use super::state::State;
 use super::table::PermitTable;
 use crate::decision::Answers;
 use crate::error::Error;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::{Ticket, Want, Wants, slots as lines};
+use crate::limiter::line::{Want, Wants, slots as lines};
 use crate::store::{Check, ProtectedStore, StoreFuture, join_all};
 
 /// Checks that want slots.
@@ -21,8 +21,7 @@ pub(super) struct SlotRequest<'a> {
     pub(super) store: &'a ProtectedStore,
     pub(super) checks: &'a [Check<'a>],
     pub(super) levels: Vec<LevelSlots<'a>>,
-    /// The place in line of a call that may wait.
-    pub(super) ticket: Option<Ticket>,
+    pub(super) waiting: Option<WaitingCall>,
 }
 
 /// The limiter of a level, and the slots that it wants if it has quotas in flight.
@@ -63,20 +62,23 @@ impl PermitTable {
         let (answer, taken) = oneshot::channel();
         self.change(|state, now| {
             let wanted = request.wanted(state);
-            if request.ticket.is_none()
+            if request.waiting.is_none()
                 && let Some(refused) = state.remembered(request.checks, &wanted, now)
             {
                 state.outbox.answers.push((answer, Ok((refused, None))));
                 return;
             }
-            let ticket = request.ticket.unwrap_or_else(lines::ticket);
+            let (ticket, presence) = match request.waiting.clone() {
+                Some((ticket, presence)) => (ticket, Some(presence)),
+                None => (lines::ticket(), None),
+            };
             state.each(&wanted, |key, _| {
                 key.waiting.insert(ticket);
             });
             state.to_look.extend(wanted.iter().map(|wanted| wanted.id));
             let caller = Some(Caller {
                 ticket,
-                may_wait: request.ticket.is_some(),
+                presence,
                 wants: request.wants(),
                 answer,
             });

@@ -85,8 +85,9 @@ impl State {
             let caller = question.caller.as_ref();
             let is_gone = caller.is_none_or(|caller| caller.answer.is_closed());
             let is_behind = !is_gone
-                && caller
-                    .is_some_and(|caller| lines::is_behind(ticket, &caller.wants, caller.may_wait));
+                && caller.is_some_and(|caller| {
+                    lines::is_behind(ticket, &caller.wants, caller.presence.is_some())
+                });
             let may_ask = question.wanted.iter().all(|of_key| {
                 let key = self.keys.get(&of_key.id).filter(|key| !key.is_busy);
                 let sum = wanted.get(&of_key.id).map_or(0, |sum: &u32| *sum);
@@ -213,7 +214,7 @@ impl State {
         let left =
             left.map(|(want, left, is_refused)| (want, is_of_store.then_some(left), is_refused));
         let left: SmallVec<[_; 2]> = left.collect();
-        let woken = lines::take_in(caller.ticket, &left, caller.may_wait);
+        let woken = lines::take_in(caller.ticket, &left, caller.presence.as_ref());
         self.outbox.woken.push(woken);
         if let Some(caller) = question.caller {
             let taken = Ok((answers, held));

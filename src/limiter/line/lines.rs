@@ -378,18 +378,18 @@ impl State {
     }
 
     /// Takes in the answer about slots to a call: what it left of each key, and which of them have refused it. A refused call
-    /// that may wait stands in their lines, so that no later one asks before it.
+    /// that `waits` stands in their lines, so that no later one asks before it.
     pub(super) fn take_in(
         &mut self,
         ticket: Ticket,
         answers: &[(Want, Option<Room>, bool)],
-        may_wait: bool,
+        waits: bool,
         now: Instant,
     ) {
         self.stop_asking(ticket);
         let refused = answers
             .iter()
-            .filter(|(.., is_refused)| *is_refused && may_wait);
+            .filter(|(.., is_refused)| *is_refused && waits);
         let refused: Wants = refused.map(|(want, ..)| *want).collect();
         for want in &refused {
             let line = self.lines.entry(want.line).or_default();

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,7 +31,12 @@ pub(crate) struct Place {
     timer: Option<Pin<Box<Sleep>>>,
     /// `None` if the call takes no slots.
     for_slots: Option<PermitWait>,
+    /// `None` unless answers about slots may come, which let the call stand in line.
+    presence: Option<Arc<Presence>>,
 }
+
+/// A call that may wait for slots is there as long as this is: a task that asks for several groups may outlive its caller.
+pub(in crate::limiter) struct Presence;
 
 /// No wait helps in time: certainly not before this wait is over, because of this level.
 #[derive(Clone, Copy, Debug)]
@@ -93,12 +99,22 @@ impl Place {
             is_in_line: false,
             timer: None,
             for_slots: None,
+            presence: None,
         }
     }
 
     /// Records the wait for slots of these limiters.
     pub(crate) fn waits_for_slots(&mut self, limiters: impl IntoIterator<Item = PermitMeter>) {
         self.for_slots = Some(PermitWait::begin(limiters));
+        self.presence = Some(Arc::new(Presence));
+    }
+
+    /// Returns whether the call is there, for those who take in the answers about its slots.
+    pub(in crate::limiter) fn presence(&self) -> Weak<Presence> {
+        self.presence
+            .as_ref()
+            .map(Arc::downgrade)
+            .unwrap_or_default()
     }
 
     /// Waits until the call may ask the store.
@@ -178,6 +194,7 @@ impl Place {
         if let Some(wait) = self.for_slots.take() {
             wait.succeed(self.since.elapsed());
         }
+        self.presence = None;
         if LINES.are_empty() {
             return;
         }
@@ -235,7 +252,6 @@ impl Place {
     /// Leaves the lines, for a call that waits for something else. It may enter them again, at the same place.
     pub(crate) fn leave(&mut self) {
         self.is_in_line = false;
-        // A call for slots that was refused stands in line before it knows.
         if !LINES.are_empty() {
             LINES.with(|lines| lines.leave(self.ticket, Instant::now()));
         }
@@ -266,7 +282,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.leave();
+        // A call for slots stands in line before it knows, by an answer that is taken in before the lock here, or not at all.
+        if self.presence.take().is_some() || !LINES.are_empty() {
+            LINES.with(|lines| lines.leave(self.ticket, Instant::now()));
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! The lines as the table of permits knows them, which takes in the answers about slots.
 
+use std::sync::Weak;
+
 use tokio::time::Instant;
 
 use super::lines::{LINES, LineKey, Room, State, Ticket, Want, Wants, Woken};
+use super::place::Presence;
 
 /// Returns the ticket of a call that does not wait.
 pub(in crate::limiter) fn ticket() -> Ticket {
@@ -16,18 +19,21 @@ pub(in crate::limiter) fn is_behind(ticket: Ticket, wants: &Wants, may_wait: boo
 }
 
 /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that may wait
-/// stands in line from now on.
+/// stands in line from now on, if it is there.
 pub(in crate::limiter) fn take_in(
     ticket: Ticket,
     answers: &[(Want, Option<Room>, bool)],
-    may_wait: bool,
+    presence: Option<&Weak<Presence>>,
 ) -> Woken {
     let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
-    if LINES.are_empty() && !(is_refused && may_wait) {
+    if LINES.are_empty() && !(is_refused && presence.is_some()) {
         return Woken::default();
     }
     let now = Instant::now();
-    let ((), woken) = LINES.change(|lines| lines.take_in(ticket, answers, may_wait, now));
+    let ((), woken) = LINES.change(|lines| {
+        let waits = presence.is_some_and(|presence| presence.strong_count() > 0);
+        lines.take_in(ticket, answers, waits, now);
+    });
     woken
 }
 
