@@ -8,6 +8,7 @@ mod cluster;
 mod failures;
 mod fairness;
 mod layer;
+mod leaving;
 mod messages;
 mod parity;
 mod permits;
