@@ -437,12 +437,6 @@ impl DecisionView {
         self.reported_level()?.charged_key()
     }
 
-    /// Returns the quotas of the first level.
-    #[cfg(test)]
-    pub(crate) fn quota_list(&self) -> &[Quota] {
-        &self.0.levels.first().unwrap().quotas
-    }
-
     /// Returns the decision of each quota, level by level, in the order in which the quotas were listed.
     ///
     /// The quotas of a level that was [not asked](LevelDecision::is_asked) are left out.

@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::diagnostics::Diagnostics;
-use super::headers::{Headers, Templates};
+use super::headers::Headers;
 use super::level::Level;
 use super::rejection::{Rejection, plain_text};
 use crate::key::peer_ip;
@@ -33,8 +33,6 @@ pub(super) struct LayerConfig {
     pub(super) max_wait: Duration,
     pub(super) reserves: bool,
     pub(super) headers: Headers,
-    /// Derived from `headers`, and from the names and quotas of all limiters.
-    pub(super) templates: Arc<Templates>,
     pub(super) status: StatusCode,
     pub(super) responder: Arc<ResponderFn>,
     /// Whether gRPC calls are rejected with a gRPC status.
@@ -53,16 +51,14 @@ pub(super) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Syn
 
 impl LayerConfig {
     pub(super) fn new(limiter: RateLimiter) -> Self {
-        let headers = Headers::default();
         let first = Level::new(limiter, peer_ip());
         Self {
             enabled: true,
-            templates: Arc::new(Templates::new(&headers, [&first.limiter])),
             others: Vec::new(),
             skip: None,
             max_wait: first.limiter.max_wait_of_layer(),
             reserves: false,
-            headers,
+            headers: Headers::default(),
             status: StatusCode::TOO_MANY_REQUESTS,
             responder: Arc::new(plain_text()),
             grpc: false,
@@ -74,11 +70,9 @@ impl LayerConfig {
         }
     }
 
-    /// Changes settings, and rebuilds the values that are derived from them.
+    /// Changes settings.
     pub(super) fn update(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
-        let limiters = self.levels().map(|level| &level.limiter);
-        self.templates = Arc::new(Templates::new(&self.headers, limiters));
         // A changed layer logs its own findings.
         self.diagnostics = Arc::default();
         for level in self.levels_mut() {
@@ -148,7 +142,6 @@ impl fmt::Debug for LayerConfig {
             max_wait,
             reserves,
             headers,
-            templates: _,
             status,
             responder: _,
             grpc,

@@ -148,7 +148,7 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     let remaining = decision.remaining();
     let inner_rejection = head.extensions.get::<Rejection>().cloned();
     let inner_is_tighter = inner_rejection.as_ref().is_some_and(Rejection::is_refused)
-        || config.templates.has_single_values()
+        || config.headers.has_single_values()
             && inner_remaining(&head.headers).is_some_and(|inner| inner <= u64::from(remaining));
     let place = if inner_is_tighter {
         Tightness::Behind
@@ -157,7 +157,9 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     };
     // A client that reads "0 remaining" might not follow the redirect.
     if remaining > 0 || !is_redirect(head) {
-        config.templates.write(decision, place, &mut head.headers);
+        config
+            .headers
+            .write_beside(place, decision, &mut head.headers);
     }
     if let Some(rejection) = inner_rejection
         && let Some(wait) = retry_wait(decision)
@@ -204,7 +206,7 @@ pub(super) fn rejection_response(
         None => rejection.respond(&*config.responder),
         Some(grpc) => grpc.reject(&rejection),
     };
-    rejection.complete(&config.templates, &mut response);
+    rejection.complete(&config.headers, &mut response);
     if config.closes_rejected_uploads && unread_body::is_announced(parts) {
         unread_body::announce_close(response.headers_mut());
     }

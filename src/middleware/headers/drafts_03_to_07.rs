@@ -5,14 +5,11 @@ use std::cmp::Reverse;
 use http::{HeaderMap, HeaderValue};
 
 use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
-use super::number_value::number_value;
-use super::structured_fields::{FieldSyntax, Integer};
+use super::structured_fields::{FieldSyntax, integer};
 use super::times::{reported_wait, whole_seconds};
+use super::write::Tightness;
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
-
-/// The maximum number of fields in these drafts.
-pub(super) const FIELDS: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EarlyDraft {
@@ -24,14 +21,6 @@ pub(super) enum EarlyDraft {
     Draft07,
 }
 
-/// The parts of the fields that depend only on the quotas.
-#[derive(Debug)]
-pub(super) struct EarlyDraftTemplate {
-    draft: EarlyDraft,
-    /// `10;w=1, 100;w=60`
-    policies: HeaderValue,
-}
-
 /// The numbers of one decision, with the names of the drafts.
 struct Numbers {
     limit: u64,
@@ -39,68 +28,55 @@ struct Numbers {
     reset: u64,
 }
 
-impl EarlyDraftTemplate {
-    pub(super) fn new(draft: EarlyDraft, quotas: &[&Quota]) -> Option<Self> {
-        // Slots have no window, which these drafts require.
-        let are_all_soft = quotas.iter().all(|quota| quota.is_soft());
-        let quotas: Vec<_> = quotas
-            .iter()
-            .copied()
-            .filter(|quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft()))
-            .collect();
-        if quotas.is_empty() {
-            return None;
-        }
-        let quotas = &*quotas;
-        let mut text = String::new();
-        for (index, quota) in quotas.iter().enumerate() {
-            if is_implied(quota, index, quotas) {
-                continue;
-            }
-            if !text.is_empty() {
-                text.push_str(", ");
-            }
-            text.push_str(Integer::new().format(quota.limit().into()));
-            text.push_str(";w=");
-            // These drafts require a window, and have no fractions of seconds.
-            text.push_str(Integer::new().format(whole_seconds(quota.window())));
-        }
-        let policies = HeaderValue::try_from(text).ok()?;
-        Some(Self { draft, policies })
+/// Appends to the list of policies, if the draft has a field for it, and replaces the numbers if this layer is the tightest.
+pub(super) fn write(
+    draft: EarlyDraft,
+    place: Tightness,
+    decision: &DecisionView,
+    reported: QuotaDecision<'_>,
+    headers: &mut HeaderMap,
+) {
+    let policies = policies(decision);
+    if policies.is_empty() {
+        return;
     }
+    if draft != EarlyDraft::Draft03
+        && let Ok(policies) = HeaderValue::from_str(&policies)
+    {
+        FieldSyntax::Unnamed.append(POLICY, policies, headers);
+    }
+    if place == Tightness::Behind {
+        return;
+    }
+    let Some(numbers) = Numbers::new(decision, reported) else {
+        return;
+    };
+    let limit = integer(numbers.limit);
+    match draft {
+        EarlyDraft::Draft03 => {
+            let limit = HeaderValue::try_from(format!("{limit}, {policies}"));
+            numbers.insert_fields(limit.unwrap_or_else(|_| numbers.limit.into()), headers);
+        }
+        EarlyDraft::Draft06 => numbers.insert_fields(numbers.limit.into(), headers),
+        EarlyDraft::Draft07 => numbers.insert_dictionary(headers),
+    }
+}
 
-    /// Appends to the list of policies, if the draft has a field for it.
-    pub(super) fn append_policies(&self, headers: &mut HeaderMap) {
-        if self.draft != EarlyDraft::Draft03 {
-            FieldSyntax::Unnamed.append(POLICY, self.policies.clone(), headers);
-        }
-    }
-
-    pub(super) fn write_numbers(
-        &self,
-        decision: &DecisionView,
-        reported: QuotaDecision<'_>,
-        headers: &mut HeaderMap,
-    ) {
-        let Some(numbers) = Numbers::new(decision, reported) else {
-            return;
-        };
-        match self.draft {
-            EarlyDraft::Draft03 => {
-                numbers.insert_fields(self.limit_and_policies(numbers.limit), headers);
-            }
-            EarlyDraft::Draft06 => numbers.insert_fields(number_value(numbers.limit), headers),
-            EarlyDraft::Draft07 => numbers.insert_dictionary(headers),
-        }
-    }
-
-    /// Returns a value like `100, 10;w=1, 100;w=60`.
-    fn limit_and_policies(&self, limit: u64) -> HeaderValue {
-        let mut text = Integer::new().format(limit).as_bytes().to_vec();
-        text.extend_from_slice(b", ");
-        text.extend_from_slice(self.policies.as_bytes());
-        HeaderValue::try_from(text).unwrap_or_else(|_| number_value(limit))
-    }
+/// Returns the policies as a list: `10;w=1, 100;w=60`. It is empty if there are only slots, because they have no window, which
+/// these drafts require.
+fn policies(decision: &DecisionView) -> String {
+    let quotas = decision.levels().flat_map(|level| level.quota_list());
+    let are_all_soft = quotas.clone().all(Quota::is_soft);
+    let told = |quota: &&Quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft());
+    let quotas: Vec<_> = quotas.filter(told).collect();
+    let policies = quotas.iter().enumerate();
+    let policies = policies.filter(|(index, quota)| !is_implied(quota, *index, &quotas));
+    let policies = policies.map(|(_, quota)| {
+        // These drafts require a window, and have no fractions of seconds.
+        let window = whole_seconds(quota.window());
+        format!("{};w={}", quota.limit(), integer(window))
+    });
+    policies.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns whether a policy is omitted because another one has the same limit, which the drafts forbid. The
@@ -141,23 +117,14 @@ impl Numbers {
 
     fn insert_fields(&self, limit: HeaderValue, headers: &mut HeaderMap) {
         headers.insert(LIMIT, limit);
-        headers.insert(REMAINING, number_value(self.remaining));
-        headers.insert(RESET, number_value(self.reset));
+        headers.insert(REMAINING, self.remaining.into());
+        headers.insert(RESET, self.reset.into());
     }
 
-    /// Writes a value like `limit=100, remaining=42, reset=17`.
     fn insert_dictionary(&self, headers: &mut HeaderMap) {
-        let mut text = String::with_capacity(64);
-        let members = [
-            ("limit=", self.limit),
-            (", remaining=", self.remaining),
-            (", reset=", self.reset),
-        ];
-        for (key, number) in members {
-            text.push_str(key);
-            text.push_str(Integer::new().format(number));
-        }
-        if let Ok(text) = HeaderValue::from_str(&text) {
+        let [limit, remaining, reset] = [self.limit, self.remaining, self.reset].map(integer);
+        let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
+        if let Ok(text) = HeaderValue::try_from(text) {
             FieldSyntax::Unnamed.replace(RATELIMIT, text, headers);
         }
     }

@@ -7,17 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Formats integers. Larger numbers than [`MAX_INTEGER`] are clamped.
-pub(super) struct Integer(itoa::Buffer);
-
-impl Integer {
-    pub(super) fn new() -> Self {
-        Self(itoa::Buffer::new())
-    }
-
-    pub(super) fn format(&mut self, number: u64) -> &str {
-        self.0.format(number.min(MAX_INTEGER))
-    }
+/// Returns a number as an integer of a structured field: at most [`MAX_INTEGER`].
+pub(super) fn integer(number: u64) -> u64 {
+    number.min(MAX_INTEGER)
 }
 
 /// Formats a text of printable ASCII as a string.
@@ -85,10 +77,10 @@ mod tests {
 
     #[test]
     fn an_integer_has_at_most_fifteen_digits() {
-        assert_eq!(Integer::new().format(0), "0");
-        assert_eq!(Integer::new().format(MAX_INTEGER), "999999999999999");
-        assert_eq!(Integer::new().format(MAX_INTEGER + 1), "999999999999999");
-        assert_eq!(Integer::new().format(u64::MAX), "999999999999999");
+        assert_eq!(integer(0), 0);
+        for number in [MAX_INTEGER, MAX_INTEGER + 1, u64::MAX] {
+            assert_eq!(integer(number).to_string(), "999999999999999");
+        }
     }
 
     #[test]

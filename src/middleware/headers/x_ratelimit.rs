@@ -6,12 +6,8 @@ use http::HeaderMap;
 
 use super::dialect::ResetFormat;
 use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
-use super::number_value::{common_number_value, number_value};
 use super::times::{reported_wait, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
-
-/// The number of fields.
-pub(super) const FIELDS: usize = 3;
 
 pub(super) fn write(
     format: ResetFormat,
@@ -24,10 +20,10 @@ pub(super) fn write(
         true => decision.remaining(),
         false => 0,
     };
-    headers.insert(X_LIMIT, common_number_value(reported.limit().into()));
-    headers.insert(X_REMAINING, number_value(remaining.into()));
+    headers.insert(X_LIMIT, reported.limit().into());
+    headers.insert(X_REMAINING, remaining.into());
     match reported_wait(reported) {
-        Some(wait) => headers.insert(X_RESET, common_number_value(reset(format, wait))),
+        Some(wait) => headers.insert(X_RESET, reset(format, wait).into()),
         None => headers.remove(X_RESET),
     };
 }

@@ -10,7 +10,7 @@ use super::grpc;
 use super::rejection::{Rejection, RejectionReason};
 use super::text::HEADERS;
 use crate::middleware::headers::field_names as field;
-use crate::middleware::headers::{Templates, Tightness, number_value, whole_seconds};
+use crate::middleware::headers::{Headers, whole_seconds};
 
 impl Rejection {
     /// Calls a responder. A 200 becomes the status of the rejection: a responder that sets none returns it, and
@@ -29,11 +29,7 @@ impl Rejection {
     }
 
     /// Adds the headers of every rejection to a response, and this rejection to its extensions.
-    pub(in crate::middleware) fn complete(
-        self,
-        templates: &Templates,
-        response: &mut Response<Bytes>,
-    ) {
+    pub(in crate::middleware) fn complete(self, told: &Headers, response: &mut Response<Bytes>) {
         let headers = response.headers_mut();
         // Reserves room once, for these headers and for those that are added later.
         headers.reserve(HEADERS);
@@ -44,10 +40,10 @@ impl Rejection {
         if let Some(wait) = self.retry_after() {
             headers
                 .entry(RETRY_AFTER)
-                .or_insert_with(|| number_value(whole_seconds(wait).max(1)));
+                .or_insert_with(|| whole_seconds(wait).max(1).into());
         }
         if let RejectionReason::Refused(decision) = self.reason() {
-            templates.write(decision, Tightness::Tightest, headers);
+            told.write(decision, headers);
         }
         response.extensions_mut().insert(self);
     }
@@ -56,7 +52,7 @@ impl Rejection {
     pub(in crate::middleware) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
         let inner = headers.get(RETRY_AFTER).and_then(parse_seconds);
         if inner.is_some_and(|inner| inner < wait) {
-            headers.insert(RETRY_AFTER, number_value(whole_seconds(wait)));
+            headers.insert(RETRY_AFTER, whole_seconds(wait).into());
         }
         grpc::lengthen_wait(self, wait, headers);
     }

@@ -8,7 +8,7 @@ use http::Response;
 use super::rejection::{Rejection, RejectionReason};
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::middleware::headers::{Headers, Templates};
+use crate::middleware::headers::Headers;
 
 impl Rejection {
     /// Returns the complete response: what the responder returns, with the status and the headers of every rejection.
@@ -49,8 +49,7 @@ impl Rejection {
         responder: impl FnOnce(&Self) -> Response<Bytes>,
     ) -> Response<Bytes> {
         let mut response = self.respond(responder);
-        self.clone()
-            .complete(&Templates::of_decisions(headers), &mut response);
+        self.clone().complete(headers, &mut response);
         response
     }
 }

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
-
 use super::fixtures::{
-    DRAFTS, MILLISECOND, SECOND, admitted, both, burst, daily, decide, left, lines, used_up,
-    written,
+    DRAFTS, MILLISECOND, SECOND, admitted, both, burst, daily, decide, left, used_up, written,
 };
 use crate::decision::{Answer, Decision, QuotaAnswer, Source};
-use crate::middleware::headers::{Headers, IetfDraft, Templates, Tightness};
+use crate::middleware::headers::{Headers, IetfDraft};
 use crate::quota::{Quota, Quotas};
 
 #[test]
@@ -103,17 +100,4 @@ fn a_window_that_is_not_whole_seconds_is_omitted_or_rounded_up() {
         policies(IetfDraft::Draft07),
         "ratelimit-policy: 1;w=1, 2;w=1, 3;w=1, 4;w=2"
     );
-}
-
-#[test]
-fn quotas_of_a_plan_are_reported() {
-    let prepared = Quotas::from(Quota::per_minute(100));
-    let decision = decide([left(Quota::per_second(7), 6, SECOND)]);
-    for draft in DRAFTS {
-        let headers = Headers::ietf(draft);
-        let mut map = HeaderMap::new();
-        let templates = Templates::of_limits(&headers, [("search", &prepared)]);
-        templates.write(&decision, Tightness::Tightest, &mut map);
-        assert_eq!(lines(&map), written(&headers, &decision), "{draft:?}");
-    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 
 use crate::decision::{Answer, Decision, DecisionView, QuotaAnswer, Source};
-use crate::middleware::headers::{Headers, IetfDraft, Templates, Tightness};
+use crate::middleware::headers::{Headers, IetfDraft, Tightness};
 use crate::quota::{Quota, Quotas};
 
 pub(super) const DRAFTS: [IetfDraft; 4] = [
@@ -20,12 +20,12 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 pub(super) fn decide<const N: usize>(answers: [(Quota, QuotaAnswer); N]) -> DecisionView {
     let (quotas, answers): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-    decided(&quotas.into(), answers)
+    decided("search", &quotas.into(), answers)
 }
 
-pub(super) fn decided(quotas: &Quotas, answers: Vec<QuotaAnswer>) -> DecisionView {
+pub(super) fn decided(limiter: &str, quotas: &Quotas, answers: Vec<QuotaAnswer>) -> DecisionView {
     let answer = Answer::new(Source::Memory, answers);
-    Decision::by("search", quotas, answer).into_view()
+    Decision::by(limiter, quotas, answer).into_view()
 }
 
 /// Returns a quota that admits, with its remaining units and the time until more are left.
@@ -77,8 +77,7 @@ pub(super) fn write(
     place: Tightness,
     map: &mut HeaderMap,
 ) {
-    let quotas = decision.quota_list().iter().cloned().collect();
-    Templates::of_limits(headers, [("search", &quotas)]).write(decision, place, map);
+    headers.write_beside(place, decision, map);
 }
 
 pub(super) fn lines(map: &HeaderMap) -> Vec<String> {
