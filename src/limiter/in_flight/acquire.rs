@@ -38,11 +38,6 @@ impl SlotsOfCheck {
         Self { ticket, held }
     }
 
-    /// Returns whether the call may wait for slots.
-    pub(in crate::limiter) fn waits(&self) -> bool {
-        self.ticket.is_some()
-    }
-
     /// Fails if slots are lost that were granted before others.
     pub(in crate::limiter) fn verify_held(&self) -> Result<(), Error> {
         let is_lost = |held: &HeldSlots| held.lost_in() == Some(0);
@@ -154,8 +149,7 @@ impl RateLimiter {
     /// once when one of its own permits is dropped. For more slots or another cost, see [`acquire_all`](Self::acquire_all).
     ///
     /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
-    /// asks for a slot. A call that waits for one key holds no slots of another one meanwhile. A call that may wait charges its
-    /// units when it gets its slots, so it takes none of a [lease](Self::lease).
+    /// asks for a slot. While it waits, it holds nothing: no slots of another key, and no units of a [lease](Self::lease).
     ///
     /// An error is returned at once, unless [`wait_through_outages`](Self::wait_through_outages) is set.
     ///
