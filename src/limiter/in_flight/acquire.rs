@@ -4,11 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::held_slots::HeldSlots;
 use super::message::{late, no_reply};
 use super::permit::{Acquired, Permit};
 use super::request::{LevelSlots, SlotRequest};
-use super::table::PermitTable;
+use super::table::{HeldSlots, PermitTable};
 use crate::decision::{Answers, Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;

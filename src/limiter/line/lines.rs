@@ -40,10 +40,10 @@ const POLL: Duration = Duration::from_millis(25);
 const KEPT: Duration = Duration::from_secs(1);
 
 /// The lines of all stores. A line exists only while calls wait in it.
-pub(super) static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
+pub(in crate::limiter) static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
 
 #[derive(Default)]
-pub(super) struct Lines {
+pub(in crate::limiter) struct Lines {
     state: Mutex<State>,
     latest_ticket: AtomicU64,
     /// The calls in lines. While there are none, nothing is locked.
@@ -65,7 +65,9 @@ pub(in crate::limiter) struct LineKey {
 #[derive(Clone, Copy)]
 pub(crate) struct Want {
     pub(in crate::limiter) line: LineKey,
-    pub(super) needs: Room,
+    pub(in crate::limiter) needs: Room,
+    /// Its key in the table of permits, if it has quotas in flight.
+    pub(in crate::limiter) slots_of: Option<Fingerprint>,
 }
 
 /// The units and slots that a call needs, or that are left. A key without rates has any number of units.
@@ -159,13 +161,55 @@ enum Phase {
 
 impl Lines {
     /// Returns a number that is later than all others.
-    pub(super) fn ticket(&self) -> Ticket {
+    pub(in crate::limiter) fn ticket(&self) -> Ticket {
         self.latest_ticket.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns whether no call waits.
     pub(super) fn are_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns whether an earlier call waits for any of these keys.
+    pub(in crate::limiter) fn is_behind(
+        &self,
+        ticket: Ticket,
+        wants: &Wants,
+        may_wait: bool,
+    ) -> bool {
+        !self.are_empty() && self.with(|lines| lines.is_behind(ticket, wants, may_wait))
+    }
+
+    /// Takes in the answer about slots to a call: what it left of each key, and which of them have refused it. A refused call
+    /// that may wait stands in line from now on.
+    pub(in crate::limiter) fn take_in(
+        &self,
+        ticket: Ticket,
+        answers: &[(Want, Option<Room>, bool)],
+        may_wait: bool,
+    ) -> Woken {
+        let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
+        if self.are_empty() && !(is_refused && may_wait) {
+            return Woken::default();
+        }
+        let now = Instant::now();
+        let ((), woken) = self.change(|lines| lines.take_in(ticket, answers, may_wait, now));
+        woken
+    }
+
+    /// Takes in that slots of a key were given back. Returns whether a call of this process asks for them now. If other
+    /// processes share the slots, they get one from time to time.
+    pub(in crate::limiter) fn returned_slots(
+        &self,
+        key: LineKey,
+        slots: u32,
+        is_shared: bool,
+    ) -> (bool, Woken) {
+        if self.are_empty() {
+            return (false, Woken::default());
+        }
+        let now = Instant::now();
+        self.change(|lines| lines.returned_slots(key, slots, is_shared, now))
     }
 
     /// Changes the state, and then wakes those that may ask now.

@@ -12,10 +12,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub(crate) use super::lines::Want;
 use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, Ticket, Wants};
 use crate::decision::{DecisionView, LevelDecision, Source};
-use crate::key::Key;
+use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::wait::random;
 use crate::quota::{Quotas, ShareId};
+use crate::store::Subject;
 use crate::telemetry::{PermitMeter, PermitWait};
 
 /// The place of a call that may wait. It leaves its lines when this is dropped.
@@ -54,7 +55,23 @@ impl Want {
             units: if has_rates { cost } else { 0 },
             slots: if quotas.has_slots() { slots } else { 0 },
         };
-        Self { line, needs }
+        let slots_of = quotas.has_slots().then(|| {
+            let of_key = Subject::new(&limiter.0.scope, key, quotas).fingerprint();
+            Self::id_of(of_key, quotas.share_of_slots(share))
+        });
+        Self {
+            line,
+            needs,
+            slots_of,
+        }
+    }
+
+    /// Returns the id of a key in the table of permits: each share of a process is a holder, with messages of its own.
+    pub(in crate::limiter) fn id_of(key: Fingerprint, share: Option<ShareId>) -> Fingerprint {
+        share.map_or(key, |share| {
+            let number = u32::from_be_bytes(share.bytes());
+            Fingerprint::of_number(number.into()).within(key)
+        })
     }
 }
 
