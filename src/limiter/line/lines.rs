@@ -170,18 +170,27 @@ impl Lines {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether an earlier call waits for any of these keys.
+    /// Returns whether an earlier call waits for any of these keys. A call that does not wait is also behind one that asks
+    /// and may be refused: in one message with it, it might be admitted before it.
     pub(in crate::limiter) fn is_behind(
         &self,
         ticket: Ticket,
         wants: &Wants,
         may_wait: bool,
     ) -> bool {
-        !self.are_empty() && self.with(|lines| lines.is_behind(ticket, wants, may_wait))
+        let is_behind = |state: &mut State| {
+            let mut lines = wants.iter().filter_map(|want| state.lines.get(&want.line));
+            lines.any(|line| {
+                let mut asking = line.asking.iter();
+                let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
+                line.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
+            })
+        };
+        !self.are_empty() && self.with(is_behind)
     }
 
-    /// Takes in the answer about slots to a call: what it left of each key, and which of them have refused it. A refused call
-    /// that may wait stands in line from now on.
+    /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that may wait
+    /// stands in their lines, so that no later one asks before it.
     pub(in crate::limiter) fn take_in(
         &self,
         ticket: Ticket,
@@ -193,7 +202,37 @@ impl Lines {
             return Woken::default();
         }
         let now = Instant::now();
-        let ((), woken) = self.change(|lines| lines.take_in(ticket, answers, may_wait, now));
+        let ((), woken) = self.change(|state| {
+            state.stop_asking(ticket);
+            let refused = answers
+                .iter()
+                .filter(|(.., is_refused)| *is_refused && may_wait);
+            let refused: Wants = refused.map(|(want, ..)| *want).collect();
+            for want in &refused {
+                let line = state.lines.entry(want.line).or_default();
+                line.standing.insert(ticket, want.needs.units);
+            }
+            for (want, left, _) in answers {
+                if let (Some(left), Some(line)) = (left, state.lines.get_mut(&want.line)) {
+                    line.take_in(*left);
+                    line.polls_at = Some(now + jittered(POLL));
+                    state.to_advance.push(want.line);
+                }
+            }
+            if refused.is_empty() {
+                state.remove(ticket);
+            } else {
+                let stands_in = refused.iter().map(|want| want.line);
+                match state.calls.get_mut(&ticket) {
+                    Some(call) => call.stands_in.extend(stands_in),
+                    None => {
+                        let stands_in = stands_in.collect();
+                        state.insert(ticket, refused, stands_in, Phase::Asking(now));
+                    }
+                }
+            }
+            state.advance(now);
+        });
         woken
     }
 
@@ -209,7 +248,19 @@ impl Lines {
             return (false, Woken::default());
         }
         let now = Instant::now();
-        self.change(|lines| lines.returned_slots(key, slots, is_shared, now))
+        self.change(|state| {
+            let Some(line) = state.lines.get_mut(&key) else {
+                return false;
+            };
+            line.room.slots = line.room.slots.saturating_add(slots);
+            if is_shared && !line.standing.is_empty() && line.yields(now) {
+                return false;
+            }
+            state.to_advance.push(key);
+            state.advance(now);
+            let line = state.lines.get(&key);
+            line.is_some_and(|line| !line.asking.is_empty())
+        })
     }
 
     /// Changes the state, and then wakes those that may ask now.
@@ -341,17 +392,6 @@ impl State {
         max_calls.is_some_and(is_full)
     }
 
-    /// Returns whether an earlier call waits for any of these keys. A call that does not wait is also behind one that asks
-    /// and may be refused: in one message with it, it might be admitted before it.
-    pub(super) fn is_behind(&self, ticket: Ticket, wants: &Wants, may_wait: bool) -> bool {
-        let mut lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
-        lines.any(|line| {
-            let mut asking = line.asking.iter();
-            let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
-            line.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
-        })
-    }
-
     /// Returns the time before which a call is certainly not admitted, and which of its keys has this line.
     pub(super) fn earliest(&self, ticket: Ticket, wants: &Wants, now: Instant) -> (usize, Instant) {
         let of_lines = wants.iter().enumerate().filter_map(|(index, want)| {
@@ -421,46 +461,6 @@ impl State {
         self.advance(now);
     }
 
-    /// Takes in the answer about slots to a call: what it left of each key, and which of them have refused it. A refused call
-    /// that may wait stands in their lines, so that no later one asks before it.
-    pub(super) fn take_in(
-        &mut self,
-        ticket: Ticket,
-        answers: &[(Want, Option<Room>, bool)],
-        may_wait: bool,
-        now: Instant,
-    ) {
-        self.stop_asking(ticket);
-        let refused = answers
-            .iter()
-            .filter(|(.., is_refused)| *is_refused && may_wait);
-        let refused: Wants = refused.map(|(want, ..)| *want).collect();
-        for want in &refused {
-            let line = self.lines.entry(want.line).or_default();
-            line.standing.insert(ticket, want.needs.units);
-        }
-        for (want, left, _) in answers {
-            if let (Some(left), Some(line)) = (left, self.lines.get_mut(&want.line)) {
-                line.take_in(*left);
-                line.polls_at = Some(now + jittered(POLL));
-                self.to_advance.push(want.line);
-            }
-        }
-        if refused.is_empty() {
-            self.remove(ticket);
-        } else {
-            let stands_in = refused.iter().map(|want| want.line);
-            match self.calls.get_mut(&ticket) {
-                Some(call) => call.stands_in.extend(stands_in),
-                None => {
-                    let stands_in = stands_in.collect();
-                    self.insert(ticket, refused, stands_in, Phase::Asking(now));
-                }
-            }
-        }
-        self.advance(now);
-    }
-
     fn insert(
         &mut self,
         ticket: Ticket,
@@ -495,28 +495,6 @@ impl State {
         }
         self.to_advance.push(key);
         self.advance(now);
-    }
-
-    /// Takes in that slots of a key were given back in this process. Returns whether a call asks for them now. If other
-    /// processes share the slots, they get one from time to time.
-    pub(super) fn returned_slots(
-        &mut self,
-        key: LineKey,
-        slots: u32,
-        is_shared: bool,
-        now: Instant,
-    ) -> bool {
-        let Some(line) = self.lines.get_mut(&key) else {
-            return false;
-        };
-        line.room.slots = line.room.slots.saturating_add(slots);
-        if is_shared && !line.standing.is_empty() && line.yields(now) {
-            return false;
-        }
-        self.to_advance.push(key);
-        self.advance(now);
-        let line = self.lines.get(&key);
-        line.is_some_and(|line| !line.asking.is_empty())
     }
 
     /// Removes a call. Those that are first now ask.
