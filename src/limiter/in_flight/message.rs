@@ -128,7 +128,7 @@ pub(super) fn answer_to_caller(answer: &QuotaAnswer, hint: impl FnOnce() -> u64)
 }
 
 pub(super) fn no_reply() -> Error {
-    let text = "the message about slots was dropped (the store panicked?): slots may be held until the next one";
+    let text = "the message about slots was dropped (did the store panic, or not answer at once although it `answers_at_once`?): slots may be held until the next one";
     Error::new(ErrorKind::Unavailable, text)
 }
 
