@@ -18,7 +18,6 @@ use super::levels::{
 };
 use super::pool::{Pooled, Reuse, Spares, Unshared};
 #[cfg(test)]
-use crate::quota::Quota;
 
 /// The result of a check: admitted and charged, or refused and not charged.
 ///

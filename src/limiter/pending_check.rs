@@ -218,12 +218,6 @@ impl PendingCheck {
 
     /// Takes the units that this process holds. The store is asked for the others.
     fn take_leases(&mut self) {
-        // When a slot is free at last, the lease of a unit may have ended.
-        let waits_for_slots =
-            self.slots.as_ref().is_some_and(|slots| slots.waits()) && self.asks_for_slots();
-        if waits_for_slots {
-            return;
-        }
         let is_alone = self.levels.len() == 1;
         for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
             level.take_lease(data, answer, is_alone);

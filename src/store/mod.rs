@@ -54,7 +54,7 @@ pub use from_url::from_url;
 pub(crate) use future::join_all;
 pub use future::{Answerer, StoreFuture};
 pub use memory::MemoryStore;
-pub(crate) use protected_store::{PendingAnswers, ProtectedStore};
+pub(crate) use protected_store::{PendingAnswers, ProtectedStore, SendMarks};
 pub use real_time::timeout;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -135,9 +135,7 @@ impl ProtectedStore {
             if repeat_refusals(cache, checks, answers) {
                 return None;
             }
-            for check in checks {
-                sent.push(cache.before_send(*check));
-            }
+            sent = self.before_send(checks);
         }
         let mut asked = self.store.check(checks);
         let future = match asked.ready_mut() {
@@ -233,6 +231,24 @@ impl ProtectedStore {
     /// Returns the group of a subject: see [`Store::atomic_group`].
     pub(crate) fn atomic_group(&self, subject: Subject<'_>) -> u64 {
         self.store.atomic_group(subject)
+    }
+
+    /// Returns the marks of checks that are sent now. None without a refusal cache.
+    pub(crate) fn before_send(&self, checks: &[Check<'_>]) -> SendMarks {
+        let marks = |cache: &RefusalCache| {
+            checks
+                .iter()
+                .map(|check| cache.before_send(*check))
+                .collect()
+        };
+        self.refusal_cache.as_ref().map(marks).unwrap_or_default()
+    }
+
+    /// Forgets the refusals of a key.
+    pub(crate) fn forget_refusals(&self, subject: Subject<'_>) {
+        if let Some(cache) = &self.refusal_cache {
+            cache.forget(subject.fingerprint());
+        }
     }
 
     /// Remembers the answers to checks that were decided together: refusals, for at most `max_age`. An admission
@@ -352,12 +368,6 @@ impl ProtectedStore {
     /// Returns a number for the server that has a key now: of its circuit breaker.
     pub(crate) fn server_of(&self, subject: Subject<'_>) -> usize {
         self.circuit_breaker(subject).number()
-    }
-
-    /// Returns the longest time for which a refusal may be repeated, in microseconds. 0 without a refusal cache.
-    pub(crate) fn max_refusal_age(&self) -> u64 {
-        let cache = self.refusal_cache.as_ref();
-        cache.map_or(0, RefusalCache::longest_age)
     }
 
     /// Applies the deadline to a pending future, unless the store does.

@@ -141,6 +141,7 @@ struct CachedRefusal {
     share: Option<ShareId>,
     lease_micros: u64,
     cost: u32,
+    slots: u32,
     answer: Answer,
     /// The time at which the answer arrived, in microseconds of the clock of this process.
     answered_at: u64,
@@ -188,11 +189,6 @@ impl RefusalCache {
     #[must_use]
     pub fn max_age(self, max_age: Duration) -> Self {
         self.with(|settings| settings.max_age = max_age)
-    }
-
-    /// Returns the longest time that a refusal is remembered, in microseconds.
-    pub(super) fn longest_age(&self) -> u64 {
-        micros(self.inner.settings.max_age)
     }
 
     /// Sets the name of the store in metrics. The default is `other`. Returns a new, empty cache.
@@ -283,6 +279,7 @@ impl RefusalCache {
             share: check.share,
             lease_micros: check.lease_micros,
             cost: check.cost,
+            slots: slots_of(check),
             answer: answer.clone(),
             answered_at: now,
             expires_at: mark.sent_at.saturating_add(age),
@@ -297,7 +294,7 @@ impl RefusalCache {
     }
 
     fn remembers(&self, check: Check<'_>) -> bool {
-        check.cost > 0 && !self.inner.settings.max_age.is_zero()
+        (check.cost > 0 || slots_of(check) > 0) && !self.inner.settings.max_age.is_zero()
     }
 
     fn stripe(&self, fingerprint: Fingerprint) -> &Stripe {
@@ -327,8 +324,16 @@ impl RefusalCache {
             cache: self.clone(),
             fingerprint: subject.fingerprint(),
         };
-        invalidation.forget();
+        self.forget(invalidation.fingerprint);
         invalidation
+    }
+
+    /// Removes the refusals of a key, and those that are under way.
+    pub(super) fn forget(&self, fingerprint: Fingerprint) {
+        let stripe = self.stripe(fingerprint);
+        let _guard = stripe.lock();
+        stripe.generation.fetch_add(1, Ordering::SeqCst);
+        self.remove(fingerprint);
     }
 }
 
@@ -345,30 +350,28 @@ pub(super) struct Invalidation {
     fingerprint: Fingerprint,
 }
 
-impl Invalidation {
-    fn forget(&self) {
-        let stripe = self.cache.stripe(self.fingerprint);
-        let _guard = stripe.lock();
-        stripe.generation.fetch_add(1, Ordering::SeqCst);
-        self.cache.remove(self.fingerprint);
-    }
-}
-
 impl Drop for Invalidation {
     fn drop(&mut self) {
-        self.forget();
+        self.cache.forget(self.fingerprint);
     }
 }
 
 impl CachedRefusal {
     fn matches(&self, check: Check<'_>) -> bool {
         (self.cost, self.share, self.lease_micros) == (check.cost, check.share, check.lease_micros)
+            && self.slots == slots_of(check)
             && self.quotas == *check.quotas
     }
 
     fn is_valid(&self, now: u64) -> bool {
         (self.answered_at..self.expires_at).contains(&now)
     }
+}
+
+/// Returns the slots that a check wants of quotas in flight.
+fn slots_of(check: Check<'_>) -> u32 {
+    let holding = check.holding.filter(|_| check.quotas.has_slots());
+    holding.map_or(0, |holding| holding.wanted)
 }
 
 impl Stripe {

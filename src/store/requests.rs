@@ -84,6 +84,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Returns whether another request has the same quotas, share and lease, so that both are counted alike.
+    #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn counts_like(&self, other: Subject<'_>) -> bool {
         (self.share, self.lease_micros) == (other.share, other.lease_micros)
@@ -167,6 +168,7 @@ impl<'a> Check<'a> {
     }
 
     /// Returns whether another check of the same key asks for the same units.
+    #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn asks_like(&self, other: Check<'_>) -> bool {
         self.cost == other.cost && self.counts_like(other.subject)

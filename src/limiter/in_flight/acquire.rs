@@ -1,21 +1,20 @@
 //! Checks that take slots in flight: at once, or in the order of arrival.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::held_slots::HeldSlots;
-use super::message::{WaitingCall, late, no_reply};
+use super::message::{late, no_reply};
 use super::permit::{Acquired, Permit};
 use super::request::{LevelSlots, SlotRequest};
-use super::table::PermitTable;
+use super::table::{HeldSlots, PermitTable};
 use crate::decision::{Answers, Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::limiter::check::{AskedLevels, decide_in_turn, decide_within_limits, record};
 use crate::limiter::level_check::LevelCheck;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::Place;
+use crate::limiter::line::{Place, Presence, Ticket};
 use crate::limiter::pending_check::PendingCheck;
 use crate::store::Check;
 use crate::telemetry::PermitMeter;
@@ -25,7 +24,8 @@ const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The slots that an attempt takes.
 pub(crate) struct SlotsOfCheck {
-    waiting: Option<WaitingCall>,
+    /// The place in line of a call that may wait, as long as it is there.
+    waiting: Option<(Ticket, Weak<Presence>)>,
     held: Vec<HeldSlots>,
 }
 
@@ -35,11 +35,6 @@ impl SlotsOfCheck {
         let held = Vec::new();
         let waiting = place.map(|place| (place.ticket, place.presence()));
         Self { waiting, held }
-    }
-
-    /// Returns whether the call may wait for slots.
-    pub(in crate::limiter) fn waits(&self) -> bool {
-        self.waiting.is_some()
     }
 
     /// Fails if slots are lost that were granted before others.
@@ -153,8 +148,7 @@ impl RateLimiter {
     /// once when one of its own permits is dropped. For more slots or another cost, see [`acquire_all`](Self::acquire_all).
     ///
     /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
-    /// asks for a slot. A call that waits for one key holds no slots of another one meanwhile. A call that may wait charges its
-    /// units when it gets its slots, so it takes none of a [lease](Self::lease).
+    /// asks for a slot. While it waits, it holds nothing: no slots of another key, and no units of a [lease](Self::lease).
     ///
     /// An error is returned at once, unless [`wait_through_outages`](Self::wait_through_outages) is set.
     ///

@@ -1,16 +1,15 @@
 //! The slots that this process holds of a key, and when it has something to say about them.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::message::{AllWanted, Listener, SlotCheck, Wanted};
+use super::table::{Listener, SlotCheck};
 use crate::clock::{certain_part, micros};
-use crate::decision::{Answer, Holding, holder_for};
+use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};
-use crate::limiter::line::Ticket;
+use crate::limiter::line::{Room, Want, Wants};
 use crate::limiter::wait::jittered;
 use crate::quota::{Quota, Quotas, ShareId};
-use crate::store::{OwnedCheck, ProtectedStore, StoreFuture, Subject};
+use crate::store::{ProtectedStore, SendMarks, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
 
 /// How long releases are gathered for one message, in microseconds.
@@ -35,6 +34,8 @@ pub(super) struct HeldKey {
     /// The share that holds the slots.
     pub(super) share: Option<ShareId>,
     store: ProtectedStore,
+    /// What a check asks that only states the slots: nothing.
+    statement: Want,
     pub(super) meter: PermitMeter,
     /// The lease of the quotas, as they were last asked, in microseconds.
     lease: u64,
@@ -48,8 +49,8 @@ pub(super) struct HeldKey {
     pub(super) epoch: u64,
     /// The time at which the permits are lost. `None` until the store has acknowledged any.
     pub(super) valid_until: Option<u64>,
-    /// How often the store had lost data when it last acknowledged the key. `None` until then.
-    pub(super) losses: Option<u64>,
+    /// Whether the store has acknowledged the key since it last lost data.
+    pub(super) is_known: bool,
     /// Whether a message is under way.
     pub(super) is_busy: bool,
     /// Whether the store may have another count: slots were given back since the last message, or it had no reply.
@@ -62,27 +63,22 @@ pub(super) struct HeldKey {
     pub(super) gathered: u64,
     /// The slots that were given back since the last message.
     pub(super) returned: u32,
-    /// The questions that no message has.
-    pub(super) waiting: BTreeSet<Ticket>,
+    /// The number of questions that no message has.
+    pub(super) questions: usize,
     /// When the key is stated even if no check asks.
     pub(super) states_at: Option<u64>,
-    /// The last refusal, which is repeated for a short time.
-    pub(super) refusal: Option<Refusal>,
     pub(super) timer: Option<u64>,
     /// Those who wait until the store knows what was given back.
     pub(super) listeners: Vec<Listener>,
 }
 
-/// A refusal by slots.
-pub(super) struct Refusal {
-    pub(super) wanted: u32,
-    pub(super) check: OwnedCheck,
-    pub(super) answer: Answer,
-    pub(super) until: u64,
-}
-
 impl HeldKey {
-    pub(super) fn new(subject: Subject<'_>, store: &ProtectedStore, meter: PermitMeter) -> Self {
+    pub(super) fn new(
+        subject: Subject<'_>,
+        store: &ProtectedStore,
+        meter: PermitMeter,
+        want: Want,
+    ) -> Self {
         // Registers the metrics at the recorder of this thread. That of the table may have another one.
         meter.record_grant(0);
         Self {
@@ -91,6 +87,10 @@ impl HeldKey {
             quotas: Quotas::from(Vec::new()),
             share: subject.quotas.share_of_slots(subject.share),
             store: store.clone(),
+            statement: Want {
+                needs: Room::default(),
+                ..want
+            },
             meter,
             lease: 0,
             sent_lease: 0,
@@ -98,16 +98,15 @@ impl HeldKey {
             lost: 0,
             epoch: 0,
             valid_until: None,
-            losses: None,
+            is_known: false,
             is_busy: false,
             is_changed: false,
             held_until: 0,
             slots_lease: 0,
             gathered: GATHERED,
             returned: 0,
-            waiting: BTreeSet::new(),
+            questions: 0,
             states_at: None,
-            refusal: None,
             timer: None,
             listeners: Vec::new(),
         }
@@ -133,7 +132,13 @@ impl HeldKey {
         let shares = self.quotas.shares_and_none();
         let others = shares.filter(|share| *share != self.share);
         let subject = self.subject();
-        others.map(|share| (share, id_of(subject, share))).collect()
+        let id_of = |share| Want::id_of(subject.fingerprint(), share);
+        others.map(|share| (share, id_of(share))).collect()
+    }
+
+    /// Returns the most slots that the holder may have.
+    pub(super) fn limit(&self) -> u32 {
+        self.quotas.min_slots(self.share).unwrap_or(u32::MAX)
     }
 
     /// Returns the slots that a message states: those of lost permits, too.
@@ -167,18 +172,18 @@ impl HeldKey {
     }
 
     /// Returns the check that only states what is held.
-    pub(super) fn statement(&self, id: Fingerprint, mut holding: Holding) -> SlotCheck {
+    pub(super) fn statement(&self, mut holding: Holding) -> SlotCheck {
         self.meter.record_renewal();
         if self.store.answers_at_once() && holding.held == 0 {
             // No earlier message can come late there, so that the entry can go.
             holding.lease = Duration::from_millis(1);
         }
         let check = self.subject().check(0);
-        let (level, slots) = (0, 0);
         SlotCheck {
             store: self.store.clone(),
             checks: vec![check.with_holding(&holding).owned()],
-            wanted: AllWanted::from_iter([Wanted { level, id, slots }]),
+            wants: Wants::from_iter([self.statement]),
+            sent: SendMarks::new(),
             caller: None,
         }
     }
@@ -212,7 +217,6 @@ impl HeldKey {
     pub(super) fn grant(&mut self, slots: u32) -> u64 {
         self.held = self.held.saturating_add(slots);
         self.meter.record_grant(slots);
-        self.refusal = None;
         self.epoch
     }
 
@@ -237,7 +241,7 @@ impl HeldKey {
         *of = of.saturating_sub(slots);
         self.returned = self.returned.saturating_add(slots);
         self.is_changed = true;
-        self.refusal = None;
+        self.store.forget_refusals(self.subject());
     }
 
     /// States the key now. Returns what waits until the store knows what is held.
@@ -307,39 +311,14 @@ impl HeldKey {
         jittered_micros((self.lease / RETRIES).min(MAX_RETRY))
     }
 
-    pub(super) fn is_due(&self, now: u64) -> bool {
-        !self.is_busy && (!self.waiting.is_empty() || self.states(now))
-    }
-
-    pub(super) fn states(&self, now: u64) -> bool {
-        !self.is_busy && self.states_at.is_some_and(|at| at <= now)
-    }
-
-    /// Returns when something is to be done about the key.
-    pub(super) fn next_timer(&self) -> Option<u64> {
-        let refused_until = self.refusal.as_ref().map(|refusal| refusal.until);
-        let states_at = self.states_at.filter(|_| !self.is_busy);
-        states_at.into_iter().chain(refused_until).min()
-    }
-
     /// Returns whether nothing is left to say or to remember.
     pub(super) fn is_over(&self) -> bool {
         !self.is_busy
             && self.stated() == 0
-            && self.waiting.is_empty()
+            && self.questions == 0
             && self.states_at.is_none()
-            && self.refusal.is_none()
             && !self.is_changed
     }
-}
-
-/// Returns the id of a key in the table: each share of a process is a holder, with messages of its own.
-pub(super) fn id_of(subject: Subject<'_>, share: Option<ShareId>) -> Fingerprint {
-    let key = subject.fingerprint();
-    share.map_or(key, |share| {
-        let number = u32::from_be_bytes(share.bytes());
-        Fingerprint::of_number(number.into()).within(key)
-    })
 }
 
 fn jittered_micros(mean: u64) -> u64 {

@@ -1,53 +1,26 @@
 //! Slots that this process holds: a value, which gives them back when it is dropped.
 
-use std::sync::Arc;
+use std::mem;
 
-use smallvec::SmallVec;
-
+use super::table::HeldSlots;
 use crate::error::Error;
-use crate::key::Fingerprint;
-use crate::limiter::line::LineKey;
 use crate::store::StoreFuture;
 
-/// The slots of one check.
-#[derive(Default)]
-pub(super) struct Slots {
-    pub(super) since: u64,
-    pub(super) of_keys: SmallVec<[SlotsOfKey; 1]>,
-}
-
-/// The slots of one key.
-pub(super) struct SlotsOfKey {
-    pub(super) id: Fingerprint,
-    pub(super) line: LineKey,
-    pub(super) slots: u32,
-    /// They are lost if the key has a later one.
-    pub(super) epoch: u64,
-}
-
-/// The table that has counted the slots.
-pub(super) trait Holder: Send + Sync {
-    /// Gives slots back. Returns what waits until the store knows, if it `is_awaited`.
-    fn give_back(self: Arc<Self>, slots: &Slots, is_awaited: bool) -> Vec<StoreFuture<()>>;
-
+impl HeldSlots {
     /// Returns the time until slots are lost, in microseconds, unless their lease is renewed until then: 0 if they are lost.
     /// `None` if they have no lease that ends.
-    fn lost_in(&self, slots: &Slots) -> Option<u64>;
-}
-
-/// The slots of one check, held until this is dropped. That takes the lock of the table.
-pub(crate) struct HeldSlots {
-    holder: Arc<dyn Holder>,
-    slots: Slots,
-}
-
-impl HeldSlots {
-    pub(super) fn new(holder: Arc<dyn Holder>, slots: Slots) -> Self {
-        Self { holder, slots }
-    }
-
     pub(super) fn lost_in(&self) -> Option<u64> {
-        self.holder.lost_in(&self.slots)
+        self.table.with(|state, now| {
+            let ends = self.of_keys.iter().filter_map(|(want, epoch)| {
+                let key = state.key(want.slots_of?)?;
+                key.settle_end(now);
+                if key.epoch != *epoch {
+                    return Some(0);
+                }
+                key.valid_until.map(|until| until.saturating_sub(now))
+            });
+            ends.min()
+        })
     }
 
     /// Gives the slots back, and waits until the store knows.
@@ -58,16 +31,31 @@ impl HeldSlots {
         Ok(())
     }
 
+    /// Gives the slots back. Returns what waits until the store knows, if it `is_awaited`.
     fn give_back(&mut self, is_awaited: bool) -> Vec<StoreFuture<()>> {
-        let slots = std::mem::take(&mut self.slots);
-        let holder = Arc::clone(&self.holder);
-        holder.give_back(&slots, is_awaited)
+        let of_keys = mem::take(&mut self.of_keys);
+        let is_shared = !self.table.answers_at_once;
+        let told = self.table.change(|state, now| {
+            let held_for = now.saturating_sub(self.since);
+            let told = of_keys.iter().filter_map(|(want, epoch)| {
+                let is_asked = state.give_back(want, *epoch, held_for, is_shared);
+                let key = state.key(want.slots_of?)?;
+                let told = is_awaited.then(|| key.tell(now));
+                if key.is_changed {
+                    key.flush(is_asked, now);
+                }
+                told
+            });
+            told.collect()
+        });
+        self.table.given_back.notify_waiters();
+        told
     }
 }
 
 impl Drop for HeldSlots {
     fn drop(&mut self) {
-        if !self.slots.of_keys.is_empty() {
+        if !self.of_keys.is_empty() {
             self.give_back(false);
         }
     }

@@ -3,7 +3,9 @@
 //! The thread has a runtime of its own. So messages, renewals and releases outlive callers, and no runtime of the program can
 //! stop them.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Waker};
 use std::time::Duration;
 use std::{io, thread};
 
@@ -11,25 +13,29 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::message::{Message, Reply};
-use super::state::State;
-use super::table::PermitTable;
+use super::table::{PermitTable, State};
 use crate::error::{Error, ErrorKind};
 use crate::store::join_all;
 
 /// How long the thread stays when nothing is held or asked, in microseconds: its connections end with it.
 const LINGER: u64 = 60_000_000;
 
-const NOT_READY: &str = "a store with `answers_at_once` did not answer at once";
-
 impl PermitTable {
     /// Changes the state, and then sends what is due, or has the thread send it.
     pub(super) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State, u64) -> T) -> T {
         if self.answers_at_once {
             let outcome = self.with(change);
-            while let Some(message) = self.with(|state, now| self.next_message(state, now)) {
-                Sent::new(self, message).now();
+            loop {
+                let messages = self.with(|state, now| state.due(self.holder, now));
+                if messages.is_empty() {
+                    return outcome;
+                }
+                for message in messages {
+                    // It is ready at the first poll, or else the message fails.
+                    let mut sent = pin!(Sent::new(self, message).run());
+                    let _ = sent.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                }
             }
-            return outcome;
         }
         let (outcome, started) = self.with(|state, now| {
             let outcome = change(state, now);
@@ -75,19 +81,21 @@ impl Keeper {
         let (mut idle_since, woken) = (table.clock.now(), Arc::clone(&table.woken));
         let mut table = Some(table);
         while let Some(in_use) = table.take().or_else(|| self.0.upgrade()) {
-            while let Some(message) = in_use.with(|state, now| in_use.next_message(state, now)) {
-                // A task, so that a store that panics or hangs stops no other message.
-                tokio::spawn(Sent::new(&in_use, message).in_task());
-            }
-            let next = in_use.with(|state, now| {
+            let (messages, next) = in_use.with(|state, now| {
+                let messages = state.due(in_use.holder, now);
                 let is_idle = state.keys.is_empty();
                 if !is_idle {
                     idle_since = now;
                 }
                 let ends_at = idle_since + LINGER;
                 state.looks_at = (now < ends_at).then(|| state.next_look().unwrap_or(ends_at));
-                Some((state.looks_at?.saturating_sub(now), is_idle))
+                let next = state.looks_at.map(|at| (at.saturating_sub(now), is_idle));
+                (messages, next)
             });
+            for message in messages {
+                // A task, so that a store that panics or hangs stops no other message.
+                tokio::spawn(Sent::new(&in_use, message).run());
+            }
             let Some((next, is_idle)) = next else { return };
             // An idle table goes with its last limiter, and the thread with it.
             table = (!is_idle).then_some(in_use);
@@ -119,18 +127,8 @@ impl Sent {
         }
     }
 
-    /// Asks a store that answers at once.
-    fn now(mut self) {
-        let asked = self.message.as_ref().map(Message::ask);
-        let replies = asked.into_iter().flatten().map(|reply| {
-            let not_ready = |_| Err(Error::new(ErrorKind::Unsupported, NOT_READY));
-            reply.try_ready().unwrap_or_else(not_ready)
-        });
-        self.complete(replies.collect());
-    }
-
-    async fn in_task(mut self) {
-        if let Some(message) = &self.message {
+    async fn run(mut self) {
+        if let Some(message) = &mut self.message {
             let replies = join_all(message.ask()).await;
             self.complete(replies);
         }
@@ -139,7 +137,7 @@ impl Sent {
     fn complete(&mut self, replies: Vec<Reply>) {
         if let Some(message) = self.message.take() {
             let table = Arc::clone(&self.table);
-            let complete = |state: &mut State, now| table.complete(state, message, replies, now);
+            let complete = |state: &mut State, now| state.complete(&table, message, replies, now);
             match table.answers_at_once {
                 // The next message follows.
                 true => table.with(complete),

@@ -1,59 +1,20 @@
 //! A message to the store about some keys, and what its replies say.
 
-use std::sync::Weak;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-use tokio::sync::oneshot;
-
-use super::held_slots::HeldSlots;
+use super::table::{Listener, SlotCheck};
 use crate::decision::{Answer, Answers, HoldingNote, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
-use crate::limiter::line::{Presence, Room, Ticket, Want, Wants};
+use crate::limiter::line::{Room, Want};
 use crate::quota::{Quota, Quotas};
-use crate::store::{Answerer, OwnedCheck, ProtectedStore, StoreFuture};
-
-/// Waits until the store knows what was given back.
-pub(super) type Listener = Answerer<()>;
-
-/// The slots that one level of a check wants.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) level: usize,
-    pub(super) id: Fingerprint,
-    pub(super) slots: u32,
-}
-
-pub(super) type AllWanted = SmallVec<[Wanted; 1]>;
+use crate::store::{Check, OwnedCheck, StoreFuture};
 
 /// A wait that is replaced by a better one.
 const HINT: Duration = Duration::from_secs(1);
 
-/// A check that wants slots, or that only states what is held.
-pub(super) struct SlotCheck {
-    pub(super) store: ProtectedStore,
-    pub(super) checks: Vec<OwnedCheck>,
-    pub(super) wanted: AllWanted,
-    /// `None` if the check only states what is held.
-    pub(super) caller: Option<Caller>,
-}
-
-/// The place in line of a call that waits after a refusal, as long as it is there.
-pub(super) type WaitingCall = (Ticket, Weak<Presence>);
-
-/// The caller of a check.
-pub(super) struct Caller {
-    pub(super) ticket: Ticket,
-    /// `None` if the call does not wait after a refusal.
-    pub(super) presence: Option<Weak<Presence>>,
-    /// The units and slots that it asks of each level.
-    pub(super) wants: Wants,
-    pub(super) answer: oneshot::Sender<Taken>,
-}
-
-/// The answers that a caller takes, and its slots if it is admitted.
-pub(super) type Taken = Result<(Answers, Option<HeldSlots>), Error>;
+/// The longest time for which a refusal is repeated: other processes may give slots back.
+const REPEATED: Duration = Duration::from_millis(20);
 
 /// A message about some keys: all that was waiting for them, and what is held of them.
 pub(super) struct Message {
@@ -67,54 +28,72 @@ pub(super) struct Message {
 pub(super) type Reply = Result<Answers, Error>;
 
 impl SlotCheck {
-    /// Returns the quotas of a level.
-    pub(super) fn quotas(&self, level: usize) -> Option<&Quotas> {
-        self.checks.get(level).map(|check| check.check().quotas)
+    pub(super) fn checks(&self) -> Vec<Check<'_>> {
+        self.checks.iter().map(OwnedCheck::check).collect()
+    }
+
+    /// Returns the levels with quotas in flight: the index, the key of the table, and the slots that are wanted.
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = (usize, Fingerprint, u32)> {
+        let wants = self.wants.iter().enumerate();
+        wants.filter_map(|(level, want)| Some((level, want.slots_of?, want.needs.slots)))
+    }
+
+    /// Returns the answers to the quotas in flight of a level.
+    pub(super) fn slot_answers<'a>(
+        &'a self,
+        level: usize,
+        answers: &'a mut Answers,
+    ) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
+        let quotas = self.quotas(level).into_iter().flat_map(Quotas::iter);
+        let answer = answers.get_mut(level).into_iter();
+        let answers = quotas.zip(answer.flat_map(Answer::quotas_mut));
+        answers.filter(|(quota, _)| quota.is_in_flight())
     }
 
     /// Returns whether the store has noted this about an entry of this process.
-    pub(super) fn has_note(&self, answers: &Answers, note: HoldingNote) -> bool {
-        self.wanted.iter().any(|wanted| {
-            let quotas = self.quotas(wanted.level).into_iter().flat_map(Quotas::iter);
-            let answer = answers.get(wanted.level).into_iter();
-            let mut answers = quotas.zip(answer.flat_map(|answer| answer.quotas()));
-            answers.any(|(quota, answer)| {
-                quota.is_in_flight() && answer.receipt().generation == note.number()
-            })
+    pub(super) fn has_note(&self, answers: &mut Answers, note: HoldingNote) -> bool {
+        self.in_flight().any(|(level, ..)| {
+            let mut answers = self.slot_answers(level, answers);
+            answers.any(|(_, answer)| answer.receipt().generation == note.number())
         })
     }
 
     /// Returns the answers to a check of slots that an earlier call waits for.
     pub(super) fn refused_in_line(&self) -> Answers {
         let mut answers = Answers::empty(self.checks.len());
-        for wanted in &self.wanted {
-            let quotas = self.quotas(wanted.level).into_iter().flat_map(Quotas::iter);
+        for (level, ..) in self.in_flight() {
+            let quotas = self.quotas(level).into_iter().flat_map(Quotas::iter);
             let refused = quotas.map(|quota| match quota.is_in_flight() {
                 true => QuotaAnswer::refused(quota.limit(), Some(HINT), HINT),
                 false => QuotaAnswer::admitted(0, Duration::ZERO),
             });
-            if let Some(answer) = answers.get_mut(wanted.level) {
+            if let Some(answer) = answers.get_mut(level) {
                 *answer = Answer::new(Source::RefusalCache, refused);
             }
         }
         answers
     }
 
+    /// Remembers a refusal by the store.
+    pub(super) fn remember(&self, answers: &Answers) {
+        let (store, checks) = (&self.store, self.checks());
+        store.remember(&checks, &self.sent, answers, REPEATED);
+    }
+
     /// Returns what answers have left of each level, and which of them have refused it. `returned` has the slots that were given
     /// back after the message.
     pub(super) fn room_left<'a>(
         &'a self,
-        wants: &'a Wants,
         answers: &'a Answers,
-        returned: impl Fn(usize) -> u32 + 'a,
+        returned: impl Fn(&Want) -> u32 + 'a,
     ) -> impl Iterator<Item = (Want, Room, bool)> + 'a {
-        let levels = wants.iter().zip(answers.iter()).enumerate();
+        let levels = self.wants.iter().zip(answers.iter()).enumerate();
         levels.filter_map(move |(level, (want, answer))| {
             let quotas = self.quotas(level)?.iter().zip(answer.quotas());
             let left = quotas.map(|(quota, answer)| {
                 let left = quota.limit().saturating_sub(answer.used());
                 match quota.is_in_flight() {
-                    true => (true, left.saturating_add(returned(level))),
+                    true => (true, left.saturating_add(returned(want))),
                     false => (false, left),
                 }
             });
@@ -122,25 +101,20 @@ impl SlotCheck {
             is_answered.then(|| (*want, Room::least_of(left), !answer.is_admitted()))
         })
     }
-}
 
-/// Returns the quotas in flight of a level, with their answers.
-pub(super) fn slot_answers<'a>(
-    quotas: &'a Quotas,
-    answer: &'a mut Answer,
-) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
-    let answers = quotas.iter().zip(answer.quotas_mut());
-    answers.filter(|(quota, _)| quota.is_in_flight())
+    fn quotas(&self, level: usize) -> Option<&Quotas> {
+        self.checks.get(level).map(|check| check.check().quotas)
+    }
 }
 
 impl Message {
     /// Asks the store about each part.
-    pub(super) fn ask(&self) -> Vec<StoreFuture> {
-        let ask = |part: &SlotCheck| {
-            let checks: Vec<_> = part.checks.iter().map(|check| check.check()).collect();
-            part.store.ask_uncached(&checks)
+    pub(super) fn ask(&mut self) -> Vec<StoreFuture> {
+        let ask = |part: &mut SlotCheck| {
+            part.sent = part.store.before_send(&part.checks());
+            part.store.ask_uncached(&part.checks())
         };
-        self.parts.iter().map(ask).collect()
+        self.parts.iter_mut().map(ask).collect()
     }
 }
 
@@ -154,7 +128,7 @@ pub(super) fn answer_to_caller(answer: &QuotaAnswer, hint: impl FnOnce() -> u64)
 }
 
 pub(super) fn no_reply() -> Error {
-    let text = "the message about slots was dropped (the store panicked?): slots may be held until the next one";
+    let text = "the message about slots was dropped (did the store panic, or not answer at once although it `answers_at_once`?): slots may be held until the next one";
     Error::new(ErrorKind::Unavailable, text)
 }
 

@@ -4,9 +4,9 @@
 //! message that is lost, late or repeated cannot count a slot twice or lose one. At most one message about a key is under
 //! way at a time. The rules of the store are in [`Holding`](crate::store::Holding).
 //!
-//! `held_key.rs` has what is held of one key, `state.rs` all keys and the questions about them, and `table.rs` puts messages
-//! together and takes in their replies, under one lock. `request.rs` has what callers ask, and `keeper.rs` sends the messages. A call
-//! that waits stands in the [line](super::line) of its key.
+//! `table.rs` has the state, which one lock protects, and `held_key.rs` what is held of one key. `state.rs` puts messages
+//! together and takes in their replies. `request.rs` has what callers ask, `held_slots.rs` gives slots back, and `keeper.rs`
+//! sends the messages. A call that waits stands in the [line](super::line) of its key.
 
 mod acquire;
 mod held_key;

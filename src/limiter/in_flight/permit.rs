@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::held_slots::HeldSlots;
-use super::table::LEASE_SHORTENED;
+use super::table::{HeldSlots, LEASE_SHORTENED};
 use crate::decision::{Decision, DecisionView};
 use crate::error::Error;
 

@@ -1,331 +1,309 @@
-//! The keys of a table, and the questions about them that no message has.
+//! Puts the messages of a table together, and takes in their replies.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
-use super::held_key::{GATHERED, HeldKey, Refusal};
-use super::held_slots::{HeldSlots, Slots, SlotsOfKey};
-use super::message::{Listener, SlotCheck, Taken, Wanted, answer_to_caller, slot_answers};
-use crate::decision::{Answers, Source, Wait};
+use super::held_key::{GATHERED, HeldKey};
+use super::message::{Message, Reply, answer_to_caller, late, no_reply, superseded};
+use super::table::{HeldSlots, PermitTable, SlotCheck, State};
+use crate::clock::certain_part;
+use crate::decision::{Answers, HoldingNote};
 use crate::error::Error;
-use crate::key::{Fingerprint, HashFingerprint};
-use crate::limiter::line::{LineKey, Ticket, Want, Wants, Woken, slots as lines};
-use crate::quota::Quotas;
-use crate::store::{Check, StoreFuture};
+use crate::key::Fingerprint;
+use crate::limiter::line::{LINES, LineKey, Want};
+use crate::store::StoreFuture;
 
 /// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
 const REMEMBERED_TIMES: usize = 33;
 
-/// The longest time for which a refusal is repeated, in microseconds: other processes may give slots back.
-const REPEATED: u64 = 20_000;
-
-/// The state of a table, which its lock protects.
-#[derive(Default)]
-pub(super) struct State {
-    pub(super) keys: HashMap<Fingerprint, HeldKey, HashFingerprint>,
-    /// The questions that no message has, in the order in which the calls arrived.
-    pub(super) questions: BTreeMap<Ticket, SlotCheck>,
-    pub(super) sequence: u64,
-    /// How often the store has lost data.
-    pub(super) losses: u64,
-    /// When keys have something to say, in order.
-    timers: BTreeSet<(u64, Fingerprint)>,
-    /// The keys whose last message has failed, by the part of the store that has them.
-    failed: BTreeMap<usize, BTreeSet<Fingerprint>>,
-    /// The last times for which permits of a limiter were held, by the fingerprint of its name.
-    held_for: HashMap<Fingerprint, VecDeque<u64>, HashFingerprint>,
-    /// The keys that may have a message to send now.
-    pub(super) to_look: Vec<Fingerprint>,
-    /// When the thread looks again. `None` without a thread.
-    pub(super) looks_at: Option<u64>,
-    pub(super) outbox: Outbox,
-}
-
-/// The answers that callers get when the table is unlocked: sending one may drop a permit.
-#[derive(Default)]
-pub(super) struct Outbox {
-    pub(super) answers: Vec<(oneshot::Sender<Taken>, Taken)>,
-    pub(super) told: Vec<(Listener, Result<(), Error>)>,
-    pub(super) woken: Vec<Woken>,
-    /// Whether a lease ends sooner than before.
-    pub(super) ends_sooner: bool,
-}
-
 impl State {
-    /// Visits the keys of which slots are wanted.
-    pub(super) fn each<'a>(
-        &mut self,
-        wanted: &'a [Wanted],
-        mut visit: impl FnMut(&mut HeldKey, &'a Wanted),
-    ) {
-        for wanted in wanted {
-            if let Some(key) = self.keys.get_mut(&wanted.id) {
-                visit(key, wanted);
+    /// Adds a question for the next message about its keys.
+    pub(super) fn ask(&mut self, question: SlotCheck) {
+        let mut is_busy = false;
+        for (_, id, _) in question.in_flight() {
+            if let Some(key) = self.keys.get_mut(&id) {
+                key.questions += 1;
+                is_busy |= key.is_busy;
             }
+        }
+        self.may_ask |= !is_busy;
+        if let Some(caller) = &question.caller {
+            self.questions.insert(caller.ticket, question);
         }
     }
 
-    /// Returns the questions of a message about a key, in order, and the slots that they want of each key. They want no more than
-    /// the limit: the others come with the next message, or wait in line meanwhile.
-    ///
-    /// No question overtakes another one of the same key.
-    pub(super) fn choose(
-        &mut self,
-        id: Fingerprint,
-    ) -> (Vec<SlotCheck>, BTreeMap<Fingerprint, u32>) {
-        let (mut chosen, mut wanted) = (Vec::new(), BTreeMap::<_, u32>::new());
-        while let Some(ticket) = self.first(id) {
-            let Some(question) = self.questions.get(&ticket) else {
-                break;
-            };
+    /// Returns the messages that are due, about keys of which none is under way. Questions that have keys in common are one
+    /// message, in the order in which the calls arrived. They want no more than the limit: the others come with the next
+    /// message, or wait in line meanwhile.
+    pub(super) fn due(&mut self, holder: [u8; 16], now: u64) -> Vec<Message> {
+        let mut messages: Vec<(Vec<SlotCheck>, Vec<Fingerprint>)> = Vec::new();
+        // The message of each key, and the slots that it wants.
+        let mut asked: HashMap<Fingerprint, (usize, u32)> = HashMap::new();
+        // No question overtakes another one of the same key.
+        let mut blocked = HashSet::new();
+        let questions = match mem::take(&mut self.may_ask) {
+            true => mem::take(&mut self.questions),
+            false => BTreeMap::new(),
+        };
+        for (ticket, question) in questions {
             let caller = question.caller.as_ref();
             let is_gone = caller.is_none_or(|caller| caller.answer.is_closed());
-            let is_behind = !is_gone
+            let is_blocked = |id| self.is_busy(id) || blocked.contains(&id);
+            let mut message = None;
+            let mut may_ask = !question.in_flight().any(|(_, id, _)| is_blocked(id));
+            let is_behind = may_ask
                 && caller.is_some_and(|caller| {
-                    lines::is_behind(ticket, &caller.wants, caller.presence.is_some())
+                    LINES.is_behind(ticket, &question.wants, caller.presence.is_some())
                 });
-            let may_ask = question.wanted.iter().all(|of_key| {
-                let key = self.keys.get(&of_key.id).filter(|key| !key.is_busy);
-                let sum = wanted.get(&of_key.id).map_or(0, |sum: &u32| *sum);
-                let fits = |key: &HeldKey| {
-                    let limit = key.quotas.min_slots(key.share).unwrap_or(u32::MAX);
-                    sum == 0 || sum.saturating_add(of_key.slots) <= limit
-                };
-                key.is_some_and(|key| key.waiting.first() == Some(&ticket) && fits(key))
-            });
-            if !(may_ask || is_gone || is_behind) {
-                break;
-            }
-            let Some(question) = self.take_question(ticket) else {
-                break;
-            };
-            if is_gone || is_behind {
-                // Others may have waited behind it.
-                let others = question.wanted.iter().map(|wanted| wanted.id);
-                self.to_look.extend(others.filter(|other| *other != id));
-                if is_behind {
-                    self.put_back(question);
+            for (_, id, slots) in question.in_flight() {
+                if let Some((of_key, sum)) = asked.get(&id) {
+                    let limit = self.keys.get(&id).map_or(0, HeldKey::limit);
+                    may_ask &= *message.get_or_insert(*of_key) == *of_key
+                        && sum.saturating_add(slots) <= limit;
                 }
+            }
+            if !(may_ask || is_gone || is_behind) {
+                blocked.extend(question.in_flight().map(|(_, id, _)| id));
+                self.questions.insert(ticket, question);
                 continue;
             }
-            for Wanted { id, slots, .. } in &question.wanted {
-                let sum = wanted.entry(*id).or_default();
-                *sum = sum.saturating_add(*slots);
+            for (_, id, _) in question.in_flight() {
+                if let Some(key) = self.key(id) {
+                    key.questions = key.questions.saturating_sub(1);
+                }
             }
-            chosen.push(question);
+            if is_behind {
+                let refused = question.refused_in_line();
+                self.answer(question, refused, false, None);
+            } else if !is_gone {
+                let message = message.unwrap_or(messages.len());
+                if message == messages.len() {
+                    messages.push(Default::default());
+                }
+                let Some((parts, ids)) = messages.get_mut(message) else {
+                    continue;
+                };
+                for (_, id, slots) in question.in_flight() {
+                    let (_, sum) = asked.entry(id).or_insert_with(|| {
+                        ids.push(id);
+                        (message, 0)
+                    });
+                    *sum = sum.saturating_add(slots);
+                }
+                parts.push(question);
+            }
         }
-        (chosen, wanted)
+        let due = self.timers.iter().take_while(|(at, _)| *at <= now);
+        let due = due.map(|(_, id)| *id).filter(|id| !asked.contains_key(id));
+        // Before the questions: another share may ask for what these have given back.
+        let mut all: Vec<_> = due.map(|id| (Vec::new(), vec![id])).collect();
+        all.append(&mut messages);
+        let begin = |(parts, ids)| self.begin(holder, parts, ids, now);
+        all.into_iter().map(begin).collect()
+    }
+
+    fn is_busy(&self, id: Fingerprint) -> bool {
+        self.keys.get(&id).is_some_and(|key| key.is_busy)
+    }
+
+    /// Begins a message about keys, which only states what is held if it has no parts.
+    fn begin(
+        &mut self,
+        holder: [u8; 16],
+        mut parts: Vec<SlotCheck>,
+        ids: Vec<Fingerprint>,
+        now: u64,
+    ) -> Message {
+        self.sequence += 1;
+        let (sequence, wants) = (self.sequence, !parts.is_empty());
+        let (mut keys, mut holdings) = (Vec::new(), HashMap::new());
+        for id in ids {
+            if let Some(key) = self.key(id) {
+                let holding = key.begin_message(holder, sequence, wants, now);
+                keys.push((id, mem::take(&mut key.listeners)));
+                holdings.insert(id, holding);
+                parts.extend((!wants).then(|| key.statement(holding)));
+            }
+        }
+        for part in parts.iter_mut().filter(|_| wants) {
+            for (level, id, slots) in part.in_flight().collect::<SmallVec<[_; 1]>>() {
+                let holding = holdings.get(&id).map(|holding| holding.wants(slots));
+                if let (Some(check), Some(holding)) = (part.checks.get_mut(level), holding) {
+                    check.set_holding(holding);
+                }
+            }
+        }
+        Message {
+            sent_at: now,
+            parts,
+            keys,
+        }
     }
 
     /// Fails the questions that no message has.
     pub(super) fn fail_questions(&mut self, error: &Error) {
-        while let Some((ticket, _)) = self.questions.first_key_value() {
-            let question = self.take_question(*ticket);
-            let caller = question.and_then(|question| question.caller);
-            let failed = caller.map(|caller| (caller.answer, Err(error.clone())));
+        for (_, question) in mem::take(&mut self.questions) {
+            for (_, id, _) in question.in_flight() {
+                if let Some(key) = self.key(id) {
+                    key.questions = 0;
+                }
+            }
+            let failed = question.caller.map(|caller| caller.answer);
+            let failed = failed.map(|answer| (answer, Err(error.clone())));
             self.outbox.answers.extend(failed);
         }
     }
 
-    fn first(&self, id: Fingerprint) -> Option<Ticket> {
-        self.keys.get(&id)?.waiting.first().copied()
+    /// Takes in the replies to a message, in the order of its parts.
+    pub(super) fn complete(
+        &mut self,
+        table: &Arc<PermitTable>,
+        message: Message,
+        replies: Vec<Reply>,
+        now: u64,
+    ) {
+        let Message {
+            sent_at,
+            parts,
+            keys,
+        } = message;
+        let mut is_late = false;
+        for (id, _) in &keys {
+            if let Some(key) = self.key(*id) {
+                // Lost is final: no reply revives a permit.
+                key.settle_end(now);
+                key.is_busy = false;
+                is_late |= now >= sent_at.saturating_add(certain_part(key.sent_lease));
+            }
+        }
+        let (mut failure, mut has_lost_data) = (None, false);
+        let replies = replies.into_iter().map(Some);
+        let replies = replies.chain(std::iter::repeat_with(|| None));
+        for (part, reply) in parts.into_iter().zip(replies) {
+            let reply = reply.unwrap_or_else(|| Err(no_reply()));
+            let reply = reply.and_then(|mut answers| {
+                let keys = part.in_flight().filter_map(|(_, id, _)| self.keys.get(&id));
+                has_lost_data |= keys.into_iter().any(|key| key.is_known)
+                    && part.has_note(&mut answers, HoldingNote::Missing);
+                match part.has_note(&mut answers, HoldingNote::Superseded) {
+                    true => Err(superseded()),
+                    false if is_late => Err(late()),
+                    false => Ok(answers),
+                }
+            });
+            match reply {
+                Ok(answers) => self.decided(table, part, answers, true, now),
+                Err(error) => {
+                    let caller = part.caller.map(|caller| caller.answer);
+                    let caller = caller.map(|answer| (answer, Err(error.clone())));
+                    self.outbox.answers.extend(caller);
+                    failure = Some(error);
+                }
+            }
+        }
+        if has_lost_data {
+            self.keys.values_mut().for_each(|key| key.is_known = false);
+        }
+        for (id, listeners) in keys {
+            self.end_message(id, sent_at, failure.as_ref(), now);
+            let outcome = || failure.clone().map_or(Ok(()), Err);
+            let told = listeners.into_iter().map(|listener| (listener, outcome()));
+            self.outbox.told.extend(told);
+        }
+        if has_lost_data {
+            self.state_all(|key| !key.is_known, now);
+        }
+        self.may_ask |= !self.questions.is_empty();
     }
 
-    fn take_question(&mut self, ticket: Ticket) -> Option<SlotCheck> {
-        let question = self.questions.remove(&ticket)?;
-        self.each(&question.wanted, |key, _| {
-            key.waiting.remove(&ticket);
-        });
-        Some(question)
-    }
-
-    /// Takes in the answers of the store to a question, and answers the caller.
+    /// Takes in the answers to a question, of the store or of this process, and answers the caller.
     pub(super) fn decided(
         &mut self,
+        table: &Arc<PermitTable>,
         question: SlotCheck,
         mut answers: Answers,
-        hold: impl Fn(Slots) -> HeldSlots,
-        (sent_at, now): (u64, u64),
+        by_store: bool,
+        now: u64,
     ) {
         let is_admitted = answers.are_admitted();
-        self.each(&question.wanted, |key, wanted| {
-            let (quotas, answer) = (question.quotas(wanted.level), answers.get_mut(wanted.level));
-            let slots = quotas.zip(answer).into_iter();
-            let mut slots = slots.flat_map(|(quotas, answer)| slot_answers(quotas, answer));
-            let is_nearly_full =
-                slots.any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit());
+        let is_gone = question
+            .caller
+            .as_ref()
+            .is_none_or(|caller| caller.answer.is_closed());
+        let mut of_keys = SmallVec::new();
+        for (level, id, slots) in question.in_flight() {
+            let Some(key) = self.key(id) else { continue };
+            let is_nearly_full = question
+                .slot_answers(level, &mut answers)
+                .any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit());
             key.gathered = if is_nearly_full { 0 } else { GATHERED };
-        });
-        let Some(caller) = &question.caller else {
-            return;
-        };
-        if caller.answer.is_closed() {
-            if is_admitted {
-                self.each(&question.wanted, |key, _| key.is_changed = true);
+            if !is_admitted {
+                continue;
             }
+            if is_gone {
+                key.is_changed |= slots > 0;
+                continue;
+            }
+            let epoch = match by_store {
+                true => key.grant(slots),
+                false => key.grant_untold(slots, now),
+            };
+            of_keys.extend(question.wants.get(level).map(|want| (*want, epoch)));
+        }
+        if is_gone {
             return;
         }
-        self.prepare(
-            &question.wanted,
-            |level| question.quotas(level),
-            &mut answers,
-        );
-        let held = is_admitted.then(|| self.grant(&question.wanted, &caller.wants, true, now));
-        if !is_admitted {
-            self.remember(&question, &answers, sent_at);
-        }
-        self.answer(question, answers, true, held.map(hold));
+        let held = is_admitted.then(|| HeldSlots {
+            table: Arc::clone(table),
+            since: now,
+            of_keys,
+        });
+        self.answer(question, answers, true, held);
     }
 
-    /// Answers a question that an earlier call waits before: its caller stands in line.
-    fn put_back(&mut self, question: SlotCheck) {
-        let mut answers = question.refused_in_line();
-        self.prepare(
-            &question.wanted,
-            |level| question.quotas(level),
-            &mut answers,
-        );
-        self.answer(question, answers, false, None);
-    }
-
+    /// Answers a question. If it was refused, its caller stands in line from now on.
     fn answer(
         &mut self,
         question: SlotCheck,
-        answers: Answers,
-        is_of_store: bool,
+        mut answers: Answers,
+        is_decided: bool,
         held: Option<HeldSlots>,
     ) {
-        let Some(caller) = &question.caller else {
-            return;
-        };
-        let returned = |level| {
-            let mut of_level = question
-                .wanted
-                .iter()
-                .filter(|wanted| wanted.level == level);
-            let key = of_level.next().and_then(|wanted| self.keys.get(&wanted.id));
+        self.suggest_waits(&question, &mut answers);
+        question.remember(&answers);
+        let left = question.room_left(&answers, |want| {
+            let key = want.slots_of.and_then(|id| self.keys.get(&id));
             key.map_or(0, |key| key.returned)
-        };
-        let left = question.room_left(&caller.wants, &answers, returned);
+        });
         let left =
-            left.map(|(want, left, is_refused)| (want, is_of_store.then_some(left), is_refused));
+            left.map(|(want, left, is_refused)| (want, is_decided.then_some(left), is_refused));
         let left: SmallVec<[_; 2]> = left.collect();
-        let woken = lines::take_in(caller.ticket, &left, caller.presence.as_ref());
-        self.outbox.woken.push(woken);
         if let Some(caller) = question.caller {
+            let woken = LINES.take_in(caller.ticket, &left, caller.presence.as_ref());
+            self.outbox.woken.push(woken);
             let taken = Ok((answers, held));
             self.outbox.answers.push((caller.answer, taken));
         }
     }
 
-    /// Holds the slots of a new permit.
-    pub(super) fn grant(
-        &mut self,
-        wanted: &[Wanted],
-        wants: &Wants,
-        by_store: bool,
-        now: u64,
-    ) -> Slots {
-        let mut of_keys = SmallVec::new();
-        self.each(wanted, |key, Wanted { level, id, slots }| {
-            let epoch = match by_store {
-                true => key.grant(*slots),
-                false => key.grant_untold(*slots, now),
-            };
-            if let Some(Want { line, .. }) = wants.get(*level) {
-                let (id, line, slots) = (*id, *line, *slots);
-                of_keys.push(SlotsOfKey {
-                    id,
-                    line,
-                    slots,
-                    epoch,
-                });
-            }
-        });
-        let since = now;
-        Slots { since, of_keys }
-    }
-
     /// Makes these the answers for the caller: without notes, and with a suggested wait for slots.
-    pub(super) fn prepare<'a>(
-        &self,
-        wanted: &[Wanted],
-        quotas: impl Fn(usize) -> Option<&'a Quotas>,
-        answers: &mut Answers,
-    ) {
-        for Wanted { level, id, .. } in wanted {
-            let (Some(key), Some(quotas)) = (self.keys.get(id), quotas(*level)) else {
-                continue;
-            };
-            let hint = || median(self.held_for.get(&key.limiter.fingerprint()));
-            let of_level = answers.get_mut(*level).into_iter();
-            for (_, answer) in of_level.flat_map(|answer| slot_answers(quotas, answer)) {
-                *answer = answer_to_caller(answer, hint);
+    fn suggest_waits(&self, question: &SlotCheck, answers: &mut Answers) {
+        for (level, id, _) in question.in_flight() {
+            let key = self.keys.get(&id);
+            let times = key.and_then(|key| self.held_for.get(&key.limiter.fingerprint()));
+            for (_, answer) in question.slot_answers(level, answers) {
+                *answer = answer_to_caller(answer, || median(times));
             }
         }
-    }
-
-    /// Remembers a refusal by slots, unless some of them were given back since.
-    fn remember(&mut self, check: &SlotCheck, answers: &Answers, sent_at: u64) {
-        let until = sent_at.saturating_add(REPEATED.min(check.store.max_refusal_age()));
-        for wanted in &check.wanted {
-            let (Some(level), Some(answer), Some(key)) = (
-                check.checks.get(wanted.level),
-                answers.get(wanted.level),
-                self.keys.get_mut(&wanted.id),
-            ) else {
-                continue;
-            };
-            let mut answer = answer.clone();
-            let is_full = slot_answers(level.check().quotas, &mut answer)
-                .any(|(_, answer)| answer.wait() != Wait::Zero);
-            if is_full && !key.is_changed {
-                answer.set_source(Source::RefusalCache);
-                key.refusal = Some(Refusal {
-                    wanted: wanted.slots,
-                    check: level.clone(),
-                    answer,
-                    until,
-                });
-            }
-        }
-    }
-
-    /// Returns the remembered refusals of checks, if there is one. Levels without one were not asked.
-    pub(super) fn remembered(
-        &self,
-        checks: &[Check<'_>],
-        wanted: &[Wanted],
-        now: u64,
-    ) -> Option<Answers> {
-        let mut answers = Answers::empty(checks.len());
-        let mut is_refused = false;
-        for Wanted { level, id, slots } in wanted {
-            let refusal = self.keys.get(id).and_then(|key| key.refusal.as_ref());
-            if let (Some(refusal), Some(check), Some(answer)) =
-                (refusal, checks.get(*level), answers.get_mut(*level))
-                && (now < refusal.until && refusal.wanted <= *slots)
-                && refusal.check.check().asks_like(*check)
-            {
-                *answer = refusal.answer.clone();
-                is_refused = true;
-            }
-        }
-        is_refused.then_some(answers)
     }
 
     /// Takes in the end of a message about a key. After a failure, the first reply states all keys whose messages have failed.
-    pub(super) fn end_message(
-        &mut self,
-        id: Fingerprint,
-        sent_at: u64,
-        failure: Option<&Error>,
-        now: u64,
-    ) {
+    fn end_message(&mut self, id: Fingerprint, sent_at: u64, failure: Option<&Error>, now: u64) {
         let Some(key) = self.keys.get_mut(&id) else {
             return;
         };
@@ -333,136 +311,72 @@ impl State {
         key.end_message(sent_at, failure.is_some(), now);
         // The message had a shorter lease.
         self.outbox.ends_sooner |= key.valid_until.is_some() && key.valid_until < valid_until;
-        if failure.is_none() {
-            key.losses = Some(self.losses);
-        }
+        key.is_known |= failure.is_none();
         if key.is_changed && failure.is_some_and(Error::is_outage) {
-            let of_server = self.failed.entry(key.server()).or_default();
-            of_server.insert(id);
+            self.failed.insert(key.server());
         } else if failure.is_none() && !self.failed.is_empty() {
-            let of_server = self.failed.remove(&key.server());
-            self.state_now(of_server.into_iter().flatten(), now);
+            let server = key.server();
+            if self.failed.remove(&server) {
+                self.state_all(|key| key.is_changed && key.server() == server, now);
+            }
         }
     }
 
-    /// Returns whether the store has acknowledged a key since it last lost data.
-    pub(super) fn is_up_to_date(&self, id: Fingerprint) -> bool {
-        let key = self.keys.get(&id);
-        key.is_some_and(|key| key.losses == Some(self.losses))
+    /// States what is held of such keys.
+    fn state_all(&mut self, is_such: impl Fn(&HeldKey) -> bool, now: u64) {
+        for (id, key) in &mut self.keys {
+            if (key.stated() > 0 || key.is_changed) && is_such(key) {
+                key.state_at(now);
+                self.changed.push(*id);
+            }
+        }
     }
 
-    /// Returns the keys of which the store may not know what is held.
-    pub(super) fn untold(&mut self) -> Vec<Fingerprint> {
-        let keys = self.keys.iter();
-        let untold = keys.filter(|(_, key)| key.is_changed || key.is_busy);
-        untold.map(|(id, _)| *id).collect()
-    }
-
-    /// Sets when the store learns what was given back of a key: at once if that `is_awaited`, and with the next question if
-    /// there `is_asked` one now. Returns what waits until the store knows.
-    pub(super) fn flush(
+    /// Gives slots of a key back. Returns whether a call of this process asks for them now: it tells the store what was given
+    /// back.
+    pub(super) fn give_back(
         &mut self,
-        id: Fingerprint,
-        is_awaited: bool,
-        is_asked: bool,
-        now: u64,
-    ) -> Option<StoreFuture<()>> {
-        let key = self.keys.get_mut(&id)?;
-        let told = is_awaited.then(|| key.tell(now));
-        if key.is_changed {
-            key.flush(is_asked, now);
+        want: &Want,
+        epoch: u64,
+        held_for: u64,
+        is_shared: bool,
+    ) -> bool {
+        let (line, slots) = (want.line, want.needs.slots);
+        let Some(key) = want.slots_of.and_then(|id| self.key(id)) else {
+            return false;
+        };
+        key.release(slots, epoch);
+        key.meter
+            .record_release(slots, Duration::from_micros(held_for));
+        let (limiter, others) = (key.limiter.fingerprint(), key.other_shares());
+        let times = self.held_for.entry(limiter).or_default();
+        times.push_back(held_for);
+        if times.len() > REMEMBERED_TIMES {
+            times.pop_front();
         }
-        self.update_timer(id, now);
-        told
+        let (is_asked, woken) = LINES.returned_slots(line, slots, is_shared);
+        self.outbox.woken.push(woken);
+        for (share, _) in others {
+            let (_, woken) = LINES.returned_slots(LineKey { share, ..line }, slots, false);
+            self.outbox.woken.push(woken);
+        }
+        is_asked
+    }
+
+    /// Tells the store what is held of each key of which it may not know. Returns what waits until it does.
+    pub(super) fn tell(&mut self, now: u64) -> Vec<StoreFuture<()>> {
+        let keys = self.keys.iter_mut();
+        let untold = keys.filter(|(_, key)| key.is_changed || key.is_busy);
+        let told = untold.map(|(id, key)| {
+            self.changed.push(*id);
+            key.tell(now)
+        });
+        told.collect()
     }
 
     /// Returns whether this process holds slots.
     pub(super) fn holds_any(&self) -> bool {
         self.keys.values().any(|key| key.stated() > 0)
-    }
-
-    /// States what is held of these keys.
-    pub(super) fn state_now(&mut self, ids: impl IntoIterator<Item = Fingerprint>, now: u64) {
-        for id in ids {
-            if let Some(key) = self.keys.get_mut(&id)
-                && (key.stated() > 0 || key.is_changed)
-            {
-                key.state_at(now);
-                self.update_timer(id, now);
-            }
-        }
-    }
-
-    /// Sets the timer of a key, or removes the key if nothing is left to say about it.
-    pub(super) fn update_timer(&mut self, id: Fingerprint, now: u64) {
-        let Some(key) = self.keys.get_mut(&id) else {
-            return;
-        };
-        key.refusal.take_if(|refusal| refusal.until <= now);
-        let timer = key.next_timer();
-        if timer != key.timer {
-            let before = std::mem::replace(&mut key.timer, timer);
-            self.timers.extend(timer.map(|timer| (timer, id)));
-            if let Some(before) = before {
-                self.timers.remove(&(before, id));
-            }
-        }
-        if key.is_over() {
-            if !self.failed.is_empty()
-                && let Some(failed) = self.failed.get_mut(&key.server())
-            {
-                failed.remove(&id);
-            }
-            self.keys.remove(&id);
-        }
-    }
-
-    /// Returns a key that may have a message to send now.
-    pub(super) fn next_due(&mut self, now: u64) -> Option<Fingerprint> {
-        let due = || self.timers.first().filter(|(at, _)| *at <= now);
-        self.to_look.pop().or_else(|| due().map(|(_, id)| *id))
-    }
-
-    /// Returns when a key may have a message to send.
-    pub(super) fn next_look(&self) -> Option<u64> {
-        let at_once = (!self.to_look.is_empty()).then_some(0);
-        at_once.or_else(|| self.timers.first().map(|(at, _)| *at))
-    }
-
-    /// Gives slots back. Returns the lines of other shares that may get them.
-    pub(super) fn give_back(&mut self, slots: &Slots, now: u64) -> Vec<SlotsOfKey> {
-        let mut others = Vec::new();
-        let micros = now.saturating_sub(slots.since);
-        for of_key in &slots.of_keys {
-            let Some(key) = self.keys.get_mut(&of_key.id) else {
-                continue;
-            };
-            key.release(of_key.slots, of_key.epoch);
-            let held_for = Duration::from_micros(micros);
-            key.meter.record_release(of_key.slots, held_for);
-            let times = self.held_for.entry(key.limiter.fingerprint()).or_default();
-            times.push_back(micros);
-            if times.len() > REMEMBERED_TIMES {
-                times.pop_front();
-            }
-            for (share, id) in key.other_shares() {
-                let line = LineKey {
-                    share,
-                    ..of_key.line
-                };
-                others.push(SlotsOfKey {
-                    id,
-                    line,
-                    ..*of_key
-                });
-            }
-        }
-        for other in &others {
-            if let Some(key) = self.keys.get_mut(&other.id) {
-                key.refusal = None;
-            }
-        }
-        others
     }
 }
 

@@ -1,23 +1,22 @@
-//! The permits of one store in this process: puts messages together, and takes in their replies.
+//! The permits of one store in this process.
 //!
 //! All changes are made under one lock. Nothing here waits or sends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use tokio::sync::Notify;
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot};
 
 use super::held_key::HeldKey;
-use super::held_slots::HeldSlots;
-use super::message::{Message, Reply, Wanted, late, no_reply, superseded};
-use super::state::{Outbox, State};
-use crate::clock::{Clock, certain_part};
-use crate::decision::{Answers, Holding, HoldingNote, StoreId, holder_for};
+use crate::clock::Clock;
+use crate::decision::{Answers, StoreId, holder_for};
 use crate::error::Error;
-use crate::key::Fingerprint;
-use crate::store::{Check, ProtectedStore};
+use crate::key::{Fingerprint, HashFingerprint};
+use crate::limiter::line::{Presence, Ticket, Want, Wants, Woken};
+use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
 
 /// The tables of this process, by store.
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
@@ -38,6 +37,72 @@ pub(in crate::limiter) struct PermitTable {
     pub(super) woken: Arc<Notify>,
     /// Wakes those who wait until all slots are given back.
     pub(super) given_back: Notify,
+}
+
+/// The state of a table, which its lock protects.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) keys: HashMap<Fingerprint, HeldKey, HashFingerprint>,
+    /// The questions that no message has, in the order in which the calls arrived.
+    pub(super) questions: BTreeMap<Ticket, SlotCheck>,
+    /// Whether a question may be sent now.
+    pub(super) may_ask: bool,
+    pub(super) sequence: u64,
+    /// When keys have something to say, in order.
+    pub(super) timers: BTreeSet<(u64, Fingerprint)>,
+    /// The keys that have changed: their timers are set before the next look.
+    pub(super) changed: Vec<Fingerprint>,
+    /// The parts of the store whose last message has failed.
+    pub(super) failed: BTreeSet<usize>,
+    /// The last times for which permits of a limiter were held, by the fingerprint of its name.
+    pub(super) held_for: HashMap<Fingerprint, VecDeque<u64>, HashFingerprint>,
+    /// When the thread looks again. `None` without a thread.
+    pub(super) looks_at: Option<u64>,
+    pub(super) outbox: Outbox,
+}
+
+/// What becomes known when the table is unlocked: to tell it may drop a permit.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pub(super) answers: Vec<(oneshot::Sender<Taken>, Taken)>,
+    pub(super) told: Vec<(Listener, Result<(), Error>)>,
+    pub(super) woken: Vec<Woken>,
+    /// Whether a lease ends sooner than before.
+    pub(super) ends_sooner: bool,
+}
+
+/// A check that wants slots, or that only states what is held.
+pub(super) struct SlotCheck {
+    pub(super) store: ProtectedStore,
+    pub(super) checks: Vec<OwnedCheck>,
+    /// The units and slots that it asks of each level.
+    pub(super) wants: Wants,
+    /// The marks of a message that is sent, for the refusal cache.
+    pub(super) sent: SendMarks,
+    /// `None` if the check only states what is held.
+    pub(super) caller: Option<Caller>,
+}
+
+/// The caller of a check.
+pub(super) struct Caller {
+    pub(super) ticket: Ticket,
+    /// `None` if the call does not wait after a refusal.
+    pub(super) presence: Option<Weak<Presence>>,
+    pub(super) answer: oneshot::Sender<Taken>,
+}
+
+/// The answers that a caller takes, and its slots if it is admitted.
+pub(super) type Taken = Result<(Answers, Option<HeldSlots>), Error>;
+
+/// Waits until the store knows what was given back.
+pub(super) type Listener = Answerer<()>;
+
+/// The slots of one check, held until this is dropped. That takes the lock of the table.
+pub(crate) struct HeldSlots {
+    pub(super) table: Arc<PermitTable>,
+    pub(super) since: u64,
+    /// The slots of each key, and their epoch: they are lost if the key has a later one.
+    pub(super) of_keys: SmallVec<[(Want, u64); 1]>,
 }
 
 impl PermitTable {
@@ -77,166 +142,46 @@ impl PermitTable {
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, u64) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = change(&mut state, self.clock.now());
+        state.set_timers();
         let outbox = mem::take(&mut state.outbox);
         drop(state);
         outbox.send();
         outcome
     }
+}
 
-    /// Returns a message that is due, about a key of which none is under way.
-    pub(super) fn next_message(&self, state: &mut State, now: u64) -> Option<Message> {
-        loop {
-            let id = state.next_due(now)?;
-            let message = self.message_about(state, id, now);
-            state.update_timer(id, now);
-            if message.is_some() {
-                return message;
-            }
-        }
+impl State {
+    /// Returns a key, to change it.
+    pub(super) fn key(&mut self, id: Fingerprint) -> Option<&mut HeldKey> {
+        self.changed.push(id);
+        self.keys.get_mut(&id)
     }
 
-    fn message_about(&self, state: &mut State, id: Fingerprint, now: u64) -> Option<Message> {
-        state.keys.get(&id).filter(|key| key.is_due(now))?;
-        let (mut parts, wanted) = state.choose(id);
-        let is_statement = parts.is_empty();
-        if is_statement && !state.keys.get(&id).is_some_and(|key| key.states(now)) {
-            return None;
-        }
-        state.sequence += 1;
-        let (sequence, mut keys, mut holdings) = (state.sequence, Vec::new(), BTreeMap::new());
-        let stated = is_statement.then_some(id);
-        for id in wanted.into_keys().chain(stated) {
-            if let Some(key) = state.keys.get_mut(&id) {
-                let holding = key.begin_message(self.holder, sequence, !is_statement, now);
-                parts.extend(is_statement.then(|| key.statement(id, holding)));
-                keys.push((id, mem::take(&mut key.listeners)));
-                holdings.insert(id, holding);
-                state.update_timer(id, now);
-            }
-        }
-        for part in parts.iter_mut().filter(|_| !is_statement) {
-            for Wanted { level, id, slots } in &part.wanted {
-                let holding = holdings.get(id).map(|holding| holding.wants(*slots));
-                if let (Some(level), Some(holding)) = (part.checks.get_mut(*level), holding) {
-                    level.set_holding(holding);
-                }
-            }
-        }
-        let sent_at = now;
-        Some(Message {
-            sent_at,
-            parts,
-            keys,
-        })
+    /// Returns when a message may be due.
+    pub(super) fn next_look(&mut self) -> Option<u64> {
+        self.set_timers();
+        let at_once = self.may_ask.then_some(0);
+        at_once.or_else(|| self.timers.first().map(|(at, _)| *at))
     }
 
-    /// Takes in the replies to a message, in the order of its parts.
-    pub(super) fn complete(
-        self: &Arc<Self>,
-        state: &mut State,
-        message: Message,
-        replies: Vec<Reply>,
-        now: u64,
-    ) {
-        let Message {
-            sent_at,
-            parts,
-            keys,
-        } = message;
-        let mut is_late = false;
-        for (id, _) in &keys {
-            if let Some(key) = state.keys.get_mut(id) {
-                // Lost is final: no reply revives a permit.
-                key.settle_end(now);
-                key.is_busy = false;
-                is_late |= now >= sent_at.saturating_add(certain_part(key.sent_lease));
-            }
-        }
-        let mut failed: BTreeMap<Fingerprint, Error> = BTreeMap::new();
-        let mut has_lost_data = false;
-        let replies = replies.into_iter().map(Some);
-        let replies = replies.chain(std::iter::repeat_with(|| None));
-        for (part, reply) in parts.into_iter().zip(replies) {
-            let reply = reply.unwrap_or_else(|| Err(no_reply()));
-            let reply = reply.and_then(|answers| {
-                has_lost_data |= part.has_note(&answers, HoldingNote::Missing)
-                    && part
-                        .wanted
-                        .iter()
-                        .any(|wanted| state.is_up_to_date(wanted.id));
-                match part.has_note(&answers, HoldingNote::Superseded) {
-                    true => Err(superseded()),
-                    false if is_late => Err(late()),
-                    false => Ok(answers),
-                }
-            });
-            match reply {
-                Ok(answers) => {
-                    let hold = |slots| HeldSlots::new(Arc::<Self>::clone(self), slots);
-                    state.decided(part, answers, hold, (sent_at, now));
-                }
-                Err(error) => {
-                    let ids = part.wanted.iter().map(|wanted| wanted.id);
-                    failed.extend(ids.map(|id| (id, error.clone())));
-                    let caller = part.caller.map(|caller| (caller.answer, Err(error)));
-                    state.outbox.answers.extend(caller);
+    /// Sets the timers of keys that have changed, and removes those about which nothing is left to say.
+    pub(super) fn set_timers(&mut self) {
+        while let Some(id) = self.changed.pop() {
+            let Some(key) = self.keys.get_mut(&id) else {
+                continue;
+            };
+            let timer = key.states_at.filter(|_| !key.is_busy);
+            if timer != key.timer {
+                let before = mem::replace(&mut key.timer, timer);
+                self.timers.extend(timer.map(|timer| (timer, id)));
+                if let Some(before) = before {
+                    self.timers.remove(&(before, id));
                 }
             }
-        }
-        state.losses += u64::from(has_lost_data);
-        for (id, listeners) in keys {
-            let failure = failed.get(&id);
-            state.end_message(id, sent_at, failure, now);
-            state.to_look.push(id);
-            let outcome = failure.map_or(Ok(()), |error| Err(error.clone()));
-            let told = listeners
-                .into_iter()
-                .map(|listener| (listener, outcome.clone()));
-            state.outbox.told.extend(told);
-        }
-        if has_lost_data {
-            let all: Vec<_> = state.keys.keys().copied().collect();
-            let untold = all.into_iter().filter(|id| !state.is_up_to_date(*id));
-            state.state_now(untold.collect::<Vec<_>>(), now);
-        }
-    }
-
-    /// Decides checks by counts of this process, with what it holds: also for other shares, which are holders of their own.
-    pub(super) fn ask_here(
-        &self,
-        state: &mut State,
-        checks: Vec<Check<'_>>,
-        wanted: &[Wanted],
-        decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
-        now: u64,
-    ) -> Option<Answers> {
-        state.sequence += 1;
-        let sequence = state.sequence;
-        let mut holdings = vec![None; checks.len()];
-        let mut others = Vec::new();
-        state.each(wanted, |key, Wanted { level, slots, .. }| {
-            let held = key.holding(self.holder, sequence, now);
-            if let Some(holding) = holdings.get_mut(*level) {
-                *holding = Some(held.wants(*slots).stated());
-            }
-            for (share, id) in key.other_shares() {
-                let holder = holder_for(self.holder, share);
-                others.push((*level, id, Holding { holder, ..held }));
-            }
-        });
-        for (level, id, holding) in others {
-            if let Some(check) = checks.get(level) {
-                let held = state.keys.get(&id).map_or(0, HeldKey::stated);
-                let holding = Holding { held, ..holding };
-                decide(&[check.subject.check(0).with_holding(&holding)]);
+            if key.is_over() {
+                self.keys.remove(&id);
             }
         }
-        let checks = checks.into_iter().zip(&holdings);
-        let checks = checks.map(|(check, holding)| {
-            let holding = holding.as_ref();
-            Check { holding, ..check }
-        });
-        decide(&checks.collect::<Vec<_>>())
     }
 }
 

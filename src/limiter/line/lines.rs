@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -40,10 +40,10 @@ const POLL: Duration = Duration::from_millis(25);
 const KEPT: Duration = Duration::from_secs(1);
 
 /// The lines of all stores. A line exists only while calls wait in it.
-pub(super) static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
+pub(in crate::limiter) static LINES: LazyLock<Lines> = LazyLock::new(Lines::default);
 
 #[derive(Default)]
-pub(super) struct Lines {
+pub(in crate::limiter) struct Lines {
     state: Mutex<State>,
     latest_ticket: AtomicU64,
     /// The calls in lines. While there are none, nothing is locked.
@@ -52,6 +52,9 @@ pub(super) struct Lines {
 
 /// The number of a call, in the order of arrival.
 pub(in crate::limiter) type Ticket = u64;
+
+/// A call that may wait for slots is there as long as this is: a task that asks for several groups may outlive its caller.
+pub(in crate::limiter) struct Presence;
 
 /// The key of a line. Each share of a key has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,7 +68,9 @@ pub(in crate::limiter) struct LineKey {
 #[derive(Clone, Copy)]
 pub(crate) struct Want {
     pub(in crate::limiter) line: LineKey,
-    pub(super) needs: Room,
+    pub(in crate::limiter) needs: Room,
+    /// Its key in the table of permits, if it has quotas in flight.
+    pub(in crate::limiter) slots_of: Option<Fingerprint>,
 }
 
 /// The units and slots that a call needs, or that are left. A key without rates has any number of units.
@@ -159,13 +164,107 @@ enum Phase {
 
 impl Lines {
     /// Returns a number that is later than all others.
-    pub(super) fn ticket(&self) -> Ticket {
+    pub(in crate::limiter) fn ticket(&self) -> Ticket {
         self.latest_ticket.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns whether no call waits.
     pub(super) fn are_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Returns whether an earlier call waits for any of these keys. A call that does not wait is also behind one that asks
+    /// and may be refused: in one message with it, it might be admitted before it.
+    pub(in crate::limiter) fn is_behind(
+        &self,
+        ticket: Ticket,
+        wants: &Wants,
+        may_wait: bool,
+    ) -> bool {
+        let is_behind = |state: &mut State| {
+            let mut lines = wants.iter().filter_map(|want| state.lines.get(&want.line));
+            lines.any(|line| {
+                let mut asking = line.asking.iter();
+                let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
+                line.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
+            })
+        };
+        !self.are_empty() && self.with(is_behind)
+    }
+
+    /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that may wait
+    /// stands in their lines if it is there, so that no later one asks before it.
+    pub(in crate::limiter) fn take_in(
+        &self,
+        ticket: Ticket,
+        answers: &[(Want, Option<Room>, bool)],
+        presence: Option<&Weak<Presence>>,
+    ) -> Woken {
+        let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
+        if self.are_empty() && !(is_refused && presence.is_some()) {
+            return Woken::default();
+        }
+        let now = Instant::now();
+        let ((), woken) = self.change(|state| {
+            state.stop_asking(ticket);
+            let waits = presence.is_some_and(|presence| presence.strong_count() > 0);
+            let refused = answers
+                .iter()
+                .filter(|(.., is_refused)| *is_refused && waits);
+            let refused: Wants = refused.map(|(want, ..)| *want).collect();
+            for want in &refused {
+                let line = state.lines.entry(want.line).or_default();
+                line.standing.insert(ticket, want.needs.units);
+            }
+            for (want, left, _) in answers {
+                if let (Some(left), Some(line)) = (left, state.lines.get_mut(&want.line)) {
+                    line.take_in(*left);
+                    line.polls_at = Some(now + jittered(POLL));
+                    state.to_advance.push(want.line);
+                }
+            }
+            if refused.is_empty() {
+                state.remove(ticket);
+            } else {
+                let stands_in = refused.iter().map(|want| want.line);
+                match state.calls.get_mut(&ticket) {
+                    Some(call) => call.stands_in.extend(stands_in),
+                    None => {
+                        let stands_in = stands_in.collect();
+                        state.insert(ticket, refused, stands_in, Phase::Asking(now));
+                    }
+                }
+            }
+            state.advance(now);
+        });
+        woken
+    }
+
+    /// Takes in that slots of a key were given back. Returns whether a call of this process asks for them now. If other
+    /// processes share the slots, they get one from time to time.
+    pub(in crate::limiter) fn returned_slots(
+        &self,
+        key: LineKey,
+        slots: u32,
+        is_shared: bool,
+    ) -> (bool, Woken) {
+        if self.are_empty() {
+            return (false, Woken::default());
+        }
+        let now = Instant::now();
+        self.change(|state| {
+            let Some(line) = state.lines.get_mut(&key) else {
+                return false;
+            };
+            line.room.slots = line.room.slots.saturating_add(slots);
+            if is_shared && !line.standing.is_empty() && line.yields(now) {
+                return false;
+            }
+            state.to_advance.push(key);
+            state.advance(now);
+            let line = state.lines.get(&key);
+            line.is_some_and(|line| !line.asking.is_empty())
+        })
     }
 
     /// Changes the state, and then wakes those that may ask now.
@@ -297,17 +396,6 @@ impl State {
         max_calls.is_some_and(is_full)
     }
 
-    /// Returns whether an earlier call waits for any of these keys. A call that does not wait is also behind one that asks
-    /// and may be refused: in one message with it, it might be admitted before it.
-    pub(super) fn is_behind(&self, ticket: Ticket, wants: &Wants, may_wait: bool) -> bool {
-        let mut lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
-        lines.any(|line| {
-            let mut asking = line.asking.iter();
-            let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
-            line.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
-        })
-    }
-
     /// Returns the time before which a call is certainly not admitted, and which of its keys has this line.
     pub(super) fn earliest(&self, ticket: Ticket, wants: &Wants, now: Instant) -> (usize, Instant) {
         let of_lines = wants.iter().enumerate().filter_map(|(index, want)| {
@@ -377,46 +465,6 @@ impl State {
         self.advance(now);
     }
 
-    /// Takes in the answer about slots to a call: what it left of each key, and which of them have refused it. A refused call
-    /// that `waits` stands in their lines, so that no later one asks before it.
-    pub(super) fn take_in(
-        &mut self,
-        ticket: Ticket,
-        answers: &[(Want, Option<Room>, bool)],
-        waits: bool,
-        now: Instant,
-    ) {
-        self.stop_asking(ticket);
-        let refused = answers
-            .iter()
-            .filter(|(.., is_refused)| *is_refused && waits);
-        let refused: Wants = refused.map(|(want, ..)| *want).collect();
-        for want in &refused {
-            let line = self.lines.entry(want.line).or_default();
-            line.standing.insert(ticket, want.needs.units);
-        }
-        for (want, left, _) in answers {
-            if let (Some(left), Some(line)) = (left, self.lines.get_mut(&want.line)) {
-                line.take_in(*left);
-                line.polls_at = Some(now + jittered(POLL));
-                self.to_advance.push(want.line);
-            }
-        }
-        if refused.is_empty() {
-            self.remove(ticket);
-        } else {
-            let stands_in = refused.iter().map(|want| want.line);
-            match self.calls.get_mut(&ticket) {
-                Some(call) => call.stands_in.extend(stands_in),
-                None => {
-                    let stands_in = stands_in.collect();
-                    self.insert(ticket, refused, stands_in, Phase::Asking(now));
-                }
-            }
-        }
-        self.advance(now);
-    }
-
     fn insert(
         &mut self,
         ticket: Ticket,
@@ -451,28 +499,6 @@ impl State {
         }
         self.to_advance.push(key);
         self.advance(now);
-    }
-
-    /// Takes in that slots of a key were given back in this process. Returns whether a call asks for them now. If other
-    /// processes share the slots, they get one from time to time.
-    pub(super) fn returned_slots(
-        &mut self,
-        key: LineKey,
-        slots: u32,
-        is_shared: bool,
-        now: Instant,
-    ) -> bool {
-        let Some(line) = self.lines.get_mut(&key) else {
-            return false;
-        };
-        line.room.slots = line.room.slots.saturating_add(slots);
-        if is_shared && !line.standing.is_empty() && line.yields(now) {
-            return false;
-        }
-        self.to_advance.push(key);
-        self.advance(now);
-        let line = self.lines.get(&key);
-        line.is_some_and(|line| !line.asking.is_empty())
     }
 
     /// Removes a call. Those that are first now ask.

@@ -2,8 +2,7 @@
 
 mod lines;
 mod place;
-pub(in crate::limiter) mod slots;
 
-pub(in crate::limiter) use lines::{LineKey, Room, Ticket, Wants, Woken};
+pub(in crate::limiter) use lines::{LINES, LineKey, Presence, Room, Ticket, Wants, Woken};
+pub(in crate::limiter) use place::wake_first;
 pub(crate) use place::{Place, TooLate, Want};
-pub(in crate::limiter) use place::{Presence, wake_first};

@@ -11,12 +11,13 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, Ticket, Wants};
+use super::lines::{LINES, LineKey, MAX_STEP, Presence, Refusal, Room, Ticket, Wants};
 use crate::decision::{DecisionView, LevelDecision, Source};
-use crate::key::Key;
+use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::wait::random;
 use crate::quota::{Quotas, ShareId};
+use crate::store::Subject;
 use crate::telemetry::{PermitMeter, PermitWait};
 
 /// The place of a call that may wait. It leaves its lines when this is dropped.
@@ -34,9 +35,6 @@ pub(crate) struct Place {
     /// `None` unless answers about slots may come, which let the call stand in line.
     presence: Option<Arc<Presence>>,
 }
-
-/// A call that may wait for slots is there as long as this is: a task that asks for several groups may outlive its caller.
-pub(in crate::limiter) struct Presence;
 
 /// No wait helps in time: certainly not before this wait is over, because of this level.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +58,23 @@ impl Want {
             units: if has_rates { cost } else { 0 },
             slots: if quotas.has_slots() { slots } else { 0 },
         };
-        Self { line, needs }
+        let slots_of = quotas.has_slots().then(|| {
+            let of_key = Subject::new(&limiter.0.scope, key, quotas).fingerprint();
+            Self::id_of(of_key, quotas.share_of_slots(share))
+        });
+        Self {
+            line,
+            needs,
+            slots_of,
+        }
+    }
+
+    /// Returns the id of a key in the table of permits: each share of a process is a holder, with messages of its own.
+    pub(in crate::limiter) fn id_of(key: Fingerprint, share: Option<ShareId>) -> Fingerprint {
+        share.map_or(key, |share| {
+            let number = u32::from_be_bytes(share.bytes());
+            Fingerprint::of_number(number.into()).within(key)
+        })
     }
 }
 
@@ -195,16 +209,12 @@ impl Place {
             wait.succeed(self.since.elapsed());
         }
         self.presence = None;
-        if LINES.are_empty() {
-            return;
-        }
         let levels = wants.into_iter().zip(decision.levels());
         // The slots that are left were taken in with the answer.
         let rates = levels.filter(|(want, _)| want.needs.slots == 0);
         let left = rates.map(|(want, level)| (want, Some(Room::left_by(level)), false));
         let left: SmallVec<[_; 2]> = left.collect();
-        let now = Instant::now();
-        LINES.with(|lines| lines.take_in(self.ticket, &left, false, now));
+        drop(LINES.take_in(self.ticket, &left, None));
         self.is_in_line = false;
     }
 

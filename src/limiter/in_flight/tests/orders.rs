@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::super::message::{Message, Reply, SlotCheck};
+use super::super::message::{Message, Reply};
 use super::super::permit::{Acquired, Permit};
-use super::super::table::PermitTable;
+use super::super::table::{PermitTable, SlotCheck};
 use crate::decision::StoreId;
 use crate::error::Error;
 use crate::limiter::RateLimiter;
@@ -74,11 +74,8 @@ impl Process {
 
     /// Takes the messages that are due from the table.
     fn send(&mut self) {
-        let next = || {
-            self.table
-                .with(|state, now| self.table.next_message(state, now))
-        };
-        let new: Vec<_> = std::iter::from_fn(next).collect();
+        let table = &self.table;
+        let new = table.with(|state, now| state.due(table.holder, now));
         let (least, most) = (self.permits, self.permits + self.callers);
         let parts = new.iter().flat_map(|message| &message.parts);
         for check in parts.flat_map(|part| &part.checks) {
@@ -99,7 +96,7 @@ impl Process {
                 .flat_map(|counts| message.parts.iter().map(|part| decide(part, counts)));
             let replies = replies.collect();
             let table = &self.table;
-            table.with(|state, now| table.complete(state, message, replies, now));
+            table.with(|state, now| state.complete(table, message, replies, now));
         }
     }
 
@@ -114,7 +111,8 @@ impl Process {
             self.late.push(SlotCheck {
                 store: part.store.clone(),
                 checks: part.checks.clone(),
-                wanted: part.wanted.clone(),
+                wants: part.wants.clone(),
+                sent: part.sent.clone(),
                 caller: None,
             });
         }
