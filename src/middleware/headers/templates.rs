@@ -59,7 +59,7 @@ impl Templates {
     ) -> Self {
         let limits = limiters
             .into_iter()
-            .map(|limiter| (&*limiter.0.name, limiter.quotas()));
+            .map(|limiter| (&*limiter.0.facts.name, limiter.quotas()));
         Self::of_limits(headers, limits)
     }
 
@@ -114,7 +114,7 @@ impl Templates {
         levels.len() == self.quotas.len()
             && levels
                 .zip(&self.quotas)
-                .all(|(level, quotas)| quotas.equals(level.quota_list()))
+                .all(|(level, quotas)| quotas == level.record().quotas())
     }
 
     /// Returns whether a decision gets headers. If nothing counted it, there is nothing to report.
