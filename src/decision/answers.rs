@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use super::answer::{Answer, Source};
+use super::answer::Answer;
 
 /// The answers of a [`Store`](crate::Store) to checks that it decides together: one for each, in their order.
 ///
@@ -37,25 +37,6 @@ impl Answers {
     #[inline]
     pub fn are_admitted(&self) -> bool {
         self.iter().all(Answer::is_admitted)
-    }
-
-    /// Overwrites an earlier answer by an empty one.
-    #[inline]
-    pub(super) fn reset(&mut self, index: usize) -> Option<&mut Answer> {
-        if self.len() <= index {
-            self.0.resize_with(index + 1, Answer::default);
-        }
-        let answer = self.0.get_mut(index)?;
-        answer.clear(0, Source::None);
-        Some(answer)
-    }
-
-    /// Removes the answers to other checks than the first ones.
-    #[inline]
-    pub(super) fn truncate(&mut self, checks: usize) {
-        if self.len() > checks {
-            self.0.truncate(checks);
-        }
     }
 
     /// Returns the answers, in the order of the checks.

@@ -1,23 +1,20 @@
 //! The decision on a check, and its readable view.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::mem;
 use std::ops::Deref;
-use std::sync::LazyLock;
-use std::thread::LocalKey;
+use std::sync::Arc;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use super::answer::{Answer, Source};
-use super::answers::Answers;
-use super::levels::{
-    ChargedKey, LevelData, LevelDecision, QuotaDecision, least_remaining, reported_index,
-};
-use super::pool::{Pooled, Reuse, Spares, Unshared};
 #[cfg(test)]
+use super::answer::Answer;
+use super::answer::Source;
+use super::levels::{LevelDecision, QuotaDecision, least_remaining, reported_index};
+use super::record::SharedRecord;
+#[cfg(test)]
+use crate::quota::Quotas;
 
 /// The result of a check: admitted and charged, or refused and not charged.
 ///
@@ -77,10 +74,11 @@ pub(crate) struct TakenLevel {
 }
 
 impl Decision {
-    /// Creates the decision of a finished view, which holds the units that were charged.
+    /// Decides by the answers in these records, all of which admit the check if it is allowed. Holds the units that were charged.
+    /// A level without an answer was not asked.
     #[inline]
-    pub(super) fn holding(view: DecisionView) -> Self {
-        let taken = Vec::new();
+    pub(crate) fn of(records: Records, is_allowed: bool) -> Self {
+        let (view, taken) = (DecisionView::of(records, is_allowed), Vec::new());
         Self { view, taken }
     }
 
@@ -199,80 +197,47 @@ impl Deref for Decision {
 /// # assert_eq!(page_size(&http::Request::new(())), 100);
 /// ```
 #[derive(Clone)]
-pub struct DecisionView(Pooled<DecisionData>);
-
-/// The data of a decision.
-#[derive(Clone, Debug, Default)]
-pub(super) struct DecisionData {
-    /// The levels, in the order of the check. A vector, because pooled values keep its memory.
-    pub(super) levels: Vec<LevelData>,
-    /// One for each level.
-    pub(super) answers: Answers,
-    pub(super) allowed: bool,
+pub struct DecisionView {
+    /// The levels, in the order of the check.
+    records: Records,
+    allowed: bool,
     /// The index of the level with the reported quota, and the index of the quota in its level.
-    pub(super) reported: (usize, usize),
+    reported: (usize, usize),
     /// The decision of the next outer layer.
-    outer: Option<DecisionView>,
+    outer: Option<Arc<Self>>,
 }
 
-impl DecisionData {
-    /// Returns the levels, in the order of the check.
-    #[inline]
-    pub(super) fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
-        let allowed = self.allowed;
-        let levels = self.levels.iter().zip(self.answers.iter());
-        levels.map(move |(level, answer)| LevelDecision {
-            level,
-            answer,
-            allowed,
-        })
-    }
-}
-
-thread_local! {
-    static SPARES: Spares<DecisionData> = const { RefCell::new(ArrayVec::new_const()) };
-}
-
-impl Reuse for DecisionData {
-    #[inline]
-    fn spares() -> &'static LocalKey<Spares<Self>> {
-        &SPARES
-    }
-
-    fn empty() -> &'static Self {
-        static EMPTY: LazyLock<DecisionData> = LazyLock::new(DecisionData::default);
-        &EMPTY
-    }
-
-    /// Drops the outer decision, which a pooled value would keep alive.
-    #[inline]
-    fn release(&mut self) {
-        self.outer = None;
-    }
-}
+/// The records of the levels of a check, mostly one.
+pub(crate) type Records = SmallVec<[SharedRecord; 1]>;
 
 impl DecisionView {
     #[inline]
-    pub(super) fn new(data: Pooled<DecisionData>) -> Self {
-        Self(data)
+    fn of(records: Records, allowed: bool) -> Self {
+        // Most checks have one level, and most limiters one quota.
+        let reported = match &records[..] {
+            [record] if record.answer.quotas().len() == 1 => (0, 0),
+            records => {
+                let levels = records.iter();
+                reported_index(levels.map(|record| LevelDecision::new(record, allowed)))
+            }
+        };
+        Self {
+            records,
+            allowed,
+            reported,
+            outer: None,
+        }
     }
 
     /// Returns the view of a request that was not checked, so that no quota limits it.
     pub(crate) fn unlimited() -> Self {
-        let mut data = Unshared::<DecisionData>::take();
-        *data.get_mut() = DecisionData {
-            levels: vec![LevelData::default()],
-            answers: Answers::empty(1),
-            allowed: true,
-            ..DecisionData::default()
-        };
-        Self(data.share())
+        Self::of(Records::new(), true)
     }
 
     /// Returns the reported quota, if there is any quota.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
-        let (level, quota) = self.0.reported;
+        let (level, quota) = self.reported;
         self.level(level)?.quota_at(quota)
     }
 
@@ -283,7 +248,7 @@ impl DecisionView {
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.0.allowed
+        self.allowed
     }
 
     /// Returns the cost of the check, in units. With several [levels](Self::levels), it is the cost of the level
@@ -368,9 +333,8 @@ impl DecisionView {
     /// [levels](Self::levels), it is the source of the level with the reported quota.
     #[must_use]
     pub fn source(&self) -> Source {
-        let (level, _) = self.0.reported;
-        let answer = self.0.answers.get(level);
-        answer.map_or(Source::None, Answer::source)
+        self.reported_level()
+            .map_or(Source::None, |level| level.source())
     }
 
     /// Returns the decision of the next outer layer, if layers are nested.
@@ -378,39 +342,36 @@ impl DecisionView {
     /// A handler finds the view of the innermost layer in its request.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
-        self.0.outer.as_ref()
+        self.outer.as_deref()
     }
 
     /// Sets the decision of the next outer layer.
     pub(crate) fn set_outer(&mut self, outer: Self) {
-        self.0.make_mut().outer = Some(outer);
+        self.outer = Some(Arc::new(outer));
     }
 
     /// Returns the answer of the store to the first level.
     #[cfg(test)]
     pub(crate) fn answer(&self) -> &Answer {
-        self.0.answers.first().unwrap()
+        &self.records.first().unwrap().answer
     }
 
     /// Returns the index of the level with the reported quota.
     pub(crate) fn reported_index(&self) -> usize {
-        self.0.reported.0
+        self.reported.0
     }
 
     /// Returns the level with the reported quota.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn reported_level(&self) -> Option<LevelDecision<'_>> {
         self.level(self.reported_index())
     }
 
     /// Returns a level by its index.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
-        Some(LevelDecision {
-            level: self.0.levels.get(index)?,
-            answer: self.0.answers.get(index)?,
-            allowed: self.0.allowed,
-        })
+        let record = self.records.get(index)?;
+        Some(LevelDecision::new(record, self.allowed))
     }
 
     /// Returns whether both decisions charged the same stored count.
@@ -423,17 +384,12 @@ impl DecisionView {
 
     /// Returns a view that reports the quotas of one level: its numbers and its cost belong to that level.
     pub(crate) fn of_level(&self, index: usize) -> Self {
-        let mut view = self.clone();
-        if self.0.levels.len() > 1 {
-            let (_, quota) = reported_index(self.levels().skip(index).take(1));
-            view.0.make_mut().reported = (index, quota);
+        let (_, quota) = reported_index(self.levels().skip(index).take(1));
+        let reported = (index, quota);
+        Self {
+            reported,
+            ..self.clone()
         }
-        view
-    }
-
-    /// Returns the limiter and the key of the reported level.
-    pub(crate) fn charged_key(&self) -> Option<&ChargedKey> {
-        self.reported_level()?.charged_key()
     }
 
     /// Returns the decision of each quota, level by level, in the order in which the quotas were listed.
@@ -452,7 +408,9 @@ impl DecisionView {
     #[must_use]
     #[inline]
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
-        self.0.levels()
+        let allowed = self.allowed;
+        let records = self.records.iter();
+        records.map(move |record| LevelDecision::new(record, allowed))
     }
 }
 
@@ -461,8 +419,162 @@ impl fmt::Debug for DecisionView {
         let levels: Vec<_> = self.levels().collect();
         f.debug_struct("DecisionView")
             .field("levels", &levels)
-            .field("allowed", &self.0.allowed)
+            .field("allowed", &self.allowed)
             .field("reported", &self.reported())
             .finish()
+    }
+}
+
+#[cfg(test)]
+impl Decision {
+    /// Decides by an answer, as a limiter of the default name.
+    pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Self {
+        Self::of_one("default", quotas, cost, answer)
+    }
+
+    /// Decides by an answer, as a limiter of this name.
+    pub(crate) fn by(limiter: &str, quotas: &Quotas, answer: Answer) -> Self {
+        Self::of_one(limiter, quotas, 1, answer)
+    }
+
+    fn of_one(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
+        let limiter = super::LimiterFacts {
+            name: limiter.into(),
+            id: super::LimiterId {
+                name: crate::Key::from(limiter).fingerprint(),
+                store: super::StoreId::unique(),
+            },
+            quotas: quotas.clone(),
+        };
+        let mut record = super::Record::shared(&Arc::new(limiter), 0, "ada", cost);
+        SharedRecord::make_mut(&mut record).answer = answer;
+        let is_allowed = record.answer.is_admitted();
+        Self::of(Records::from_buf([record]), is_allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::decision::QuotaAnswer;
+    use crate::quota::Quota;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn decide<const N: usize>(quotas: [(u32, QuotaAnswer); N]) -> Decision {
+        let list: Quotas = (1..)
+            .zip(&quotas)
+            .map(|(n, (limit, _))| Quota::new(*limit, n * SECOND))
+            .collect();
+        let answers = quotas.into_iter().map(|(_, answer)| answer);
+        Decision::new(&list, 1, Answer::new(Source::Memory, answers))
+    }
+
+    #[test]
+    fn the_refusing_quota_with_the_longest_wait_is_reported() {
+        let decision = decide([
+            (5, QuotaAnswer::refused(5, Some(SECOND), SECOND)),
+            (7, QuotaAnswer::admitted(7, 9 * SECOND)),
+            (6, QuotaAnswer::refused(6, Some(3 * SECOND), SECOND)),
+        ]);
+        assert!(!decision.is_allowed());
+        assert_eq!((decision.limit(), decision.used()), (6, 6));
+        assert_eq!(decision.retry_after(), Some(3 * SECOND));
+    }
+
+    #[test]
+    fn never_is_the_longest_wait() {
+        let decision = decide([
+            (5, QuotaAnswer::refused(5, Some(9 * SECOND), SECOND)),
+            (0, QuotaAnswer::refused(0, None, Duration::ZERO)),
+        ]);
+        assert_eq!((decision.limit(), decision.retry_after()), (0, None));
+        assert!(!decision.is_allowed());
+    }
+
+    #[test]
+    fn if_all_quotas_admit_the_one_with_the_fewest_units_left_is_reported() {
+        let reported = |quotas: [(u32, QuotaAnswer); 2]| {
+            let decision = decide(quotas);
+            let reported = decision.view().reported().unwrap().quota().clone();
+            decision
+                .quotas()
+                .position(|quota| *quota.quota() == reported)
+                .unwrap()
+        };
+        let admitted = QuotaAnswer::admitted;
+        assert_eq!(
+            reported([(9, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
+            1
+        );
+        assert_eq!(
+            reported([(5, admitted(1, SECOND)), (5, admitted(1, 2 * SECOND))]),
+            1
+        );
+        assert_eq!(
+            reported([(5, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
+            0
+        );
+    }
+
+    #[test]
+    fn a_soft_quota_is_reported_only_if_all_are_soft() {
+        let hard = Quota::per_second(9);
+        let soft = [1, 2].map(|n| Quota::new(5, n * SECOND).soft());
+        let exceeded =
+            |quota: &Quota| QuotaAnswer::refused(5, Some(7 * SECOND), SECOND).softened(quota);
+        let answers = [exceeded(&soft[0]), QuotaAnswer::admitted(4, SECOND)];
+        let only_soft = Decision::new(
+            &Quotas::from(&soft),
+            1,
+            Answer::new(Source::Memory, answers),
+        );
+        assert!(only_soft.is_allowed() && only_soft.is_exceeded());
+        assert_eq!((only_soft.limit(), only_soft.remaining()), (5, 0));
+        assert_eq!(only_soft.retry_after(), None);
+
+        let [first, second] = soft;
+        let quotas = Quotas::from([first, hard, second]);
+        let admitted = QuotaAnswer::admitted(2, SECOND);
+        let of = |hard| Answer::new(Source::Memory, [answers[0], hard, answers[1]]);
+        let decision = Decision::new(&quotas, 1, of(admitted));
+        assert!(decision.is_allowed() && decision.is_exceeded());
+        assert_eq!(
+            (decision.limit(), decision.used(), decision.remaining()),
+            (9, 2, 7)
+        );
+
+        let refused = QuotaAnswer::refused(9, Some(3 * SECOND), SECOND);
+        let decision = Decision::new(&quotas, 1, of(refused));
+        assert!(!decision.is_allowed() && decision.is_exceeded());
+        assert_eq!(
+            (decision.limit(), decision.retry_after()),
+            (9, Some(3 * SECOND))
+        );
+    }
+
+    #[test]
+    fn remaining_is_the_least_and_never_negative() {
+        let decision = decide([
+            (5, QuotaAnswer::refused(9, Some(SECOND), SECOND)),
+            (7, QuotaAnswer::refused(6, Some(2 * SECOND), SECOND)),
+        ]);
+        assert_eq!((decision.remaining(), decision.used()), (0, 6));
+    }
+
+    #[test]
+    fn without_quotas_there_is_no_limit() {
+        let decision = decide([]);
+        assert!(decision.is_allowed());
+        assert_eq!(
+            (decision.limit(), decision.used(), decision.remaining()),
+            (u32::MAX, 0, u32::MAX)
+        );
+        assert_eq!(
+            (decision.retry_after(), decision.reset_after()),
+            (None, Duration::ZERO)
+        );
     }
 }

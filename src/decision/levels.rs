@@ -2,139 +2,12 @@
 
 use std::cmp::Reverse;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{Answer, QuotaAnswer, Source, StoreId};
-use crate::key::{Fingerprint, IntoKey, Key};
-use crate::quota::{Quota, Quotas, ShareId};
-
-/// The data of one level, without its answer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LevelData {
-    /// The name of the limiter. Replaced only if it differs: all threads would contend for its reference count.
-    pub(super) name: Arc<str>,
-    pub(super) charged: Option<ChargedKey>,
-    /// Copies of the quotas: all threads would contend for the reference count of a shared list.
-    pub(super) quotas: Vec<Quota>,
-    pub(super) cost: u32,
-    /// The share that the check belongs to, if a quota has it.
-    share: Option<ShareId>,
-    /// How much longer than its window a unit counts, in microseconds.
-    lease: u64,
-    /// The units that came from grants, beyond the units of the answer.
-    grants: Vec<GrantUnits>,
-    begun_at: u64,
-    place: usize,
-}
-
-/// Units of a decision that came from one grant of a lease.
-#[derive(Clone, Debug)]
-pub(crate) struct GrantUnits {
-    /// The answer to the use of these units, with the receipt of the grant.
-    pub(crate) answer: Answer,
-    pub(crate) units: u32,
-}
-
-/// The key that a decision charged, and the limiter that charged it.
-#[derive(Clone, Debug)]
-pub(crate) struct ChargedKey {
-    pub(crate) limiter: LimiterId,
-    pub(crate) key: Key,
-}
-
-/// Identifies a limiter by its name and its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LimiterId {
-    /// A fingerprint, because all threads would contend for the reference count of the name.
-    pub(crate) name: Fingerprint,
-    pub(crate) store: StoreId,
-}
-
-/// The part of a limiter that a level of a decision keeps, and where the level stands.
-#[derive(Clone, Copy)]
-pub(crate) struct LevelLimiter<'a> {
-    pub(crate) name: &'a Arc<str>,
-    pub(crate) id: LimiterId,
-    /// For how long processes may hold units of the quotas of the level, in microseconds.
-    pub(crate) lease: u64,
-    /// The time at which the check begins, in microseconds of the store's block list. 0 if the limiter does not block keys.
-    pub(crate) begun_at: u64,
-    /// The index of the level in its layer or call. Levels that are left out have one, too.
-    pub(crate) place: usize,
-}
-
-impl LevelData {
-    /// Overwrites an earlier level.
-    ///
-    /// Takes `impl IntoKey` to convert the key in place: copying it takes a tenth of a check in memory.
-    #[inline(always)]
-    pub(super) fn set(
-        &mut self,
-        quotas: &Quotas,
-        cost: u32,
-        share: Option<ShareId>,
-        limiter: LevelLimiter<'_>,
-        key: impl IntoKey,
-    ) {
-        self.set_quotas(quotas);
-        (self.cost, self.begun_at, self.place) = (cost, limiter.begun_at, limiter.place);
-        (self.share, self.lease) = (share, limiter.lease);
-        if !self.grants.is_empty() {
-            self.grants.clear();
-        }
-        if !Arc::ptr_eq(&self.name, limiter.name) {
-            self.name = Arc::clone(limiter.name);
-        }
-        let (limiter, key) = (limiter.id, key.into_key());
-        self.charged = Some(ChargedKey { limiter, key });
-    }
-
-    /// Replaces the quotas.
-    #[inline(always)]
-    pub(crate) fn set_quotas(&mut self, quotas: &Quotas) {
-        // Most likely, the earlier decision was made by the same limiter and has the same quotas.
-        if !quotas.equals(&self.quotas) {
-            self.quotas = quotas.iter().cloned().collect();
-        }
-    }
-
-    /// Sets how much longer than its window a unit counts, in microseconds.
-    pub(crate) fn set_lease(&mut self, lease: u64) {
-        self.lease = lease;
-    }
-
-    /// Sets the units that came from grants, beyond the units of the answer.
-    pub(crate) fn set_grants(&mut self, grants: Vec<GrantUnits>) {
-        self.grants = grants;
-    }
-
-    #[inline]
-    pub(crate) fn key(&self) -> Option<&Key> {
-        self.charged.as_ref().map(|charged| &charged.key)
-    }
-
-    #[inline]
-    pub(crate) fn cost(&self) -> u32 {
-        self.cost
-    }
-
-    #[inline]
-    pub(crate) fn share(&self) -> Option<ShareId> {
-        self.share
-    }
-
-    #[inline]
-    pub(crate) fn lease(&self) -> u64 {
-        self.lease
-    }
-
-    /// Returns the number of quotas.
-    #[inline]
-    pub(crate) fn quotas(&self) -> usize {
-        self.quotas.len()
-    }
-}
+use super::answer::{Answer, QuotaAnswer, Source};
+use super::record::{LimiterId, Record};
+use crate::key::Key;
+use crate::quota::Quota;
 
 /// Returns the fewest units that quotas have left: of those that refuse, or of soft ones if there are no others.
 #[inline]
@@ -193,41 +66,46 @@ pub(super) fn reported_index<'a>(
 /// ```
 #[derive(Clone, Copy)]
 pub struct LevelDecision<'a> {
-    pub(super) level: &'a LevelData,
-    /// Empty if the level has quotas and was not asked.
-    pub(super) answer: &'a Answer,
+    record: &'a Record,
     /// Whether all levels admit the check.
-    pub(super) allowed: bool,
+    allowed: bool,
 }
 
 impl<'a> LevelDecision<'a> {
+    /// Reads the record of a level that was decided. The check is `allowed` if all its levels admit it.
+    #[inline]
+    pub(crate) fn new(record: &'a Record, allowed: bool) -> Self {
+        Self { record, allowed }
+    }
+
+    /// Returns what was asked at this level, with the answer.
+    #[inline]
+    pub(crate) fn record(&self) -> &'a Record {
+        self.record
+    }
+
     /// Returns the name of the limiter.
     #[must_use]
     pub fn limiter(&self) -> &'a str {
-        &self.level.name
+        &self.record.limiter.name
     }
 
     /// Returns the key, as it is stored.
     #[must_use]
     pub fn key(&self) -> Option<&'a Key> {
-        self.level.key()
+        Some(&self.record.key)
     }
 
     /// Returns the cost that was checked at this level, in units.
     #[must_use]
     pub fn cost(&self) -> u32 {
-        self.level.cost
+        self.record.cost
     }
 
-    /// Returns the time at which the check began: see [`LevelLimiter`].
-    pub(crate) fn begun_at(&self) -> u64 {
-        self.level.begun_at
-    }
-
-    /// Returns the index of the level in its layer or call: see [`LevelLimiter`].
+    /// Returns the index of the level in its layer or call. Levels that are left out have one, too.
     #[inline]
     pub(crate) fn place(&self) -> usize {
-        self.level.place
+        self.record.place
     }
 
     /// Returns whether this level was asked.
@@ -236,7 +114,7 @@ impl<'a> LevelDecision<'a> {
     /// counts of this level are unknown.
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.level.quotas.is_empty() || !self.answer.quotas().is_empty()
+        self.record.quotas().is_empty() || !self.answer().quotas().is_empty()
     }
 
     /// Returns whether this level admits its cost. A check is charged only if all levels admit it.
@@ -244,14 +122,14 @@ impl<'a> LevelDecision<'a> {
     /// False for a level that was [not asked](Self::is_asked).
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.is_asked() && self.answer.is_admitted()
+        self.is_asked() && self.answer().is_admitted()
     }
 
     /// Returns the source of the answer: the store, the fallback, or a cache of this process.
     /// [`Source::None`] if the level was not asked, not counted, or has no quotas.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.answer.source()
+        self.answer().source()
     }
 
     /// Returns the units that this level would admit now. `u32::MAX` without quotas, and for a level that was
@@ -267,41 +145,40 @@ impl<'a> LevelDecision<'a> {
     #[must_use]
     #[inline]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> + use<'a> {
-        let level = self.level;
-        let quotas = level.quotas.iter().zip(self.answer.quotas());
+        let record = self.record;
+        let quotas = record
+            .quotas()
+            .as_slice()
+            .iter()
+            .zip(record.answer.quotas());
         quotas.map(move |(quota, answer)| QuotaDecision {
             quota,
             answer,
-            level,
+            record,
         })
     }
 
     /// Returns whether a quota of this level may mark the check.
     #[inline]
     pub(crate) fn may_be_marked(&self) -> bool {
-        self.is_counted() && self.level.quotas.iter().any(Quota::may_mark)
+        self.is_counted() && self.quota_list().iter().any(Quota::may_mark)
     }
 
     /// Returns the name of the share that the check of this level belongs to, if a quota has it.
     #[inline]
     pub(crate) fn share(&self) -> Option<&'a str> {
-        let share = self.level.share?;
+        let share = self.record.share?;
         let mut quotas = self.quota_list().iter();
         quotas.find_map(|quota| quota.share_list().name_of(share))
-    }
-
-    /// Returns the share and the lease with which the level was counted.
-    pub(crate) fn counted_with(&self) -> (Option<ShareId>, u64) {
-        (self.level.share, self.level.lease)
     }
 
     /// Returns a quota, if the level was asked.
     #[inline]
     pub(crate) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'a>> {
         Some(QuotaDecision {
-            quota: self.level.quotas.get(index)?,
-            answer: self.answer.quotas().get(index)?,
-            level: self.level,
+            quota: self.quota_list().get(index)?,
+            answer: self.record.answer.quotas().get(index)?,
+            record: self.record,
         })
     }
 
@@ -313,26 +190,27 @@ impl<'a> LevelDecision<'a> {
     }
 
     /// Returns the quotas of this level, even if it was not asked.
+    #[inline]
     pub(crate) fn quota_list(&self) -> &'a [Quota] {
-        &self.level.quotas
+        self.record.quotas().as_slice()
     }
 
     pub(crate) fn answer(&self) -> &'a Answer {
-        self.answer
+        &self.record.answer
     }
 
     /// Returns each charge that the units of this level belong to, with their number: most levels have one.
     pub(crate) fn charges(&self) -> impl Iterator<Item = (&'a Answer, u32)> {
-        let grants = self.level.grants.iter();
+        let grants = self.record.grants.iter();
         let grants = grants.map(|grant| (&grant.answer, grant.units));
         let others: u32 = grants.clone().map(|(_, units)| units).sum();
         let own = (self.answer(), self.cost().saturating_sub(others));
         [own].into_iter().chain(grants)
     }
 
-    /// Returns the limiter and the key.
-    pub(crate) fn charged_key(&self) -> Option<&'a ChargedKey> {
-        self.level.charged.as_ref()
+    /// Returns the identity of the limiter.
+    pub(crate) fn limiter_id(&self) -> LimiterId {
+        self.record.limiter.id
     }
 
     /// Returns whether the level has units in a count: slots have none, and neither has a soft quota without room.
@@ -364,17 +242,15 @@ impl<'a> LevelDecision<'a> {
 
     /// Returns whether both levels charged the same stored count.
     pub(crate) fn charges_same_count(&self, other: LevelDecision<'_>) -> bool {
-        let (Some(one), Some(two)) = (self.charged_key(), other.charged_key()) else {
-            return false;
-        };
-        let (own, theirs) = (self.level.lease, other.level.lease);
+        let (own, theirs) = (self.record.lease, other.record.lease);
         let is_shared = |quota: &Quota| {
             let mut others = other.quota_list().iter();
             others.any(|other| quota.is_same_count(own, other, theirs))
         };
         self.is_charged()
             && other.is_charged()
-            && (one.limiter, &one.key) == (two.limiter, &two.key)
+            && self.limiter_id() == other.limiter_id()
+            && self.record.key == other.record.key
             && self.quota_list().iter().any(is_shared)
     }
 }
@@ -383,10 +259,10 @@ impl<'a> LevelDecision<'a> {
 impl fmt::Debug for LevelDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LevelDecision")
-            .field("limiter", &self.level.name)
-            .field("quotas", &self.level.quotas)
-            .field("answer", self.answer)
-            .field("cost", &self.level.cost)
+            .field("limiter", &self.record.limiter.name)
+            .field("quotas", &self.quota_list())
+            .field("answer", self.answer())
+            .field("cost", &self.cost())
             .finish()
     }
 }
@@ -412,9 +288,9 @@ impl fmt::Debug for LevelDecision<'_> {
 /// ```
 #[derive(Clone, Copy)]
 pub struct QuotaDecision<'a> {
-    pub(super) quota: &'a Quota,
-    pub(super) answer: &'a QuotaAnswer,
-    pub(super) level: &'a LevelData,
+    quota: &'a Quota,
+    answer: &'a QuotaAnswer,
+    record: &'a Record,
 }
 
 impl<'a> QuotaDecision<'a> {
@@ -427,37 +303,37 @@ impl<'a> QuotaDecision<'a> {
     /// Returns the name of the limiter that the quota belongs to.
     #[must_use]
     pub fn limiter(&self) -> &'a str {
-        &self.level.name
+        &self.record.limiter.name
     }
 
     /// Returns the key that the quota counts, as it is stored.
     #[must_use]
     pub fn key(&self) -> Option<&'a Key> {
-        self.level.key()
+        Some(&self.record.key)
     }
 
     /// Returns the cost that was checked against this quota, in units.
     #[must_use]
     pub fn cost(&self) -> u32 {
-        self.level.cost
+        self.record.cost
     }
 
     /// Returns the name of the [share](Quota::shares) that the check belongs to. `None` for a check without a share, and if
     /// this quota has no share of that name.
     #[must_use]
     pub fn share(&self) -> Option<&'a str> {
-        let share = self.level.share?;
+        let share = self.record.share?;
         self.quota.share_list().name_of(share)
     }
 
     /// Returns the highest cost that the check can ever be admitted with.
     pub(crate) fn ceiling(&self) -> u32 {
-        self.quota.ceiling(self.level.share)
+        self.quota.ceiling(self.record.share)
     }
 
     /// Names the highest cost that the check can ever be admitted with.
     pub(crate) fn bound(&self) -> String {
-        self.quota.bound(self.level.share)
+        self.quota.bound(self.record.share)
     }
 
     /// Returns whether this quota admits the check. A check is charged only if all quotas admit it. A
@@ -476,7 +352,7 @@ impl<'a> QuotaDecision<'a> {
     /// Returns whether the used units are where the quota warns.
     #[inline]
     pub(crate) fn is_warned(&self) -> bool {
-        self.quota.warns_at(self.used(), self.level.share)
+        self.quota.warns_at(self.used(), self.record.share)
     }
 
     /// Returns the limit of this quota.
@@ -519,10 +395,10 @@ impl fmt::Debug for QuotaDecision<'_> {
         let Self {
             quota,
             answer,
-            level,
+            record,
         } = self;
         f.debug_struct("QuotaDecision")
-            .field("limiter", &level.name)
+            .field("limiter", &record.limiter.name)
             .field("quota", quota)
             .field("answer", answer)
             .finish()

@@ -4,19 +4,17 @@
 
 mod answer;
 mod answers;
-mod builder;
 mod decision;
 mod holding;
 mod levels;
-mod pool;
+mod record;
 
 pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, GrantUse, Wait};
 pub use answers::Answers;
-pub(crate) use builder::DecisionBuilder;
-pub(crate) use decision::TakenLevel;
 pub use decision::{Decision, DecisionView};
+pub(crate) use decision::{Records, TakenLevel};
 pub use holding::Holding;
 pub(crate) use holding::{HoldingNote, holder_for};
-pub(crate) use levels::{GrantUnits, LevelData, LevelLimiter, LimiterId};
 pub use levels::{LevelDecision, QuotaDecision};
+pub(crate) use record::{GrantUnits, LimiterFacts, LimiterId, Record, SharedRecord};

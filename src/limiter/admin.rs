@@ -80,7 +80,7 @@ impl RateLimiter {
     pub fn admin(&self) -> Admin {
         Admin {
             limiter: self.clone(),
-            quotas: self.0.quotas.clone(),
+            quotas: self.0.facts.quotas.clone(),
         }
     }
 
@@ -93,7 +93,7 @@ impl RateLimiter {
     ///
     /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
-        self.reset_with(&self.0.quotas, &key.into_key()).await
+        self.reset_with(&self.0.facts.quotas, &key.into_key()).await
     }
 
     /// Deletes the counts of a key for these quotas.
@@ -257,7 +257,7 @@ impl Admin {
         }
         if let Some(fallback) = limiter.0.store.fallback_if_used() {
             let shares = match &limiter.0.on_failure {
-                Some(on_failure) => on_failure.shares_of(quotas, &limiter.0.quotas),
+                Some(on_failure) => on_failure.portion_of(quotas, &limiter.0.facts.quotas),
                 None => quotas.clone(),
             };
             fallback.adjust(limiter.subject(&shares, &key).adjust(credit));

@@ -3,22 +3,18 @@
 use std::future::Future;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use super::automatic_blocks::count_refusals;
 use super::in_flight::SlotsOfCheck;
-use super::level::Level;
-use super::level_check::LevelCheck;
+use super::level::{Level, Levels};
+use super::level_check::{LevelCheck, levels};
 use super::limiter::RateLimiter;
-use super::line::{Place, TooLate, Want};
-use super::pending_check::{CheckError, Checked, PendingCheck, parts};
+use super::line::Place;
+use super::pending_check::{CheckError, PendingCheck};
 use super::settle::settle_together;
 use super::wait::Wait;
-use crate::decision::{Decision, LevelDecision};
-use crate::error::{Error, ErrorKind};
+use crate::decision::Decision;
+use crate::error::Error;
 use crate::key::IntoKey;
 use crate::quota::{Quotas, ShareId};
-use crate::telemetry::OutcomeLabel;
 
 impl RateLimiter {
     /// Charges one unit to `key` if every quota has room for it.
@@ -49,24 +45,16 @@ impl RateLimiter {
     ///   default, or [`SortedSetLog`](crate::Algorithm::SortedSetLog));
     /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
-        let mut check = PendingCheck::new();
-        check.stay_within_limits();
-        check.add(Level::new(self, 0), key, cost, None);
+        let level = Level::new(self, key, cost);
+        let mut check = PendingCheck::within_limits(Levels::from_buf([level]));
         let checked = check.run().await;
-        record(&check, &checked);
+        check.record(&checked);
         checked.map_err(|failure| failure.error)
     }
 
     /// Returns a level for [`check_all`](Self::check_all): this limiter, a key, and a cost of 1.
     pub fn on(&self, key: impl IntoKey) -> LevelCheck<'_> {
-        LevelCheck {
-            limiter: self,
-            key: key.into_key(),
-            cost: 1,
-            slots: 1,
-            quotas: None,
-            share: None,
-        }
+        LevelCheck::new(Level::new(self, key, 1))
     }
 
     /// Checks several keys together: charges each level if all of them admit their cost, and else none.
@@ -97,7 +85,7 @@ impl RateLimiter {
     ///
     /// Returns an error
     ///
-    /// - of kind [`Misconfigured`](ErrorKind::Misconfigured) if limiters have different stores, or if two levels
+    /// - of kind [`Misconfigured`](crate::ErrorKind::Misconfigured) if limiters have different stores, or if two levels
     ///   have the same limiter and key. No failure policy applies. The [source](std::error::Error::source) is a
     ///   [`ConfigError`](crate::ConfigError);
     /// - for each level in the same cases as [`check_n`](Self::check_n).
@@ -127,12 +115,12 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub fn check_all<'a>(
-        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+        checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
-        let levels: AskedLevels<'a> = levels.into_iter().collect();
+        let mut check = PendingCheck::within_limits(levels(checks));
         async move {
-            let (checked, check) = decide_within_limits(&levels, None, None).await;
-            record(&check, &checked);
+            let checked = check.run().await;
+            check.record(&checked);
             checked.map_err(|failure| failure.error)
         }
     }
@@ -148,8 +136,8 @@ impl RateLimiter {
     /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
     /// decides.
     pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
-        let counted_with = (None, self.lease_of(&self.0.quotas));
-        self.check_despite_block(&self.0.quotas, counted_with, key, 0)
+        let counted_with = (None, self.lease_of(&self.0.facts.quotas));
+        self.check_despite_block(&self.0.facts.quotas, counted_with, key, 0)
             .await
     }
 
@@ -161,13 +149,12 @@ impl RateLimiter {
         key: impl IntoKey,
         cost: u32,
     ) -> Result<Decision, Error> {
-        let mut check = PendingCheck::new();
+        let mut level = Level::new(self, key, cost);
+        let record = level.record_mut();
+        record.plan = Some(quotas.clone());
+        (record.share, record.lease) = (share, lease);
+        let mut check = PendingCheck::new(Levels::from_buf([level]));
         check.ignore_blocks();
-        let level = Level::new(self, 0).plan(Some(Ok(quotas)));
-        check.add(level, key, cost, share);
-        for (_, data, _) in parts(&mut check.levels, &mut check.decision) {
-            data.set_lease(lease);
-        }
         let checked = check.run().await;
         checked.map_err(|failure| failure.error)
     }
@@ -272,161 +259,79 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub fn until_all_ready<'a>(
-        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+        checks: impl IntoIterator<Item = LevelCheck<'a>>,
         max_wait: Duration,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
-        let levels: AskedLevels<'a> = levels.into_iter().collect();
-        async move {
-            let (decided, _) = decide_in_turn(&levels, max_wait, false).await;
-            decided
+        let mut check = PendingCheck::within_limits(levels(checks));
+        async move { check.decide_in_turn(max_wait, false).await }
+    }
+}
+
+impl PendingCheck {
+    /// Checks when it is the turn of the call, until the check is admitted, or until no wait helps in time.
+    pub(super) async fn decide_in_turn(
+        &mut self,
+        max_wait: Duration,
+        takes_slots: bool,
+    ) -> Result<Decision, Error> {
+        let mut wait = Wait::new(max_wait);
+        let mut place = Place::new(max_wait, self.max_calls());
+        if takes_slots {
+            place.waits_for_slots(self.permit_meters());
         }
-    }
-}
-
-/// The levels of a check.
-pub(super) type AskedLevels<'a> = SmallVec<[LevelCheck<'a>; 4]>;
-
-/// Returns what a call asks of each of its keys.
-fn wants<'a>(levels: &'a AskedLevels<'_>) -> impl Iterator<Item = Want> + use<'a> {
-    levels.iter().map(|level| {
-        let asked = (level.cost, level.slots);
-        Want::new(
-            level.limiter,
-            &level.key,
-            quotas_of(level),
-            asked,
-            level.share,
-        )
-    })
-}
-
-fn quotas_of<'a>(level: &'a LevelCheck<'_>) -> &'a Quotas {
-    level.quotas.as_ref().unwrap_or(&level.limiter.0.quotas)
-}
-
-/// Checks levels when it is their turn, until they are admitted, or until no wait helps in time.
-pub(super) async fn decide_in_turn(
-    levels: &AskedLevels<'_>,
-    max_wait: Duration,
-    takes_slots: bool,
-) -> (Result<Decision, Error>, PendingCheck) {
-    let mut wait = Wait::new(max_wait);
-    let max_calls = levels.iter().filter_map(|level| level.limiter.0.line).min();
-    let mut place = Place::new(max_wait, max_calls);
-    if takes_slots {
-        let in_flight = levels.iter().filter(|level| quotas_of(level).has_slots());
-        place.waits_for_slots(in_flight.map(|level| level.limiter.permit_meter()));
-    }
-    loop {
-        let turn = match place.enter(wants(levels)) {
-            Ok(()) => place.turn().await,
-            Err(too_late) => Err(too_late),
-        };
-        let slots = takes_slots.then(|| SlotsOfCheck::new(Some(&place)));
-        let (mut checked, check) = decide_within_limits(levels, turn.err(), slots).await;
-        let checks_again = match &mut checked {
-            _ if turn.is_err() => false,
-            Ok(decision) if decision.is_allowed() && check.is_held_meanwhile(decision.view()) => {
-                give_back(levels, decision).await;
-                true
-            }
-            Ok(decision) if decision.is_allowed() => {
-                place.admitted(wants(levels), decision.view());
-                false
-            }
-            Ok(decision) => {
-                wait.answered();
-                place.refused(wants(levels), decision.view())
-            }
-            Err(failure) if wait_through_outages(&check, failure) => {
-                place.leave();
-                wait.after_failure(&failure.error).await
-            }
-            Err(_) => false,
-        };
-        if !checks_again {
-            record(&check, &checked);
-            let decided = checked.map_err(|failure| wait.explain(failure.error));
-            return (decided, check);
-        }
-    }
-}
-
-/// Decides a check, unless a cost is above its limit. One that would be too late is refused.
-pub(super) async fn decide_within_limits(
-    levels: &AskedLevels<'_>,
-    too_late: Option<TooLate>,
-    slots: Option<SlotsOfCheck>,
-) -> (Checked, PendingCheck) {
-    let mut check = PendingCheck::new();
-    check.stay_within_limits();
-    if let Some(slots) = slots {
-        check.take_slots(slots);
-    }
-    for (place, asked) in levels.iter().enumerate() {
-        let level = Level::new(asked.limiter, place).slots(asked.slots);
-        let level = level.plan(asked.quotas.as_ref().map(Ok));
-        check.add(level, &asked.key, asked.cost, asked.share);
-    }
-    if let Some(too_late) = too_late {
-        check.refuse_too_late(too_late);
-    }
-    let checked = check.run().await;
-    (checked, check)
-}
-
-/// Gives all units of an admitted check back. If the store fails, they stay charged.
-async fn give_back(levels: &AskedLevels<'_>, decision: &mut Decision) {
-    let taken = levels.iter().enumerate();
-    let taken =
-        taken.filter_map(|(index, level)| Some((level.limiter, decision.take_all(index, 0)?)));
-    let taken: Vec<_> = taken.collect();
-    let _ = settle_together(decision.view(), taken).await;
-}
-
-/// Returns whether the limiter of each level that failed waits for the store.
-fn wait_through_outages(check: &PendingCheck, failure: &CheckError) -> bool {
-    let mut failed = check.failed_limiters(failure);
-    failed.all(|limiter| limiter.waits_through(&failure.error))
-}
-
-/// Records the result of a check, and counts its refusals.
-#[inline(always)]
-pub(super) fn record(check: &PendingCheck, checked: &Checked) {
-    match checked {
-        Ok(decision) if decision.is_allowed() => {
-            record_admission(check.limiters_of(decision.view()));
-        }
-        Ok(decision) => {
-            let view = decision.view();
-            let reported = check.limiters_of(view).nth(view.reported_index());
-            if let Some((limiter, _)) = reported {
-                let telemetry = &limiter.0.telemetry;
-                telemetry.record_refusal(OutcomeLabel::Refused, view);
-            }
-            count_refusals(check.limiters_of(view));
-        }
-        Err(failure) => {
-            let (error, kind) = (&failure.error, failure.error.kind());
-            // The store did not fail: the check can never be admitted, which is a refusal.
-            let outcome = match kind {
-                ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
-                _ => OutcomeLabel::Failed,
+        loop {
+            let turn = match place.enter(self.wants()) {
+                Ok(()) => place.turn().await,
+                Err(too_late) => Err(too_late),
             };
-            for limiter in check.failed_limiters(failure) {
-                let telemetry = &limiter.0.telemetry;
-                telemetry.record_failure(outcome, error, kind.text());
+            if let Err(too_late) = turn {
+                self.refuse_too_late(too_late);
+            }
+            if takes_slots {
+                self.take_slots(SlotsOfCheck::new(Some(&place)));
+            }
+            let mut checked = self.run().await;
+            let checks_again = match &mut checked {
+                _ if turn.is_err() => false,
+                Ok(decision) if decision.is_allowed() && self.is_held_meanwhile() => {
+                    self.give_back(decision).await;
+                    self.slots = None;
+                    true
+                }
+                Ok(decision) if decision.is_allowed() => {
+                    place.admitted(self.wants(), decision.view());
+                    false
+                }
+                Ok(decision) => {
+                    wait.answered();
+                    place.refused(self.wants(), decision.view())
+                }
+                Err(failure) if self.waits_through(failure) => {
+                    self.slots = None;
+                    place.leave();
+                    wait.after_failure(&failure.error).await
+                }
+                Err(_) => false,
+            };
+            if !checks_again {
+                self.record(&checked);
+                return checked.map_err(|failure| wait.explain(failure.error));
             }
         }
     }
-}
 
-/// Records an admission at each level's limiter.
-#[inline(always)]
-pub(crate) fn record_admission<'a>(
-    levels: impl Iterator<Item = (&'a RateLimiter, LevelDecision<'a>)>,
-) {
-    for (limiter, level) in levels {
-        limiter.0.telemetry.record_admission(level);
+    /// Gives all units of an admitted check back. If the store fails, they stay charged.
+    async fn give_back(&self, decision: &mut Decision) {
+        let levels = self.levels.iter().enumerate();
+        let taken = levels
+            .filter_map(|(index, level)| Some((&level.limiter, decision.take_all(index, 0)?)));
+        let taken: Vec<_> = taken.collect();
+        let _ = settle_together(decision.view(), taken).await;
+    }
+
+    /// Returns whether the limiter of each level that failed waits for the store.
+    fn waits_through(&self, failure: &CheckError) -> bool {
+        let mut failed = self.failed_limiters(failure);
+        failed.all(|limiter| limiter.waits_through(&failure.error))
     }
 }

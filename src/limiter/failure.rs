@@ -1,10 +1,12 @@
 //! Checks while the store fails: the failure policies, and the counts of this process.
 
+use smallvec::SmallVec;
+
 use super::failure_policy::{FailureAction, FailureHandler};
 use super::level::{Level, State, exceeds_limit};
 use super::limiter::RateLimiter;
-use super::pending_check::{CheckError, PendingCheck, checks, parts};
-use crate::decision::{Answers, LevelData};
+use super::pending_check::{CheckError, PendingCheck};
+use crate::decision::{Answers, Record};
 use crate::error::{Error, ErrorKind};
 use crate::quota::Quotas;
 use crate::store::Check;
@@ -13,7 +15,7 @@ impl RateLimiter {
     /// Records a successful lookup of quotas, which may end an outage in the log.
     pub(crate) fn quotas_found(&self) {
         if let Some(on_failure) = &self.0.on_failure {
-            on_failure.lookup_outages.record_success(&self.0.name);
+            on_failure.lookup_outages.record_success(&self.0.facts.name);
         }
     }
 
@@ -21,7 +23,7 @@ impl RateLimiter {
     fn record_failure(&self, error: &Error, action: FailureAction) {
         if let Some(on_failure) = &self.0.on_failure {
             let outages = on_failure.outages_of(error);
-            outages.record_failure(&self.0.name, action.text(), error);
+            outages.record_failure(&self.0.facts.name, action.text(), error);
         }
     }
 
@@ -42,7 +44,7 @@ impl PendingCheck {
     #[cold]
     pub(super) fn apply_policies(&mut self) -> Result<(), CheckError> {
         let mut closed = Closed::default();
-        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
+        for level in &mut self.levels {
             let State::Failed(error) = &level.state else {
                 continue;
             };
@@ -51,12 +53,16 @@ impl PendingCheck {
             match action {
                 FailureAction::Open => {
                     limiter.record_failure(&error, action);
-                    if let (Some(slots), Some(check)) = (&mut self.slots, level.check(data)) {
+                    if let Some(slots) = &mut self.slots {
                         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-                        let wanted = vec![(limiter, level.slots)];
-                        slots.hold(limiter, &[check], wanted, admit);
+                        slots.hold(
+                            limiter,
+                            &[level.check()],
+                            vec![(limiter, level.slots)],
+                            admit,
+                        );
                     }
-                    level.open(answer);
+                    level.open();
                 }
                 // It logs the failure when it is decided.
                 FailureAction::FallBack if !limiter.0.store.is_in_process() => {
@@ -83,7 +89,7 @@ impl PendingCheck {
     /// Fails if this process cannot decide.
     #[cold]
     pub(super) fn fall_back(&mut self) -> Result<bool, CheckError> {
-        self.apply_shares()?;
+        self.divide_limits()?;
         loop {
             let first = self.levels.iter().find(|level| level.falls_back());
             let Some(limiter) = first.map(|level| level.limiter.clone()) else {
@@ -94,35 +100,33 @@ impl PendingCheck {
                 let store = &level.limiter.0.store;
                 level.falls_back() && store.has_same_fallback(&limiter.0.store)
             };
-            let checks = checks(&self.levels, self.decision.levels(), is_together);
+            let together = || self.levels.iter().filter(|level| is_together(level));
+            let checks: SmallVec<[_; 4]> = together().map(Level::check).collect();
             let answers = match &mut self.slots {
                 None => limiter.0.store.check_fallback(&checks),
                 Some(slots) => {
-                    let together = self.levels.iter().filter(|level| is_together(level));
-                    let wanted = together.map(|level| (&level.limiter, level.slots));
+                    let wanted = together().map(|level| (&level.limiter, level.slots));
                     let store = &limiter.0.store;
                     let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
                     slots.hold(&limiter, &checks, wanted.collect(), decide)
                 }
             };
-            drop(checks);
             let Some(answers) = answers else {
-                let together = self.levels.iter().filter(|level| is_together(level));
                 let mut closed = Closed::default();
-                together.for_each(|level| closed.add_falling(level));
+                together().for_each(|level| closed.add_falling(level));
                 return closed.0.map_or(Ok(false), Err);
             };
+            drop(checks);
             let are_admitted = answers.are_admitted();
-            self.set_answers(answers, is_together);
             let together = self.levels.iter_mut().filter(|level| is_together(level));
-            for level in together {
+            for (level, answer) in together.zip(answers.into_answers()) {
                 if let State::FallsBack(error) = &level.state {
                     level.limiter.record_failure(error, FailureAction::FallBack);
                 }
-                level.state = match are_admitted {
-                    true => State::Charged,
-                    false => State::Answered,
-                };
+                level.set_answer(answer);
+                if are_admitted {
+                    level.state = State::Charged;
+                }
             }
             if !are_admitted {
                 return Ok(false);
@@ -131,51 +135,45 @@ impl PendingCheck {
     }
 
     /// Divides the limits of levels that fall back by the number of replicas.
-    fn apply_shares(&mut self) -> Result<(), CheckError> {
+    fn divide_limits(&mut self) -> Result<(), CheckError> {
         let (mut closed, takes_slots) = (Closed::default(), self.slots.is_some());
-        for (level, data, _) in parts(&mut self.levels, &mut self.decision) {
-            let on_failure = level.limiter.0.on_failure.clone();
-            let Some(on_failure) = on_failure.filter(|_| level.falls_back()) else {
+        for level in self.levels.iter_mut().filter(|level| level.falls_back()) {
+            let Some(on_failure) = level.limiter.0.on_failure.clone() else {
                 continue;
             };
-            let shares = match Share::new(level, &on_failure, data, takes_slots) {
-                Share::Decides(shares) => shares,
-                Share::TooSmall(shares) => {
+            let portion = match Portion::of(level, &on_failure, takes_slots) {
+                Portion::Decides(portion) => portion,
+                Portion::TooSmall(portion) => {
                     closed.add_falling(level);
-                    shares
+                    portion
                 }
             };
-            level.set_quotas(data, shares);
+            level.record_mut().portion = Some(portion);
         }
         closed.0.map_or(Ok(()), Err)
     }
 }
 
-/// The share of this process in the quotas of a level.
-enum Share {
+/// The portion of this process in the quotas of a level.
+enum Portion {
     Decides(Quotas),
     /// The cost is above it, but within the limit, so it will pass again when the store recovers. A refusal without a wait
     /// would be wrong. The same holds for slots.
     TooSmall(Quotas),
 }
 
-impl Share {
-    fn new(
-        level: &Level,
-        on_failure: &FailureHandler,
-        data: &LevelData,
-        takes_slots: bool,
-    ) -> Self {
+impl Portion {
+    fn of(level: &Level, on_failure: &FailureHandler, takes_slots: bool) -> Self {
         let quotas = level.quotas();
-        let shares = on_failure.shares_of(quotas, &level.limiter.0.quotas);
+        let Record { cost, share, .. } = *level.record();
+        let portion = on_failure.portion_of(quotas, &level.limiter.0.facts.quotas);
         let is_above = |quotas: &Quotas| {
-            let limit = quotas.min_slots(data.share()).filter(|_| takes_slots);
-            limit.is_some_and(|limit| level.slots > limit)
-                || exceeds_limit(quotas, data.share(), data.cost())
+            let limit = quotas.min_slots(share).filter(|_| takes_slots);
+            limit.is_some_and(|limit| level.slots > limit) || exceeds_limit(quotas, share, cost)
         };
-        match is_above(&shares) && !is_above(quotas) {
-            true => Self::TooSmall(shares),
-            false => Self::Decides(shares),
+        match is_above(&portion) && !is_above(quotas) {
+            true => Self::TooSmall(portion),
+            false => Self::Decides(portion),
         }
     }
 }
@@ -190,8 +188,8 @@ impl Closed {
             level.limiter.record_failure(error, FailureAction::Closed);
         }
         match &mut self.0 {
-            Some(closed) => closed.failed.push(level.place),
-            None => self.0 = Some(CheckError::at(level.place, error.clone())),
+            Some(closed) => closed.failed.push(level.record().place),
+            None => self.0 = Some(CheckError::at(level.record().place, error.clone())),
         }
     }
 

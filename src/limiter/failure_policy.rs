@@ -111,12 +111,12 @@ impl FailurePolicy {
         self
     }
 
-    fn shares_of(self, quotas: &Quotas) -> Quotas {
-        let share = |quota: &Quota| match quota.limit() {
+    fn portion_of(self, quotas: &Quotas) -> Quotas {
+        let portion = |quota: &Quota| match quota.limit() {
             0 => quota.clone(),
             limit => quota.clone().with_limit((limit / self.replicas).max(1)),
         };
-        quotas.iter().map(share).collect()
+        quotas.iter().map(portion).collect()
     }
 }
 
@@ -136,7 +136,7 @@ impl FailureAction {
 pub(super) struct FailureHandler {
     pub(super) policy: FailurePolicy,
     /// The limiter's own quotas, divided by the number of replicas.
-    shares: Quotas,
+    portion: Quotas,
     pub(super) store_outages: OutageLog,
     pub(super) lookup_outages: OutageLog,
 }
@@ -145,7 +145,7 @@ impl FailureHandler {
     pub(super) fn new(policy: FailurePolicy, quotas: &Quotas) -> Self {
         Self {
             policy,
-            shares: policy.shares_of(quotas),
+            portion: policy.portion_of(quotas),
             store_outages: OutageLog::new("the store"),
             lookup_outages: OutageLog::per_key("the lookup of the quotas of a key"),
         }
@@ -153,11 +153,11 @@ impl FailureHandler {
 
     /// Returns these quotas, divided by the number of replicas. `own` are the quotas of the limiter, for
     /// which the result is already known.
-    pub(super) fn shares_of(&self, quotas: &Quotas, own: &Quotas) -> Quotas {
+    pub(super) fn portion_of(&self, quotas: &Quotas, own: &Quotas) -> Quotas {
         if quotas == own {
-            self.shares.clone()
+            self.portion.clone()
         } else {
-            self.policy.shares_of(quotas)
+            self.policy.portion_of(quotas)
         }
     }
 

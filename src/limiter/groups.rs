@@ -14,15 +14,14 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use super::in_flight::SlotsOfCheck;
-use super::level::{Level, State, mismatch};
-use super::pending_check::{CheckError, Checked, PendingCheck, checks, parts};
-use crate::decision::{Answers, DecisionBuilder};
+use super::level::{Level, State};
+use super::pending_check::{CheckError, Checked, PendingCheck, asked};
+use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
-use crate::store::{PendingAnswers, join_all};
+use crate::store::join_all;
 
-/// The result, and the permits of an admitted check.
-type CheckedGroups = (Checked, Option<Box<SlotsOfCheck>>);
+/// A check that has ended in its task, and its result.
+type CheckedGroups = (PendingCheck, Checked);
 
 /// The longest time that a refusal is remembered if the levels of a check are in several groups.
 ///
@@ -52,20 +51,20 @@ impl PendingCheck {
     #[cold]
     pub(super) fn ask_in_turn(&mut self) -> Pin<Box<dyn Future<Output = Checked> + Send + '_>> {
         // The caller still knows whom to tell of an error if the task is dropped.
-        let levels = self.levels.iter().map(Level::asked_anew).collect();
-        let rest = Self::with(DecisionBuilder::default(), levels);
-        let mut check = mem::replace(self, rest);
+        let asked_anew = self.asked_anew();
+        let mut check = mem::replace(self, asked_anew);
         let checked = detached(async move {
             let checked = check.ask_groups().await;
-            (checked, check.take_permits())
+            (check, checked)
         });
         Box::pin(async move {
-            let (checked, permits) = match checked.await {
-                Ok(ended) => ended,
-                Err(_) => (Err(self.failure(task_dropped())), None),
-            };
-            self.slots = permits;
-            checked
+            match checked.await {
+                Ok((check, checked)) => {
+                    *self = check;
+                    checked
+                }
+                Err(_) => Err(self.failure(task_dropped())),
+            }
         })
     }
 
@@ -73,7 +72,7 @@ impl PendingCheck {
     /// refuses or fails.
     async fn ask_groups(&mut self) -> Checked {
         if self.repeat_refusals() {
-            return self.decide();
+            return Ok(self.decide());
         }
         let ended = self.ask_each_group().await;
         if !matches!(ended, Ok(true)) {
@@ -84,7 +83,7 @@ impl PendingCheck {
             join_all(self.refunds()).await;
         }
         ended?;
-        self.decide()
+        Ok(self.decide())
     }
 
     /// Asks one group after the other, until one refuses. Returns whether all are admitted.
@@ -95,21 +94,9 @@ impl PendingCheck {
         };
         self.change_state(Level::is_to_ask, || State::InLaterGroup);
         while self.next_group() {
-            let accepted = match self.slots.is_some() && self.asks_for_slots() {
-                true => self.ask_for_slots().await,
-                false => match self.ask_store() {
-                    None => Ok(()),
-                    Some(PendingAnswers { future, sent }) => {
-                        let answers = future.await;
-                        self.answered(&sent, answers, max_age)
-                    }
-                },
-            };
-            match accepted.and_then(|()| self.verify_asked()) {
-                Ok(()) if self.decision.answers().are_admitted() => {
-                    self.change_state(Level::is_to_ask, || State::Charged);
-                }
-                Ok(()) => return Ok(false),
+            match self.ask(max_age).await {
+                Ok(true) => self.change_state(Level::is_to_ask, || State::Charged),
+                Ok(false) => return Ok(false),
                 // The store has just found out that the levels are in several groups, and has decided nothing.
                 Err(error) if self.is_divided(&error) => {
                     self.change_state(Level::is_to_ask, || State::InLaterGroup);
@@ -132,33 +119,16 @@ impl PendingCheck {
     /// Chooses the group to ask next, by the order of the levels. In a check with slots, groups have one order for all
     /// checks. Groups that take no slots are last then, so that no rate is charged long before its check has its slots.
     fn next_group(&mut self) -> bool {
-        let levels = self.levels.iter().zip(self.decision.levels());
-        let waiting = levels.filter(|(level, _)| level.waits_for_group());
-        let mut groups =
-            waiting.filter_map(|(level, data)| Some((!level.takes_slots(), level.group(data)?)));
+        let waiting = self.levels.iter().filter(|level| level.waits_for_group());
+        let mut groups = waiting.map(|level| (!level.takes_slots(), level.group()));
         let next = match self.slots {
             Some(_) => groups.min(),
             None => groups.next(),
         };
         let Some((_, group)) = next else { return false };
-        for (level, data, _) in parts(&mut self.levels, &mut self.decision) {
-            if level.waits_for_group() && level.group(data) == Some(group) {
-                level.state = State::ToAsk;
-            }
-        }
+        let is_next = |level: &Level| level.waits_for_group() && level.group() == group;
+        self.change_state(is_next, || State::ToAsk);
         true
-    }
-
-    /// Fails if there is not one answer for each quota that was asked. If it is refused, some may be missing.
-    fn verify_asked(&mut self) -> Result<(), Error> {
-        let are_admitted = self.decision.answers().are_admitted();
-        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
-            let (answered, quotas) = (answer.quotas().len(), data.quotas());
-            if level.is_to_ask() && answered != quotas && (answered > 0 || are_admitted) {
-                return Err(mismatch((answered, quotas)));
-            }
-        }
-        Ok(())
     }
 
     fn change_state(&mut self, is_such: impl Fn(&Level) -> bool, state: impl Fn() -> State) {
@@ -169,18 +139,20 @@ impl PendingCheck {
 
     /// Repeats the remembered refusals of all groups. Returns whether there are any.
     fn repeat_refusals(&mut self) -> bool {
-        let Some(first) = self.levels.first() else {
+        let Some(answers) = self.remembered_refusals() else {
             return false;
         };
-        let checks = checks(&self.levels, self.decision.levels(), Level::is_to_ask);
-        let mut answers = Answers::empty(checks.len());
-        let store = &first.limiter.0.store;
-        let is_refused = store.repeat_refusals(&checks, &mut answers);
-        drop(checks);
-        if is_refused {
-            self.set_answers(answers, Level::is_to_ask);
+        let to_ask = self.levels.iter_mut().filter(|level| level.is_to_ask());
+        for (level, answer) in to_ask.zip(answers.into_answers()) {
+            level.set_answer(answer);
         }
-        is_refused
+        true
+    }
+
+    fn remembered_refusals(&self) -> Option<Answers> {
+        let first = self.levels.first()?;
+        let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
+        first.limiter.0.store.repeat_refusals(&checks)
     }
 }
 

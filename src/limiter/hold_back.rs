@@ -101,7 +101,7 @@ impl RateLimiter {
             match store.block_list().hold(&holds.name, &key, wait) {
                 Ok(true) => self.0.telemetry.log_hold(&key, wait),
                 Ok(false) => {}
-                Err(error) => holds.warn(&self.0.name, &error),
+                Err(error) => holds.warn(&self.0.facts.name, &error),
             }
             self.share_hold(&key);
         }
@@ -111,7 +111,7 @@ impl RateLimiter {
 
     /// Returns how long the checks of a key are refused without asking the store, and why: the later end of its block
     /// and its hold.
-    #[inline(always)]
+    #[inline]
     pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<(Duration, Source)> {
         let may_be = self.0.store.may_be_blocked(subject, &self.0.holds.name);
         may_be.then(|| self.find_block(subject.key)).flatten()
@@ -135,9 +135,8 @@ impl RateLimiter {
     /// Returns whether the key of an admitted level is held back since the store was asked.
     pub(super) fn is_held_meanwhile(&self, level: LevelDecision<'_>) -> bool {
         let Inner { store, holds, .. } = &*self.0;
-        let key = level.key().filter(|_| level.quotas().len() > 0);
-        let held = key.and_then(|key| store.block_list().blocked_for(&holds.name, key));
-        held.is_some()
+        let key = &level.record().key;
+        level.quotas().len() > 0 && store.block_list().blocked_for(&holds.name, key).is_some()
     }
 
     /// Tells the store in the background of a key that this process holds back, if it does not know.
@@ -148,7 +147,7 @@ impl RateLimiter {
         let (list, holds) = (self.0.store.block_list(), &self.0.holds);
         if list.take_unshared(&holds.name, key).is_some() {
             let (store, holds) = (self.0.store.clone(), Arc::clone(holds));
-            let (limiter, key) = (Arc::clone(&self.0.name), key.clone());
+            let (limiter, key) = (Arc::clone(&self.0.facts.name), key.clone());
             drop(runtime.spawn(async move {
                 if let Err(error) = share(&store, &holds.name, &key).await {
                     holds.warn(&limiter, &error);

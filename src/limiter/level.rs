@@ -1,4 +1,4 @@
-//! One level of a check: its limiter, and what has become of it.
+//! One level of a check: its limiter, its record, and what has become of it.
 
 use std::time::Duration;
 
@@ -6,23 +6,26 @@ use smallvec::SmallVec;
 
 use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
-use crate::decision::{Answer, LevelData, QuotaAnswer, Source};
+use super::line::Want;
+use crate::decision::{Answer, LevelDecision, QuotaAnswer, Record, SharedRecord, Source};
 use crate::error::{Error, ErrorKind};
+use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas, ShareId};
 use crate::store::{Check, StoreFuture, Subject};
 
 /// The levels of a check, mostly one.
 pub(crate) type Levels = SmallVec<[Level; 1]>;
 
-/// A level of a check that goes on. Its key and its cost are in what the decision keeps of it.
+/// A level of a check that goes on. It can be checked again: what is asked stays.
 pub(crate) struct Level {
     pub(crate) limiter: RateLimiter,
-    /// The index of the level in its layer or call. Levels that are left out have one, too.
-    pub(crate) place: usize,
-    /// The quotas in place of the limiter's own.
-    quotas: Option<Quotas>,
+    /// What the decision keeps. Written in place, or copied first if an earlier decision shares it.
+    record: SharedRecord,
     /// The slots that the level takes of each quota in flight.
     pub(super) slots: u32,
+    /// Why the plan of the key is unknown, if its lookup has failed. The level then follows its failure policy with the
+    /// quotas of the limiter.
+    unknown: Option<Error>,
     pub(super) state: State,
     /// The units that this process held for the level. They return on drop, unless they are kept.
     held: Option<Box<HeldUnits>>,
@@ -67,14 +70,14 @@ pub(super) struct CheckRules {
 }
 
 impl Level {
-    /// Asks by the limiter's own quotas, and for one slot of each quota in flight.
+    /// Asks for units of a key, and for one slot of each quota in flight.
     #[inline]
-    pub(crate) fn new(limiter: &RateLimiter, place: usize) -> Self {
+    pub(crate) fn new(limiter: &RateLimiter, key: impl IntoKey, cost: u32) -> Self {
         Self {
             limiter: limiter.clone(),
-            place,
-            quotas: None,
+            record: limiter.record(key, cost),
             slots: 1,
+            unknown: None,
             state: State::ToAsk,
             held: None,
         }
@@ -85,39 +88,104 @@ impl Level {
         Self { slots, ..self }
     }
 
-    /// Asks by the result of the lookup of the quotas, if there was one: they replace the limiter's. After an error, the
-    /// level follows its failure policy with the quotas of the limiter.
-    pub(crate) fn plan(mut self, plan: Option<Result<&Quotas, &Error>>) -> Self {
-        match plan {
-            None => {}
-            Some(Ok(quotas)) => self.quotas = Some(quotas.clone()),
-            Some(Err(error)) => self.state = State::Failed(error.clone()),
+    /// Asks by these quotas, in place of the limiter's own.
+    pub(crate) fn set_plan(&mut self, quotas: Quotas) {
+        self.unknown = None;
+        let lease = self.limiter.lease_of(&quotas);
+        let record = self.record_mut();
+        record.lease = lease;
+        record.plan = Some(quotas);
+    }
+
+    /// Asks only for slots. Returns whether a quota is in flight.
+    pub(crate) fn leave_out_rates(&mut self) -> bool {
+        let quotas = self.record.asked_quotas();
+        let slots: Quotas = quotas
+            .iter()
+            .filter(|quota| quota.is_in_flight())
+            .cloned()
+            .collect();
+        let has_slots = !slots.is_empty();
+        if has_slots {
+            self.set_plan(slots);
         }
-        self
+        has_slots
+    }
+
+    /// Asks by the failure policy, because the lookup of the plan has failed.
+    pub(crate) fn set_unknown(&mut self, error: Error) {
+        self.unknown = Some(error);
+    }
+
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.unknown.is_some()
     }
 
     /// Returns the same level before it was asked.
     pub(super) fn asked_anew(&self) -> Self {
         Self {
-            quotas: self.quotas.clone(),
-            ..Self::new(&self.limiter, self.place).slots(self.slots)
+            limiter: self.limiter.clone(),
+            record: SharedRecord::clone(&self.record),
+            slots: self.slots,
+            unknown: self.unknown.clone(),
+            state: State::ToAsk,
+            held: None,
         }
     }
 
-    /// Looks at what is known without the store. Fails if the check is misuse.
     #[inline]
-    pub(super) fn begin(
-        &mut self,
-        data: &LevelData,
-        answer: &mut Answer,
-        rules: CheckRules,
-    ) -> Result<Begun, Error> {
-        let is_asked = self.quotas().is_usual(data.cost()) || self.is_asked(data, rules)?;
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    #[inline]
+    pub(crate) fn record_mut(&mut self) -> &mut Record {
+        SharedRecord::make_mut(&mut self.record)
+    }
+
+    /// Shares the record with a decision.
+    #[inline]
+    pub(super) fn share_record(&self) -> SharedRecord {
+        SharedRecord::clone(&self.record)
+    }
+
+    /// Reads the level as a decision does.
+    #[inline]
+    pub(super) fn decision(&self, is_allowed: bool) -> LevelDecision<'_> {
+        LevelDecision::new(&self.record, is_allowed)
+    }
+
+    /// Returns what the level asks of its key, for a call that may wait.
+    pub(super) fn want(&self) -> Want {
+        let Record {
+            key, cost, share, ..
+        } = self.record();
+        Want::new(
+            &self.limiter,
+            key,
+            self.quotas(),
+            (*cost, self.slots),
+            *share,
+        )
+    }
+
+    /// Begins an attempt, and looks at what is known without the store. Fails if the check is misuse.
+    #[inline]
+    pub(super) fn begin(&mut self, rules: CheckRules) -> Result<Begun, Error> {
+        self.limiter.observe_check();
+        let now = self.limiter.now();
+        self.record_mut().begin(now);
+        self.held = None;
+        self.state = match &self.unknown {
+            None => State::ToAsk,
+            Some(error) => State::Failed(error.clone()),
+        };
+        let is_asked = self.quotas().is_usual(self.record.cost) || self.is_asked(rules)?;
         if !is_asked {
             self.state = State::Answered;
             return Ok(Begun::IsKnown);
         }
-        if !rules.ignores_blocks && self.refuse_blocked(data, answer) {
+        if !rules.ignores_blocks && self.refuse_blocked() {
             return Ok(Begun::IsBlocked);
         }
         Ok(match self.state {
@@ -133,15 +201,15 @@ impl Level {
     /// Fails if no store can charge the cost, or if the slots cannot be held. An error that says that a cost or the slots
     /// are above a limit is only for checks that want it: for others, the store refuses them.
     #[cold]
-    fn is_asked(&self, data: &LevelData, rules: CheckRules) -> Result<bool, Error> {
-        let (limiter, quotas, slots) = (&self.limiter.0, self.quotas(), self.slots);
-        let (cost, share, has_failed) = (data.cost(), data.share(), !self.is_to_ask());
-        if let (Some(lease), Some(what)) = (&limiter.lease, quotas.not_leased()) {
-            return Err(Error::not_leased(&limiter.name, what, lease.duration()));
+    fn is_asked(&self, rules: CheckRules) -> Result<bool, Error> {
+        let (name, quotas, slots) = (&self.limiter.0.facts.name, self.quotas(), self.slots);
+        let Record { cost, share, .. } = *self.record();
+        if let (Some(lease), Some(what)) = (&self.limiter.0.lease, quotas.not_leased()) {
+            return Err(Error::not_leased(name, what, lease.duration()));
         }
         match quotas.min_slots(share) {
             Some(_) if !rules.takes_slots && cost > 0 => {
-                return Err(Error::holds_nothing(&limiter.name));
+                return Err(Error::holds_nothing(name));
             }
             Some(limit) if rules.takes_slots && slots > limit && rules.is_within_limits => {
                 return Err(Error::slots_exceed_limit(
@@ -154,12 +222,14 @@ impl Level {
         let is_too_large =
             |quota: &Quota| !quota.is_soft() && cost > quota.algorithm().facts().max_cost;
         match quotas.min_limit(share) {
-            None => Ok(has_failed),
+            None => Ok(self.is_unknown()),
             Some(limit) if cost > limit && rules.is_within_limits => Err(
                 Error::cost_exceeds_limit(cost, &quotas.lowest_bound(false, share)),
             ),
             // A refusal would tell a wait, but to wait does not help.
-            Some(limit) if cost <= limit && !has_failed && quotas.iter().any(is_too_large) => {
+            Some(limit)
+                if cost <= limit && !self.is_unknown() && quotas.iter().any(is_too_large) =>
+            {
                 Err(Error::cost_too_large(cost, quotas.max_cost()))
             }
             Some(_) => Ok(true),
@@ -168,51 +238,64 @@ impl Level {
 
     /// Refuses the level if its key is blocked or held back. Returns whether it is.
     #[inline]
-    pub(super) fn refuse_blocked(&mut self, data: &LevelData, answer: &mut Answer) -> bool {
-        let subject = self.subject(data);
-        let left = subject.and_then(|subject| self.limiter.blocked_for(subject));
+    pub(super) fn refuse_blocked(&mut self) -> bool {
+        let left = self.limiter.blocked_for(self.subject());
         if let Some((left, source)) = left {
-            self.refuse(data, answer, left, source);
+            self.refuse(left, source);
         }
         left.is_some()
     }
 
     /// Refuses the level for this time, because others wait for its key. If the key is blocked, it is refused already.
-    pub(super) fn refuse_for(&mut self, data: &LevelData, answer: &mut Answer, wait: Duration) {
+    pub(super) fn refuse_for(&mut self, wait: Duration) {
         if self.is_to_ask() {
             // 0 would be no wait.
             let wait = wait.max(Duration::from_millis(1));
-            self.refuse(data, answer, wait, Source::RefusalCache);
+            self.refuse(wait, Source::RefusalCache);
         }
     }
 
     /// A cost above a limit has no wait: it does not pass after the block either.
     #[cold]
-    fn refuse(&mut self, data: &LevelData, answer: &mut Answer, left: Duration, source: Source) {
+    fn refuse(&mut self, left: Duration, source: Source) {
+        let Record { cost, share, .. } = *self.record();
         let quotas = self.quotas();
-        let wait = (!exceeds_limit(quotas, data.share(), data.cost())).then_some(left);
+        let wait = (!exceeds_limit(quotas, share, cost)).then_some(left);
         let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
-        *answer = Answer::new(source, quotas.iter().map(refused));
-        self.state = State::Answered;
+        self.set_answer(Answer::new(source, quotas.iter().map(refused)));
     }
 
     /// Admits the level without counting it.
-    pub(super) fn open(&mut self, answer: &mut Answer) {
+    pub(super) fn open(&mut self) {
         let unused = QuotaAnswer::admitted(0, Duration::ZERO);
         let unused = self.quotas().iter().map(|_| unused);
-        *answer = Answer::new(Source::None, unused);
+        self.set_answer(Answer::new(Source::None, unused));
+    }
+
+    /// Takes in an answer. Nothing returns if another level refuses.
+    pub(super) fn set_answer(&mut self, answer: Answer) {
+        self.record_mut().answer = answer;
         self.state = State::Answered;
     }
 
+    /// Takes in the answer of the store, together with the `are_admitted` of all levels that were asked.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is not one answer for each quota. If the levels are refused, those to this one may be missing.
     #[inline]
-    pub(super) fn quotas(&self) -> &Quotas {
-        self.quotas.as_ref().unwrap_or(&self.limiter.0.quotas)
+    pub(super) fn take_in(&mut self, answer: &mut Answer, are_admitted: bool) -> Result<(), Error> {
+        let (answered, quotas) = (answer.quotas().len(), self.quotas().len());
+        if answered != quotas && (answered > 0 || are_admitted) {
+            return Err(mismatch(answered, quotas));
+        }
+        std::mem::swap(&mut self.record_mut().answer, answer);
+        Ok(())
     }
 
-    /// Decides the level by these quotas.
-    pub(super) fn set_quotas(&mut self, data: &mut LevelData, quotas: Quotas) {
-        data.set_quotas(&quotas);
-        self.quotas = Some(quotas);
+    #[inline]
+    pub(crate) fn quotas(&self) -> &Quotas {
+        self.record.quotas()
     }
 
     #[inline]
@@ -233,92 +316,87 @@ impl Level {
         self.quotas().has_slots()
     }
 
-    /// Returns what the level counts. `None` without a key.
+    /// Returns what the level counts.
     #[inline]
-    pub(super) fn subject<'a>(&'a self, data: &'a LevelData) -> Option<Subject<'a>> {
-        Some(Subject {
-            share: data.share(),
-            lease_micros: data.lease(),
-            ..Subject::new(&self.limiter.0.scope, data.key()?, self.quotas())
-        })
+    pub(super) fn subject(&self) -> Subject<'_> {
+        let Record {
+            key, share, lease, ..
+        } = self.record();
+        Subject {
+            share: *share,
+            lease_micros: *lease,
+            ..Subject::new(&self.limiter.0.scope, key, self.quotas())
+        }
     }
 
     /// Returns the check of this level: what the store has to charge.
     #[inline]
-    pub(super) fn check<'a>(&'a self, data: &'a LevelData) -> Option<Check<'a>> {
+    pub(super) fn check(&self) -> Check<'_> {
         let held = self.held.as_ref().map_or(0, |held| held.units());
-        let subject = self.subject(data)?;
-        Some(subject.check(data.cost().saturating_sub(held)))
+        self.subject().check(self.record.cost.saturating_sub(held))
     }
 
     /// Returns the group of the level: see [`Store::atomic_group`](crate::Store::atomic_group).
-    pub(super) fn group(&self, data: &LevelData) -> Option<u64> {
-        let subject = self.subject(data)?;
-        Some(self.limiter.0.store.atomic_group(subject))
+    pub(super) fn group(&self) -> u64 {
+        self.limiter.0.store.atomic_group(self.subject())
     }
 
     /// Takes the units that this process holds. The store is asked for the others.
-    pub(super) fn take_lease(&mut self, data: &LevelData, answer: &mut Answer, is_alone: bool) {
-        let lease = self.limiter.0.lease.as_ref().filter(|_| self.is_to_ask());
-        let Some((lease, subject)) = lease.zip(self.subject(data)) else {
+    pub(super) fn take_lease(&mut self, is_alone: bool) {
+        let Some(lease) = self.limiter.0.lease.as_ref().filter(|_| self.is_to_ask()) else {
             return;
         };
-        let taken = lease.take(subject, data.cost(), answer);
+        let (subject, cost, mut answer) = (self.subject(), self.record.cost, Answer::default());
+        let taken = lease.take(subject, cost, &mut answer);
         // Nothing else can refuse what is complete alone.
         let is_decided = is_alone && taken.is_complete && taken.grants.is_empty();
-        let held = (!taken.is_nothing() && !is_decided)
-            .then(|| Box::new(HeldUnits::new(lease, subject, data.cost(), &taken, answer)));
-        self.held = held;
+        self.held = (!taken.is_nothing() && !is_decided)
+            .then(|| Box::new(HeldUnits::new(lease, subject, cost, &taken, &answer)));
         if taken.is_complete {
-            self.state = State::Answered;
+            self.set_answer(answer);
         }
     }
 
     /// Marks the level as failed. What this process held for it returns.
     #[cold]
-    pub(super) fn fail(&mut self, answer: &mut Answer, error: &Error) {
+    pub(super) fn fail(&mut self, error: &Error) {
         self.state = State::Failed(error.clone());
         self.held = None;
-        *answer = Answer::default();
+        self.record_mut().answer = Answer::default();
     }
 
     /// Gives back what was charged, because the check is not admitted. Removes it from the answer.
-    pub(super) fn withdraw(
-        &mut self,
-        data: &LevelData,
-        answer: &mut Answer,
-    ) -> Option<StoreFuture<()>> {
+    pub(super) fn withdraw(&mut self) -> Option<StoreFuture<()>> {
         if !matches!(self.state, State::Charged) {
             return None;
         }
-        let (cost, refund) = {
-            let check = self.check(data)?;
-            let is_counted = check.cost > 0 && answer.source() != Source::None;
-            let refund = is_counted.then(|| {
-                let charged = check.cost.saturating_add(answer.extra_units());
-                let refund = check.refund(answer, charged, check.cost);
-                self.limiter.0.store.adjust(refund)
-            });
-            (check.cost, refund)
-        };
+        let (check, answer) = (self.check(), &self.record.answer);
+        let cost = check.cost;
+        let is_counted = cost > 0 && answer.source() != Source::None;
+        let refund = is_counted.then(|| {
+            let charged = cost.saturating_add(answer.extra_units());
+            let refund = check.refund(answer, charged, cost);
+            self.limiter.0.store.adjust(refund)
+        });
         self.state = State::Answered;
-        answer.remove_charge(cost);
+        self.record_mut().answer.remove_charge(cost);
         refund
     }
 
     /// Leaves the units that this process held to the decision of an admitted check, or returns them.
     #[inline]
-    pub(super) fn end(&mut self, data: &mut LevelData, answer: &mut Answer, is_admitted: bool) {
+    pub(super) fn end(&mut self, is_admitted: bool) {
         if let Some(held) = self.held.take() {
+            let record = self.record_mut();
             if is_admitted {
-                data.set_grants(held.keep());
-            } else if answer.source() == Source::Lease {
-                answer.remove_charge(data.cost());
+                record.grants = held.keep();
+            } else if record.answer.source() == Source::Lease {
+                record.answer.remove_charge(record.cost);
             }
         }
         if let Some(on_failure) = &self.limiter.0.on_failure {
-            let outages = &on_failure.store_outages;
-            outages.record_decision(&self.limiter.0.name, answer.source());
+            let (outages, source) = (&on_failure.store_outages, self.record.answer.source());
+            outages.record_decision(&self.limiter.0.facts.name, source);
         }
     }
 }
@@ -330,7 +408,7 @@ pub(super) fn exceeds_limit(quotas: &Quotas, share: Option<ShareId>, cost: u32) 
 
 /// Returns the error for a store whose answer has another number of quotas than the check.
 #[cold]
-pub(super) fn mismatch((answers, quotas): (usize, usize)) -> Error {
+fn mismatch(answers: usize, quotas: usize) -> Error {
     Error::new(
         ErrorKind::InvalidReply,
         format!("the store answered for {answers} of {quotas} quotas"),

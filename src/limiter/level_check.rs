@@ -1,10 +1,11 @@
 //! One level of a check of several keys.
 
 use std::fmt;
+use std::marker::PhantomData;
 
+use super::level::{Level, Levels};
 use super::limiter::RateLimiter;
-use crate::key::Key;
-use crate::quota::{IntoQuotas, Quotas, ShareId};
+use crate::quota::{IntoQuotas, ShareId};
 
 /// One level of a check of several keys: a limiter, a key and a cost.
 ///
@@ -27,34 +28,45 @@ use crate::quota::{IntoQuotas, Quotas, ShareId};
 /// # Ok::<(), tollgate::Error>(())
 /// # }).unwrap();
 /// ```
-#[derive(Clone)]
 #[must_use = "a level does nothing unless it is checked"]
 pub struct LevelCheck<'a> {
-    pub(super) limiter: &'a RateLimiter,
-    pub(super) key: Key,
-    pub(super) cost: u32,
-    pub(super) slots: u32,
-    /// The quotas in place of the limiter's own.
-    pub(super) quotas: Option<Quotas>,
-    pub(super) share: Option<ShareId>,
+    level: Level,
+    limiter: PhantomData<&'a RateLimiter>,
 }
 
-impl<'a> LevelCheck<'a> {
+/// Returns the levels of a call, each with its place.
+pub(super) fn levels<'a>(checks: impl IntoIterator<Item = LevelCheck<'a>>) -> Levels {
+    let levels = checks.into_iter().enumerate();
+    let placed = levels.map(|(place, LevelCheck { mut level, .. })| {
+        level.record_mut().place = place;
+        level
+    });
+    placed.collect()
+}
+
+impl LevelCheck<'_> {
+    pub(super) fn new(level: Level) -> Self {
+        let limiter = PhantomData;
+        Self { level, limiter }
+    }
+
     /// Sets the cost at this level, in units. The default is 1.
-    pub fn cost(self, cost: u32) -> Self {
-        Self { cost, ..self }
+    pub fn cost(mut self, cost: u32) -> Self {
+        self.level.record_mut().cost = cost;
+        self
     }
 
     /// Sets how many slots a permit takes of each quota [in flight](crate::Quota::in_flight), whatever the cost. The default
     /// is 1.
     pub fn slots(self, slots: u32) -> Self {
-        Self { slots, ..self }
+        let level = self.level.slots(slots);
+        Self { level, ..self }
     }
 
     /// Sets the quotas of the key, in place of the limiter's.
-    pub fn quotas(self, quotas: impl IntoQuotas) -> Self {
-        let quotas = Some(quotas.into_quotas());
-        Self { quotas, ..self }
+    pub fn quotas(mut self, quotas: impl IntoQuotas) -> Self {
+        self.level.set_plan(quotas.into_quotas());
+        self
     }
 
     /// Sets the [share](crate::Quota::shares) that the check belongs to. By default, it belongs to none. Quotas that have no
@@ -74,9 +86,15 @@ impl<'a> LevelCheck<'a> {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub fn share(self, share: impl AsRef<str>) -> Self {
-        let share = Some(ShareId::of(share.as_ref()));
-        Self { share, ..self }
+    pub fn share(mut self, share: impl AsRef<str>) -> Self {
+        self.level.record_mut().share = Some(ShareId::of(share.as_ref()));
+        self
+    }
+}
+
+impl Clone for LevelCheck<'_> {
+    fn clone(&self) -> Self {
+        Self::new(self.level.asked_anew())
     }
 }
 
@@ -84,9 +102,9 @@ impl<'a> LevelCheck<'a> {
 impl fmt::Debug for LevelCheck<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LevelCheck")
-            .field("limiter", &self.limiter)
-            .field("cost", &self.cost)
-            .field("quotas", &self.quotas)
+            .field("limiter", &self.level.limiter)
+            .field("cost", &self.level.record().cost)
+            .field("quotas", &self.level.record().plan)
             .finish_non_exhaustive()
     }
 }

@@ -12,9 +12,9 @@ use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
 use super::lease::Lease;
-use crate::decision::{LevelLimiter, LimiterId};
+use crate::decision::{LimiterFacts, LimiterId, Record, SharedRecord};
 use crate::error::{ConfigError, Error};
-use crate::key::Key;
+use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
 use crate::store::{ProtectedStore, Store, Subject};
 use crate::telemetry::{LineInterval, Telemetry};
@@ -58,12 +58,10 @@ pub struct RateLimiter(pub(crate) Arc<Inner>);
 #[derive(Clone)]
 pub(crate) struct Inner {
     pub(super) store: ProtectedStore,
-    pub(super) quotas: Quotas,
-    pub(crate) name: Arc<str>,
+    /// The name and the quotas, which decisions share.
+    pub(crate) facts: Arc<LimiterFacts>,
     /// The stored form of the name.
     pub(super) scope: Key,
-    /// The name and the store, as decisions contain them.
-    pub(super) id: LimiterId,
     /// `None` if the caller gets the error.
     pub(super) on_failure: Option<Arc<FailureHandler>>,
     /// `None` if no units are taken in advance.
@@ -98,15 +96,16 @@ impl RateLimiter {
         let name: Arc<str> = DEFAULT_NAME.into();
         let scope = Key::from(DEFAULT_NAME);
         let store = ProtectedStore::new(store);
+        let id = LimiterId {
+            name: scope.fingerprint(),
+            store: store.id(),
+        };
+        let telemetry = Telemetry::new(&name, store.name(), None);
+        let quotas = quotas.into_quotas();
         Self(Arc::new(Inner {
-            id: LimiterId {
-                name: scope.fingerprint(),
-                store: store.id(),
-            },
-            telemetry: Arc::new(Telemetry::new(&name, store.name(), None)),
+            telemetry: Arc::new(telemetry),
             store,
-            quotas: quotas.into_quotas(),
-            name,
+            facts: Arc::new(LimiterFacts { name, id, quotas }),
             holds: Holds::new(&scope, DEFAULT_MAX_HOLD, false),
             scope,
             on_failure: None,
@@ -155,9 +154,10 @@ impl RateLimiter {
     #[must_use]
     pub fn name(self, name: impl AsRef<str>) -> Self {
         self.with(|inner| {
-            inner.name = name.as_ref().into();
-            inner.scope = Key::from(&*inner.name);
-            inner.id.name = inner.scope.fingerprint();
+            inner.scope = Key::from(name.as_ref());
+            let facts = Arc::make_mut(&mut inner.facts);
+            facts.name = name.as_ref().into();
+            facts.id.name = inner.scope.fingerprint();
             inner.holds = inner.holds.renamed(&inner.scope);
             inner.first_check = Arc::default();
             inner.permits = Arc::default();
@@ -281,7 +281,10 @@ impl RateLimiter {
     /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
     /// [in flight](Quota::in_flight), is [soft](Quota::soft) or has [shares](Quota::shares).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
-        match (self.0.quotas.not_leased(), self.0.quotas.longest_lease()) {
+        match (
+            self.0.facts.quotas.not_leased(),
+            self.0.facts.quotas.longest_lease(),
+        ) {
             (Some(what), _) if !lease.is_zero() => Err(ConfigError::not_leased(what, lease)),
             (_, Some(longest)) if lease > longest => Err(ConfigError::lease(lease, longest)),
             _ => Ok(self.lease(lease)),
@@ -292,19 +295,19 @@ impl RateLimiter {
     pub(crate) fn warn_of_conflict(&self, key_type: Option<&'static str>) {
         let lease = self.0.lease.as_ref();
         let limiter = LimiterInUse {
-            id: self.0.id,
-            is_unnamed: &*self.0.name == DEFAULT_NAME,
-            quotas: self.0.quotas.clone(),
+            id: self.0.facts.id,
+            is_unnamed: &*self.0.facts.name == DEFAULT_NAME,
+            quotas: self.0.facts.quotas.clone(),
             key_type,
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration()),
-            counted: self.lease_of(&self.0.quotas),
+            counted: self.lease_of(&self.0.facts.quotas),
         };
         // Requests for units outlive the limiter.
         let owner: Owner = match lease {
             Some(lease) => Arc::downgrade(lease) as _,
             None => Arc::downgrade(&self.0.first_check) as _,
         };
-        warn_of_conflict(&self.0.name, &limiter, owner);
+        warn_of_conflict(&self.0.facts.name, &limiter, owner);
     }
 
     /// Compares this limiter with others of its name in this process, when it first checks.
@@ -364,7 +367,7 @@ impl RateLimiter {
     /// Returns the quotas of this limiter.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
-        &self.0.quotas
+        &self.0.facts.quotas
     }
 
     /// Returns the failure policy. `None` if the caller gets the error.
@@ -386,30 +389,18 @@ impl RateLimiter {
         self.0.on_failure.is_some()
     }
 
-    /// Converts quotas to a list. If they equal the limiter's own, returns a clone of that list, which is
-    /// cheaper.
-    pub(super) fn intern_quotas(&self, quotas: &[Quota]) -> Quotas {
-        if self.0.quotas.equals(quotas) {
-            self.0.quotas.clone()
-        } else {
-            quotas.iter().cloned().collect()
-        }
+    /// Returns what a check asks of this limiter for a key, at a cost of 1.
+    #[inline]
+    pub(super) fn record(&self, key: impl IntoKey, cost: u32) -> SharedRecord {
+        let facts = &self.0.facts;
+        Record::shared(facts, self.lease_of(&facts.quotas), key, cost)
     }
 
-    /// Returns what a level with these quotas keeps of this limiter, at this place in its layer or call.
+    /// Returns the time at which a check begins, in microseconds of the block list. 0 if this limiter blocks no keys.
     #[inline]
-    pub(super) fn of_level(&self, quotas: &Quotas, place: usize) -> LevelLimiter<'_> {
-        LevelLimiter {
-            name: &self.0.name,
-            id: self.0.id,
-            lease: self.lease_of(quotas),
-            begun_at: self
-                .0
-                .automatic_blocks
-                .as_ref()
-                .map_or(0, |blocks| blocks.now()),
-            place,
-        }
+    pub(super) fn now(&self) -> u64 {
+        let blocks = self.0.automatic_blocks.as_ref();
+        blocks.map_or(0, |blocks| blocks.now())
     }
 
     /// Returns the subject of a request without a share.
@@ -424,7 +415,7 @@ impl RateLimiter {
 impl Inner {
     /// Sets the telemetry, and the automatic blocks that it records.
     fn set_tracked(&mut self, keys: Option<NonZeroUsize>) {
-        let telemetry = Telemetry::new(&self.name, self.store.name(), keys);
+        let telemetry = Telemetry::new(&self.facts.name, self.store.name(), keys);
         self.telemetry = Arc::new(telemetry);
         if let Some(blocks) = &self.automatic_blocks {
             self.set_block_rule(blocks.rule());
@@ -437,13 +428,13 @@ impl Inner {
     }
 
     fn set_policy(&mut self, policy: FailurePolicy) {
-        let handler = FailureHandler::new(policy, &self.quotas);
+        let handler = FailureHandler::new(policy, &self.facts.quotas);
         self.on_failure = Some(Arc::new(handler));
     }
 
     fn set_lease(&mut self, lease: Duration) {
         self.lease = (!lease.is_zero()).then(|| {
-            let lease = Lease::new(lease, &self.store, &self.name, &self.scope);
+            let lease = Lease::new(lease, &self.store, &self.facts.name, &self.scope);
             Arc::new(lease)
         });
         self.first_check = Arc::default();
@@ -454,10 +445,8 @@ impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner {
             store: _,
-            quotas,
-            name,
+            facts,
             scope: _,
-            id: _,
             on_failure,
             lease,
             automatic_blocks,
@@ -469,11 +458,11 @@ impl fmt::Debug for RateLimiter {
             permits: _,
             first_check: _,
         } = &*self.0;
-        let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();
+        let quotas: Vec<_> = facts.quotas.iter().map(Quota::to_string).collect();
         let policy = on_failure.as_ref().map(|handler| handler.policy);
         let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());
         f.debug_struct("RateLimiter")
-            .field("name", name)
+            .field("name", &facts.name)
             .field("quotas", &quotas)
             .field("on_failure", &policy)
             .field("lease", lease)

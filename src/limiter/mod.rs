@@ -22,14 +22,12 @@ mod settle;
 mod wait;
 
 pub use admin::{Admin, BlockReason, KeyStatus};
-pub(crate) use automatic_blocks::count_refusals;
-pub(crate) use check::record_admission;
 pub use failure_policy::FailurePolicy;
 pub(crate) use in_flight::SlotsOfCheck;
 pub use in_flight::{Acquired, Permit};
-pub(crate) use level::Level as LimiterLevel;
+pub(crate) use level::{Level as AskedLevel, Levels as AskedLevels};
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
-pub(crate) use line::{Place, TooLate, Want};
+pub(crate) use line::Place;
 pub(crate) use pending_check::{CheckError, Checked, PendingCheck};
 pub(crate) use settle::settle_together;

@@ -10,23 +10,18 @@
 //! 6. If the store fails, `failure.rs` applies the policy of each level.
 //! 7. The waits and counts of a level that was not asked are unknown, so the reported wait is a lower bound.
 
-use std::mem;
+use std::future::{self, Future};
 use std::pin::Pin;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::in_flight::SlotsOfCheck;
-use super::level::{Begun, CheckRules, Level, Levels, State, mismatch};
+use super::level::{Begun, CheckRules, Level, Levels, State};
 use super::limiter::RateLimiter;
-use super::line::TooLate;
-use crate::decision::{
-    Answer, Answers, Decision, DecisionBuilder, DecisionView, LevelData, LevelDecision,
-};
+use super::line::{TooLate, Want};
+use crate::decision::{Answer, Answers, Decision, LevelDecision, Records};
 use crate::error::{Error, ErrorKind};
-use crate::key::IntoKey;
-use crate::quota::ShareId;
-use crate::store::{Check, PendingAnswers, SendMark, StoreFuture};
+use crate::store::StoreFuture;
+use crate::telemetry::{OutcomeLabel, PermitMeter};
 
 /// The result of a check.
 pub(crate) type Checked = Result<Decision, CheckError>;
@@ -39,14 +34,13 @@ pub(crate) struct CheckError {
     pub(crate) failed: Vec<usize>,
 }
 
-/// A check that is not decided yet. [Add](Self::add) its levels, then [run](Self::run) it.
+/// A check that is not decided yet. It may be [run](Self::run) again: what is asked stays.
 pub(crate) struct PendingCheck {
-    pub(super) decision: DecisionBuilder,
     pub(crate) levels: Levels,
-    rules: CheckRules,
-    needs_fresh_list: bool,
-    /// The way in which the check begins. An error if the check is misuse, or if a cost can never be charged at once.
-    begun: Result<Begun, CheckError>,
+    ignores_blocks: bool,
+    is_within_limits: bool,
+    /// Why the next attempt is refused without asking the store.
+    too_late: Option<TooLate>,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
@@ -59,27 +53,38 @@ impl CheckError {
 }
 
 impl PendingCheck {
-    #[inline(always)]
-    pub(crate) fn new() -> Self {
-        Self::with(DecisionBuilder::new(), Levels::new())
-    }
-
-    #[inline(always)]
-    pub(super) fn with(decision: DecisionBuilder, levels: Levels) -> Self {
+    #[inline]
+    pub(crate) fn new(levels: Levels) -> Self {
         Self {
-            decision,
             levels,
-            rules: CheckRules::default(),
-            needs_fresh_list: false,
-            begun: Ok(Begun::ToAsk),
+            ignores_blocks: false,
+            is_within_limits: false,
+            too_late: None,
             slots: None,
         }
     }
 
-    /// Takes slots of the quotas in flight, and holds them if the check is admitted.
+    /// Creates a check that fails if the cost of a level is above its limit.
+    #[inline]
+    pub(super) fn within_limits(levels: Levels) -> Self {
+        let mut check = Self::new(levels);
+        check.is_within_limits = true;
+        check
+    }
+
+    /// Checks even keys that are blocked.
+    pub(super) fn ignore_blocks(&mut self) {
+        self.ignores_blocks = true;
+    }
+
+    /// Takes slots of the quotas in flight in the next attempt, and holds them if the check is admitted.
     pub(crate) fn take_slots(&mut self, slots: SlotsOfCheck) {
         self.slots = Some(Box::new(slots));
-        self.rules.takes_slots = true;
+    }
+
+    /// Refuses the next attempt of a call whose turn would come too late.
+    pub(crate) fn refuse_too_late(&mut self, too_late: TooLate) {
+        self.too_late = Some(too_late);
     }
 
     /// Returns what the check has taken, if it takes slots.
@@ -88,121 +93,116 @@ impl PendingCheck {
         self.slots.take()
     }
 
-    /// Checks even keys that are blocked.
-    pub(super) fn ignore_blocks(&mut self) {
-        self.rules.ignores_blocks = true;
-    }
-
-    /// Fails if the cost of a level is above its limit.
+    /// Returns whether a quota in flight applies to a level.
     #[inline]
-    pub(super) fn stay_within_limits(&mut self) {
-        self.rules.is_within_limits = true;
+    pub(crate) fn has_slots(&self) -> bool {
+        self.levels.iter().any(Level::takes_slots)
     }
 
-    /// Adds a level, with its key, its cost, and the share that the request belongs to.
-    #[inline(always)]
-    pub(crate) fn add(
-        &mut self,
-        mut level: Level,
-        key: impl IntoKey,
-        cost: u32,
-        share: Option<ShareId>,
-    ) {
-        let Level { limiter, place, .. } = &level;
-        limiter.observe_check();
-        self.needs_fresh_list |= limiter.0.holds.needs_fresh_list && !self.rules.ignores_blocks;
-        let (quotas, place, index) = (level.quotas(), *place, self.levels.len());
-        let share = quotas.known_share(share);
-        let of_level = limiter.of_level(quotas, place);
-        let set = self
-            .decision
-            .set_level(index, quotas, cost, share, of_level, key);
-        let begun = set.map(|(data, answer)| level.begin(data, answer, self.rules));
-        self.levels.push(level);
-        match (&mut self.begun, begun) {
-            (_, None | Some(Ok(Begun::ToAsk))) | (Err(_), _) => {}
-            (Ok(of_all), Some(Ok(begun))) => *of_all = begun.max(*of_all),
-            (of_all, Some(Err(error))) => *of_all = Err(CheckError::at(place, error)),
-        }
+    /// Returns what the check asks of each of its keys.
+    pub(crate) fn wants(&self) -> impl Iterator<Item = Want> {
+        self.levels.iter().map(Level::want)
     }
 
-    /// Refuses the check of a call whose turn would come too late.
+    /// Returns the meters of the levels with slots.
     #[cold]
-    pub(crate) fn refuse_too_late(&mut self, too_late: TooLate) {
-        let level = parts(&mut self.levels, &mut self.decision).nth(too_late.level);
-        if let Some((level, data, answer)) = level {
-            level.refuse_for(data, answer, too_late.wait);
-        }
-        if let Ok(begun) = &mut self.begun {
-            *begun = Begun::IsBlocked;
-        }
+    pub(crate) fn permit_meters(&self) -> impl Iterator<Item = PermitMeter> {
+        let in_flight = self.levels.iter().filter(|level| level.takes_slots());
+        in_flight.map(|level| level.limiter.permit_meter())
+    }
+
+    /// Returns how many calls may wait for a key.
+    pub(crate) fn max_calls(&self) -> Option<usize> {
+        let lines = self.levels.iter().map(|level| level.limiter.0.line);
+        lines.flatten().min()
     }
 
     /// Decides the check. If it is dropped before its end, the store may or may not have charged it, and what this process
     /// held returns. A check of several groups goes on in its task.
     pub(crate) async fn run(&mut self) -> Checked {
-        self.decision.begin(self.levels.len());
-        if self.needs_fresh_list
+        let mut begun = self.begin()?;
+        if begun != Begun::IsBlocked
             && let Some(refresh) = self.refreshed_blocks()
         {
             // It logs its errors.
             let _ = refresh.await;
-            self.refuse_blocked_meanwhile();
+            if self.refuse_blocked_meanwhile() {
+                begun = Begun::IsBlocked;
+            }
         }
-        if self.levels.len() > 1 {
-            self.verify_together()?;
-        }
-        match mem::replace(&mut self.begun, Ok(Begun::ToAsk))? {
+        match begun {
             Begun::ToAsk => {}
-            Begun::IsBlocked => return self.decide(),
+            Begun::IsBlocked => return Ok(self.decide()),
             Begun::IsKnown => {
                 self.apply_policies()?;
                 self.take_leases();
                 if !self.levels.iter().any(Level::is_to_ask) {
                     self.fall_back_alone()?;
-                    return self.decide();
+                    return Ok(self.decide());
                 }
             }
         }
         if self.levels.len() > 1 && self.takes_turns() {
             return self.ask_in_turn().await;
         }
-        let answered = match self.slots.is_some() && self.asks_for_slots() {
-            true => self.ask_for_slots().await,
-            false => match self.ask_store() {
-                None => Ok(()),
-                Some(PendingAnswers { future, sent }) => {
-                    let answers = future.await;
-                    self.answered(&sent, answers, Duration::MAX)
-                }
-            },
-        };
-        match answered.and_then(|()| self.decision.decide().map_err(mismatch)) {
-            Ok(is_admitted) => Ok(self.decided(is_admitted)),
+        match self.ask(Duration::MAX).await {
+            Ok(_) => Ok(self.decide()),
             Err(error) if self.is_divided(&error) => self.ask_in_turn().await,
             Err(error) => self.fall_back_after(&error),
         }
     }
 
-    /// Returns a refresh of the block list to wait for, unless what is known decides already.
-    #[cold]
-    fn refreshed_blocks(&mut self) -> Option<StoreFuture<()>> {
-        if !matches!(self.begun, Ok(Begun::ToAsk | Begun::IsKnown)) {
-            return None;
+    /// Begins an attempt. Returns the way in which the check begins.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the check is misuse, or if a cost can never be charged at once.
+    #[inline]
+    fn begin(&mut self) -> Result<Begun, CheckError> {
+        if self.levels.len() > 1 {
+            self.verify_together()?;
         }
-        let (level, data, _) = parts(&mut self.levels, &mut self.decision).next()?;
-        let subject = level.subject(data)?;
-        level.limiter.0.store.refreshed_blocks(subject)
+        let rules = CheckRules {
+            ignores_blocks: self.ignores_blocks,
+            is_within_limits: self.is_within_limits,
+            takes_slots: self.slots.is_some(),
+        };
+        let mut begun = Begun::ToAsk;
+        for level in &mut self.levels {
+            let place = level.record().place;
+            let of_level = level.begin(rules);
+            begun = begun.max(of_level.map_err(|error| CheckError::at(place, error))?);
+        }
+        if let Some(too_late) = self.too_late.take() {
+            if let Some(level) = self.levels.get_mut(too_late.level) {
+                level.refuse_for(too_late.wait);
+            }
+            begun = Begun::IsBlocked;
+        }
+        Ok(begun)
     }
 
-    /// Refuses the check if the key of a level is in the block list meanwhile.
-    #[cold]
-    fn refuse_blocked_meanwhile(&mut self) {
-        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
-            if !matches!(level.state, State::Answered) && level.refuse_blocked(data, answer) {
-                self.begun = Ok(Begun::IsBlocked);
-            }
+    /// Returns a refresh of the block list to wait for, if a limiter wants a fresh one.
+    #[inline]
+    fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
+        let wants_fresh = |level: &&Level| level.limiter.0.holds.needs_fresh_list;
+        let level = self.levels.iter().find(wants_fresh)?;
+        if self.ignores_blocks {
+            return None;
         }
+        level.limiter.0.store.refreshed_blocks(level.subject())
+    }
+
+    /// Refuses levels whose keys are in the block list meanwhile. Returns whether there are any.
+    #[cold]
+    fn refuse_blocked_meanwhile(&mut self) -> bool {
+        let levels = self.levels.iter_mut();
+        let undecided = levels.filter(|level| !matches!(level.state, State::Answered));
+        let mut is_blocked = false;
+        for level in undecided {
+            is_blocked |= level.refuse_blocked();
+        }
+        is_blocked
     }
 
     /// Returns whether levels are decided one after the other: what was charged returns if a later step refuses.
@@ -219,59 +219,71 @@ impl PendingCheck {
     /// Takes the units that this process holds. The store is asked for the others.
     fn take_leases(&mut self) {
         let is_alone = self.levels.len() == 1;
-        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
-            level.take_lease(data, answer, is_alone);
+        for level in &mut self.levels {
+            level.take_lease(is_alone);
         }
     }
 
-    /// Asks the store to decide levels together. `None` if their answers were written.
-    #[inline(always)]
-    pub(super) fn ask_store(&mut self) -> Option<PendingAnswers> {
-        let store = &self.levels.first()?.limiter.0.store;
-        let (data, answers) = self.decision.levels_and_answers();
-        if let ([level], [data]) = (&self.levels[..], &*data) {
+    /// Asks the store to decide levels together, and remembers its refusals for at most `max_age`. Returns whether it admits
+    /// the levels.
+    #[inline]
+    pub(super) async fn ask(&mut self, max_age: Duration) -> Result<bool, Error> {
+        let mut answers = Answers::default();
+        // Other processes return units when their lease ends.
+        let levels = self.levels.iter();
+        let max_age = levels.fold(max_age, |max_age, level| {
+            max_age.min(level.limiter.max_refusal_age())
+        });
+        if self.slots.is_some() && self.asks_for_slots() {
+            answers = self.ask_for_slots().await?;
+        } else if let [level] = &self.levels[..] {
             // Without a vector.
-            let check = level.check(data).filter(|_| level.is_to_ask())?;
-            return store.check(&[check], answers);
+            let checks = [level.check()];
+            let store = &level.limiter.0.store;
+            store.check(&checks, max_age, &mut answers).await?;
+        } else if let Some(first) = self.levels.first() {
+            let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
+            let store = &first.limiter.0.store;
+            store.check(&checks, max_age, &mut answers).await?;
         }
-        let checks = checks(&self.levels, data, Level::is_to_ask);
-        if checks.len() == self.levels.len() {
-            return store.check(&checks, answers);
-        }
-        let mut some = Answers::empty(checks.len());
-        let pending = store.check(&checks, &mut some);
-        drop(checks);
-        if pending.is_none() {
-            self.set_answers(some, Level::is_to_ask);
-        }
-        pending
+        self.take_in(&mut answers)
     }
 
-    /// Returns whether a level to ask takes slots.
-    pub(super) fn asks_for_slots(&self) -> bool {
-        let mut to_ask = self.levels.iter().filter(|level| level.is_to_ask());
-        to_ask.any(Level::takes_slots)
+    /// Takes in the answers of the store to the levels that were asked.
+    #[inline]
+    fn take_in(&mut self, answers: &mut Answers) -> Result<bool, Error> {
+        let are_admitted = answers.are_admitted();
+        if let ([level], [answer]) = (&mut self.levels[..], &mut answers[..]) {
+            level.take_in(answer, are_admitted)?;
+            return Ok(are_admitted);
+        }
+        let mut answers = answers.iter_mut();
+        for level in self.levels.iter_mut().filter(|level| level.is_to_ask()) {
+            let mut none = Answer::default();
+            let answer = answers.next().unwrap_or(&mut none);
+            level.take_in(answer, are_admitted)?;
+        }
+        Ok(are_admitted)
+    }
+
+    fn asks_for_slots(&self) -> bool {
+        asked(&self.levels).any(Level::takes_slots)
     }
 
     /// Asks the store about levels, some of which take slots.
     #[cold]
-    pub(super) fn ask_for_slots(
+    fn ask_for_slots(
         &mut self,
-    ) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + '_>> {
-        Box::pin(async move {
-            let asked = {
-                let checks = checks(&self.levels, self.decision.levels(), Level::is_to_ask);
-                let asked = || self.levels.iter().filter(|level| level.is_to_ask());
-                let wanted = asked().map(|level| (&level.limiter, level.slots));
-                let (Some(slots), Some(first)) = (&mut self.slots, asked().next()) else {
-                    return Ok(());
-                };
-                slots.ask(&first.limiter, &checks, wanted.collect())
-            };
-            let answers = asked.await?;
-            self.set_answers(answers, Level::is_to_ask);
-            Ok(())
-        })
+    ) -> Pin<Box<dyn Future<Output = Result<Answers, Error>> + Send + '_>> {
+        let Self { levels, slots, .. } = self;
+        let checks: Vec<_> = asked(levels).map(Level::check).collect();
+        let wanted = asked(levels).map(|level| (&level.limiter, level.slots));
+        match (slots, asked(levels).next()) {
+            (Some(slots), Some(first)) => {
+                Box::pin(slots.ask(&first.limiter, &checks, wanted.collect()))
+            }
+            _ => Box::pin(future::ready(Ok(Answers::default()))),
+        }
     }
 
     /// Decides by the failure policies.
@@ -280,7 +292,7 @@ impl PendingCheck {
         self.fail(error);
         self.apply_policies()?;
         self.fall_back_alone()?;
-        self.decide()
+        Ok(self.decide())
     }
 
     /// Decides the levels that fall back, after none was charged by the store.
@@ -293,93 +305,106 @@ impl PendingCheck {
         fell_back.map(drop)
     }
 
-    /// Stores the answers to the levels that were asked, and remembers refusals for at most `max_age`.
-    #[inline]
-    pub(super) fn answered(
-        &mut self,
-        sent: &[SendMark],
-        answers: Result<Answers, Error>,
-        max_age: Duration,
-    ) -> Result<(), Error> {
-        let answers = answers?;
-        if let (false, Some(first)) = (sent.is_empty(), self.levels.first()) {
-            let checks = checks(&self.levels, self.decision.levels(), Level::is_to_ask);
-            // Other processes return units when their lease ends.
-            let ages = self
-                .levels
-                .iter()
-                .map(|level| level.limiter.max_refusal_age());
-            let max_age = ages.fold(max_age, Duration::min);
-            let store = &first.limiter.0.store;
-            store.remember(&checks, sent, &answers, max_age);
-        }
-        self.set_answers(answers, Level::is_to_ask);
-        Ok(())
-    }
-
-    /// Sets the answers to such levels, in their order.
-    pub(super) fn set_answers(&mut self, answers: Answers, is_such: impl Fn(&Level) -> bool) {
-        if let ([_], [_]) = (&self.levels[..], &answers[..]) {
-            let (_, own) = self.decision.levels_and_answers();
-            *own = answers;
-            return;
-        }
-        let parts = parts(&mut self.levels, &mut self.decision);
-        let such = parts.filter(|(level, ..)| is_such(level));
-        for ((.., own), answer) in such.zip(answers.into_answers()) {
-            *own = answer;
-        }
-    }
-
     /// Marks the levels that were asked as failed.
     #[cold]
     pub(super) fn fail(&mut self, error: &Error) {
-        for (level, _, answer) in parts(&mut self.levels, &mut self.decision) {
-            if level.is_to_ask() {
-                level.fail(answer, error);
-            }
-        }
+        let levels = self.levels.iter_mut().filter(|level| level.is_to_ask());
+        levels.for_each(|level| level.fail(error));
     }
 
     /// Starts the refunds of all that levels were charged, and removes the units from their answers.
     pub(super) fn refunds(&mut self) -> Vec<StoreFuture<()>> {
-        let parts = parts(&mut self.levels, &mut self.decision);
-        let refunds = parts.filter_map(|(level, data, answer)| level.withdraw(data, answer));
-        refunds.collect()
+        self.levels.iter_mut().filter_map(Level::withdraw).collect()
     }
 
-    /// Decides by the answers. A level without an answer was not asked.
-    pub(super) fn decide(&mut self) -> Checked {
-        match self.decision.decide() {
-            Ok(is_admitted) => Ok(self.decided(is_admitted)),
-            Err(numbers) => Err(self.failure(mismatch(numbers))),
-        }
-    }
-
-    /// Returns the decision. What this process held returns, unless the check is admitted.
-    #[inline(always)]
-    fn decided(&mut self, is_admitted: bool) -> Decision {
-        for (level, data, answer) in parts(&mut self.levels, &mut self.decision) {
-            level.end(data, answer, is_admitted);
-        }
-        mem::take(&mut self.decision).finish()
-    }
-
-    /// Returns the limiter of each level of the decision that this check has made.
+    /// Decides by the answers. What this process held returns, unless the check is admitted.
     #[inline]
-    pub(crate) fn limiters_of<'a>(
-        &'a self,
-        decision: &'a DecisionView,
-    ) -> impl Iterator<Item = (&'a RateLimiter, LevelDecision<'a>)> {
-        let limiters = self.levels.iter().map(|level| &level.limiter);
-        limiters.zip(decision.levels())
+    pub(super) fn decide(&mut self) -> Decision {
+        if let [level] = &mut self.levels[..] {
+            let is_admitted = level.record().answer.is_admitted();
+            level.end(is_admitted);
+            return Decision::of(Records::from_buf([level.share_record()]), is_admitted);
+        }
+        let mut levels = self.levels.iter();
+        let is_admitted = levels.all(|level| level.record().answer.is_admitted());
+        for level in &mut self.levels {
+            level.end(is_admitted);
+        }
+        if !is_admitted {
+            // Those of other groups.
+            self.slots = None;
+        }
+        let records = self.levels.iter().map(Level::share_record);
+        Decision::of(records.collect(), is_admitted)
+    }
+
+    /// Returns the limiter of each level that was decided.
+    #[inline]
+    fn decided(&self, is_allowed: bool) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
+        let levels = self.levels.iter();
+        levels.map(move |level| (&level.limiter, level.decision(is_allowed)))
+    }
+
+    /// Records the result of the check, and counts its refusals.
+    #[inline]
+    pub(super) fn record(&self, checked: &Checked) {
+        match checked {
+            Ok(decision) if decision.is_allowed() => self.record_admission(),
+            Ok(decision) => {
+                let view = decision.view();
+                if let Some(level) = self.levels.get(view.reported_index()) {
+                    let telemetry = &level.limiter.0.telemetry;
+                    telemetry.record_refusal(OutcomeLabel::Refused, view);
+                }
+                self.count_refusals();
+            }
+            Err(failure) => {
+                let (error, kind) = (&failure.error, failure.error.kind());
+                // The store did not fail: the check can never be admitted, which is a refusal.
+                let outcome = match kind {
+                    ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
+                    _ => OutcomeLabel::Failed,
+                };
+                for limiter in self.failed_limiters(failure) {
+                    let telemetry = &limiter.0.telemetry;
+                    telemetry.record_failure(outcome, error, kind.text());
+                }
+            }
+        }
+    }
+
+    /// Records an admission at each level's limiter.
+    #[inline]
+    pub(crate) fn record_admission(&self) {
+        for (limiter, level) in self.decided(true) {
+            limiter.0.telemetry.record_admission(level);
+        }
+    }
+
+    /// Counts a refusal at the limiter of each level that refused it.
+    pub(crate) fn count_refusals(&self) {
+        for (limiter, level) in self.decided(false) {
+            if let Some(blocks) = &limiter.0.automatic_blocks {
+                blocks.count_refusal(level);
+            }
+        }
+    }
+
+    /// Returns the same check before it was asked.
+    pub(super) fn asked_anew(&self) -> Self {
+        Self {
+            levels: self.levels.iter().map(Level::asked_anew).collect(),
+            too_late: None,
+            slots: None,
+            ..*self
+        }
     }
 
     /// Returns the failure of the check as a whole.
     #[cold]
     pub(super) fn failure(&self, error: Error) -> CheckError {
         let first = self.levels.first();
-        CheckError::at(first.map_or(0, |level| level.place), error)
+        CheckError::at(first.map_or(0, |level| level.record().place), error)
     }
 
     /// Returns the limiters of the levels that have failed.
@@ -387,78 +412,48 @@ impl PendingCheck {
         &self,
         failure: &CheckError,
     ) -> impl Iterator<Item = &RateLimiter> {
-        let failed = |level: &&Level| failure.failed.contains(&level.place);
+        let failed = |level: &&Level| failure.failed.contains(&level.record().place);
         let levels = self.levels.iter().filter(failed);
         levels.map(|level| &level.limiter)
     }
 
     /// Returns whether a key of this admitted check is held back since the store was asked.
-    pub(crate) fn is_held_meanwhile(&self, decision: &DecisionView) -> bool {
-        let mut levels = self.limiters_of(decision);
+    pub(crate) fn is_held_meanwhile(&self) -> bool {
+        let mut levels = self.decided(true);
         levels.any(|(limiter, level)| limiter.is_held_meanwhile(level))
     }
 
     /// Returns whether the levels to ask are in several groups.
     pub(super) fn are_in_groups(&self) -> bool {
-        let levels = self.levels.iter().zip(self.decision.levels());
-        let to_ask = levels.filter(|(level, _)| level.is_to_ask());
-        let mut groups = to_ask.filter_map(|(level, data)| level.group(data));
+        let mut groups = asked(&self.levels).map(Level::group);
         let first = groups.next();
         groups.any(|group| Some(group) != first)
     }
 
     /// Fails if the store cannot decide the levels together.
     fn verify_together(&self) -> Result<(), CheckError> {
-        let failed = |one: &RateLimiter, other: &RateLimiter, why, remedy| {
-            let error = Error::levels(&one.0.name, &other.0.name, why, remedy);
-            Err(self.failure(error))
-        };
-        let levels = self.levels.iter().map(|level| &level.limiter);
-        let levels = levels.zip(self.decision.levels().iter().map(LevelData::key));
-        let levels: SmallVec<[_; 4]> = levels.collect();
-        for (index, (limiter, key)) in levels.iter().enumerate() {
-            for (other, other_key) in levels.iter().take(index) {
-                if other.0.id.store != limiter.0.id.store {
+        for (index, level) in self.levels.iter().enumerate() {
+            for other in self.levels.iter().take(index) {
+                let [facts, others] = [level, other].map(|level| &level.limiter.0.facts);
+                let (why, remedy) = if others.id.store != facts.id.store {
                     let remedy = "create both limiters with clones of one store";
-                    return failed(other, limiter, "their stores differ", remedy);
-                }
-                if other.0.id.name == limiter.0.id.name && other_key == key {
+                    ("their stores differ", remedy)
+                } else if others.id == facts.id && other.record().key == level.record().key {
                     let why = "they count the same key under the same name";
                     let remedy = "give each limiter its own name, or check the key once with the sum of the costs";
-                    return failed(other, limiter, why, remedy);
-                }
+                    (why, remedy)
+                } else {
+                    continue;
+                };
+                let error = Error::levels(&others.name, &facts.name, why, remedy);
+                return Err(self.failure(error));
             }
         }
         Ok(())
     }
 }
 
-/// Returns the levels of a check, with what the decision keeps of each.
-#[inline]
-pub(super) fn parts<'a>(
-    levels: &'a mut Levels,
-    decision: &'a mut DecisionBuilder,
-) -> impl Iterator<Item = (&'a mut Level, &'a mut LevelData, &'a mut Answer)> {
-    let (data, answers) = decision.levels_and_answers();
-    let parts = levels.iter_mut().zip(data).zip(answers.iter_mut());
-    parts.map(|((level, data), answer)| (level, data, answer))
-}
-
-/// Checks that are decided together.
-pub(super) type Checks<'a> = SmallVec<[Check<'a>; 4]>;
-
-/// Returns the checks of such levels: what the store has to charge.
-#[inline]
-pub(super) fn checks<'a>(
-    levels: &'a Levels,
-    data: &'a [LevelData],
-    is_such: impl Fn(&Level) -> bool,
-) -> Checks<'a> {
-    let mut checks = Checks::new();
-    for (level, data) in levels.iter().zip(data) {
-        if let (true, Some(check)) = (is_such(level), level.check(data)) {
-            checks.push(check);
-        }
-    }
-    checks
+/// Returns the levels that the store is to be asked about.
+pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
+    levels.iter().filter(|level| level.is_to_ask())
 }

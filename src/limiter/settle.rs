@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::limiter::RateLimiter;
 use super::line::wake_first;
-use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
+use crate::decision::{Decision, DecisionView, LevelDecision, Record, Source, TakenLevel};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
@@ -67,18 +67,18 @@ impl RateLimiter {
         units: u32,
         held: u32,
     ) -> Result<(), Error> {
-        let Some((level, key)) = level.and_then(|level| Some((level, level.key()?))) else {
+        let Some(level) = level else {
             return Ok(());
         };
-        let quotas = self.intern_quotas(level.quota_list());
+        let record = level.record();
+        let (key, quotas) = (&record.key, record.quotas());
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let (share, lease_micros) = level.counted_with();
         let subject = Subject {
-            share,
-            lease_micros,
-            ..self.subject(&quotas, key)
+            share: record.share,
+            lease_micros: record.lease,
+            ..self.subject(quotas, key)
         };
         // Units return to the charges in their order. These were returned before.
         let mut returned = level.cost().saturating_sub(held.saturating_add(units));
@@ -114,7 +114,7 @@ impl RateLimiter {
             };
             outcome = sent.await.and(outcome);
         }
-        self.may_admit_earlier(key, &quotas);
+        self.may_admit_earlier(key, quotas);
         outcome
     }
 
@@ -226,8 +226,8 @@ impl RateLimiter {
         let levels: Vec<_> = levels.collect();
         let outcomes = settle_together(decision.view(), levels.iter().copied()).await;
         let failed = levels.iter().zip(outcomes);
-        let failed =
-            failed.filter_map(|((limiter, _), outcome)| Some((&limiter.0.name, outcome.err()?)));
+        let failed = failed
+            .filter_map(|((limiter, _), outcome)| Some((&limiter.0.facts.name, outcome.err()?)));
         let (names, errors): (Vec<_>, Vec<_>) = failed.unzip();
         let Some(error) = errors.into_iter().next() else {
             return Ok(());
@@ -292,10 +292,10 @@ impl RateLimiter {
     /// Charges as many of `more` units to the key of a level as its rates have room for. If another caller
     /// takes the room first, the next attempt charges half as many.
     async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
-        let Some(key) = level.key() else {
-            return Ok(());
-        };
-        let mut quotas = self.intern_quotas(level.quota_list());
+        let Record {
+            key, share, lease, ..
+        } = level.record();
+        let mut quotas = level.record().quotas().clone();
         if quotas.has_slots() {
             let rates = quotas.iter().filter(|quota| !quota.is_in_flight());
             quotas = rates.cloned().collect();
@@ -304,9 +304,8 @@ impl RateLimiter {
             return Ok(());
         }
         // Without a fallback: the reservation was not charged there.
-        let counted_with = level.counted_with();
-        let (_, lease) = counted_with;
-        let has_lease = lease == self.lease_of(&quotas);
+        let counted_with = (*share, *lease);
+        let has_lease = *lease == self.lease_of(&quotas);
         let without_policy = self.clone().with(|inner| {
             inner.on_failure = None;
             // Units of another lease are counted apart.
@@ -342,18 +341,16 @@ impl RateLimiter {
 
     /// Returns the limiter that settles a level: this one, or another one of the same store, without its lease.
     fn settling(&self, level: LevelDecision<'_>) -> Self {
-        let other = level.charged_key().map(|charged| charged.limiter);
-        match other.filter(|other| other.name != self.0.id.name) {
-            None => self.clone(),
-            Some(other) => self.clone().with(|inner| {
-                inner.name = level.limiter().into();
-                inner.scope = Key::from(level.limiter());
-                inner.id = other;
-                inner.lease = None;
-                // It is no limiter of the program, which others are compared with.
-                inner.first_check = Arc::new(true.into());
-            }),
+        if level.limiter_id().name == self.0.facts.id.name {
+            return self.clone();
         }
+        self.clone().with(|inner| {
+            inner.facts = Arc::clone(&level.record().limiter);
+            inner.scope = Key::from(level.limiter());
+            inner.lease = None;
+            // It is no limiter of the program, which others are compared with.
+            inner.first_check = Arc::new(true.into());
+        })
     }
 
     /// Warns once if a settlement of this limiter's level to 0 leaves levels of the same cost charged.
@@ -368,7 +365,7 @@ impl RateLimiter {
         let others: Vec<_> = others.map(|(_, level)| level.limiter()).collect();
         if !others.is_empty() && self.0.telemetry.settled_alone.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
-                limiter = &*self.0.name,
+                limiter = &*self.0.facts.name,
                 "a settlement of one level to 0 leaves the levels {others:?} charged: call `settle_all` to settle all \
                  levels"
             );
@@ -382,27 +379,20 @@ impl RateLimiter {
     ///
     /// Returns an error if only limiters of other names made the decision.
     fn level_of(&self, decision: &Decision) -> Result<Option<usize>, Error> {
-        let mut levels = decision.levels();
-        let name = self.0.scope.fingerprint();
-        let is_own = |level: &LevelDecision<'_>| {
-            let charged = level.charged_key();
-            charged.is_some_and(|charged| charged.limiter.name == name)
-        };
-        let own = levels
-            .clone()
-            .enumerate()
-            .filter(|(_, level)| is_own(level));
+        let name = self.0.facts.id.name;
+        let levels = decision.levels().enumerate();
+        let own = levels.filter(|(_, level)| level.limiter_id().name == name);
         let mut own = own.map(|(index, _)| index);
         let first = own.clone().next();
         let holding = own.find(|index| decision.held_at(*index) > 0);
         match holding.or(first) {
             Some(index) => Ok(Some(index)),
-            None if levels.all(|level| level.charged_key().is_none()) => Ok(None),
+            None if decision.levels().len() == 0 => Ok(None),
             None => Err(Error::new(
                 ErrorKind::Misconfigured,
                 format!(
                     "cannot settle or refund a decision of another limiter at {:?}",
-                    self.0.name
+                    self.0.facts.name
                 ),
             )),
         }
@@ -430,7 +420,7 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
     let quotas = charged.quotas().map(|quota| quota.quota());
     let rates = quotas.filter(|quota| !quota.is_in_flight());
     // Of soft quotas only if there are no others.
-    let (_, lease) = charged.counted_with();
+    let lease = charged.record().lease;
     let windows = rates.map(|quota| (!quota.is_soft(), quota.longest_counted_micros(lease)));
     // A lease has the time of its store.
     let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;

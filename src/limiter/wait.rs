@@ -91,7 +91,7 @@ impl RateLimiter {
             return false;
         };
         if may_pass(failure) && lines.is_due() {
-            let limiter = &*self.0.name;
+            let limiter = &*self.0.facts.name;
             tracing::warn!(target: "tollgate::outage", limiter, "waiting until the store works again: {failure}");
         }
         true

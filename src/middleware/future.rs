@@ -54,7 +54,7 @@ pin_project! {
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    #[inline(always)]
+    #[inline]
     pub(super) fn checking(check: PendingOutcome, call: PendingCall<S, B>) -> Self {
         let call = Some(call);
         Self {
@@ -62,14 +62,14 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn calling(response: S::Future, finisher: ResponseFinisher) -> Self {
         Self {
             state: State::Calling { response, finisher },
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn rejected(response: Response<Bytes>) -> Self {
         let response = Some(response);
         Self {

@@ -208,7 +208,7 @@ impl Level {
         if let Some(error) = self.key.config_error()
             && tracing::enabled!(target: "tollgate::diagnostics", tracing::Level::ERROR)
         {
-            let limiter = &self.limiter.0.name;
+            let limiter = &self.limiter.0.facts.name;
             self.diagnostics
                 .key_misconfigured(limiter, is_dry_run, &error);
         }
@@ -219,7 +219,7 @@ impl Level {
     pub(super) fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let extracted = self.key.extract(parts);
         self.diagnostics
-            .observe_request(&self.limiter.0.name, &*self.key, parts, &extracted);
+            .observe_request(&self.limiter.0.facts.name, &*self.key, parts, &extracted);
         extracted
     }
 

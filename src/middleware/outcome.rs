@@ -7,7 +7,7 @@ use super::rejection::{Rejection, RejectionReason};
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{CheckError, Checked, PendingCheck, count_refusals, record_admission};
+use crate::limiter::{CheckError, Checked, PendingCheck};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected.
@@ -34,7 +34,7 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
             return None;
         }
         (KeyErrorKind::Misconfigured, _) => {
-            let (limiter, is_dry_run) = (&level.limiter.0.name, config.is_dry_run);
+            let (limiter, is_dry_run) = (&level.limiter.0.facts.name, config.is_dry_run);
             level
                 .diagnostics
                 .key_misconfigured(limiter, is_dry_run, &error);
@@ -46,11 +46,11 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
 
 /// Returns the outcome of a request from its ended check.
 #[inline]
-pub(super) fn checked(config: &LayerConfig, mut check: PendingCheck, checked: Checked) -> Outcome {
+pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: Checked) -> Outcome {
     match checked {
         // Cost 0 passes even a limit that was lowered below the used units.
         Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-            record_admission(check.limiters_of(decision.view()));
+            check.record_admission();
             let permits = check.take_permits();
             let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
             Ok(Pass {
@@ -63,10 +63,10 @@ pub(super) fn checked(config: &LayerConfig, mut check: PendingCheck, checked: Ch
             let view = decision.into_view();
             let place = view.reported_level().map_or(0, |level| level.place());
             let refusing = config.level(place);
-            let limiter = &refusing.limiter.0.name;
+            let limiter = &refusing.limiter.0.facts.name;
             refusing.diagnostics.observe_refusal(limiter, &view);
             if !config.is_dry_run {
-                count_refusals(check.limiters_of(&view));
+                check.count_refusals();
             }
             reject(config, refusing, RejectionReason::Refused(view))
         }
@@ -87,7 +87,7 @@ fn fail<'a>(
     let is_dry_run = config.is_dry_run;
     let mut levels = levels.into_iter();
     let first = levels.next().unwrap_or(&config.first);
-    let limiter = &first.limiter.0.name;
+    let limiter = &first.limiter.0.facts.name;
     if error.kind() == ErrorKind::CostTooLarge {
         let diagnostics = &first.diagnostics;
         diagnostics.cost_too_large(limiter, is_dry_run, &error);
@@ -105,7 +105,7 @@ fn fail<'a>(
 
 fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outcome {
     record_rejection(config, level, &reason);
-    let rejection = Rejection::new(&level.limiter.0.name, reason).with_status(config.status);
+    let rejection = Rejection::new(&level.limiter.0.facts.name, reason).with_status(config.status);
     if !config.is_dry_run {
         return Err(rejection);
     }

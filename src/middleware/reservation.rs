@@ -125,14 +125,15 @@ impl Reservation {
         let config = &self.0.config;
         if !config
             .levels()
-            .any(|level| level.limiter.0.name == limiter.0.name)
+            .any(|level| level.limiter.0.facts.name == limiter.0.facts.name)
         {
-            let own = &config.first.limiter.0.name;
-            config.diagnostics.unknown_level(own, &limiter.0.name);
+            let own = &config.first.limiter.0.facts.name;
+            config.diagnostics.unknown_level(own, &limiter.0.facts.name);
             return;
         }
         self.settle_each(|_, place| {
-            (config.level(place).limiter.0.name == limiter.0.name).then_some(actual_cost)
+            (config.level(place).limiter.0.facts.name == limiter.0.facts.name)
+                .then_some(actual_cost)
         });
     }
 
@@ -176,7 +177,9 @@ impl Reservation {
             match taken.filter(|taken| taken.held != taken.used) {
                 Some(_) if level.cost() == 0 => {
                     let level = config.level(level.place());
-                    level.diagnostics.nothing_to_settle(&level.limiter.0.name);
+                    level
+                        .diagnostics
+                        .nothing_to_settle(&level.limiter.0.facts.name);
                 }
                 taken => settlements.extend(taken),
             }
@@ -195,7 +198,9 @@ impl Reservation {
             let settling = limiters.zip(settlements);
             let outcomes = settle_together(reservation.decision(), settling).await;
             for (level, outcome) in levels.iter().zip(&outcomes) {
-                level.diagnostics.settled(&level.limiter.0.name, outcome);
+                level
+                    .diagnostics
+                    .settled(&level.limiter.0.facts.name, outcome);
             }
         });
         // A store in memory is done after one poll, so it needs no task.
@@ -208,7 +213,9 @@ impl Reservation {
             Err(_) => {
                 for level in self.levels_of(&unsettled) {
                     let result = Err(no_runtime());
-                    level.diagnostics.settled(&level.limiter.0.name, &result);
+                    level
+                        .diagnostics
+                        .settled(&level.limiter.0.facts.name, &result);
                 }
             }
         }

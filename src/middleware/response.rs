@@ -64,7 +64,7 @@ fn insert_decision(
     mut decision: Decision,
 ) -> Reservation {
     if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
-        let (diagnostics, limiter) = (&config.diagnostics, &config.first.limiter.0.name);
+        let (diagnostics, limiter) = (&config.diagnostics, &config.first.limiter.0.facts.name);
         diagnostics.observe_nested(limiter, decision.view(), &outer);
         decision.set_outer(outer);
     }
@@ -131,9 +131,9 @@ fn observe(reservation: &Reservation, head: &response::Parts) {
     let own = levels.find(|level| level.place() == 0);
     // A layer of this crate around the client has answered instead of the upstream.
     let is_rejection = head.extensions.get::<Rejection>().is_some();
-    if let Some(key) = own.and_then(|own| own.key()).filter(|_| !is_rejection) {
+    if let Some(own) = own.filter(|_| !is_rejection) {
         let limiter = &reservation.config().first.limiter;
-        limiter.observe_head(key, head.status, &head.headers);
+        limiter.observe_head(&own.record().key, head.status, &head.headers);
     }
 }
 

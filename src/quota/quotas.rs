@@ -175,13 +175,9 @@ impl Quotas {
         self.0.quotas.is_empty()
     }
 
-    /// Returns whether this list has the same quotas as a slice, in the same order.
-    #[inline(always)]
-    pub(crate) fn equals(&self, quotas: &[Quota]) -> bool {
-        match (&*self.0.quotas, quotas) {
-            ([own], [quota]) => own == quota,
-            _ => self.iter().eq(quotas),
-        }
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Quota] {
+        &self.0.quotas
     }
 
     /// Returns whether a quota is in flight.

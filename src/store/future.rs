@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -138,9 +139,14 @@ impl<T> StoreFuture<T> {
     }
 
     /// Adds a recorder of the outcome to this pending future.
-    pub(super) fn recorded_by(mut self, recorder: OutcomeRecorder) -> Self {
+    #[inline]
+    pub(super) fn record(&mut self, recorder: OutcomeRecorder) {
         self.recorder = Some(recorder);
-        self
+    }
+
+    /// Takes the future. What is left is over.
+    pub(super) fn take(&mut self) -> Self {
+        mem::replace(self, Self::new(State::Ready(None)))
     }
 
     /// Returns the answer if it is ready without waiting, else this future again.
@@ -164,22 +170,21 @@ impl<T> StoreFuture<T> {
         }
     }
 
-    /// Returns the answer if it is ready and no error.
-    #[inline(always)]
-    pub(super) fn ready_mut(&mut self) -> Option<&mut T> {
+    /// Waits for the answer, which stays here: to return it would copy it in each future that it passes.
+    #[inline]
+    pub(super) async fn answered(&mut self) -> Result<&mut T, Error> {
+        poll_fn(|cx| self.poll_answer(cx)).await;
         match &mut self.state {
-            State::Ready(Some(Ok(answer))) => Some(answer),
-            _ => None,
+            State::Ready(Some(Ok(answer))) => Ok(answer),
+            State::Ready(Some(Err(error))) => Err(error.clone()),
+            _ => polled_after_completion("StoreFuture"),
         }
     }
 
     #[inline]
-    fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let answer = match &mut self.state {
-            State::Ready(answer) => match answer.take() {
-                Some(answer) => return Poll::Ready(answer),
-                None => polled_after_completion("StoreFuture"),
-            },
+            State::Ready(_) => return Poll::Ready(()),
             State::Channel(answer, call) => {
                 let is_over = call.is_over(cx);
                 match answer.try_recv() {
@@ -194,8 +199,11 @@ impl<T> StoreFuture<T> {
             }
             State::Boxed(future) => ready!(future.as_mut().poll(cx)),
         };
-        self.state = State::Ready(None);
-        Poll::Ready(answer)
+        if let Some(recorder) = self.recorder.take() {
+            recorder.record(answer.as_ref().map(drop));
+        }
+        self.state = State::Ready(Some(answer));
+        Poll::Ready(())
     }
 }
 
@@ -207,11 +215,11 @@ impl<T> Future for StoreFuture<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.poll_state(cx));
-        if let Some(recorder) = self.recorder.take() {
-            recorder.record(answer.as_ref().map(drop));
+        ready!(self.poll_answer(cx));
+        match mem::replace(&mut self.state, State::Ready(None)) {
+            State::Ready(Some(answer)) => Poll::Ready(answer),
+            _ => polled_after_completion("StoreFuture"),
         }
-        Poll::Ready(answer)
     }
 }
 

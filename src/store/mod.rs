@@ -54,13 +54,12 @@ pub use from_url::from_url;
 pub(crate) use future::join_all;
 pub use future::{Answerer, StoreFuture};
 pub use memory::MemoryStore;
-pub(crate) use protected_store::{PendingAnswers, ProtectedStore, SendMarks};
+pub(crate) use protected_store::{ProtectedStore, SendMarks};
 pub use real_time::timeout;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Credentials, HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
-pub(crate) use refusal_cache::SendMark;
 pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]

@@ -36,22 +36,8 @@ pub(crate) struct ProtectedStore {
 /// than a check may.
 const MIN_REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answers that were not written in place: they are pending, or there is an error.
-pub(crate) struct PendingAnswers {
-    pub(crate) future: StoreFuture,
-    /// The mark of each check for [`ProtectedStore::remember`]. Empty if the store has no refusal cache.
-    pub(crate) sent: SendMarks,
-}
-
-/// The marks of checks that are decided together.
+/// The marks of checks that are decided together. Empty if nothing is remembered.
 pub(crate) type SendMarks = SmallVec<[SendMark; 1]>;
-
-impl From<StoreFuture> for PendingAnswers {
-    fn from(future: StoreFuture) -> Self {
-        let sent = SendMarks::new();
-        Self { future, sent }
-    }
-}
 
 impl ProtectedStore {
     pub(crate) fn new(store: impl Store) -> Self {
@@ -82,16 +68,23 @@ impl ProtectedStore {
         self.circuit_breaker.store_name()
     }
 
-    /// Asks the store to decide checks of one group, as [`Store::check`] does. Fails if the circuit breaker of the
-    /// group is open, and repeats remembered refusals.
-    #[inline(always)]
-    pub(crate) fn check(
+    /// Asks the store to decide checks of one group, as [`Store::check`] does, and writes its answers. Fails if the circuit
+    /// breaker of the group is open, repeats remembered refusals, and remembers new ones for at most `max_age`.
+    #[inline]
+    pub(crate) async fn check(
         &self,
         checks: &[Check<'_>],
+        max_age: Duration,
         answers: &mut Answers,
-    ) -> Option<PendingAnswers> {
-        let cache = self.refusal_cache.as_ref();
-        self.ask(checks, answers, cache)
+    ) -> Result<(), Error> {
+        let mut sent = SendMarks::new();
+        let mut asked = self.ask(checks, self.refusal_cache.as_ref(), &mut sent);
+        // Answers are not moved from future to future, which would copy them each time.
+        mem::swap(answers, asked.answered().await?);
+        if !sent.is_empty() {
+            self.remember(checks, &sent, answers, max_age);
+        }
+        Ok(())
     }
 
     /// Asks the store without the refusal cache: a refusal there may be older than the units that other processes have
@@ -103,22 +96,22 @@ impl ProtectedStore {
 
     /// Asks the store to decide checks together, without the refusal cache.
     pub(crate) fn ask_uncached(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let mut answers = Answers::empty(checks.len());
-        match self.ask(checks, &mut answers, None) {
-            Some(pending) => pending.future,
-            None => StoreFuture::ready(Ok(answers)),
-        }
+        self.ask(checks, None, &mut SendMarks::new())
     }
 
-    #[inline(always)]
+    /// Asks the store, unless the circuit breaker is open or refusals are remembered. Adds the marks by which answers of the
+    /// store are to be remembered.
+    #[inline]
     fn ask(
         &self,
         checks: &[Check<'_>],
-        answers: &mut Answers,
         cache: Option<&RefusalCache>,
-    ) -> Option<PendingAnswers> {
+        sent: &mut SendMarks,
+    ) -> StoreFuture {
         // The keys of a group are on one server.
-        let first = checks.first()?;
+        let Some(first) = checks.first() else {
+            return StoreFuture::ready(Ok(Answers::default()));
+        };
         let circuit_breaker = self.circuit_breaker(first.subject);
         let is_probe = match circuit_breaker.permit() {
             Permit::Ask => false,
@@ -126,35 +119,19 @@ impl ProtectedStore {
             Permit::Probe if Handle::try_current().is_err() => true,
             Permit::Probe => {
                 self.probe(*first, &circuit_breaker);
-                return Some(refuse(&circuit_breaker).into());
+                return refuse(&circuit_breaker);
             }
-            Permit::Refuse => return Some(refuse(&circuit_breaker).into()),
+            Permit::Refuse => return refuse(&circuit_breaker),
         };
-        let mut sent = SendMarks::new();
         if let (Some(cache), false) = (cache, is_probe) {
-            if repeat_refusals(cache, checks, answers) {
-                return None;
+            if let Some(refused) = repeat_refusals(cache, checks) {
+                return StoreFuture::ready(Ok(refused));
             }
-            sent = self.before_send(checks);
+            *sent = self.before_send(checks);
         }
         let mut asked = self.store.check(checks);
-        let future = match asked.ready_mut() {
-            Some(answered) => {
-                match is_probe {
-                    true => circuit_breaker.record_check(Ok(()), is_probe),
-                    false => circuit_breaker.record_success(),
-                }
-                // Not moved, which would copy them once more.
-                mem::swap(answers, answered);
-                // Answers to be remembered.
-                if sent.is_empty() {
-                    return None;
-                }
-                StoreFuture::ready(Ok(answers.clone()))
-            }
-            None => self.record(asked, &circuit_breaker, is_probe),
-        };
-        Some(PendingAnswers { future, sent })
+        self.record(&mut asked, &circuit_breaker, is_probe);
+        asked
     }
 
     /// Returns the circuit breaker of the server that has a key now.
@@ -166,14 +143,12 @@ impl ProtectedStore {
         }
     }
 
-    /// Repeats the remembered refusals of checks, unless their circuit breaker is open. Returns whether there are
-    /// any.
-    pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>], answers: &mut Answers) -> bool {
+    /// Repeats the remembered refusals of checks, unless their circuit breaker is open. `None` if there are none.
+    pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>]) -> Option<Answers> {
         let is_open = |check: &Check<'_>| self.is_failing(check.subject);
-        match &self.refusal_cache {
-            Some(cache) if !checks.iter().any(is_open) => repeat_refusals(cache, checks, answers),
-            _ => false,
-        }
+        let cache = self.refusal_cache.as_ref();
+        let cache = cache.filter(|_| !checks.iter().any(is_open));
+        cache.and_then(|cache| repeat_refusals(cache, checks))
     }
 
     /// Returns whether the store charges more than the cost of a check: see [`StoreParts::supports_leases`].
@@ -192,7 +167,7 @@ impl ProtectedStore {
 
     /// Returns whether the block list may contain a key: see [`BlockList::may_contain`]. Starts a refresh of the list in the
     /// background if one is due, unless the circuit breaker of the key is open.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, held: &Key) -> bool {
         // A key of a server that fails takes no turn, so that a key of another one refreshes.
         if self.block_list.is_refresh_due() && !self.is_failing(subject) {
@@ -279,26 +254,26 @@ impl ProtectedStore {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let look = self.store.check(&[check.subject.check(0)]);
-        let probe = self.record(look, circuit_breaker, true);
+        let mut probe = self.store.check(&[check.subject.check(0)]);
+        self.record(&mut probe, circuit_breaker, true);
         if let Err(pending) = probe.try_ready() {
             drop(runtime.spawn(pending));
         }
     }
 
     /// Applies the deadline to a check, and records how it ends.
-    fn record(
-        &self,
-        checked: StoreFuture,
-        circuit_breaker: &CircuitBreaker,
-        is_probe: bool,
-    ) -> StoreFuture {
-        if let Some(outcome) = checked.outcome_if_ready() {
-            circuit_breaker.record_check(outcome, is_probe);
-            return checked;
+    #[inline]
+    fn record(&self, asked: &mut StoreFuture, circuit_breaker: &CircuitBreaker, is_probe: bool) {
+        match asked.outcome_if_ready() {
+            Some(Ok(())) if !is_probe => circuit_breaker.record_success(),
+            Some(outcome) => circuit_breaker.record_check(outcome, is_probe),
+            None => {
+                if !self.circuit_breaker.is_recorded_by_store() {
+                    *asked = self.bound(asked.take());
+                }
+                asked.record(OutcomeRecorder::new(circuit_breaker, is_probe));
+            }
         }
-        let recorder = OutcomeRecorder::new(circuit_breaker, is_probe);
-        self.bound(checked).recorded_by(recorder)
     }
 
     /// Changes the units of a key: refunds where they were charged, in the store or in the fallback counts; resets in both;
@@ -419,16 +394,18 @@ fn refuse<T>(circuit_breaker: &CircuitBreaker) -> StoreFuture<T> {
     StoreFuture::ready(Err(circuit_breaker.open_error()))
 }
 
-/// Writes the remembered refusals of checks to their answers. Returns whether there are any: then the store need not
-/// be asked.
+/// Returns the remembered refusals of checks, and an empty answer to each of the others. `None` if nothing is remembered:
+/// then the store has to be asked.
 #[inline]
-fn repeat_refusals(cache: &RefusalCache, checks: &[Check<'_>], answers: &mut Answers) -> bool {
-    let mut is_refused = false;
-    for (check, answer) in checks.iter().zip(answers.iter_mut()) {
+fn repeat_refusals(cache: &RefusalCache, checks: &[Check<'_>]) -> Option<Answers> {
+    let mut refused = None;
+    for (index, check) in checks.iter().enumerate() {
         if let Some(refusal) = cache.get(*check) {
-            *answer = refusal;
-            is_refused = true;
+            let answers = refused.get_or_insert_with(|| Answers::empty(checks.len()));
+            if let Some(answer) = answers.get_mut(index) {
+                *answer = refusal;
+            }
         }
     }
-    is_refused
+    refused
 }

@@ -92,8 +92,8 @@ impl Telemetry {
         self.counts.count(outcome, decision.source(), share);
         self.events
             .log_refused(&self.limiter, &self.store, outcome, decision);
-        if let (Some(keys), Some(charged)) = (&self.most_refused, decision.charged_key()) {
-            keys.record(&charged.key);
+        if let (Some(keys), Some(level)) = (&self.most_refused, level) {
+            keys.record(&level.record().key);
         }
     }
 

@@ -257,9 +257,8 @@ fn seconds(wait: Option<Duration>) -> Option<f64> {
 }
 
 fn alias(decision: &DecisionView) -> Option<DisplayValue<String>> {
-    decision
-        .charged_key()
-        .map(|charged| key_alias(&charged.key))
+    let level = decision.reported_level();
+    level.map(|level| key_alias(&level.record().key))
 }
 
 fn key_alias(key: &Key) -> DisplayValue<String> {

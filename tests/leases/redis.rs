@@ -1,5 +1,7 @@
 //! Leases: units that a process takes in advance.
 
+use std::future::Future;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Key, Quota, RateLimiter, Source};
@@ -94,6 +96,21 @@ async fn low_limits_and_quiet_keys_are_not_leased() {
         assert_eq!(quiet.check("bob").await.unwrap().source(), Source::Redis);
         tokio::time::sleep(LEASE / 2).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn units_of_a_check_that_is_dropped_before_its_answer_return_to_their_grant() {
+    let server = RedisServer::start();
+    let store = store_on(&server);
+    let leased = RateLimiter::new(store.clone(), Quota::new(10_000, WINDOW)).lease(LEASE);
+    let other = RateLimiter::new(store, Quota::per_hour(100)).name("other");
+    let (checks, _) = until_leased(&leased, "ada", 10).await;
+    let mut check = Box::pin(RateLimiter::check_all([leased.on("ada"), other.on("ada")]));
+    // The unit of the lease is taken. The other level waits for Redis.
+    let polled = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    drop(check);
+    assert_eq!(used_after_lease(&leased, "ada").await, checks * 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -23,6 +23,8 @@ pub(crate) struct Grouped {
     /// The calls since the last look.
     log: Arc<Mutex<Vec<String>>>,
     lost: Arc<Mutex<BTreeSet<u64>>>,
+    /// The groups whose checks panic.
+    broken: Arc<Mutex<BTreeSet<u64>>>,
     /// The groups whose replies are held back.
     held: Arc<watch::Sender<BTreeSet<u64>>>,
     /// Whether the store does not know of its groups yet: it learns of them from a check that it cannot decide.
@@ -48,6 +50,7 @@ impl Grouped {
             clock,
             log: Arc::default(),
             lost: Arc::default(),
+            broken: Arc::default(),
             held: Arc::new(watch::Sender::default()),
             is_unaware: Arc::default(),
             fails_at_once: false,
@@ -68,9 +71,15 @@ impl Grouped {
         self.lost.lock().unwrap().insert(group);
     }
 
+    /// Panics in the checks of a group from now on, when they are waited for.
+    pub(crate) fn break_group(&self, group: u64) {
+        self.broken.lock().unwrap().insert(group);
+    }
+
     /// Fails no checks from now on.
     pub(crate) fn find(&self) {
         self.lost.lock().unwrap().clear();
+        self.broken.lock().unwrap().clear();
     }
 
     /// Holds back the replies of a group.
@@ -139,6 +148,9 @@ impl Store for Grouped {
                 true => StoreFuture::ready(error),
                 false => self.reply(group, error),
             };
+        }
+        if self.broken.lock().unwrap().contains(&group) {
+            return StoreFuture::boxed(async { panic!("a bug of this store") });
         }
         if self.is_lost(group) {
             return self.reply(group, Err(lost(group)));

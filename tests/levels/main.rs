@@ -9,6 +9,7 @@ mod support;
 
 mod all_or_nothing;
 mod combinations;
+mod ended_tasks;
 mod grouped;
 mod groups;
 #[cfg(all(feature = "axum-08", feature = "grpc", feature = "redis"))]

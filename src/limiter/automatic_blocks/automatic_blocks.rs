@@ -21,7 +21,6 @@ use crate::clock::micros;
 use crate::decision::{LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, HashFingerprint, Key};
-use crate::limiter::limiter::RateLimiter;
 use crate::quota::BlockRule;
 use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
 use crate::telemetry::{FailureStreak, Telemetry};
@@ -71,19 +70,6 @@ struct Refused {
 /// The end of a call of [`AutomaticBlocks::send`].
 type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// Counts a refused check at the limiter of each level that refused it.
-pub(crate) fn count_refusals<'a>(
-    levels: impl Iterator<Item = (&'a RateLimiter, LevelDecision<'a>)>,
-) {
-    for (limiter, level) in levels {
-        if let (Some(blocks), Some(key)) = (&limiter.0.automatic_blocks, level.key())
-            && let Some(wait) = counted_wait(level)
-        {
-            blocks.count(key, level.begun_at(), wait);
-        }
-    }
-}
-
 /// Returns the wait that a refusal tells, if a quota has refused the level and a wait would help.
 fn counted_wait(level: LevelDecision<'_>) -> Option<Duration> {
     // Not by the fallback: the counts of a process may have a part of the limit only.
@@ -122,10 +108,13 @@ impl AutomaticBlocks {
         self.counts.rule
     }
 
-    /// Counts a refusal of a key with this wait.
-    fn count(self: &Arc<Self>, key: &Key, begun_at: u64, wait: Duration) {
-        if !self.is_unsupported.load(Ordering::Relaxed) {
-            self.add(key, begun_at, wait);
+    /// Counts a refused check, if a quota has refused this level of it.
+    pub(in crate::limiter) fn count_refusal(self: &Arc<Self>, level: LevelDecision<'_>) {
+        if let Some(wait) = counted_wait(level)
+            && !self.is_unsupported.load(Ordering::Relaxed)
+        {
+            let record = level.record();
+            self.add(&record.key, record.begun_at, wait);
             self.send_unless_sending();
         }
     }

@@ -4,5 +4,4 @@ mod automatic_blocks;
 mod block_counts;
 
 pub(super) use automatic_blocks::AutomaticBlocks;
-pub(crate) use automatic_blocks::count_refusals;
 pub(super) use block_counts::BlockCounts;

@@ -11,8 +11,7 @@ use super::table::{HeldSlots, PermitTable};
 use crate::decision::{Answers, Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::limiter::check::{AskedLevels, decide_in_turn, decide_within_limits, record};
-use crate::limiter::level_check::LevelCheck;
+use crate::limiter::level_check::{LevelCheck, levels};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::{Place, Presence, Ticket};
 use crate::limiter::pending_check::PendingCheck;
@@ -111,7 +110,7 @@ impl RateLimiter {
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
         self.0.permits.get_or_init(|| LimiterPermits {
             table: PermitTable::of(&self.0.store),
-            meter: PermitMeter::new(&self.0.name),
+            meter: PermitMeter::new(&self.0.facts.name),
         })
     }
 
@@ -230,19 +229,19 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub fn acquire_all<'a>(
-        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+        checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
-        let levels: AskedLevels<'a> = levels.into_iter().collect();
+        let mut check = PendingCheck::within_limits(levels(checks));
         async move {
-            let max_waits = levels.iter().map(|level| level.limiter.0.max_wait);
-            let max_waits = max_waits.map(|max_wait| max_wait.unwrap_or(DEFAULT_MAX_WAIT));
+            let limiters = check.levels.iter().map(|level| &level.limiter.0);
+            let max_waits = limiters.map(|limiter| limiter.max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max().unwrap_or_default();
-            let (decided, check) = decide_in_turn(&levels, max_wait, true).await;
-            match acquired(decided?, check) {
+            let decision = check.decide_in_turn(max_wait, true).await?;
+            match acquired(decision, check) {
                 Acquired::Permit(permit) => Ok(permit),
                 Acquired::Refused(decision) => {
-                    let reported = levels.get(decision.view().reported_index());
-                    let limiter = reported.map_or("", |level| &level.limiter.0.name);
+                    let reported = decision.view().reported_level();
+                    let limiter = reported.map_or("", |level| level.limiter());
                     Err(not_acquired(limiter, decision.view(), max_wait))
                 }
             }
@@ -255,13 +254,13 @@ impl RateLimiter {
     ///
     /// Returns the errors of [`check_all`](Self::check_all).
     pub fn try_acquire_all<'a>(
-        levels: impl IntoIterator<Item = LevelCheck<'a>>,
+        checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Acquired, Error>> + Send {
-        let levels: AskedLevels<'a> = levels.into_iter().collect();
+        let mut check = PendingCheck::within_limits(levels(checks));
+        check.take_slots(SlotsOfCheck::new(None));
         async move {
-            let slots = SlotsOfCheck::new(None);
-            let (checked, check) = decide_within_limits(&levels, None, Some(slots)).await;
-            record(&check, &checked);
+            let checked = check.run().await;
+            check.record(&checked);
             let decision = checked.map_err(|failure| failure.error)?;
             Ok(acquired(decision, check))
         }

@@ -35,9 +35,7 @@ impl SlotRequest<'_> {
         let checks: Vec<_> = checks
             .map(|(check, wanted)| check.with_holding(wanted))
             .collect();
-        let mut answers = Answers::empty(checks.len());
-        let is_refused = self.store.repeat_refusals(&checks, &mut answers);
-        is_refused.then_some(answers)
+        self.store.repeat_refusals(&checks)
     }
 }
 

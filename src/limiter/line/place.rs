@@ -81,7 +81,7 @@ impl Want {
 impl LineKey {
     fn new(limiter: &RateLimiter, key: &Key, share: Option<ShareId>) -> Self {
         Self {
-            limiter: limiter.0.id,
+            limiter: limiter.0.facts.id,
             key: key.fingerprint(),
             share,
         }
