@@ -69,14 +69,9 @@ pub(crate) fn decode_replies(
         .groups
         .iter()
         .flat_map(|group| group.entries.clone().map(move |_| group));
-    let mut answers = Vec::with_capacity(entries.len());
-    for (group, charge) in groups.zip(charges.iter_mut().flatten()) {
-        answers.push(match charge {
-            Ok(charge) => Ok(reader.answers_of_entry(group, charge)),
-            Err(error) => Err(error.clone()),
-        });
-    }
-    Ok(answers)
+    let answers = groups.zip(charges.into_iter().flatten());
+    let answers = answers.map(|(group, charge)| Ok(reader.answers_of_entry(group, charge?)));
+    Ok(answers.collect())
 }
 
 /// What the script has replied to an entry.
@@ -138,10 +133,7 @@ impl<'r> ReplyReader<'r, '_> {
         }
         let count = u64::from(entry.count);
         if admitted > count || extra > entry.more() {
-            return Err(malformed_reply(
-                "more checks admitted than sent",
-                self.server,
-            ));
+            return Err(self.malformed("more checks admitted than sent"));
         }
         let mut charge = Charge {
             admitted,
@@ -156,8 +148,7 @@ impl<'r> ReplyReader<'r, '_> {
                 if count_of_level.is_soft() {
                     own = self.number_of_call()?;
                     if own > admitted {
-                        let cause = "more checks charged than admitted";
-                        return Err(malformed_reply(cause, self.server));
+                        return Err(self.malformed("more checks charged than admitted"));
                     }
                 }
                 replied.charged_checks = own;
@@ -225,7 +216,7 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     /// Returns the answers to the checks of an entry. Those that were refused, or only look, get the same answer.
-    fn answers_of_entry(&self, group: &Group, charge: &mut Charge) -> EntryAnswers {
+    fn answers_of_entry(&self, group: &Group, mut charge: Charge) -> EntryAnswers {
         let is_look = group.levels.iter().all(|level| level.cost == 0);
         let admitted = if is_look { 0 } else { charge.admitted };
         let mut all = EntryAnswers::new();
@@ -234,7 +225,7 @@ impl<'r> ReplyReader<'r, '_> {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
-            all.push(self.answers(group, charge, |replied, (count, quota), at| {
+            all.push(self.answers(group, &charge, |replied, (count, quota), at| {
                 let charged = replied.charged.get(at);
                 match charged.filter(|_| number < replied.charged_checks) {
                     Some(last) => Some(last.before(replied.later_units, count, quota, self.time)),
@@ -246,7 +237,7 @@ impl<'r> ReplyReader<'r, '_> {
         let others = u64::from(group.count).saturating_sub(admitted);
         if others > 0 {
             charge.extra = 0;
-            let refused = self.answers(group, charge, |replied, _, at| {
+            let refused = self.answers(group, &charge, |replied, _, at| {
                 replied.refused.get(at).cloned()
             });
             all.extend((1..others).map(|_| refused.clone()));
@@ -373,6 +364,11 @@ impl<'r> ReplyReader<'r, '_> {
         }
     }
 
+    /// The error of a reply that cannot be read.
+    fn malformed(&self, cause: &str) -> Error {
+        malformed_reply(cause, self.server)
+    }
+
     /// Returns the error of what was read since the last call, if it makes no sense.
     fn take_nonsense(&mut self) -> Option<Error> {
         let cause = self.nonsense.take()?;
@@ -389,7 +385,7 @@ impl<'r> ReplyReader<'r, '_> {
     fn number_of_call(&mut self) -> Result<u64, Error> {
         let number = self.number()?;
         match self.nonsense {
-            Some(cause) => Err(malformed_reply(cause, self.server)),
+            Some(cause) => Err(self.malformed(cause)),
             None => Ok(number),
         }
     }
@@ -417,7 +413,7 @@ impl<'r> ReplyReader<'r, '_> {
         } else if decode::read_f64(&mut double).is_ok() {
             double
         } else {
-            return Err(malformed_reply("not a number", self.server));
+            return Err(self.malformed("not a number"));
         };
         self.nonsense = Some("a number that is not whole");
         Ok(0)
@@ -454,8 +450,7 @@ impl<'r> ReplyReader<'r, '_> {
         let length = decode::read_str_len(&mut self.rest).ok();
         let length = length.and_then(|length| usize::try_from(length).ok());
         let split = length.and_then(|length| self.rest.split_at_checked(length));
-        let incomplete = || malformed_reply("incomplete text", self.server);
-        let (bytes, rest) = split.ok_or_else(incomplete)?;
+        let (bytes, rest) = split.ok_or_else(|| self.malformed("incomplete text"))?;
         self.rest = rest;
         Ok(Some(bytes))
     }
