@@ -279,8 +279,9 @@ impl Call {
     /// Returns how many checks of an entry fit, as one entry. The first check is sent however much work it is.
     #[inline]
     fn room_for(&self, work: &EntryWork) -> usize {
-        let left = MAX_WORK.saturating_sub(self.work);
-        work.checks_within(left).max(usize::from(self.checks == 0))
+        let left = MAX_WORK.saturating_sub(self.work + work.of_entry);
+        let checks = usize::try_from(left / work.of_check.max(1)).unwrap_or(usize::MAX);
+        checks.max(usize::from(self.checks == 0))
     }
 
     /// Adds `checks` checks of an entry of these levels.
@@ -289,7 +290,7 @@ impl Call {
         if checks == 0 {
             return;
         }
-        self.work += work.of_checks(checks);
+        self.work += work.of_entry + checks as u64 * work.of_check;
         self.checks += checks;
         if levels.len() > 1 {
             let fingerprints = levels.iter().map(|level| level.check().fingerprint());
@@ -319,18 +320,6 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
 struct EntryWork {
     of_entry: u64,
     of_check: u64,
-}
-
-impl EntryWork {
-    fn of_checks(&self, count: usize) -> u64 {
-        self.of_entry + count as u64 * self.of_check
-    }
-
-    /// Returns how many checks fit into this much work, as one entry.
-    fn checks_within(&self, work: u64) -> usize {
-        let checks = work.saturating_sub(self.of_entry) / self.of_check.max(1);
-        usize::try_from(checks).unwrap_or(usize::MAX)
-    }
 }
 
 #[cfg(test)]
