@@ -1,7 +1,5 @@
 //! Decodes the replies of the script.
 
-use std::borrow::Cow;
-
 use redis::Value as RedisValue;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
@@ -121,7 +119,8 @@ impl<'r> ReplyReader<'r, '_> {
         entry: &BatchEntry<'_>,
         group: &Group,
     ) -> Result<Result<Charge, Error>, Error> {
-        if let Some(text) = self.text()? {
+        if let Some(text) = self.bytes()? {
+            let text = String::from_utf8_lossy(text);
             return Ok(Err(errors::from_script(&text, self.server)));
         }
         let (mut admitted, mut extra) = (self.number_of_call()?, 0);
@@ -429,22 +428,11 @@ impl<'r> ReplyReader<'r, '_> {
         is_false
     }
 
-    fn is_text_next(&self) -> bool {
-        self.rest.first().is_some_and(|first| {
-            use Marker::{FixStr, Str8, Str16, Str32};
-            let marker = Marker::from_u8(*first);
-            matches!(marker, FixStr(_) | Str8 | Str16 | Str32)
-        })
-    }
-
-    /// Reads a text, if one comes next.
-    fn text(&mut self) -> Result<Option<Cow<'r, str>>, Error> {
-        Ok(self.bytes()?.map(String::from_utf8_lossy))
-    }
-
     /// Reads the bytes of a text, if one comes next.
     fn bytes(&mut self) -> Result<Option<&'r [u8]>, Error> {
-        if !self.is_text_next() {
+        use Marker::{FixStr, Str8, Str16, Str32};
+        let next = self.rest.first().map(|first| Marker::from_u8(*first));
+        if !matches!(next, Some(FixStr(_) | Str8 | Str16 | Str32)) {
             return Ok(None);
         }
         let length = decode::read_str_len(&mut self.rest).ok();
