@@ -67,9 +67,14 @@ pub(crate) fn decode_replies(
         .groups
         .iter()
         .flat_map(|group| group.entries.clone().map(move |_| group));
-    let answers = groups.zip(charges.into_iter().flatten());
-    let answers = answers.map(|(group, charge)| Ok(reader.answers_of_entry(group, charge?)));
-    Ok(answers.collect())
+    let mut answers = Vec::with_capacity(entries.len());
+    for (group, charge) in groups.zip(charges.iter_mut().flatten()) {
+        answers.push(match charge {
+            Ok(charge) => Ok(reader.answers_of_entry(group, charge)),
+            Err(error) => Err(error.clone()),
+        });
+    }
+    Ok(answers)
 }
 
 /// What the script has replied to an entry.
@@ -215,7 +220,7 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     /// Returns the answers to the checks of an entry. Those that were refused, or only look, get the same answer.
-    fn answers_of_entry(&self, group: &Group, mut charge: Charge) -> EntryAnswers {
+    fn answers_of_entry(&self, group: &Group, charge: &mut Charge) -> EntryAnswers {
         let is_look = group.levels.iter().all(|level| level.cost == 0);
         let admitted = if is_look { 0 } else { charge.admitted };
         let mut all = EntryAnswers::new();
@@ -224,7 +229,7 @@ impl<'r> ReplyReader<'r, '_> {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
-            all.push(self.answers(group, &charge, |replied, (count, quota), at| {
+            all.push(self.answers(group, charge, |replied, (count, quota), at| {
                 let charged = replied.charged.get(at);
                 match charged.filter(|_| number < replied.charged_checks) {
                     Some(last) => Some(last.before(replied.later_units, count, quota, self.time)),
@@ -236,7 +241,7 @@ impl<'r> ReplyReader<'r, '_> {
         let others = u64::from(group.count).saturating_sub(admitted);
         if others > 0 {
             charge.extra = 0;
-            let refused = self.answers(group, &charge, |replied, _, at| {
+            let refused = self.answers(group, charge, |replied, _, at| {
                 replied.refused.get(at).cloned()
             });
             all.extend((1..others).map(|_| refused.clone()));
