@@ -48,8 +48,8 @@ pub(super) enum Transition {
     Closed,
 }
 
-/// The circuit breaker of one server: of a store, or of a node of a cluster.
-#[derive(Debug)]
+/// The circuit breaker of one server: of a store, or of a node of a cluster. Closed at first.
+#[derive(Debug, Default)]
 pub(super) struct Breaker {
     state: AtomicU8,
     /// The time at which the next probe is due, while the breaker is open.
@@ -83,17 +83,6 @@ struct History {
     last_error: Option<Error>,
     /// The error that callers get while the breaker is open.
     open_error: Option<Error>,
-}
-
-impl Default for Breaker {
-    fn default() -> Self {
-        Self {
-            state: AtomicU8::new(CLOSED),
-            probe_at: AtomicU64::new(0),
-            opened: AtomicU32::new(0),
-            history: Mutex::default(),
-        }
-    }
 }
 
 impl Breaker {

@@ -32,31 +32,23 @@ struct Readings {
     best: Option<Reading>,
 }
 
-/// A reading of the server's clock.
+/// A reading of the server's clock, or what follows from it for a later instant.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+pub(super) struct Reading {
     /// The server's time, in microseconds since 1970.
-    time: u64,
+    pub(super) time: u64,
     /// When the server had this time, by the clock of this process.
     at: Instant,
     /// The most that `at` is wrong by.
-    error: Duration,
-}
-
-/// The time of the server at an instant.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Estimate {
-    /// In microseconds since 1970.
-    pub(super) time: u64,
-    /// The most that it is wrong by.
     pub(super) error: Duration,
 }
 
 impl Reading {
-    fn at(&self, now: Instant) -> Estimate {
+    fn at(&self, now: Instant) -> Self {
         let passed = now.saturating_duration_since(self.at);
-        Estimate {
+        Self {
             time: self.time.saturating_add(micros(passed)),
+            at: now,
             error: self.error.saturating_add(passed / DRIFT),
         }
     }
@@ -75,7 +67,7 @@ impl ArgumentClock {
     }
 
     /// Returns the time of the server at an instant, unless the last reading is too old.
-    pub(super) fn estimate(&self, now: Instant) -> Option<Estimate> {
+    pub(super) fn estimate(&self, now: Instant) -> Option<Reading> {
         let best = self.readings().best?;
         let is_recent = now.saturating_duration_since(best.at) <= MAX_AGE;
         is_recent.then(|| best.at(now))

@@ -56,14 +56,20 @@ impl SharedBlockList {
 
     /// Blocks a key in Redis and in this process. A duration of zero unblocks it.
     pub(super) fn block(self: &Arc<Self>, block: Block<'_>) -> StoreFuture<bool> {
-        let shared = Arc::clone(self);
-        let (limiter, key) = (block.limiter.clone(), block.key.clone());
-        let (duration, is_automatic) = (block.duration, block.is_automatic);
-        let slot = self.client.slot_of_blocks();
-        self.client.drive(slot, move |client, route| async move {
-            let member = member(&limiter, &key);
-            if !client.block(&route, member, duration, is_automatic).await? {
-                return Ok(false);
+        let (shared, client) = (Arc::clone(self), &self.client);
+        let (limiter, key, duration) = (block.limiter.clone(), block.key.clone(), block.duration);
+        let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        let mut call = client.scripts.block.call(1, 3, 0);
+        call.arg(client.names.block_list());
+        call.arg(member(&limiter, &key));
+        call.arg(micros.min(MAX_BLOCK_MICROS));
+        call.arg(u8::from(block.is_automatic));
+        client.drive(client.slot_of_blocks(), move |client, route| async move {
+            match client.run(&route, &client.scripts.block, call).await? {
+                Value::Int(0) => return Err(BlockList::full()),
+                Value::Int(1) => {}
+                Value::Int(2) => return Ok(false),
+                _ => return Err(malformed_reply("no outcome of a block", &route.server())),
             }
             // A refresh in flight may not include this change.
             let mut known = shared.known();
@@ -114,29 +120,6 @@ impl SharedBlockList {
 }
 
 impl Client {
-    /// Returns whether the block took effect.
-    async fn block(
-        &self,
-        route: &Route,
-        member: String,
-        duration: Duration,
-        is_automatic: bool,
-    ) -> Result<bool, Error> {
-        let micros = duration.as_nanos().div_ceil(1_000);
-        let micros =
-            u64::try_from(micros).map_or(MAX_BLOCK_MICROS, |micros| micros.min(MAX_BLOCK_MICROS));
-        let script = &self.scripts.block;
-        let mut call = script.call(1, 3, 0);
-        call.arg(self.names.block_list());
-        call.arg(member).arg(micros).arg(u8::from(is_automatic));
-        match self.run(route, script, call).await? {
-            Value::Int(0) => Err(BlockList::full()),
-            Value::Int(1) => Ok(true),
-            Value::Int(2) => Ok(false),
-            _ => Err(malformed_reply("no outcome of a block", &route.server())),
-        }
-    }
-
     /// Reads the list and its version, unless it is `version`.
     async fn read_blocks(
         &self,

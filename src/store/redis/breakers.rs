@@ -1,8 +1,10 @@
 //! The circuit breakers of a store: one for each server that has failed.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
+use super::protocol::ServerName;
 use crate::error::Error;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
@@ -13,23 +15,12 @@ pub(super) struct Breakers {
     of_store: CircuitBreaker,
     /// The breaker of the nodes that have none of their own, because they have not failed. Stays closed.
     of_others: CircuitBreaker,
-    of_nodes: RwLock<Vec<NodeBreaker>>,
+    of_nodes: RwLock<NodeBreakers>,
     /// Whether a call to the cluster has ever failed. Until then, no check looks for a breaker.
     has_failed: AtomicBool,
 }
 
-/// The breaker of the node at an address.
-struct NodeBreaker {
-    host: String,
-    port: u16,
-    breaker: CircuitBreaker,
-}
-
-impl NodeBreaker {
-    fn is_at(&self, (host, port): (&str, u16)) -> bool {
-        self.port == port && self.host == host
-    }
-}
+type NodeBreakers = HashMap<ServerName, CircuitBreaker>;
 
 impl Breakers {
     pub(super) fn new(of_store: CircuitBreaker) -> Self {
@@ -51,17 +42,15 @@ impl Breakers {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Returns the breaker of the node at an address.
-    pub(super) fn at(&self, address: (&str, u16)) -> CircuitBreaker {
-        let nodes = self.nodes();
-        let found = nodes.iter().find(|node| node.is_at(address));
-        found.map_or(&self.of_others, |node| &node.breaker).clone()
+    /// Returns the breaker of a node.
+    pub(super) fn of_node(&self, server: &ServerName) -> CircuitBreaker {
+        self.nodes().get(server).unwrap_or(&self.of_others).clone()
     }
 
-    /// Records a call to the node at an address, or to one that is unknown. `probe` probes this node.
+    /// Records a call to a node, or to one that is unknown. `probe` probes this node.
     pub(super) fn record<P>(
         &self,
-        address: Option<(&str, u16)>,
+        server: Option<&ServerName>,
         outcome: Result<(), &Error>,
         probe: impl FnOnce() -> P,
     ) where
@@ -73,15 +62,15 @@ impl Breakers {
         } else if !self.has_failed() {
             return;
         }
-        match address {
-            Some(address) if is_failure => self.failing_at(address, probe).record(outcome),
-            Some(address) => self.at(address).record(outcome),
+        match server {
+            Some(server) if is_failure => self.failing(server, probe).record(outcome),
+            Some(server) => self.of_node(server).record(outcome),
             None => self.of_store.record(outcome),
         }
     }
 
     /// Returns the breaker of a node that fails, and makes it with the first failure.
-    fn failing_at<P>(&self, address: (&str, u16), probe: impl FnOnce() -> P) -> CircuitBreaker
+    fn failing<P>(&self, server: &ServerName, probe: impl FnOnce() -> P) -> CircuitBreaker
     where
         P: Fn() -> StoreFuture<()> + Send + Sync + 'static,
     {
@@ -90,25 +79,20 @@ impl Breakers {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         // An older one would probe by a slot that may be elsewhere now.
-        nodes.retain(|node| !(node.is_at(address) && node.breaker.is_calm()));
-        if let Some(node) = nodes.iter().find(|node| node.is_at(address)) {
-            return node.breaker.clone();
+        nodes.retain(|known, breaker| !(known == server && breaker.is_calm()));
+        if let Some(breaker) = nodes.get(server) {
+            return breaker.clone();
         }
         // The addresses of a cluster may change for ever.
         if nodes.len() == nodes.capacity() {
-            nodes.retain(|node| node.breaker.is_open());
+            nodes.retain(|_, breaker| breaker.is_open());
         }
         let breaker = self.of_store.clone().probed_by(probe());
-        let (host, port) = address;
-        nodes.push(NodeBreaker {
-            host: host.to_owned(),
-            port,
-            breaker: breaker.clone(),
-        });
+        nodes.insert(server.clone(), breaker.clone());
         breaker
     }
 
-    fn nodes(&self) -> RwLockReadGuard<'_, Vec<NodeBreaker>> {
+    fn nodes(&self) -> RwLockReadGuard<'_, NodeBreakers> {
         self.of_nodes.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -118,35 +102,37 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    const ONE: (&str, u16) = ("a", 1);
-    const OTHER: (&str, u16) = ("a", 2);
+    fn node(port: u16) -> ServerName {
+        ServerName::new("a node", &format!("a:{port}"))
+    }
 
     fn breakers() -> Breakers {
         Breakers::new(CircuitBreaker::new().recorded_by_store())
     }
 
-    fn record(breakers: &Breakers, address: Option<(&str, u16)>, outcome: Result<(), &Error>) {
-        breakers.record(address, outcome, || || StoreFuture::ready(Ok(())));
+    fn record(breakers: &Breakers, port: Option<u16>, outcome: Result<(), &Error>) {
+        let node = port.map(node);
+        breakers.record(node.as_ref(), outcome, || || StoreFuture::ready(Ok(())));
     }
 
     /// Five calls fail.
-    fn fail(breakers: &Breakers, address: Option<(&str, u16)>) {
+    fn fail(breakers: &Breakers, port: Option<u16>) {
         for _ in 0..5 {
             let error = Error::new(ErrorKind::Timeout, "too late");
-            record(breakers, address, Err(&error));
+            record(breakers, port, Err(&error));
         }
     }
 
     #[test]
     fn the_failures_of_a_node_open_its_breaker_and_no_other() {
         let breakers = breakers();
-        record(&breakers, Some(ONE), Ok(()));
+        record(&breakers, Some(1), Ok(()));
         assert!(!breakers.has_failed());
-        fail(&breakers, Some(ONE));
-        assert!(breakers.has_failed() && breakers.at(ONE).is_open());
-        assert!(!breakers.at(OTHER).is_open() && !breakers.of_store().is_open());
+        fail(&breakers, Some(1));
+        assert!(breakers.has_failed() && breakers.of_node(&node(1)).is_open());
+        assert!(!breakers.of_node(&node(2)).is_open() && !breakers.of_store().is_open());
         fail(&breakers, None);
-        assert!(!breakers.at(OTHER).is_open() && breakers.of_store().is_open());
+        assert!(!breakers.of_node(&node(2)).is_open() && breakers.of_store().is_open());
     }
 
     #[test]
@@ -156,25 +142,25 @@ mod tests {
         for _ in 0..9 {
             for _ in 0..4 {
                 let error = Error::new(ErrorKind::Unavailable, "gone");
-                record(&breakers, Some(ONE), Err(&error));
+                record(&breakers, Some(1), Err(&error));
             }
-            record(&breakers, Some(ONE), Err(&error));
+            record(&breakers, Some(1), Err(&error));
             for _ in 0..9 {
-                record(&breakers, Some(ONE), Ok(()));
+                record(&breakers, Some(1), Ok(()));
             }
         }
-        assert!(!breakers.at(ONE).is_open());
+        assert!(!breakers.of_node(&node(1)).is_open());
     }
 
     #[test]
     fn a_cluster_whose_addresses_change_for_ever_keeps_few_breakers() {
         let breakers = breakers();
-        fail(&breakers, Some(ONE));
-        for host in 0..10_000 {
+        fail(&breakers, Some(1));
+        for port in 2..10_000 {
             let error = Error::new(ErrorKind::Timeout, "too late");
-            record(&breakers, Some((&host.to_string(), 1)), Err(&error));
+            record(&breakers, Some(port), Err(&error));
         }
         assert!(breakers.nodes().len() <= 8, "{}", breakers.nodes().len());
-        assert!(breakers.at(ONE).is_open());
+        assert!(breakers.of_node(&node(1)).is_open());
     }
 }

@@ -13,7 +13,7 @@ use super::protocol::{
     encode_adjust, encode_checks, errors as error, slot_of_key,
 };
 use super::script::{Script, Scripts};
-use super::transport::{Deployment, Failure, Line, Node, Route, Transport};
+use super::transport::{Deployment, Failure, Line, Node, Route};
 use crate::decision::Holding;
 use crate::error::{Act, Error, ErrorKind};
 use crate::store::circuit_breaker::CircuitBreaker;
@@ -58,14 +58,14 @@ impl Client {
         self.by_slot || self.deployment.has_slots()
     }
 
-    /// Returns the way to the servers from a runtime.
-    pub(super) fn transport(&self, runtime: &Handle) -> Transport {
-        self.deployment.of_runtime(runtime, &self.names)
+    /// Returns the way to the keys of a slot from a runtime.
+    pub(super) fn route_from(&self, runtime: &Handle, slot: Option<u16>) -> Route {
+        self.deployment.route(runtime, &self.names, slot)
     }
 
     /// Returns the way to the keys of a slot from the current runtime.
     pub(super) fn route(&self, slot: Option<u16>) -> Result<Route, Error> {
-        Ok(Route::new(self.transport(&current_runtime()?), slot))
+        Ok(self.route_from(&current_runtime()?, slot))
     }
 
     /// Lets the caller drive a call to the keys of a slot, which sends the answer.
@@ -145,7 +145,7 @@ impl Client {
             return None;
         }
         let node = self.route(self.slot(subject)).ok()?.node()?;
-        Some(self.breakers.at(node.address()))
+        Some(self.breakers.of_node(node.server()))
     }
 
     /// Records a call in the circuit breaker of the server that was asked, or else of the one that has the keys: no server
@@ -160,9 +160,9 @@ impl Client {
             true => asked.cloned().or_else(|| route.node()),
             false => None,
         };
-        let address = node.as_ref().map(|node| node.address());
+        let server = node.as_deref().map(Node::server);
         let probe = || prober(&self.deployment, &self.names, self.deadline, route.slot());
-        self.breakers.record(address, outcome, probe);
+        self.breakers.record(server, outcome, probe);
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -367,7 +367,7 @@ pub(super) fn prober(
             Ok(runtime) => runtime,
             Err(error) => return StoreFuture::ready(Err(error)),
         };
-        let route = Route::new(deployment.of_runtime(&runtime, &names), slot);
+        let route = deployment.route(&runtime, &names, slot);
         StoreFuture::boxed(async move {
             let reply = route.query(&redis::cmd("PING"), deadline).await;
             reply

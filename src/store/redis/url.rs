@@ -95,20 +95,12 @@ fn is_parameter(query: &str) -> bool {
 
 #[cfg(feature = "cluster")]
 fn cluster(base: &str, url: &str) -> Result<Servers, ConfigError> {
-    let redacted = format!("{base}+cluster…");
-    let parts = MultiHostUrl::split(url).ok_or_else(|| MultiHostUrl::malformed(&redacted))?;
-    let MultiHostUrl {
-        userinfo,
-        hosts,
-        path,
-        query,
-    } = parts;
-    let seeds = hosts
-        .split(',')
-        .map(|host| server(&format!("{base}://{userinfo}{host}{path}{query}")));
-    let seeds = seeds.map(|seed| Ok::<_, ConfigError>(seed?.0));
+    let malformed = || MultiHostUrl::malformed(&format!("{base}+cluster…"));
+    let url = MultiHostUrl::split(base, url).ok_or_else(malformed)?;
+    let seeds = url.hosts.split(',');
+    let seeds = seeds.map(|host| Ok(url.server(host, url.path)?.0));
     Ok(Servers::Cluster {
-        seeds: seeds.collect::<Result<_, _>>()?,
+        seeds: seeds.collect::<Result<_, ConfigError>>()?,
     })
 }
 
@@ -120,28 +112,16 @@ fn cluster(base: &str, _: &str) -> Result<Servers, ConfigError> {
 
 #[cfg(feature = "sentinel")]
 fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
-    let redacted = format!("{base}+sentinel…");
-    let malformed = || MultiHostUrl::malformed(&redacted);
-    let MultiHostUrl {
-        userinfo,
-        hosts,
-        path,
-        query,
-    } = MultiHostUrl::split(url).ok_or_else(malformed)?;
-    let path = path.trim_start_matches('/');
-    let (name, database) = match path.split_once('/') {
-        Some((name, database)) => (name, format!("/{database}")),
-        None => (path, String::new()),
-    };
+    let malformed = || MultiHostUrl::malformed(&format!("{base}+sentinel…"));
+    let url = MultiHostUrl::split(base, url).ok_or_else(malformed)?;
+    let path = url.path.trim_start_matches('/');
+    let (name, database) = path.split_at(path.find('/').unwrap_or(path.len()));
     let name = percent_encoding::percent_decode_str(name).decode_utf8();
-    let name = name
-        .ok()
-        .filter(|name| !name.is_empty())
-        .ok_or_else(malformed)?;
+    let name = name.ok().filter(|name| !name.is_empty());
+    let service = (*name.ok_or_else(malformed)?).into();
     let (mut master, mut sentinels) = (None, Vec::new());
-    for host in hosts.split(',') {
-        let host = with_port(host, SENTINEL_PORT);
-        let (server, url) = server(&format!("{base}://{userinfo}{host}{database}{query}"))?;
+    for host in url.hosts.split(',') {
+        let (server, url) = url.server(&with_port(host, SENTINEL_PORT), database)?;
         let info = with_sentinel_user(server.info(), &url);
         let master: &Server = master.get_or_insert(server);
         // All share the TLS files of the first.
@@ -149,7 +129,7 @@ fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
     }
     Ok(Servers::Sentinels {
         sentinels,
-        service: (*name).into(),
+        service,
         master: Box::new(master.ok_or_else(malformed)?),
     })
 }
@@ -187,8 +167,9 @@ fn with_port(host: &str, port: u16) -> String {
 
 /// The parts of a URL with several hosts.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
-#[derive(Clone, Copy)]
 struct MultiHostUrl<'a> {
+    /// The scheme of a single server.
+    base: &'a str,
     /// Includes the @, if there is one.
     userinfo: &'a str,
     hosts: &'a str,
@@ -199,7 +180,7 @@ struct MultiHostUrl<'a> {
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 impl<'a> MultiHostUrl<'a> {
-    fn split(url: &'a str) -> Option<Self> {
+    fn split(base: &'a str, url: &'a str) -> Option<Self> {
         let (_, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -209,11 +190,23 @@ impl<'a> MultiHostUrl<'a> {
         // errors.
         let is_valid = !path.contains('@') && hosts.split(',').all(|host| !host.is_empty());
         is_valid.then_some(Self {
+            base,
             userinfo,
             hosts,
             path,
             query,
         })
+    }
+
+    /// Parses the URL of one of the hosts, with this path.
+    fn server(&self, host: &str, path: &str) -> Result<(Server, Url), ConfigError> {
+        let Self {
+            base,
+            userinfo,
+            query,
+            ..
+        } = self;
+        server(&format!("{base}://{userinfo}{host}{path}{query}"))
     }
 
     fn malformed(redacted: &str) -> ConfigError {
@@ -316,9 +309,8 @@ mod tests {
         let shown = format!("{:?}", Deployment::new(servers(url).unwrap()));
         assert_eq!(shown, "my master by [a:7000, b:26379, ::1:26379]");
 
-        let parts = MultiHostUrl::split(url).unwrap();
-        let endpoint = format!("redis://{}a{}", parts.userinfo, parts.query);
-        let (server, url) = server(&endpoint).unwrap();
+        let parts = MultiHostUrl::split("redis", url).unwrap();
+        let (server, url) = parts.server("a", "").unwrap();
         let sentinel_info = with_sentinel_user(server.info(), &url);
         let users = |info: &ConnectionInfo| {
             let settings = info.redis_settings();

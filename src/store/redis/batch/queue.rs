@@ -1,18 +1,17 @@
 //! The checks that wait for the next call. Identical checks of one key coalesce into one entry.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::iter::repeat;
 use std::mem;
 use std::time::Instant;
 
-use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, HashFingerprint};
 use crate::store::redis::protocol::{BatchEntry, EntryAnswers, MAX_ENTRY_UNITS};
-use crate::store::requests::{Check, OwnedCheck, Subject};
+use crate::store::requests::{Check, OwnedCheck};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
@@ -31,8 +30,8 @@ pub(super) struct Queue {
     /// The number of entries that have left. The place of an entry in `entries` is its number less
     /// these.
     left: usize,
-    /// The last entry of each queued limiter and key.
-    last_of_key: HashTable<LastOfKey>,
+    /// The number of the last entry of each queued limiter and key.
+    last_of_key: HashMap<Fingerprint, usize, HashFingerprint>,
 }
 
 /// The levels of a check: one, or several that are decided together.
@@ -57,18 +56,13 @@ pub(super) struct QueueEntry {
     may_repeat: bool,
 }
 
-/// The number of the last entry of a limiter and a key.
-#[derive(Debug)]
-struct LastOfKey {
-    fingerprint: Fingerprint,
-    number: usize,
-}
-
 impl Queue {
     /// Adds a check of these levels.
     #[inline(always)]
     pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
-        let mut last = levels.iter().map(|level| self.last_of_key(level.subject));
+        let mut last = levels
+            .iter()
+            .map(|level| self.last_of_key.get(&level.fingerprint()).copied());
         let last_of_first = last.next().flatten();
         let mut may_repeat = last_of_first.is_some();
         let mut is_last_of_all = true;
@@ -79,13 +73,14 @@ impl Queue {
         if let Some(number) = last_of_first.filter(|_| is_last_of_all)
             && let Some(entry) = self.entries.get_mut(number - self.left)
             && is_identical(&entry.levels, levels)
+            && entry.has_room()
         {
             entry.waiters.push(waiter);
             return;
         }
         let number = self.next_number();
         for level in levels {
-            self.set_last_of_key(level.subject, number, may_repeat);
+            self.last_of_key.insert(level.fingerprint(), number);
         }
         self.entries.push_back(QueueEntry {
             may_repeat,
@@ -95,11 +90,10 @@ impl Queue {
 
     /// Adds an entry that was taken from another queue.
     pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
-        let mut subjects = entry.levels.iter().map(|level| level.check().subject);
-        entry.may_repeat = subjects.any(|subject| self.last_of_key(subject).is_some());
         let number = self.next_number();
         for level in &entry.levels {
-            self.set_last_of_key(level.check().subject, number, entry.may_repeat);
+            let last = self.last_of_key.insert(level.check().fingerprint(), number);
+            entry.may_repeat |= last.is_some();
         }
         self.entries.push_back(entry);
     }
@@ -119,16 +113,18 @@ impl Queue {
         until: Instant,
         late_error: &impl Fn(Instant) -> Error,
     ) -> Vec<QueueEntry> {
-        let (mut call, mut whole, mut some_gave_up) = (Call::default(), 0, false);
+        let (mut call, mut whole, mut part, mut some_gave_up) = (Call::default(), 0, 0, false);
         for entry in &mut self.entries {
             entry.waiters.retain_waiting(until, late_error);
             let waiting = entry.waiters.len();
             some_gave_up |= waiting == 0;
             let work = call.work_of(&entry.levels);
-            if call.room_for(&work) < waiting {
+            let fit = call.room_for(&work).min(waiting);
+            call.add(&entry.levels, &work, fit);
+            if fit < waiting {
+                part = fit;
                 break;
             }
-            call.add(&entry.levels, &work, waiting);
             whole += 1;
         }
         let mut taken = self.take_first(whole);
@@ -136,21 +132,8 @@ impl Queue {
             taken.retain(|entry| entry.waiters.len() > 0);
         }
         // The next entry does not fit as a whole: it is divided.
-        while let Some(front) = self.entries.front_mut() {
-            front.waiters.retain_waiting(until, late_error);
-            let waiting = front.waiters.len();
-            let work = call.work_of(&front.levels);
-            let fit = call.room_for(&work);
-            if fit == 0 && waiting > 0 {
-                break;
-            }
-            call.add(&front.levels, &work, fit.min(waiting));
-            if fit < waiting {
-                taken.push(front.split_off_first(fit));
-                continue;
-            }
-            let whole = self.take_first(1);
-            taken.extend(whole.into_iter().filter(|entry| entry.waiters.len() > 0));
+        if let Some(front) = self.entries.front_mut().filter(|_| part > 0) {
+            taken.push(front.split_off_first(part));
         }
         self.forget_taken();
         taken
@@ -171,7 +154,7 @@ impl Queue {
         if self.entries.is_empty() {
             self.last_of_key.clear();
         } else {
-            self.last_of_key.retain(|last| last.number >= self.left);
+            self.last_of_key.retain(|_, number| *number >= self.left);
         }
     }
 
@@ -196,32 +179,6 @@ impl Queue {
             .filter_map(|entry| entry.waiters.next_deadline())
             .min()
     }
-
-    fn last_of_key(&self, subject: Subject<'_>) -> Option<usize> {
-        let fingerprint = subject.fingerprint();
-        let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
-        let known = self.last_of_key.find(fingerprint.hash(), is_known);
-        known.map(|known| known.number)
-    }
-
-    fn set_last_of_key(&mut self, subject: Subject<'_>, number: usize, may_be_known: bool) {
-        let fingerprint = subject.fingerprint();
-        if may_be_known {
-            let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
-            let known = self.last_of_key.find_mut(fingerprint.hash(), is_known);
-            if let Some(known) = known {
-                known.number = number;
-                return;
-            }
-        }
-        let last = LastOfKey {
-            fingerprint,
-            number,
-        };
-        let hash = |last: &LastOfKey| last.fingerprint.hash();
-        self.last_of_key
-            .insert_unique(fingerprint.hash(), last, hash);
-    }
 }
 
 impl QueueEntry {
@@ -245,6 +202,13 @@ impl QueueEntry {
 
     pub(super) fn levels(&self) -> &[OwnedCheck] {
         &self.levels
+    }
+
+    /// Whether one check more asks for no more units than an entry may have.
+    fn has_room(&self) -> bool {
+        let costs = self.levels.iter().map(|level| level.check().cost);
+        let checks = self.waiters.len() as u64 + 1;
+        checks * u64::from(costs.max().unwrap_or_default()) <= MAX_ENTRY_UNITS
     }
 
     /// Fails all that wait.
@@ -289,25 +253,18 @@ struct Call {
     work: u64,
     checks: usize,
     /// The subjects of the checks of several levels. What they share is read and written once.
-    subjects: HashTable<Fingerprint>,
+    subjects: HashSet<Fingerprint, HashFingerprint>,
 }
 
 impl Call {
-    fn contains(&self, level: &OwnedCheck) -> bool {
-        let fingerprint = level.check().subject.fingerprint();
-        let is_same = |known: &Fingerprint| *known == fingerprint;
-        self.subjects.find(fingerprint.hash(), is_same).is_some()
-    }
-
     /// Returns the work of an entry of these levels. What the call has already takes only the work of the check.
     #[inline]
     fn work_of(&self, levels: &[OwnedCheck]) -> EntryWork {
-        let (mut of_entry, mut of_check, mut highest_cost) = (0, 0, 1);
+        let (mut of_entry, mut of_check) = (0, 0);
         for level in levels {
             let check = level.check();
-            let is_new = levels.len() == 1 || !self.contains(level);
+            let is_new = levels.len() == 1 || !self.subjects.contains(&check.fingerprint());
             let units = check.cost.saturating_add(check.extra_units);
-            highest_cost = highest_cost.max(check.cost);
             for quota in check.quotas.iter() {
                 if is_new {
                     of_entry += WORK_PER_COUNT;
@@ -316,18 +273,15 @@ impl Call {
                 of_check += WORK_PER_CHECK + u64::from(units) * per_unit;
             }
         }
-        EntryWork {
-            of_entry,
-            of_check,
-            most_checks: (MAX_ENTRY_UNITS / u64::from(highest_cost)).max(1),
-        }
+        EntryWork { of_entry, of_check }
     }
 
     /// Returns how many checks of an entry fit, as one entry. The first check is sent however much work it is.
     #[inline]
     fn room_for(&self, work: &EntryWork) -> usize {
-        let left = MAX_WORK.saturating_sub(self.work);
-        work.checks_within(left).max(usize::from(self.checks == 0))
+        let left = MAX_WORK.saturating_sub(self.work + work.of_entry);
+        let checks = usize::try_from(left / work.of_check.max(1)).unwrap_or(usize::MAX);
+        checks.max(usize::from(self.checks == 0))
     }
 
     /// Adds `checks` checks of an entry of these levels.
@@ -336,18 +290,11 @@ impl Call {
         if checks == 0 {
             return;
         }
-        self.work += work.of_checks(checks);
+        self.work += work.of_entry + checks as u64 * work.of_check;
         self.checks += checks;
-        if levels.len() < 2 {
-            return;
-        }
-        for level in levels {
-            let fingerprint = level.check().subject.fingerprint();
-            if !self.contains(level) {
-                let hash = |known: &Fingerprint| known.hash();
-                self.subjects
-                    .insert_unique(fingerprint.hash(), fingerprint, hash);
-            }
+        if levels.len() > 1 {
+            let fingerprints = levels.iter().map(|level| level.check().fingerprint());
+            self.subjects.extend(fingerprints);
         }
     }
 }
@@ -373,20 +320,6 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
 struct EntryWork {
     of_entry: u64,
     of_check: u64,
-    /// The most checks that one entry may have.
-    most_checks: u64,
-}
-
-impl EntryWork {
-    fn of_checks(&self, count: usize) -> u64 {
-        self.of_entry + count as u64 * self.of_check
-    }
-
-    /// Returns how many checks fit into this much work, as one entry.
-    fn checks_within(&self, work: u64) -> usize {
-        let within_work = work.saturating_sub(self.of_entry) / self.of_check.max(1);
-        usize::try_from(within_work.min(self.most_checks)).unwrap_or(usize::MAX)
-    }
 }
 
 #[cfg(test)]
@@ -401,6 +334,7 @@ mod tests {
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
     use crate::store::future::StoreFuture;
+    use crate::store::requests::Subject;
 
     fn timeout_error(_: Instant) -> Error {
         Error::new(ErrorKind::Timeout, "late")

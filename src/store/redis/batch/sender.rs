@@ -58,7 +58,7 @@ struct LaneState {
 
 impl Sender {
     pub(in crate::store::redis) fn new(client: Arc<Client>, runtime: Handle) -> Arc<Self> {
-        let route = Route::new(client.transport(&runtime), None);
+        let route = client.route_from(&runtime, None);
         Arc::new(Self {
             client,
             runtime,
@@ -197,7 +197,7 @@ impl Turn {
         if current.id() == self.sender.runtime.id() {
             return Ok((route.clone(), line));
         }
-        let route = route.over(client.transport(&current));
+        let route = client.route_from(&current, route.slot());
         let line = client.begin(&route).await?;
         Ok((route, line))
     }

@@ -1,9 +1,11 @@
 //! Plans a call: which values its entries have, and in which order the script sees them.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::mem;
 use std::ops::Range;
 use std::time::Duration;
 
-use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::counts::{Count, Value, ValueName};
@@ -11,7 +13,7 @@ use super::fields::{
     CALL_FIELDS, GROUP_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS,
 };
 use crate::decision::Holding;
-use crate::key::Fingerprint;
+use crate::key::HashFingerprint;
 use crate::quota::{Algorithm, Quota};
 use crate::store::requests::{Check, OwnedCheck, Subject};
 
@@ -130,7 +132,9 @@ impl<'a> CallPlan<'a> {
             numbers: SmallVec::new(),
             end_of_lists: CALL_FIELDS.len() as u64 + 1,
         };
-        let (mut apart, mut known) = (Vec::new(), KnownKeys::default());
+        let mut apart = Vec::new();
+        // The keys that a later entry may have too: the number of each, and the count that used it last.
+        let mut known = HashMap::<_, (u64, usize), HashFingerprint>::default();
         let repeats = entries.iter().any(|entry| entry.may_repeat);
         for (index, entry) in entries.iter().enumerate() {
             let (first, mut levels) = (plan.numbers.len(), SmallVec::<[ScriptLevel; 2]>::new());
@@ -148,10 +152,15 @@ impl<'a> CallPlan<'a> {
                         keys.len() as u64 + if is_apart { APART } else { 0 }
                     };
                     let number = if repeats {
-                        let known = known.of(check.subject, name, count, new_key);
-                        is_new &= known.is_new;
-                        fits &= known.is_of_count;
-                        known.number
+                        match known.entry((check.fingerprint(), name)) {
+                            Entry::Occupied(mut known) => {
+                                is_new = false;
+                                let (number, last_count) = known.get_mut();
+                                fits &= mem::replace(last_count, count) == count;
+                                *number
+                            }
+                            Entry::Vacant(unknown) => unknown.insert((new_key(), count)).0,
+                        }
                     } else {
                         new_key()
                     };
@@ -297,65 +306,5 @@ impl Group {
     pub(super) fn length(&self) -> u64 {
         let levels = LEVEL_FIELDS.len() * self.levels.len();
         (GROUP_FIELDS.len() + levels + KEY_FIELDS.len() * self.named_keys()) as u64
-    }
-}
-
-/// The keys that a later entry may have too.
-#[derive(Default)]
-struct KnownKeys(HashTable<KnownKey>);
-
-struct KnownKey {
-    subject: Fingerprint,
-    name: ValueName,
-    number: u64,
-    /// The count that used it last.
-    count: usize,
-}
-
-/// What is known of the key of a level.
-struct Found {
-    number: u64,
-    is_new: bool,
-    /// Whether no other count has used it since this one.
-    is_of_count: bool,
-}
-
-impl KnownKeys {
-    /// Returns the key of a count, which may be new.
-    fn of(
-        &mut self,
-        subject: Subject<'_>,
-        name: ValueName,
-        count: usize,
-        new_key: impl FnOnce() -> u64,
-    ) -> Found {
-        let subject = subject.fingerprint();
-        let hash = subject.hash();
-        if let Some(known) = self
-            .0
-            .find_mut(hash, |known| known.subject == subject && known.name == name)
-        {
-            let is_of_count = known.count == count;
-            known.count = count;
-            return Found {
-                number: known.number,
-                is_new: false,
-                is_of_count,
-            };
-        }
-        let number = new_key();
-        let known = KnownKey {
-            subject,
-            name,
-            number,
-            count,
-        };
-        self.0
-            .insert_unique(hash, known, |known| known.subject.hash());
-        Found {
-            number,
-            is_new: true,
-            is_of_count: true,
-        }
     }
 }

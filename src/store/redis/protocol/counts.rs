@@ -11,7 +11,7 @@ use crate::quota::{Algorithm, Quota, ShareId};
 use crate::store::requests::Subject;
 
 /// A value that counts quotas of a limiter and key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store::redis) enum Value {
     /// All counters.
     Row,
@@ -59,7 +59,7 @@ impl Value {
 }
 
 /// The name of a value of a limiter and key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store::redis) struct ValueName {
     pub(super) value: Value,
     /// The window and the number of a soft quota, which has a value of its own.
@@ -136,13 +136,6 @@ impl<'a> Count<'a> {
             }
         }
         counts.sort_by_key(|count| count.name);
-        counts
-    }
-
-    /// Returns the counts that a refund, a credit or a reset changes: slots are given back by their holders.
-    pub(super) fn all_of_rates(subject: Subject<'a>) -> SmallVec<[Self; 1]> {
-        let mut counts = Self::all(subject);
-        counts.retain(|count| count.value != Value::InFlight);
         counts
     }
 

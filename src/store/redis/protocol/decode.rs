@@ -1,7 +1,5 @@
 //! Decodes the replies of the script.
 
-use std::borrow::Cow;
-
 use redis::Value as RedisValue;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
@@ -126,7 +124,8 @@ impl<'r> ReplyReader<'r, '_> {
         entry: &BatchEntry<'_>,
         group: &Group,
     ) -> Result<Result<Charge, Error>, Error> {
-        if let Some(text) = self.text()? {
+        if let Some(text) = self.bytes()? {
+            let text = String::from_utf8_lossy(text);
             return Ok(Err(errors::from_script(&text, self.server)));
         }
         let (mut admitted, mut extra) = (self.number_of_call()?, 0);
@@ -138,10 +137,7 @@ impl<'r> ReplyReader<'r, '_> {
         }
         let count = u64::from(entry.count);
         if admitted > count || extra > entry.more() {
-            return Err(malformed_reply(
-                "more checks admitted than sent",
-                self.server,
-            ));
+            return Err(self.malformed("more checks admitted than sent"));
         }
         let mut charge = Charge {
             admitted,
@@ -156,8 +152,7 @@ impl<'r> ReplyReader<'r, '_> {
                 if count_of_level.is_soft() {
                     own = self.number_of_call()?;
                     if own > admitted {
-                        let cause = "more checks charged than admitted";
-                        return Err(malformed_reply(cause, self.server));
+                        return Err(self.malformed("more checks charged than admitted"));
                     }
                 }
                 replied.charged_checks = own;
@@ -373,6 +368,11 @@ impl<'r> ReplyReader<'r, '_> {
         }
     }
 
+    /// The error of a reply that cannot be read.
+    fn malformed(&self, cause: &str) -> Error {
+        malformed_reply(cause, self.server)
+    }
+
     /// Returns the error of what was read since the last call, if it makes no sense.
     fn take_nonsense(&mut self) -> Option<Error> {
         let cause = self.nonsense.take()?;
@@ -389,7 +389,7 @@ impl<'r> ReplyReader<'r, '_> {
     fn number_of_call(&mut self) -> Result<u64, Error> {
         let number = self.number()?;
         match self.nonsense {
-            Some(cause) => Err(malformed_reply(cause, self.server)),
+            Some(cause) => Err(self.malformed(cause)),
             None => Ok(number),
         }
     }
@@ -417,7 +417,7 @@ impl<'r> ReplyReader<'r, '_> {
         } else if decode::read_f64(&mut double).is_ok() {
             double
         } else {
-            return Err(malformed_reply("not a number", self.server));
+            return Err(self.malformed("not a number"));
         };
         self.nonsense = Some("a number that is not whole");
         Ok(0)
@@ -433,29 +433,17 @@ impl<'r> ReplyReader<'r, '_> {
         is_false
     }
 
-    fn is_text_next(&self) -> bool {
-        self.rest.first().is_some_and(|first| {
-            use Marker::{FixStr, Str8, Str16, Str32};
-            let marker = Marker::from_u8(*first);
-            matches!(marker, FixStr(_) | Str8 | Str16 | Str32)
-        })
-    }
-
-    /// Reads a text, if one comes next.
-    fn text(&mut self) -> Result<Option<Cow<'r, str>>, Error> {
-        Ok(self.bytes()?.map(String::from_utf8_lossy))
-    }
-
     /// Reads the bytes of a text, if one comes next.
     fn bytes(&mut self) -> Result<Option<&'r [u8]>, Error> {
-        if !self.is_text_next() {
+        use Marker::{FixStr, Str8, Str16, Str32};
+        let next = self.rest.first().map(|first| Marker::from_u8(*first));
+        if !matches!(next, Some(FixStr(_) | Str8 | Str16 | Str32)) {
             return Ok(None);
         }
         let length = decode::read_str_len(&mut self.rest).ok();
         let length = length.and_then(|length| usize::try_from(length).ok());
         let split = length.and_then(|length| self.rest.split_at_checked(length));
-        let incomplete = || malformed_reply("incomplete text", self.server);
-        let (bytes, rest) = split.ok_or_else(incomplete)?;
+        let (bytes, rest) = split.ok_or_else(|| self.malformed("incomplete text"))?;
         self.rest = rest;
         Ok(Some(bytes))
     }

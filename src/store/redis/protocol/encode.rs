@@ -7,7 +7,7 @@ use rmp::encode;
 use smallvec::SmallVec;
 
 use super::call_plan::{BatchEntry, CallPlan, Group};
-use super::counts::{Count, ValueName};
+use super::counts::{Count, Value, ValueName};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
 use super::key_names::KeyNames;
 use super::server_clock::ServerClock;
@@ -145,8 +145,9 @@ pub(crate) fn encode_adjust(
             .filter_map(|(index, _)| answers.get(*index));
         !answers.any(QuotaAnswer::is_exceeded)
     };
-    let mut counts = Count::all_of_rates(adjust.subject);
-    counts.retain(|count| is_charged(count));
+    let mut counts = Count::all(adjust.subject);
+    // Slots are given back by their holders.
+    counts.retain(|count| count.value != Value::InFlight && is_charged(count));
     if counts.is_empty() {
         return None;
     }

@@ -14,7 +14,7 @@ pub(crate) const CLUSTER_NODE: &str = "the Redis Cluster node";
 pub(crate) const SENTINEL: &str = "Redis Sentinel";
 
 /// A server or a deployment as errors name it: `Redis at 127.0.0.1:6379`. Holds no user and no password.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ServerName {
     what: &'static str,
     /// Missing for a connection of the application.

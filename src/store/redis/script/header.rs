@@ -2,6 +2,12 @@
 
 use std::collections::BTreeMap;
 
+/// The text of a file in `lua/`.
+pub(crate) fn source(name: &str) -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/lua");
+    std::fs::read_to_string(format!("{path}/{name}.lua")).unwrap()
+}
+
 /// The lines `field   text` of a file's header, by field.
 pub(crate) fn header(file: &str) -> BTreeMap<&str, Vec<&str>> {
     let (header, _) = file

@@ -5,7 +5,5 @@ mod header;
 mod scripts;
 
 #[cfg(test)]
-pub(super) use header::header;
-#[cfg(test)]
-pub(super) use scripts::source;
+pub(super) use header::{header, source};
 pub(super) use scripts::{Script, Scripts, time_trial};

@@ -7,81 +7,68 @@ use redis::{Arg, Cmd, RedisWrite};
 
 use crate::quota::Algorithm;
 
-/// The text of a file in `lua/`.
-macro_rules! file {
-    ($name:literal) => {
-        include_str!(concat!("../../../../lua/", $name, ".lua"))
-    };
-}
-
-/// Joins files, each behind a line with its path, by which a reader of a script finds the file.
+/// Joins files in `lua/`, each behind a line with its path, by which a reader of a script finds the file.
 macro_rules! joined {
     ($($name:literal)*) => {
-        concat!($("-- lua/", $name, ".lua\n", file!($name)),*)
+        concat!($("-- lua/", $name, ".lua\n", include_str!(concat!("../../../../lua/", $name, ".lua"))),*)
     };
 }
-
-/// The files by name.
-macro_rules! files {
-    ($($name:literal)*) => {
-        #[cfg(test)]
-        const FILES: &[(&str, &str)] = &[$(($name, file!($name))),*];
-    };
-}
-
-files!(
-    "clock" "clock_argument" "call" "log_loop" "counters_loop" "prelude" "shares" "log" "counters"
-    "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide" "log_refund" "counters_refund"
-    "gcra_refund" "sorted_set_refund" "refund" "block" "blocked" "holders"
-);
 
 const CLOCK: &str = joined!("clock");
 const CLOCK_ARGUMENT: &str = joined!("clock_argument");
 
-// The loop of an algorithm stands before all functions: if it leaves no entry, the script returns and none is created.
-const LOG: &str = joined!("call" "log_loop" "prelude" "shares" "log" "decide");
-const FIXED_WINDOW: &str =
-    joined!("call" "counters_loop" "prelude" "counters" "fixed_window" "decide");
-const SLIDING_COUNTER: &str =
-    joined!("call" "counters_loop" "prelude" "counters" "sliding_counter" "decide");
-const GCRA: &str = joined!("call" "counters_loop" "prelude" "counters" "gcra" "decide");
-const SORTED_SET_LOG: &str = joined!("call" "prelude" "sorted_set_log" "decide");
-const MIXED: &str = joined!(
-    "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide"
-);
-const IN_FLIGHT: &str = joined!(
-    "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "in_flight" "decide"
-);
-const REFUND: &str = joined!(
-    "call" "prelude" "shares" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "counters_refund"
-    "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund"
-);
-const BLOCK: &str = joined!("block");
-const BLOCKED: &str = joined!("blocked");
-const HOLDERS: &str = joined!("holders");
-
 static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
 
-/// The scripts of a store.
-pub(crate) struct Scripts {
-    /// Decide checks, of one algorithm each.
-    log: Script,
-    fixed_window: Script,
-    sliding_counter: Script,
-    gcra: Script,
-    sorted_set_log: Script,
+/// Declares the scripts of a store, each with the files that follow the clock.
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident: $($file:literal)*;)*) => {
+        /// The scripts of a store.
+        pub(crate) struct Scripts {
+            $($(#[$doc])* pub(crate) $name: Script,)*
+        }
+
+        impl Scripts {
+            /// Puts the same files behind another clock, for tests.
+            pub(crate) fn with_clock(clock: &str) -> Self {
+                Self { $($name: Script::new(clock, joined!($($file)*)),)* }
+            }
+
+            /// Returns each script with its name, and with its name behind the clock of the caller.
+            fn named(&self) -> impl Iterator<Item = (&'static str, &'static str, &Script)> {
+                let named = [$((
+                    stringify!($name),
+                    concat!(stringify!($name), "_clock_argument"),
+                    &self.$name,
+                )),*];
+                named.into_iter()
+            }
+        }
+    };
+}
+
+// The loop of an algorithm stands before all functions: if it leaves no entry, the script returns and none is created.
+scripts! {
+    /// Decides checks of this algorithm, as the next four do of theirs.
+    log: "call" "log_loop" "prelude" "shares" "log" "decide";
+    fixed_window: "call" "counters_loop" "prelude" "counters" "fixed_window" "decide";
+    sliding_counter: "call" "counters_loop" "prelude" "counters" "sliding_counter" "decide";
+    gcra: "call" "counters_loop" "prelude" "counters" "gcra" "decide";
+    sorted_set_log: "call" "prelude" "sorted_set_log" "decide";
     /// Decides checks of several algorithms.
-    mixed: Script,
+    mixed: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log"
+        "decide";
     /// Decides checks of any algorithms in a call that also has slots in flight.
-    in_flight: Script,
+    in_flight: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log"
+        "in_flight" "decide";
     /// Gives units of a check back, credits units to a key, or forgets its counts.
-    pub(crate) refund: Script,
+    refund: "call" "prelude" "shares" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra"
+        "counters_refund" "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund";
     /// Blocks or unblocks a key.
-    pub(crate) block: Script,
+    block: "block";
     /// Lists the blocked keys.
-    pub(crate) blocked: Script,
+    blocked: "blocked";
     /// Lists the processes that hold slots of a key.
-    pub(crate) holders: Script,
+    holders: "holders";
 }
 
 impl Scripts {
@@ -107,39 +94,10 @@ impl Scripts {
     /// caller.
     pub(crate) fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
         let scripts: &'static Self = &SHARED;
-        let [own, by_argument] = [false, true].map(|by_argument| {
-            macro_rules! texts {
-                ($($name:ident)*) => {
-                    [$((
-                        if by_argument { concat!(stringify!($name), "_clock_argument") } else { stringify!($name) },
-                        if by_argument { &*scripts.$name.by_argument.text } else { &*scripts.$name.by_clock.text },
-                    )),*]
-                };
-            }
-            texts!(log fixed_window sliding_counter gcra sorted_set_log mixed in_flight refund block blocked holders)
-        });
-        own.into_iter().chain(by_argument)
-    }
-
-    /// Puts the same files behind another clock, for tests.
-    pub(crate) fn with_clock(clock: &str) -> Self {
-        let behind = |text: &str| Script {
-            by_clock: Text::new([clock, text].concat()),
-            by_argument: Text::new([CLOCK_ARGUMENT, text].concat()),
-        };
-        Self {
-            log: behind(LOG),
-            fixed_window: behind(FIXED_WINDOW),
-            sliding_counter: behind(SLIDING_COUNTER),
-            gcra: behind(GCRA),
-            sorted_set_log: behind(SORTED_SET_LOG),
-            mixed: behind(MIXED),
-            in_flight: behind(IN_FLIGHT),
-            refund: behind(REFUND),
-            block: behind(BLOCK),
-            blocked: behind(BLOCKED),
-            holders: behind(HOLDERS),
-        }
+        let own = scripts.named();
+        let own = own.map(|(name, _, script)| (name, &*script.by_clock.text));
+        let by_argument = scripts.named();
+        own.chain(by_argument.map(|(_, name, script)| (name, &*script.by_argument.text)))
     }
 }
 
@@ -170,6 +128,13 @@ impl Text {
 }
 
 impl Script {
+    fn new(clock: &str, files: &str) -> Self {
+        Self {
+            by_clock: Text::new([clock, files].concat()),
+            by_argument: Text::new([CLOCK_ARGUMENT, files].concat()),
+        }
+    }
+
     /// Begins an EVALSHA, with room for so many keys of a length and so many arguments. The caller
     /// appends both.
     pub(crate) fn call(&self, keys: usize, args: usize, key_length: usize) -> Cmd {
@@ -222,19 +187,20 @@ fn copied(call: &Cmd, command: &str, script: &str) -> Cmd {
     copy
 }
 
-/// The text of a file in `lua/`.
-#[cfg(test)]
-pub(crate) fn source(name: &str) -> &'static str {
-    let found = FILES.iter().find(|(file, _)| *file == name);
-    found.unwrap().1
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::header::header;
+    use super::super::header::{header, source};
     use super::*;
+
+    /// The names and the texts of the files in `lua/`.
+    fn files() -> Vec<(String, String)> {
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let names = names.filter_map(|name| Some(name.strip_suffix(".lua")?.to_owned()));
+        names.map(|name| (name.clone(), source(&name))).collect()
+    }
 
     fn commands(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_uppercase());
@@ -243,9 +209,9 @@ mod tests {
 
     #[test]
     fn every_file_has_a_complete_header() {
-        for (name, file) in FILES {
+        for (name, file) in files() {
             assert!(file.starts_with(&format!("--[[\n{name}: ")), "{name}");
-            let fields = header(file);
+            let fields = header(&file);
             for field in ["KEYS", "ARGV", "reply", "calls", "server"] {
                 assert!(fields.contains_key(field), "{name} lacks {field}");
             }
@@ -255,7 +221,7 @@ mod tests {
 
     #[test]
     fn headers_name_the_commands_that_are_called() {
-        for (name, file) in FILES {
+        for (name, file) in files() {
             // Calls through `pcall(call, '…')` too.
             let file = &file.replace("call, '", "call('");
             let calls = file.split("call('").skip(1);

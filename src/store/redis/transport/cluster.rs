@@ -9,12 +9,12 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisError, Value, from_redis_value, from_redis_value_ref};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::dial::{Server, timed_out};
+use super::dial::Server;
 use super::failure::{Failure, Fate, Redirect, known_host};
 use super::node::{BACKOFF, Line, Node};
 use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
@@ -443,10 +443,9 @@ fn served(ranges: &[SlotRange]) -> usize {
 }
 
 /// The error of a node that knows of no master for a slot.
-fn unserved() -> redis::RedisError {
-    let reply = redis::parse_redis_value(b"-CLUSTERDOWN Hash slot not served\r\n");
-    let error = reply.and_then(Value::extract_error).err();
-    error.unwrap_or_else(timed_out)
+fn unserved() -> RedisError {
+    let text = "Hash slot not served".to_owned();
+    redis::make_extension_error("CLUSTERDOWN".to_owned(), Some(text))
 }
 
 async fn read_from(node: Arc<Node>) -> Result<Vec<SlotRange>, Failure> {
@@ -461,38 +460,28 @@ async fn read_from(node: Arc<Node>) -> Result<Vec<SlotRange>, Failure> {
 
 /// Reads the reply to CLUSTER SLOTS of the node at the host `asked`. Returns `None` if it is malformed.
 fn parse(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
-    let Value::Array(ranges) = reply else {
-        return None;
-    };
-    let ranges = ranges.into_iter().map(|range| parse_range(range, asked));
+    let ranges: Vec<Vec<Value>> = from_redis_value(reply).ok()?;
+    let ranges = ranges.iter().map(|range| parse_range(range, asked));
     ranges.collect()
 }
 
-fn parse_range(range: Value, asked: &str) -> Option<SlotRange> {
-    let Value::Array(range) = range else {
-        return None;
-    };
+fn parse_range(range: &[Value], asked: &str) -> Option<SlotRange> {
     let [
         Value::Int(first),
         Value::Int(last),
         Value::Array(master),
         ..,
-    ] = &*range
+    ] = range
     else {
         return None;
     };
     let [host, Value::Int(port), ..] = &**master else {
         return None;
     };
-    let host = match host {
-        Value::BulkString(host) => str::from_utf8(host).ok()?,
-        Value::SimpleString(host) => host,
-        Value::Nil => "",
-        _ => return None,
-    };
+    let host: Option<String> = from_redis_value_ref(host).ok()?;
     Some(SlotRange {
         slots: u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?,
-        host: known_host(host, asked).to_owned(),
+        host: known_host(&host.unwrap_or_default(), asked).to_owned(),
         port: u16::try_from(*port).ok()?,
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, RedisResult, Value};
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
 pub(super) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -34,24 +34,15 @@ where
 /// An established connection.
 pub(super) enum Connection {
     /// With the tasks that end with it: one renews its credentials, one watches whether the master stays the master.
-    Own(MultiplexedConnection, Vec<Task>),
+    Own(MultiplexedConnection, JoinSet<()>),
     Given(Arc<dyn GivenConnection>),
 }
 
-/// A task that ends on drop.
-pub(super) struct Task(pub(super) AbortHandle);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Connection {
-    /// Adds a task that ends with the connection.
-    pub(super) fn with_task(mut self, task: Task) -> Self {
+    /// Spawns a task that ends with the connection.
+    pub(super) fn with_task(mut self, task: impl Future<Output = ()> + Send + 'static) -> Self {
         if let Self::Own(_, tasks) = &mut self {
-            tasks.push(task);
+            tasks.spawn(task);
         }
         self
     }

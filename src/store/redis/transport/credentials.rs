@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::iter::successors;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -269,12 +270,9 @@ impl CredentialSource {
             Some(Some(Ok(Ok(credentials)))) => Ok(credentials),
             Some(Some(Ok(Err(error)))) => {
                 // The client of a service often tells the cause in a source only.
-                let mut texts = vec![error.to_string()];
-                let mut source = error.source();
-                while let Some(cause) = source {
-                    texts.push(cause.to_string());
-                    source = cause.source();
-                }
+                let error: &dyn StdError = &*error;
+                let causes = successors(Some(error), |&error| error.source());
+                let texts: Vec<_> = causes.map(ToString::to_string).collect();
                 Err(texts.join(": ").into())
             }
             Some(_) => Err("the closure panicked".into()),

@@ -17,7 +17,7 @@ use super::node::Node;
 use super::per_runtime::PerRuntime;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
-use super::transport::Transport;
+use super::transport::{Route, Transport};
 use crate::store::redis::argument_clock::ArgumentClock;
 #[cfg(feature = "cluster")]
 use crate::store::redis::protocol::CLUSTER;
@@ -32,8 +32,7 @@ pub(crate) struct Deployment {
     name: ServerName,
     pub(crate) clock: ServerClock,
     pub(crate) argument_clock: ArgumentClock,
-    /// Whether the servers divide their keys into slots: known from the URL, or learned from an error reply.
-    has_slots: AtomicBool,
+    learned_slots: AtomicBool,
     per_runtime: PerRuntime<Transport>,
 }
 
@@ -62,16 +61,6 @@ pub(crate) enum Servers {
     },
 }
 
-impl Servers {
-    fn are_cluster(&self) -> bool {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster { .. } => true,
-            _ => false,
-        }
-    }
-}
-
 impl Deployment {
     pub(crate) fn new(servers: Servers) -> Self {
         let name = match &servers {
@@ -85,14 +74,13 @@ impl Deployment {
             #[cfg(feature = "cluster")]
             Servers::Cluster { seeds } => name_all(CLUSTER, seeds.iter().map(Server::name)),
         };
-        let has_slots = servers.are_cluster();
         Self {
             servers,
             credentials: None,
             name,
             clock: ServerClock::default(),
             argument_clock: ArgumentClock::default(),
-            has_slots: AtomicBool::new(has_slots),
+            learned_slots: AtomicBool::new(false),
             per_runtime: PerRuntime::default(),
         }
     }
@@ -112,22 +100,27 @@ impl Deployment {
 
     /// Whether the URL names a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
-        self.servers.are_cluster()
+        match self.servers {
+            #[cfg(feature = "cluster")]
+            Servers::Cluster { .. } => true,
+            _ => false,
+        }
     }
 
+    /// Whether the servers divide their keys into slots: known from the URL, or learned from an error reply.
     pub(crate) fn has_slots(&self) -> bool {
-        self.has_slots.load(Ordering::Relaxed)
+        self.is_cluster() || self.learned_slots.load(Ordering::Relaxed)
     }
 
     /// Remembers that the servers divide their keys into slots.
     pub(crate) fn learn_slots(&self) {
-        self.has_slots.store(true, Ordering::Relaxed);
+        self.learned_slots.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the way to the servers from a runtime. New connections try EVALSHA with a key of these names.
-    pub(crate) fn of_runtime(&self, runtime: &Handle, names: &KeyNames) -> Transport {
+    /// Returns the way to the keys of a slot from a runtime. New connections try EVALSHA with a key of these names.
+    pub(crate) fn route(&self, runtime: &Handle, names: &KeyNames, slot: Option<u16>) -> Route {
         let connect = || self.transport(runtime, names.block_list().into());
-        self.per_runtime.get_or_make(runtime, connect)
+        Route::new(self.per_runtime.get_or_make(runtime, connect), slot)
     }
 
     fn transport(&self, runtime: &Handle, trial_key: Arc<str>) -> Transport {
@@ -186,7 +179,6 @@ mod tests {
     use redis::IntoConnectionInfo;
     use tokio::runtime::{Builder, Runtime};
 
-    use super::super::transport::Route;
     use super::*;
 
     fn deployment() -> Deployment {
@@ -204,8 +196,7 @@ mod tests {
 
     /// Starts to connect from the current runtime.
     async fn use_it(deployment: &Deployment) {
-        let transport = deployment.of_runtime(&Handle::current(), &KeyNames::default());
-        let route = Route::new(transport, None);
+        let route = deployment.route(&Handle::current(), &KeyNames::default(), None);
         let line = route.reserve(Instant::now() + Duration::from_millis(10));
         assert!(line.await.is_err());
     }

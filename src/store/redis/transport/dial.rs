@@ -13,11 +13,13 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
     PushKind, RedisError, RedisResult,
 };
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
-use super::connection::{Boxed, Connection, GivenConnection, OnLost, OnPush, Task, send_over};
+use super::connection::{Boxed, Connection, GivenConnection, OnLost, OnPush, send_over};
 use super::credentials::CredentialSource;
-use super::failure::Failure;
+use super::failure::{Cause, Failure};
 #[cfg(feature = "tls")]
 use super::tls_files::TlsFiles;
 use crate::error::Act;
@@ -43,6 +45,7 @@ pub(super) trait Dial: Send + Sync {
     fn server(&self) -> &ServerName;
 
     /// The host and the port, if they are fixed.
+    #[cfg(feature = "cluster")]
     fn address(&self) -> (&str, u16) {
         ("", 0)
     }
@@ -137,20 +140,15 @@ impl Server {
     /// Returns the same settings for another host and port. Errors name the server as `what`.
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn at(&self, what: &'static str, host: &str, port: u16) -> Self {
-        let host = host.to_owned();
-        let addr = match self.info.addr().clone() {
+        let mut addr = self.info.addr().clone();
+        match &mut addr {
             ConnectionAddr::TcpTls {
-                insecure,
-                tls_params,
+                host: own,
+                port: own_port,
                 ..
-            } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params,
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
+            } => (*own, *own_port) = (host.to_owned(), port),
+            _ => addr = ConnectionAddr::Tcp(host.to_owned(), port),
+        }
         self.with_info(what, self.info.clone().set_addr(addr))
     }
 
@@ -178,10 +176,11 @@ impl Server {
         let for_calls = self.for_calls.as_ref();
         let Some(source) = for_calls.and_then(|settings| settings.credentials.as_ref()) else {
             let connection = self.connect_and_try(on_lost).await?;
-            return Ok(Connection::Own(connection, Vec::new()));
+            return Ok(Connection::Own(connection, JoinSet::new()));
         };
         let login = source.for_connection().await;
-        let login = login.map_err(|cause| Failure::no_credentials(&self.name, cause))?;
+        let login =
+            login.map_err(|cause| Failure::to_connect(&self.name, Cause::NoCredentials(cause)))?;
         let server = Self {
             info: login.apply_to(&self.info),
             ..self.clone()
@@ -190,8 +189,7 @@ impl Server {
             Ok(connection) => {
                 let source = Arc::clone(source);
                 let renewing = source.renew(login, connection.clone(), server.name, on_lost);
-                let renewing = Task(tokio::spawn(renewing).abort_handle());
-                Ok(Connection::Own(connection, Vec::new()).with_task(renewing))
+                Ok(Connection::Own(connection, JoinSet::new()).with_task(renewing))
             }
             Err(failure) => {
                 if failure.error().is_some_and(error::is_wrong_password) {
@@ -254,7 +252,8 @@ impl Server {
         } else {
             Handshake::Unknown
         };
-        Err(Failure::in_handshake(&self.name, error, handshake))
+        let cause = Cause::Error(error, handshake);
+        Err(Failure::to_connect(&self.name, cause))
     }
 
     async fn handshake(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {
@@ -283,6 +282,7 @@ impl Dial for Server {
         &self.name
     }
 
+    #[cfg(feature = "cluster")]
     fn address(&self) -> (&str, u16) {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -306,30 +306,16 @@ async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
     let ConnectionAddr::Tcp(host, port) = addr else {
         return None;
     };
-    let said = async {
-        let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        let said = real_time::timeout(UNASKED_TIMEOUT, read(&stream)).await;
-        said.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    let error = async {
+        let mut stream = TcpStream::connect((host.as_str(), *port)).await.ok()?;
+        let mut said = [0; 1_024];
+        let read = real_time::timeout(UNASKED_TIMEOUT, stream.read(&mut said)).await;
+        let said = said.get(..read?.ok()?)?;
+        let line = said.split(|byte| *byte == b'\r').next()?;
+        let reply = redis::parse_redis_value(&[line, b"\r\n"].concat()).ok()?;
+        reply.extract_error().err()
     };
-    let said = real_time::timeout(PROBE_TIMEOUT, said).await?.ok()?;
-    let line = said.split(|byte| *byte == b'\r').next()?;
-    let reply = redis::parse_redis_value(&[line, b"\r\n"].concat()).ok()?;
-    reply.extract_error().err()
-}
-
-/// Reads the first bytes that a server sends.
-async fn read(stream: &TcpStream) -> io::Result<Vec<u8>> {
-    loop {
-        stream.readable().await?;
-        let mut said = vec![0; 1_024];
-        match stream.try_read(&mut said) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            outcome => {
-                said.truncate(outcome?);
-                return Ok(said);
-            }
-        }
-    }
+    real_time::timeout(PROBE_TIMEOUT, error).await?
 }
 
 async fn open(

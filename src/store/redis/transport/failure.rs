@@ -54,31 +54,25 @@ pub(super) enum Redirect {
     Unserved,
 }
 
+impl From<RedisError> for Cause {
+    fn from(error: RedisError) -> Self {
+        Self::Error(error, Handshake::Unknown)
+    }
+}
+
 impl Failure {
+    fn new(server: &ServerName, cause: impl Into<Cause>, fate: Fate) -> Self {
+        let (server, cause) = (server.clone(), cause.into());
+        Self {
+            server,
+            cause,
+            fate,
+        }
+    }
+
     /// The failure of an attempt to connect.
-    pub(super) fn to_connect(server: &ServerName, error: RedisError) -> Self {
-        Self::in_handshake(server, error, Handshake::Unknown)
-    }
-
-    pub(super) fn in_handshake(
-        server: &ServerName,
-        error: RedisError,
-        handshake: Handshake,
-    ) -> Self {
-        Self {
-            server: server.clone(),
-            cause: Cause::Error(error, handshake),
-            fate: Fate::NotRun,
-        }
-    }
-
-    /// The failure of an attempt to connect for which there are no credentials.
-    pub(super) fn no_credentials(server: &ServerName, cause: Arc<str>) -> Self {
-        Self {
-            server: server.clone(),
-            cause: Cause::NoCredentials(cause),
-            fate: Fate::NotRun,
-        }
+    pub(super) fn to_connect(server: &ServerName, cause: impl Into<Cause>) -> Self {
+        Self::new(server, cause, Fate::NotRun)
     }
 
     /// The failure of a command that was written.
@@ -95,20 +89,12 @@ impl Failure {
             _ if error.code().is_some() => Fate::Answered,
             _ => Fate::Unknown,
         };
-        Self {
-            server: server.clone(),
-            cause: Cause::Error(error, Handshake::Unknown),
-            fate,
-        }
+        Self::new(server, error, fate)
     }
 
     /// No reply, or no connection, within the deadline.
     pub(super) fn late(server: &ServerName, fate: Fate) -> Self {
-        Self {
-            server: server.clone(),
-            cause: Cause::Late,
-            fate,
-        }
+        Self::new(server, Cause::Late, fate)
     }
 
     /// Converts the failure of a call with this deadline.

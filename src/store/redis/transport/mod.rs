@@ -26,4 +26,4 @@ pub(crate) use dial::Server;
 pub(crate) use failure::Failure;
 pub(crate) use node::{LINES, Line, Node};
 pub(crate) use per_runtime::PerRuntime;
-pub(crate) use transport::{Route, Transport};
+pub(crate) use transport::Route;

@@ -3,17 +3,18 @@
 //! At most one attempt to connect is in progress, however many callers wait for it. A server that leaves a call unanswered
 //! for a whole deadline is silent: nothing else is sent to it until it answers a PING.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::connection::{Connection, OnLost};
+use super::connection::Connection;
 use super::dial::Dial;
 use super::failure::{Failure, Fate};
+use crate::clock::micros;
 use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::real_time;
@@ -131,7 +132,8 @@ impl Node {
             .clone()
     }
 
-    pub(crate) fn address(&self) -> (&str, u16) {
+    #[cfg(feature = "cluster")]
+    pub(super) fn address(&self) -> (&str, u16) {
         self.dial.address()
     }
 
@@ -283,8 +285,13 @@ impl Node {
 
     async fn dialed(self: &Arc<Self>) -> State {
         let since = Instant::now();
-        let on_lost = on_lost(Arc::downgrade(self), since);
-        match self.dial.dial(on_lost).await {
+        let node = Arc::downgrade(self);
+        let on_lost = move || {
+            if let Some(node) = node.upgrade() {
+                node.replace(since);
+            }
+        };
+        match self.dial.dial(Arc::new(on_lost)).await {
             Ok((connection, server)) => State::Up(Arc::new(Up {
                 connection,
                 server,
@@ -343,20 +350,10 @@ impl Node {
     }
 
     fn record_reply(&self, sent_at: Instant) {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let replied_at = micros(self.made_at.elapsed());
-        self.replied_at.store(replied_at, Ordering::Relaxed);
-        let round_trip = micros(sent_at.elapsed());
-        self.round_trip.store(round_trip, Ordering::Relaxed);
+        let (replied_at, round_trip) = (self.made_at.elapsed(), sent_at.elapsed());
+        self.replied_at.store(micros(replied_at), Ordering::Relaxed);
+        self.round_trip.store(micros(round_trip), Ordering::Relaxed);
     }
-}
-
-fn on_lost(node: Weak<Node>, since: Instant) -> OnLost {
-    Arc::new(move || {
-        if let Some(node) = node.upgrade() {
-            node.replace(since);
-        }
-    })
 }
 
 impl Line {

@@ -7,7 +7,7 @@
 use std::sync::{PoisonError, RwLock};
 
 use tokio::runtime::{self, Handle};
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
 /// One value for each runtime that asked for one.
 pub(crate) struct PerRuntime<T> {
@@ -19,7 +19,7 @@ struct RuntimeEntry<T> {
     id: runtime::Id,
     value: T,
     /// A task that ends with the runtime, or with this entry.
-    liveness: AbortHandle,
+    liveness: JoinSet<()>,
 }
 
 impl<T: Clone> PerRuntime<T> {
@@ -39,12 +39,13 @@ impl<T: Clone> PerRuntime<T> {
     fn make(&self, runtime: &Handle, make: impl FnOnce() -> T) -> T {
         let id = runtime.id();
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        entries.retain(|entry| !entry.liveness.is_finished());
+        entries.retain_mut(|entry| entry.liveness.try_join_next().is_none());
         if let Some(found) = entries.iter().find(|entry| entry.id == id) {
             return found.value.clone();
         }
         let value = make();
-        let liveness = runtime.spawn(std::future::pending::<()>()).abort_handle();
+        let mut liveness = JoinSet::new();
+        liveness.spawn_on(std::future::pending(), runtime);
         entries.push(RuntimeEntry {
             id,
             value: value.clone(),
@@ -64,11 +65,5 @@ impl<T> Default for PerRuntime<T> {
         Self {
             entries: RwLock::default(),
         }
-    }
-}
-
-impl<T> Drop for RuntimeEntry<T> {
-    fn drop(&mut self) {
-        self.liveness.abort();
     }
 }

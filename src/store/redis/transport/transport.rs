@@ -15,7 +15,7 @@ use crate::store::redis::protocol::ServerName;
 ///
 /// A call runs to its end: the store never drops it. So *silent* means that a server has not replied within a whole deadline.
 #[derive(Clone)]
-pub(crate) enum Transport {
+pub(super) enum Transport {
     /// A single server, the master that sentinels name, or the application's connection.
     One(Arc<Node>),
     #[cfg(feature = "cluster")]
@@ -31,18 +31,13 @@ pub(crate) struct Route {
 
 impl Route {
     /// The way to the keys of a slot; without one, to a single server, or to any node of a cluster.
-    pub(crate) fn new(transport: Transport, slot: Option<u16>) -> Self {
+    pub(super) fn new(transport: Transport, slot: Option<u16>) -> Self {
         Self { transport, slot }
     }
 
     /// The way to the keys of another slot.
     pub(crate) fn to_slot(&self, slot: Option<u16>) -> Self {
         Self::new(self.transport.clone(), slot)
-    }
-
-    /// The way to the same keys from another runtime.
-    pub(crate) fn over(&self, transport: Transport) -> Self {
-        Self::new(transport, self.slot)
     }
 
     pub(crate) fn slot(&self) -> Option<u16> {

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{ErrorKind, PushInfo, PushKind, Value, from_redis_value};
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::super::connection::{Boxed, Connection, OnLost};
 use super::super::dial::{Dial, Server, timed_out};
@@ -112,7 +113,7 @@ impl Sentinel {
         let master = master.ok_or_else(|| {
             let text = "no master has this name";
             let error = (ErrorKind::InvalidClientConfig, text, service.to_owned());
-            Failure::to_connect(line.server(), error.into())
+            Failure::to_connect(line.server(), RedisError::from(error))
         })?;
         // A sentinel that did not tell its id and the others is not asked again: it would log each time that a right is
         // missing. Sentinels older than Redis 6.2 do not know the command.
@@ -167,7 +168,7 @@ impl Dial for SentinelDial {
             }
             // The events before are lost.
             let _ = self.events.try_send(Event::Changed);
-            let connection = Connection::Own(connection, Vec::new());
+            let connection = Connection::Own(connection, JoinSet::new());
             Ok((connection, self.server().clone()))
         })
     }

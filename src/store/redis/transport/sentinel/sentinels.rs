@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
-use super::super::connection::{Boxed, Connection, OnLost, Task};
+use super::super::connection::{Boxed, Connection, OnLost};
 use super::super::dial::{Dial, Server, name_all, timed_out};
 use super::super::failure::Failure;
 
@@ -36,7 +36,7 @@ pub(in super::super) struct Sentinels {
     named: watch::Receiver<NamedMaster>,
     events: mpsc::Sender<Event>,
     #[expect(dead_code, reason = "held for its Drop")]
-    following: Task,
+    following: JoinSet<()>,
 }
 
 /// Follows the master.
@@ -75,13 +75,14 @@ impl Sentinels {
             master: master.clone(),
             named: sender,
         };
-        let following = runtime.spawn(follower.follow(received)).abort_handle();
+        let mut following = JoinSet::new();
+        following.spawn_on(follower.follow(received), runtime);
         Self {
             name,
             master,
             named,
             events,
-            following: Task(following),
+            following,
         }
     }
 
@@ -101,8 +102,7 @@ impl Sentinels {
         for address in seen.candidates() {
             match master::connect(&self.master, &address, Arc::clone(&on_lost)).await {
                 Ok((connection, name)) => {
-                    let watching = tokio::spawn(master::watch(named, seen, address, on_lost));
-                    let watching = Task(watching.abort_handle());
+                    let watching = master::watch(named, seen, address, on_lost);
                     return Ok((connection.with_task(watching), name));
                 }
                 Err(error) => failure = error,
