@@ -229,10 +229,10 @@ mod tests {
                 "sh%26op",
                 "Shared(48)",
                 "50ms",
-                "max_age: 0ns",
+                "max_age: Some(0ns)",
                 "5s",
                 "by_slot: true",
-                "keys: 7",
+                "keys: Some(7)",
             ] {
                 assert!(by_url.contains(part), "{by_url}");
             }

@@ -19,8 +19,7 @@ use crate::error::Error;
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::memory::DEFAULT_MAX_KEYS;
-use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
+use crate::store::refusal_cache::RefusalCache;
 use crate::store::requests::{Adjust, Block, Change, Check, Subject};
 use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
@@ -233,11 +232,13 @@ pub(super) struct Settings {
     pub(super) name: Arc<str>,
     pub(super) names: KeyNames,
     pub(super) deadline: Duration,
-    pub(super) refusal_max_age: Duration,
+    /// `None` for the default of the cache.
+    pub(super) refusal_max_age: Option<Duration>,
     pub(super) block_list_refresh: Duration,
     /// Whether the server divides its keys into the slots of a cluster, even if it is opened as a single one.
     pub(super) by_slot: bool,
-    pub(super) fallback_keys: usize,
+    /// `None` for the default of the circuit breaker.
+    pub(super) fallback_keys: Option<usize>,
     /// The clock of this process.
     pub(super) clock: Clock,
     pub(super) scripts: Arc<Scripts>,
@@ -255,19 +256,23 @@ struct Engine {
 impl Engine {
     fn new(settings: &Settings) -> Self {
         let (clock, meter) = (&settings.clock, StoreMeter::new(&settings.name));
-        let refusal_cache = RefusalCache::new()
+        let mut refusal_cache = RefusalCache::new()
             .meter(meter.clone())
-            .clock(clock.clone())
-            .max_age(settings.refusal_max_age);
+            .clock(clock.clone());
+        if let Some(max_age) = settings.refusal_max_age {
+            refusal_cache = refusal_cache.max_age(max_age);
+        }
         let (deployment, names, deadline) =
             (&settings.deployment, &settings.names, settings.deadline);
-        let circuit_breaker = CircuitBreaker::new()
+        let mut circuit_breaker = CircuitBreaker::new()
             .meter(meter.clone())
             .deadline(deadline)
             .clock(clock.clone())
-            .fallback_keys(settings.fallback_keys)
             .recorded_by_store()
             .probed_by(prober(deployment, names, deadline, None));
+        if let Some(keys) = settings.fallback_keys {
+            circuit_breaker = circuit_breaker.fallback_keys(keys);
+        }
         let client = Arc::new(Client {
             deployment: Arc::clone(deployment),
             scripts: Arc::clone(&settings.scripts),
@@ -334,10 +339,10 @@ impl RedisStore {
             deployment: Arc::new(deployment),
             names: KeyNames::default(),
             deadline: DEFAULT_DEADLINE,
-            refusal_max_age: DEFAULT_MAX_AGE,
+            refusal_max_age: None,
             block_list_refresh: DEFAULT_REFRESH_INTERVAL,
             by_slot: false,
-            fallback_keys: DEFAULT_MAX_KEYS,
+            fallback_keys: None,
             clock: Clock::monotonic(),
             scripts: Scripts::shared(),
         };

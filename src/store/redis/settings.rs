@@ -226,7 +226,7 @@ impl RedisStore {
     #[must_use]
     pub fn refusal_cache(self, at_most: Duration) -> Self {
         self.with("refusal_cache", |settings| {
-            settings.refusal_max_age = at_most;
+            settings.refusal_max_age = Some(at_most);
         })
     }
 
@@ -249,7 +249,7 @@ impl RedisStore {
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
         self.with("fallback_keys", |settings| {
-            settings.fallback_keys = keys;
+            settings.fallback_keys = Some(keys);
         })
     }
 
