@@ -117,7 +117,6 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All kinds, each at the index of its discriminant.
-    #[cfg(any(feature = "metrics", test))]
     pub(crate) const ALL: [Self; 11] = [
         Self::CostExceedsLimit,
         Self::CostTooLarge,

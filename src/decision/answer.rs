@@ -248,7 +248,6 @@ pub enum Source {
 
 impl Source {
     /// All sources, each at the index of its discriminant.
-    #[cfg(any(feature = "metrics", test))]
     pub(crate) const ALL: [Self; 9] = [
         Self::Redis,
         Self::Lease,

@@ -1,8 +1,10 @@
 //! Keys of IP addresses: all IPv6 addresses with the same prefix count as one client.
 
+use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::address_text::AddressText;
+use arrayvec::ArrayString;
+
 use super::key::Key;
 use super::network::Network;
 use super::tag::Tag;
@@ -34,11 +36,13 @@ impl Ipv6Prefix {
     pub(super) fn key_of(self, address: IpAddr) -> Key {
         // Before the mask: otherwise all IPv4-mapped addresses would be one client.
         let address = address.to_canonical();
-        let text = match address {
+        // It fits: an IPv6 address with its prefix has at most 43 characters.
+        let mut text = ArrayString::<64>::new();
+        let _ = match address {
             IpAddr::V6(address) if self.0 < 128 && !is_nat64(address) => {
-                AddressText::of_network(mask(address, self.0), self.0)
+                write!(text, "{}/{}", mask(address, self.0), self.0)
             }
-            address => AddressText::of(address),
+            address => write!(text, "{address}"),
         };
         let network = Network::of(unmap_nat64(address));
         Key::tagged(TAG, text.as_bytes()).in_network(network)

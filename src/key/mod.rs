@@ -45,7 +45,6 @@
 //! An ambiguous key, such as a header that is sent twice, is always rejected with 400. Otherwise a client
 //! could choose which value counts.
 
-mod address_text;
 mod authorization;
 #[cfg_attr(not(feature = "axum-08"), path = "axum_08/disabled.rs")]
 mod axum_08;

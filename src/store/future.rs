@@ -12,7 +12,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use super::circuit_breaker::CircuitBreaker;
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind, polled_after_completion};
-use crate::telemetry::{StoreMeter, WaitOutcome};
+use crate::telemetry::{HAS_METRICS, WaitOutcome};
 
 /// The future of a store's answers, or of the result of another request to a store.
 ///
@@ -256,7 +256,7 @@ impl OutcomeRecorder {
 impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         // Record waits of callers that gave up, too. Otherwise a store that hangs would look fast.
-        if StoreMeter::IS_ENABLED {
+        if HAS_METRICS {
             let outcome = self.wait_outcome;
             self.circuit_breaker.record_wait(self.started_at, outcome);
         }

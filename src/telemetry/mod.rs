@@ -18,6 +18,6 @@ pub(crate) use checks::Telemetry;
 pub(crate) use line_limits::{FailureStreak, LineInterval, OnceFlag};
 #[cfg(test)]
 pub(crate) use log_capture::log_of;
-pub(crate) use metrics::{LeaseMeter, PermitMeter, PermitWait, StoreMeter};
+pub(crate) use metrics::{HAS_METRICS, LeaseMeter, PermitMeter, PermitWait, StoreMeter};
 pub(crate) use outage_log::OutageLog;
 pub(crate) use outcome_label::{OutcomeLabel, WaitOutcome};

@@ -19,7 +19,6 @@ pub(crate) enum OutcomeLabel {
 
 impl OutcomeLabel {
     /// All outcomes, each at the index of its discriminant.
-    #[cfg(any(feature = "metrics", test))]
     pub(crate) const ALL: [Self; 6] = [
         Self::Admitted,
         Self::Refused,
@@ -52,7 +51,6 @@ pub(crate) enum WaitOutcome {
 }
 
 impl WaitOutcome {
-    #[cfg(feature = "metrics")]
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Answered => "ok",

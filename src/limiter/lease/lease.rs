@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
 use crate::store::{ProtectedStore, StoreFuture, Subject, join_all};
-use crate::telemetry::LeaseMeter;
+use crate::telemetry::{HAS_METRICS, LeaseMeter};
 
 #[cfg(all(test, feature = "test-util"))]
 mod tests;
@@ -193,7 +193,7 @@ impl Lease {
 
     /// Records whether units return.
     fn recorded(&self, units: u32, sent: StoreFuture<()>) -> StoreFuture<()> {
-        if !LeaseMeter::IS_ENABLED {
+        if !HAS_METRICS {
             return sent;
         }
         let unit_return = self.meter.begin_return(units);

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::store::counters::{Counters, DROPPABLE_PART};
 use crate::store::requests::{Adjust, Change, Check, Subject};
-use crate::telemetry::StoreMeter;
+use crate::telemetry::{HAS_METRICS, StoreMeter};
 
 /// The most keys of a store by default. With a quota of 100 units, these take up to 260 MB if every key is at
 /// its limit, and 15 to 30 MB if keys have few units.
@@ -275,7 +275,7 @@ impl MemoryCounts {
     /// Records the number of keys if it changed in a shard.
     #[inline(always)]
     fn record_len(&self, before: usize, now: usize) {
-        if StoreMeter::IS_ENABLED && before != now {
+        if HAS_METRICS && before != now {
             self.meter.record_keys(before, now);
         }
     }

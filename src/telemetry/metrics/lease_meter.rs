@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use metrics::{Counter, Key, Label, Unit};
-
-use super::handles::{CachedHandle, Family, GaugeShare};
+use super::handles::{Counter, Family, GaugeShare, Unit};
 
 const LEASE_UNITS: Family = Family {
     name: "tollgate_lease_units_total",
@@ -51,14 +49,11 @@ pub(crate) struct LeaseMeter(Arc<LeaseHandles>);
 #[derive(Debug)]
 struct LeaseHandles {
     limiter: Arc<str>,
-    units: [CachedHandle<Counter>; UnitEvent::ALL.len()],
+    units: [Counter; UnitEvent::ALL.len()],
     held: GaugeShare,
 }
 
 impl LeaseMeter {
-    /// Whether metrics are compiled in. If not, callers do not wrap futures to record them.
-    pub(crate) const IS_ENABLED: bool = true;
-
     pub(crate) fn new(limiter: &Arc<str>) -> Self {
         Self(Arc::new(LeaseHandles {
             limiter: Arc::clone(limiter),
@@ -94,22 +89,15 @@ impl LeaseMeter {
     }
 
     fn hold(&self, difference: i64) {
-        let key = || Key::from_parts(LEASE_UNITS_HELD.name, vec![self.label()]);
-        self.0.held.add(&LEASE_UNITS_HELD, key, difference);
+        let labels = [("limiter", &*self.0.limiter)];
+        self.0.held.add(&LEASE_UNITS_HELD, &labels, difference);
     }
 
     /// Counts units. Returns whether the recorder got its first value.
     fn add(&self, event: UnitEvent, units: u32) -> bool {
+        let labels = [("limiter", &*self.0.limiter), ("event", event.text())];
         let count = self.0.units.get(event as usize);
-        count.is_some_and(|count| {
-            let label = Label::from_static_parts("event", event.text());
-            let key = || Key::from_parts(LEASE_UNITS.name, vec![self.label(), label]);
-            count.record(&LEASE_UNITS, key, |count| count.increment(units.into()))
-        })
-    }
-
-    fn label(&self) -> Label {
-        Label::new("limiter", self.0.limiter.to_string())
+        count.is_some_and(|count| count.add(&LEASE_UNITS, &labels, units.into()))
     }
 }
 

@@ -1,25 +1,13 @@
-//! Metrics through the facade of the `metrics` crate. Without the feature `metrics`, the methods do nothing.
+//! The metrics of limiters, stores, leases and permits.
 
-#[cfg(not(feature = "metrics"))]
-mod disabled;
-#[cfg(feature = "metrics")]
+mod check_counts;
 mod handles;
-#[cfg(feature = "metrics")]
 mod lease_meter;
-#[cfg(feature = "metrics")]
-mod metrics;
-#[cfg(feature = "metrics")]
 mod permit_meter;
+mod store_meter;
 
-#[cfg(not(feature = "metrics"))]
-pub(super) use disabled::CheckCounts;
-#[cfg(not(feature = "metrics"))]
-pub(crate) use disabled::{LeaseMeter, PermitMeter, PermitWait, StoreMeter};
-#[cfg(feature = "metrics")]
+pub(super) use check_counts::CheckCounts;
+pub(crate) use handles::HAS_METRICS;
 pub(crate) use lease_meter::LeaseMeter;
-#[cfg(feature = "metrics")]
-pub(super) use metrics::CheckCounts;
-#[cfg(feature = "metrics")]
-pub(crate) use metrics::StoreMeter;
-#[cfg(feature = "metrics")]
 pub(crate) use permit_meter::{PermitMeter, PermitWait};
+pub(crate) use store_meter::StoreMeter;

@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, Key, Label, Unit};
 use smallvec::SmallVec;
 
-use super::handles::{CachedHandle, Family, GaugeShare};
+use super::handles::{Counter, Family, GaugeShare, Histogram, Labels, Unit};
 
 const PERMITS_HELD: Family = Family {
     name: "tollgate_permits_held",
@@ -49,11 +48,11 @@ pub(crate) struct PermitMeter(Arc<PermitHandles>);
 struct PermitHandles {
     limiter: Arc<str>,
     held: GaugeShare,
-    times: CachedHandle<Histogram>,
-    lost: CachedHandle<Counter>,
+    times: Histogram,
+    lost: Counter,
     waiting: GaugeShare,
-    waits: CachedHandle<Histogram>,
-    renewals: CachedHandle<Counter>,
+    waits: Histogram,
+    renewals: Counter,
 }
 
 impl PermitMeter {
@@ -61,11 +60,11 @@ impl PermitMeter {
         Self(Arc::new(PermitHandles {
             limiter: Arc::clone(limiter),
             held: GaugeShare::default(),
-            times: CachedHandle::default(),
-            lost: CachedHandle::default(),
+            times: Histogram::default(),
+            lost: Counter::default(),
             waiting: GaugeShare::default(),
-            waits: CachedHandle::default(),
-            renewals: CachedHandle::default(),
+            waits: Histogram::default(),
+            renewals: Counter::default(),
         }))
     }
 
@@ -82,16 +81,12 @@ impl PermitMeter {
     pub(crate) fn record_release(&self, slots: u32, held_for: Duration) {
         self.hold(-i64::from(slots));
         let seconds = held_for.as_secs_f64();
-        let key = || self.key(&PERMIT_TIME);
-        let times = &self.0.times;
-        times.record(&PERMIT_TIME, key, |times| times.record(seconds));
+        self.record(|handles, labels| handles.times.record(&PERMIT_TIME, labels, seconds));
     }
 
     /// Records that the lease of slots ran out.
     pub(crate) fn record_lost(&self, slots: u32) {
-        let key = || self.key(&PERMITS_LOST);
-        let lost = &self.0.lost;
-        lost.record(&PERMITS_LOST, key, |lost| lost.increment(slots.into()));
+        self.record(|handles, labels| handles.lost.add(&PERMITS_LOST, labels, slots.into()));
     }
 
     /// Records a message that only states what is held of a key.
@@ -100,32 +95,25 @@ impl PermitMeter {
     }
 
     fn add_renewals(&self, renewals: u64) {
-        let key = || self.key(&PERMIT_RENEWALS);
-        let count = &self.0.renewals;
-        count.record(&PERMIT_RENEWALS, key, |count| count.increment(renewals));
+        self.record(|handles, labels| handles.renewals.add(&PERMIT_RENEWALS, labels, renewals));
     }
 
     /// Adds to the held slots. Returns whether the recorder got its first value.
     fn hold(&self, difference: i64) -> bool {
-        let key = || self.key(&PERMITS_HELD);
-        self.0.held.add(&PERMITS_HELD, key, difference)
+        self.record(|handles, labels| handles.held.add(&PERMITS_HELD, labels, difference))
     }
 
     fn add_waiting(&self, difference: i64) {
-        let key = || self.key(&PERMITS_WAITING);
-        self.0.waiting.add(&PERMITS_WAITING, key, difference);
+        self.record(|handles, labels| handles.waiting.add(&PERMITS_WAITING, labels, difference));
     }
 
     fn record_wait(&self, waited: Duration) {
         let seconds = waited.as_secs_f64();
-        let key = || self.key(&PERMIT_WAIT);
-        let waits = &self.0.waits;
-        waits.record(&PERMIT_WAIT, key, |waits| waits.record(seconds));
+        self.record(|handles, labels| handles.waits.record(&PERMIT_WAIT, labels, seconds));
     }
 
-    fn key(&self, family: &Family) -> Key {
-        let label = Label::new("limiter", self.0.limiter.to_string());
-        Key::from_parts(family.name, vec![label])
+    fn record(&self, record: impl FnOnce(&PermitHandles, Labels<'_>) -> bool) -> bool {
+        record(&self.0, &[("limiter", &self.0.limiter)])
     }
 }
 
