@@ -96,7 +96,7 @@ impl<T: Bytes> Bytes for CounterState<T> {
 
 impl<T: CountingRule> CounterState<T> {
     /// Evaluates the check, and charges it if it fits.
-    #[inline(always)]
+    #[inline]
     pub(super) fn check(&mut self, check: QuotaCheck<'_>) -> Verdict {
         let changes = self.rewind(&check);
         let current = self.counter.current(&check);
@@ -125,7 +125,7 @@ impl<T: CountingRule> CounterState<T> {
     }
 
     /// Moves charges in the future to now. There are such charges after the clock has stepped back.
-    #[inline(always)]
+    #[inline]
     fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
         let is_in_future = self.counter.is_in_future(check);
         if is_in_future {
@@ -189,7 +189,7 @@ impl<T: FixedNumbers> CounterState<T> {
 }
 
 /// Compares the `used` units of a current counter with the quota.
-#[inline(always)]
+#[inline]
 fn judge<T: CountingRule>(
     current: &T,
     used: u64,

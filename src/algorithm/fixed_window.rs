@@ -51,7 +51,7 @@ impl CountingRule for FixedWindow {
         self.count
     }
 
-    #[inline(always)]
+    #[inline]
     fn time_until(&self, check: &QuotaCheck<'_>, _: u64) -> u64 {
         check.fixed_window().left_of(self.window)
     }

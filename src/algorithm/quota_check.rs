@@ -23,7 +23,7 @@ pub(crate) struct QuotaCheck<'a> {
 }
 
 impl<'a> QuotaCheck<'a> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(
         quota: &'a Quota,
         share: Option<ShareId>,
@@ -111,13 +111,13 @@ impl Changes {
     pub(crate) const EMPTIED: Self = Self(4);
 
     /// Returns these changes if `happened`, else none.
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn only_if(self, happened: bool) -> Self {
         if happened { self } else { Self::NONE }
     }
 
     /// Returns whether any of these changes happened.
-    #[inline(always)]
+    #[inline]
     pub(crate) const fn any(self, of: Self) -> bool {
         self.0 & of.0 != 0
     }
@@ -126,14 +126,14 @@ impl Changes {
 impl BitOr for Changes {
     type Output = Self;
 
-    #[inline(always)]
+    #[inline]
     fn bitor(self, rhs: Self) -> Self {
         Self(self.0 | rhs.0)
     }
 }
 
 impl From<Verdict> for QuotaAnswer {
-    #[inline(always)]
+    #[inline]
     fn from(verdict: Verdict) -> Self {
         Self::from_micros(verdict.used, verdict.wait, verdict.reset).with_receipt(verdict.receipt)
     }

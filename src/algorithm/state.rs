@@ -106,7 +106,7 @@ impl CountState {
     }
 
     /// Moves the units of a log that are in the future to now. The other states do so with each check.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub(crate) fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
         match self {
@@ -120,7 +120,7 @@ impl CountState {
     ///
     /// Only for checks with one quota. With several, call [`evaluate`](Self::evaluate) on each. If all admit,
     /// call [`charge`](Self::charge) on each count, and evaluate each quota again with a cost of 0.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn check(&mut self, check: QuotaCheck<'_>, expires: u64) -> Verdict {
         match self {
             Self::Log(log) => log.check(&check, expires),

@@ -8,8 +8,7 @@ use super::answer::Answer;
 
 /// The answers of a [`Store`](crate::Store) to checks that it decides together: one for each, in their order.
 ///
-/// Dereferences to a slice of [`Answer`]. Limiters pass one empty answer for each check, and the store overwrites
-/// them. The answer to a single check takes no allocation.
+/// Dereferences to a slice of [`Answer`]. The answer to a single check takes no allocation.
 ///
 /// # Examples
 ///
@@ -29,7 +28,7 @@ impl Answers {
     /// Creates an empty answer for each of `checks` checks.
     #[must_use]
     pub fn empty(checks: usize) -> Self {
-        (0..checks).map(|_| Answer::default()).collect()
+        Self(SmallVec::from_elem(Answer::default(), checks))
     }
 
     /// Returns whether every check is admitted, so that all of them are charged.

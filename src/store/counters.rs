@@ -220,7 +220,7 @@ impl Counters {
     }
 
     /// Checks a single quota, which is the usual case, with one lookup of its count.
-    #[inline(always)]
+    #[inline]
     fn check_one(&mut self, check: &Check<'_>, quota: &Quota, now: u64) -> QuotaAnswer {
         self.remove_dead(now);
         let mut row = self.row();
@@ -381,7 +381,7 @@ impl Counters {
     }
 
     /// Returns the end of the time to live of the counters.
-    #[inline(always)]
+    #[inline]
     fn row(&self) -> Row {
         let counters = self.counts.iter().filter(|count| count.is_in_row());
         Row {
@@ -391,7 +391,7 @@ impl Counters {
     }
 
     /// Gives the counters the time to live that they need after their changes.
-    #[inline(always)]
+    #[inline]
     fn renew(&mut self, row: Row, now: u64) {
         if row.changes != Changes::NONE {
             let dies_at = row.renewed(now);
@@ -418,7 +418,7 @@ impl Counters {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn find(&mut self, id: CountId) -> Option<&mut Count> {
         self.counts.iter_mut().find(|count| count.is_of(id))
     }
@@ -620,7 +620,7 @@ impl Count {
         (self.algorithm, self.window, self.soft) == id
     }
 
-    #[inline(always)]
+    #[inline]
     fn check(&mut self, check: QuotaCheck<'_>, row: &mut Row) -> Verdict {
         let rewound = self.state.rewind(&check);
         self.note(rewound, check.now, row);
@@ -641,13 +641,13 @@ impl Count {
     }
 
     /// Returns the end of the time to live as Redis knows it, in microseconds.
-    #[inline(always)]
+    #[inline]
     fn expires(&self) -> u64 {
         whole_seconds(self.dies_at)
     }
 
     /// Notes what a change does to the time to live.
-    #[inline(always)]
+    #[inline]
     fn note(&mut self, changes: Changes, now: u64, row: &mut Row) {
         if self.is_in_row() {
             row.changes = row.changes | changes;
@@ -718,7 +718,7 @@ struct Row {
 
 impl Row {
     /// Notes a quota of the request.
-    #[inline(always)]
+    #[inline]
     fn ask(&mut self, (algorithm, window, _): CountId, check: &QuotaCheck<'_>) {
         let needs = match algorithm {
             // Until the end of the next aligned window.
@@ -734,7 +734,7 @@ impl Row {
     }
 
     /// Returns the end of the time to live after the changes. A charge renews it only if it is too short.
-    #[inline(always)]
+    #[inline]
     fn renewed(self, now: u64) -> u64 {
         let known = whole_seconds(self.dies_at);
         if self.changes.any(Changes::RENEWED) || known < now + self.needs {
@@ -747,7 +747,7 @@ impl Row {
 
 /// Returns the end of a time to live in milliseconds as Redis stores it in a value, in whole seconds: here in
 /// microseconds.
-#[inline(always)]
+#[inline]
 fn whole_seconds(dies_at: u64) -> u64 {
     dies_at / 1_000 * 1_000_000
 }

@@ -100,7 +100,7 @@ pub(crate) async fn join_all<F: Future + Unpin>(pending: Vec<F>) -> Vec<F::Outpu
 
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
-    #[inline(always)]
+    #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
         Self::new(State::Ready(Some(answer)))
     }
@@ -130,7 +130,7 @@ impl<T> StoreFuture<T> {
         self
     }
 
-    #[inline(always)]
+    #[inline]
     fn new(state: State<T>) -> Self {
         Self {
             state,

@@ -175,7 +175,7 @@ impl<'a> Check<'a> {
     }
 
     /// Returns the part of the check that concerns one of its quotas.
-    #[inline(always)]
+    #[inline]
     pub(super) fn of_quota(&self, quota: &'a Quota, now: u64) -> QuotaCheck<'a> {
         let (quotas, lease) = (self.quotas, self.lease_micros);
         let share = quotas.share_of_count(quota, self.share, lease);
@@ -205,7 +205,7 @@ impl<'a> Check<'a> {
     }
 
     /// Returns a check that owns its parts, for a store that decides it later.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn owned(&self) -> OwnedCheck {
         OwnedCheck {
@@ -334,7 +334,7 @@ impl OwnedSubject {
 }
 
 impl From<Subject<'_>> for OwnedSubject {
-    #[inline(always)]
+    #[inline]
     fn from(subject: Subject<'_>) -> Self {
         Self {
             limiter: subject.limiter.clone(),

@@ -54,7 +54,7 @@ impl Telemetry {
     }
 
     /// Records an admission at one level of a check.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn record_admission(&self, level: LevelDecision<'_>) {
         // Without quotas there is nothing to decide. What no source decided otherwise, an open policy admitted.
         if level.source() == Source::None && level.quotas().len() == 0 {

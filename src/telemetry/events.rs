@@ -101,7 +101,7 @@ impl Default for Events {
 
 impl Events {
     /// Logs an admission at one level of a check.
-    #[inline(always)]
+    #[inline]
     pub(super) fn log_admitted(&self, limiter: &str, store: &str, level: LevelDecision<'_>) {
         debug!(
             target: "tollgate::check",

@@ -63,7 +63,7 @@ struct Scale {
 }
 
 impl Scale {
-    #[inline(always)]
+    #[inline]
     fn new(rate: u32, window: u64) -> Self {
         let tick = tick(rate.into(), window);
         let whole = ticks_up(window, tick);
@@ -71,7 +71,7 @@ impl Scale {
     }
 
     /// Splits a level into whole units and the part of one more.
-    #[inline(always)]
+    #[inline]
     fn split(self, level: u64) -> (u32, u64) {
         let units = level / self.whole;
         (saturate(units), (level - units * self.whole) * self.tick)
@@ -80,18 +80,18 @@ impl Scale {
 
 impl Gcra {
     /// Returns the scale of this level. A counter without charges has no rate.
-    #[inline(always)]
+    #[inline]
     fn scale(&self, check: &QuotaCheck<'_>) -> Scale {
         Scale::new(self.rate.max(1), check.window)
     }
 
-    #[inline(always)]
+    #[inline]
     fn level(&self, scale: Scale) -> u64 {
         u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick)
     }
 
     /// Returns the level that is left at the time of the check.
-    #[inline(always)]
+    #[inline]
     fn level_at(&self, check: &QuotaCheck<'_>, scale: Scale) -> u64 {
         let passed = ticks(check.now.saturating_sub(self.time), scale.tick);
         self.level(scale)
@@ -112,7 +112,7 @@ impl CountingRule for Gcra {
     }
 
     /// Returns the counter without its holes, which do not change with time.
-    #[inline(always)]
+    #[inline]
     fn current(&self, check: &QuotaCheck<'_>) -> Self {
         let scale = self.scale(check);
         let level = self.level(scale);
@@ -139,7 +139,7 @@ impl CountingRule for Gcra {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn store(&mut self, current: Self) {
         if current.inflow == 0 {
             self.holes = None;
@@ -153,7 +153,7 @@ impl CountingRule for Gcra {
         u64::from(self.units) + u64::from(self.part > 0)
     }
 
-    #[inline(always)]
+    #[inline]
     fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64 {
         let scale = self.scale(check);
         let over = self.level(scale).saturating_sub(target * scale.whole);
@@ -165,7 +165,7 @@ impl CountingRule for Gcra {
         self.current(check).used(check) == 0
     }
 
-    #[inline(always)]
+    #[inline]
     fn charge(&mut self, check: &QuotaCheck<'_>, cost: u64) -> bool {
         let cost = saturate(cost);
         self.units = self.units.saturating_add(cost);

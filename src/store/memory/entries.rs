@@ -29,7 +29,7 @@ impl Entries {
         self.list.len()
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn get_mut(&mut self, name: Fingerprint) -> Option<&mut Counters> {
         let list = &self.list;
         let found = self

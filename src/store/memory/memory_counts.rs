@@ -273,7 +273,7 @@ impl MemoryCounts {
     }
 
     /// Records the number of keys if it changed in a shard.
-    #[inline(always)]
+    #[inline]
     fn record_len(&self, before: usize, now: usize) {
         if HAS_METRICS && before != now {
             self.meter.record_keys(before, now);

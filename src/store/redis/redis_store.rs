@@ -390,7 +390,7 @@ impl RedisStore {
     }
 
     /// Returns the sender of the current runtime.
-    #[inline(always)]
+    #[inline]
     fn sender(&self) -> Result<Arc<Sender>, Error> {
         let client = self.client()?;
         let runtime = current_runtime()?;

@@ -38,7 +38,7 @@ pub(super) struct Queue {
 type OwnedLevels = SmallVec<[OwnedCheck; 1]>;
 
 /// Returns levels that own their parts.
-#[inline(always)]
+#[inline]
 fn owned(levels: &[Check<'_>]) -> OwnedLevels {
     match levels {
         // The usual case, without the steps of an iterator.
@@ -58,7 +58,7 @@ pub(super) struct QueueEntry {
 
 impl Queue {
     /// Adds a check of these levels.
-    #[inline(always)]
+    #[inline]
     pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
         let mut last = levels
             .iter()

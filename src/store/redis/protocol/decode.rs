@@ -284,11 +284,13 @@ impl<'r> ReplyReader<'r, '_> {
 
     /// Reads the reply of a count to a charge, for each of its quotas.
     fn charged(&mut self, count: &Count<'_>) -> Result<SmallVec<[LastReply; 1]>, Error> {
-        if count.value == Value::Row {
-            let counters = self.counters(count)?;
-            return Ok(counters.into_iter().map(LastReply::Counter).collect());
-        }
         let mut replies = SmallVec::new();
+        if count.value == Value::Row {
+            for counter in self.counters(count)? {
+                replies.push(LastReply::Counter(counter));
+            }
+            return Ok(replies);
+        }
         for _ in &count.quotas {
             let (used, reset) = (self.units()?, self.number()?);
             let (reset, receipt) = match count.value {
