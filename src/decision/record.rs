@@ -6,7 +6,7 @@ use super::answer::{Answer, Source, StoreId};
 use crate::key::{Fingerprint, IntoKey, Key};
 use crate::quota::{Quotas, ShareId};
 
-/// What a check asks of a limiter, and the answer. The check writes it, and its decision shares it.
+/// A request of a check to a limiter, and the answer. The check writes it, and its decision shares it.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) limiter: Arc<LimiterFacts>,

@@ -19,7 +19,7 @@ pub(crate) type Levels = SmallVec<[Level; 1]>;
 /// A level of a check that goes on. It can be checked again: what is asked stays.
 pub(crate) struct Level {
     pub(crate) limiter: RateLimiter,
-    /// What the decision keeps. Written in place, or copied first if an earlier decision shares it.
+    /// The part that the decision keeps. Written in place, or copied first if an earlier decision shares it.
     record: SharedRecord,
     /// The slots that the level takes of each quota in flight.
     pub(super) slots: u32,

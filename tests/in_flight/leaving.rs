@@ -70,7 +70,7 @@ async fn calls_that_leave_at_any_point_keep_nobody_waiting() {
         while let Some(ended) = timeout(PATIENCE, tasks.join_next()).await.expect("an end") {
             ended.unwrap();
         }
-        // What was granted to calls that have left is given back, and then all of it is free: also for those who do not wait.
+        // Slots that calls got and did not take are given back. Then all are free: also for those who do not wait.
         let keys = (0..USERS).map(user).map(|name| (&limiter, name));
         for (limiter, key) in keys.chain([(&tenant, "acme".to_owned())]) {
             let all = async {

@@ -34,7 +34,7 @@ pub(super) struct HeldKey {
     /// The share that holds the slots.
     pub(super) share: Option<ShareId>,
     store: ProtectedStore,
-    /// What a check asks that only states the slots: nothing.
+    /// The request of a check that only states the slots: it asks for none.
     statement: Want,
     pub(super) meter: PermitMeter,
     /// The lease of the quotas, as they were last asked, in microseconds.

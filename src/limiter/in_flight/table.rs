@@ -61,7 +61,7 @@ pub(super) struct State {
     pub(super) outbox: Outbox,
 }
 
-/// What becomes known when the table is unlocked: to tell it may drop a permit.
+/// The answers that are sent when the table is unlocked: to send one may drop a permit.
 #[derive(Default)]
 pub(super) struct Outbox {
     pub(super) answers: Vec<(oneshot::Sender<Taken>, Taken)>,

@@ -208,14 +208,16 @@ impl Place {
         if let Some(wait) = self.for_slots.take() {
             wait.succeed(self.since.elapsed());
         }
-        self.presence = None;
+        (self.presence, self.is_in_line) = (None, false);
+        if LINES.are_empty() {
+            return;
+        }
         let levels = wants.into_iter().zip(decision.levels());
         // The slots that are left were taken in with the answer.
         let rates = levels.filter(|(want, _)| want.needs.slots == 0);
         let left = rates.map(|(want, level)| (want, Some(Room::left_by(level)), false));
         let left: SmallVec<[_; 2]> = left.collect();
         drop(LINES.take_in(self.ticket, &left, None));
-        self.is_in_line = false;
     }
 
     /// Takes in that an attempt was refused. Returns whether the call waits for its next turn.
