@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::held_key::HeldKey;
+use super::state::DecidedBy;
 use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, State, Taken};
 use crate::decision::{Answers, Holding, holder_for};
 use crate::error::Error;
@@ -130,7 +131,7 @@ impl PermitTable {
         let mut taken = self.change(|state, now| {
             let (mut question, taken) = state.question(request);
             let answers = state.decide_here(self.holder, &mut question, decide, now)?;
-            state.decided(self, question, answers, false, now);
+            state.decided(self, question, answers, DecidedBy::Process, now);
             Some(taken)
         })?;
         taken.try_recv().ok()?.ok()

@@ -21,6 +21,16 @@ use crate::store::StoreFuture;
 const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
 const REMEMBERED_TIMES: usize = 33;
 
+/// Decides a question of a caller.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum DecidedBy {
+    Store,
+    /// The counts of this process, while the store fails.
+    Process,
+    /// An earlier call waits in line, so that nothing was asked.
+    Line,
+}
+
 impl State {
     /// Adds a question for the next message about its keys.
     pub(super) fn ask(&mut self, question: SlotCheck) {
@@ -79,7 +89,7 @@ impl State {
             }
             if is_behind {
                 let refused = question.refused_in_line();
-                self.answer(question, refused, false, None);
+                self.answer(question, refused, DecidedBy::Line, None);
             } else if !is_gone {
                 let message = message.unwrap_or(messages.len());
                 if message == messages.len() {
@@ -197,7 +207,7 @@ impl State {
                 }
             });
             match reply {
-                Ok(answers) => self.decided(table, part, answers, true, now),
+                Ok(answers) => self.decided(table, part, answers, DecidedBy::Store, now),
                 Err(error) => {
                     let caller = part.caller.map(|caller| caller.answer);
                     let caller = caller.map(|answer| (answer, Err(error.clone())));
@@ -227,7 +237,7 @@ impl State {
         table: &Arc<PermitTable>,
         question: SlotCheck,
         mut answers: Answers,
-        by_store: bool,
+        by: DecidedBy,
         now: u64,
     ) {
         let is_admitted = answers.are_admitted();
@@ -249,9 +259,9 @@ impl State {
                 key.is_changed |= slots > 0;
                 continue;
             }
-            let epoch = match by_store {
-                true => key.grant(slots),
-                false => key.grant_untold(slots, now),
+            let epoch = match by {
+                DecidedBy::Process => key.grant_untold(slots, now),
+                DecidedBy::Store | DecidedBy::Line => key.grant(slots),
             };
             of_keys.extend(question.wants.get(level).map(|want| (*want, epoch)));
         }
@@ -263,7 +273,7 @@ impl State {
             since: now,
             of_keys,
         });
-        self.answer(question, answers, true, held);
+        self.answer(question, answers, by, held);
     }
 
     /// Answers a question. If it was refused, its caller stands in line from now on.
@@ -271,15 +281,18 @@ impl State {
         &mut self,
         question: SlotCheck,
         mut answers: Answers,
-        is_decided: bool,
+        by: DecidedBy,
         held: Option<HeldSlots>,
     ) {
         self.suggest_waits(&question, &mut answers);
         question.remember(&answers);
         let left = question.room_left(&answers, |want| {
             let key = want.slots_of.and_then(|id| self.keys.get(&id));
-            key.map_or(0, |key| key.returned)
+            let returned = key.map_or(0, |key| key.returned);
+            // The counts of this process know them.
+            if by == DecidedBy::Store { returned } else { 0 }
         });
+        let is_decided = by != DecidedBy::Line;
         let left =
             left.map(|(want, left, is_refused)| (want, is_decided.then_some(left), is_refused));
         let left: SmallVec<[_; 2]> = left.collect();
