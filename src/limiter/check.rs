@@ -8,7 +8,7 @@ use super::level::{Level, Levels};
 use super::level_check::{LevelCheck, levels};
 use super::limiter::RateLimiter;
 use super::line::Place;
-use super::pending_check::{CheckError, PendingCheck};
+use super::pending_check::{CheckError, Checked, PendingCheck};
 use super::settle::settle_together;
 use super::wait::Wait;
 use crate::decision::Decision;
@@ -268,6 +268,22 @@ impl RateLimiter {
 }
 
 impl PendingCheck {
+    /// Makes one attempt, at the turn of a call that has a place in line. A call whose turn would come too late loses its place.
+    pub(crate) async fn attempt_in_turn(
+        &mut self,
+        waiting: &mut Option<Place>,
+        takes_slots: bool,
+    ) -> Checked {
+        if let Some(place) = waiting
+            && let Err(too_late) = place.turn(self.wants()).await
+        {
+            self.refuse_too_late(too_late);
+            *waiting = None;
+        }
+        self.slots = takes_slots.then(|| Box::new(SlotsOfCheck::new(waiting.as_ref())));
+        self.run().await
+    }
+
     /// Checks when it is the turn of the call, until the check is admitted, or until no wait helps in time.
     pub(super) async fn decide_in_turn(
         &mut self,
@@ -279,39 +295,30 @@ impl PendingCheck {
         if takes_slots {
             place.waits_for_slots(self.permit_meters());
         }
+        let mut waiting = Some(place);
         loop {
-            let turn = match place.enter(self.wants()) {
-                Ok(()) => place.turn().await,
-                Err(too_late) => Err(too_late),
-            };
-            if let Err(too_late) = turn {
-                self.refuse_too_late(too_late);
-            }
-            if takes_slots {
-                self.take_slots(SlotsOfCheck::new(Some(&place)));
-            }
-            let mut checked = self.run().await;
-            let checks_again = match &mut checked {
-                _ if turn.is_err() => false,
-                Ok(decision) if decision.is_allowed() && self.is_held_meanwhile() => {
+            let mut checked = self.attempt_in_turn(&mut waiting, takes_slots).await;
+            let checks_again = match (&mut checked, &mut waiting) {
+                (_, None) => false,
+                (Ok(decision), Some(_)) if decision.is_allowed() && self.is_held_meanwhile() => {
                     self.give_back(decision).await;
                     self.slots = None;
                     true
                 }
-                Ok(decision) if decision.is_allowed() => {
+                (Ok(decision), Some(place)) if decision.is_allowed() => {
                     place.admitted(self.wants(), decision.view());
                     false
                 }
-                Ok(decision) => {
+                (Ok(decision), Some(place)) => {
                     wait.answered();
                     place.refused(self.wants(), decision.view())
                 }
-                Err(failure) if self.waits_through(failure) => {
+                (Err(failure), Some(place)) if self.waits_through(failure) => {
                     self.slots = None;
                     place.leave();
                     wait.after_failure(&failure.error).await
                 }
-                Err(_) => false,
+                (Err(_), Some(_)) => false,
             };
             if !checks_again {
                 self.record(&checked);

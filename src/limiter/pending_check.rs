@@ -77,13 +77,8 @@ impl PendingCheck {
         self.ignores_blocks = true;
     }
 
-    /// Takes slots of the quotas in flight in the next attempt, and holds them if the check is admitted.
-    pub(crate) fn take_slots(&mut self, slots: SlotsOfCheck) {
-        self.slots = Some(Box::new(slots));
-    }
-
     /// Refuses the next attempt of a call whose turn would come too late.
-    pub(crate) fn refuse_too_late(&mut self, too_late: TooLate) {
+    pub(super) fn refuse_too_late(&mut self, too_late: TooLate) {
         self.too_late = Some(too_late);
     }
 

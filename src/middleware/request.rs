@@ -14,7 +14,7 @@ use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
 use crate::decision::{Decision, DecisionView};
-use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place, SlotsOfCheck};
+use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place};
 use crate::quota::Plan;
 use crate::store::join_all;
 
@@ -23,13 +23,6 @@ pub(super) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// The levels of a request, each with the lookup of its plan.
 type Readings = SmallVec<[(AskedLevel, Option<PlanFuture>); 1]>;
-
-/// The step after an attempt that has not decided the request.
-enum Next {
-    Attempt,
-    /// The request stands in line, and waits for its turn.
-    Turn,
-}
 
 /// Checks a request, as far as that is possible without waiting. A store in memory decides it at once.
 ///
@@ -96,40 +89,20 @@ async fn check(config: Arc<LayerConfig>, readings: Readings) -> Outcome {
     let mut check = PendingCheck::new(levels);
     // A key of an unknown plan may have other quotas than its limiter.
     waiting.take_if(|_| check.levels.iter().any(AskedLevel::is_unknown));
-    if let Some(place) = &mut waiting {
-        if check.has_slots() {
-            place.waits_for_slots(check.permit_meters());
-        }
-        let turn = match place.enter(check.wants()) {
-            Ok(()) => place.turn().await,
-            Err(too_late) => Err(too_late),
-        };
-        if let Err(too_late) = turn {
-            check.refuse_too_late(too_late);
-            waiting = None;
+    if let Some(place) = &mut waiting
+        && check.has_slots()
+    {
+        place.waits_for_slots(check.permit_meters());
+    }
+    while !check.levels.is_empty() {
+        let takes_slots = check.has_slots();
+        let checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
+        let taken_in = take_in(&config, &mut check, &mut waiting, checked);
+        if let ControlFlow::Break(outcome) = taken_in {
+            return outcome;
         }
     }
-    loop {
-        if check.levels.is_empty() {
-            return Ok(Pass::default());
-        }
-        if check.has_slots() {
-            check.take_slots(SlotsOfCheck::new(waiting.as_ref()));
-        }
-        let checked = check.run().await;
-        match take_in(&config, &mut check, &mut waiting, checked) {
-            ControlFlow::Break(outcome) => return outcome,
-            ControlFlow::Continue(Next::Attempt) => {}
-            ControlFlow::Continue(Next::Turn) => {
-                if let Some(place) = &mut waiting
-                    && let Err(too_late) = place.turn().await
-                {
-                    check.refuse_too_late(too_late);
-                    waiting = None;
-                }
-            }
-        }
-    }
+    Ok(Pass::default())
 }
 
 /// Waits for all lookups at the same time. Leaves out the levels that their plans exempt.
@@ -163,19 +136,19 @@ fn max_calls(readings: &Readings) -> Option<usize> {
     limiters.filter_map(|limiter| limiter.line()).min()
 }
 
-/// Takes in what an attempt has brought: the outcome, or what follows.
+/// Takes in what an attempt has brought. Breaks with the outcome, unless another attempt follows.
 #[inline]
 fn take_in(
     config: &Arc<LayerConfig>,
     check: &mut PendingCheck,
     waiting: &mut Option<Place>,
     checked: Checked,
-) -> ControlFlow<Outcome, Next> {
+) -> ControlFlow<Outcome> {
     let checked = match checked {
         Ok(decision) if config.observes && is_held_back(config, check, &decision) => {
             Reservation::new(config, decision).give_back();
             drop(check.take_permits());
-            return ControlFlow::Continue(Next::Attempt);
+            return ControlFlow::Continue(());
         }
         checked => checked,
     };
@@ -185,11 +158,11 @@ fn take_in(
                 place.admitted(check.wants(), decision.view());
             }
         } else if leave_out_free(config, check, decision.view()) {
-            return ControlFlow::Continue(Next::Attempt);
+            return ControlFlow::Continue(());
         } else if let Some(place) = waiting
             && place.refused(check.wants(), decision.view())
         {
-            return ControlFlow::Continue(Next::Turn);
+            return ControlFlow::Continue(());
         }
     }
     ControlFlow::Break(outcome::checked(config, check, checked))

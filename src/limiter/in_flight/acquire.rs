@@ -257,9 +257,8 @@ impl RateLimiter {
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Acquired, Error>> + Send {
         let mut check = PendingCheck::within_limits(levels(checks));
-        check.take_slots(SlotsOfCheck::new(None));
         async move {
-            let checked = check.run().await;
+            let checked = check.attempt_in_turn(&mut None, true).await;
             check.record(&checked);
             let decision = checked.map_err(|failure| failure.error)?;
             Ok(acquired(decision, check))

@@ -131,13 +131,17 @@ impl Place {
             .unwrap_or_default()
     }
 
-    /// Waits until the call may ask the store.
-    pub(crate) async fn turn(&mut self) -> Result<(), TooLate> {
+    /// Waits until the call may ask the store about these keys.
+    pub(crate) async fn turn(
+        &mut self,
+        wants: impl IntoIterator<Item = Want>,
+    ) -> Result<(), TooLate> {
+        self.enter(wants)?;
         poll_fn(|cx| self.poll_turn(cx)).await
     }
 
     /// Stands in the lines of the keys of a call, if there are any.
-    pub(crate) fn enter(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), TooLate> {
+    fn enter(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), TooLate> {
         if self.is_in_line || LINES.are_empty() {
             return Ok(());
         }
@@ -160,7 +164,7 @@ impl Place {
     }
 
     /// Waits in line until the call may ask the store.
-    pub(crate) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
         if !self.is_in_line {
             return Poll::Ready(Ok(()));
         }
