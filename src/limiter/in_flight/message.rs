@@ -10,8 +10,8 @@ use crate::limiter::line::{Room, Want};
 use crate::quota::{Quota, Quotas};
 use crate::store::{Check, OwnedCheck, StoreFuture};
 
-/// A wait that is replaced by a better one.
-const HINT: Duration = Duration::from_secs(1);
+/// The bounds of the wait that a refusal by slots suggests, in microseconds.
+pub(super) const HINTS: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
 
 /// The longest time for which a refusal is repeated: other processes may give slots back.
 const REPEATED: Duration = Duration::from_millis(20);
@@ -61,10 +61,11 @@ impl SlotCheck {
     /// Returns the answers to a check of slots that an earlier call waits for.
     pub(super) fn refused_in_line(&self) -> Answers {
         let mut answers = Answers::empty(self.checks.len());
+        let hint = Duration::from_micros(*HINTS.start());
         for (level, ..) in self.in_flight() {
             let quotas = self.quotas(level).into_iter().flat_map(Quotas::iter);
             let refused = quotas.map(|quota| match quota.is_in_flight() {
-                true => QuotaAnswer::refused(quota.limit(), Some(HINT), HINT),
+                true => QuotaAnswer::refused(quota.limit(), Some(hint), hint),
                 false => QuotaAnswer::admitted(0, Duration::ZERO),
             });
             if let Some(answer) = answers.get_mut(level) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::held_key::{GATHERED, HeldKey};
-use super::message::{Message, Reply, answer_to_caller, late, no_reply, superseded};
+use super::message::{HINTS, Message, Reply, answer_to_caller, late, no_reply, superseded};
 use super::table::{HeldSlots, PermitTable, SlotCheck, State};
 use crate::clock::certain_part;
 use crate::decision::{Answers, HoldingNote};
@@ -17,8 +17,7 @@ use crate::key::Fingerprint;
 use crate::limiter::line::{LINES, LineKey, Want};
 use crate::store::StoreFuture;
 
-/// The bounds of the wait that a refusal suggests, and how many permits of a limiter it is the median of.
-const HINT: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
+/// How many permits of a limiter the wait that a refusal suggests is the median of.
 const REMEMBERED_TIMES: usize = 33;
 
 /// Decides a question of a caller.
@@ -397,5 +396,5 @@ fn median(times: Option<&VecDeque<u64>>) -> u64 {
     let mut times: Vec<u64> = times.into_iter().flatten().copied().collect();
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
-    median.clamp(*HINT.start(), *HINT.end())
+    median.clamp(*HINTS.start(), *HINTS.end())
 }
