@@ -439,7 +439,6 @@ fn a_flood_at_one_limiter_neither_stops_nor_lifts_blocks_of_another() {
         } else {
             list(&time, &server, &limiter, 1_000)
         };
-        assert_eq!(block(&limiter, 0..listed.min(10)), 0, "blocked keys");
         listed as usize + block(&limiter, listed..1_010)
     });
     assert_eq!(others.sum::<usize>(), 9_000 - 1_000 - 100);

@@ -506,7 +506,7 @@ impl Sequence {
             time,
             mode,
         };
-        sequence.make_plans();
+        sequence.make_plans(seed);
         if sequence.is_large {
             sequence.fill_logs();
         }
@@ -529,10 +529,14 @@ impl Sequence {
     }
 
     /// Makes plans of several quotas each; steady keys have one quota, of which the limit changes.
-    fn make_plans(&mut self) {
+    fn make_plans(&mut self, seed: u64) {
         let mut algorithms = Algorithm::ALL.to_vec();
         algorithms.push(Algorithm::SlidingBuckets(1));
-        if self.is_steady || self.random.random_bool(0.5) {
+        if self.is_steady {
+            // In turn, so that a few sequences meet the loop of each.
+            let turn = usize::try_from(seed / 2).unwrap() % algorithms.len();
+            algorithms = vec![algorithms[turn]];
+        } else if self.random.random_bool(0.5) {
             algorithms = vec![self.pick(&algorithms)];
         }
         for _ in 0..3 {
