@@ -10,10 +10,10 @@ use proptest::test_runner::TestRunner;
 use tollgate::store::{Adjust, Block, Check, Store, StoreFuture, StoreId, StoreParts};
 use tollgate::{BlockReason, BlockRule, ErrorKind, Key, Quota, RateLimiter, Source};
 
-use crate::support::cases::cases;
+use crate::support::cases::{cases, is_all};
 use crate::support::redis_server::RedisServer;
-use crate::support::runtime;
 use crate::support::test_time::TestTime;
+use crate::support::{block_on, runtime};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
@@ -370,6 +370,24 @@ fn no_key_is_blocked_after_fewer_refusals_than_the_rule_says_and_blocks_grow_as_
     }
 }
 
+/// Blocks as many keys of a limiter in both stores, in Redis all at once. Returns how many.
+fn list(time: &TestTime, server: &RedisServer, limiter: &Key, keys: u32) -> u32 {
+    let mut command = redis::cmd("ZADD");
+    command.arg("tollgate:v3:{blocks}");
+    for number in 0..keys {
+        let key = Key::from(number);
+        let blocked = time
+            .memory
+            .block(Block::new(limiter, &key, HOUR).automatic());
+        assert!(block_on(blocked).expect("room"));
+        let member = format!("{},{number}", limiter.as_str());
+        command.arg(time.now() + micros(HOUR)).arg(member);
+    }
+    let listed: u32 = command.query(&mut server.connect()).expect("ZADD answers");
+    assert_eq!(listed, keys);
+    keys
+}
+
 #[test]
 fn a_flood_at_one_limiter_neither_stops_nor_lifts_blocks_of_another() {
     let server = RedisServer::start();
@@ -413,7 +431,16 @@ fn a_flood_at_one_limiter_neither_stops_nor_lifts_blocks_of_another() {
         assert_eq!(full.kind(), ErrorKind::Full);
     }
     // The limiters together leave room for operators.
-    let others = (2..10).map(|limiter| block(&Key::from(limiter), 0..1_010));
+    let others = (2..10).map(|limiter| {
+        let limiter = Key::from(limiter);
+        // To block so many keys one by one takes Redis half a minute. Every change waits for that with the last limiter.
+        let listed = if is_all() || limiter == Key::from(9) {
+            0
+        } else {
+            list(&time, &server, &limiter, 1_000)
+        };
+        listed as usize + block(&limiter, listed..1_010)
+    });
     assert_eq!(others.sum::<usize>(), 9_000 - 1_000 - 100);
     let eve = Key::from("eve");
     let by_operator = Block::new(&flooded, &eve, HOUR);

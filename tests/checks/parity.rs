@@ -1,7 +1,7 @@
 //! The memory store and Redis make the same decisions for the same sequence, and their waits are exact to the
 //! microsecond.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 use tollgate::{Algorithm, Decision, ErrorKind, Quota, Source};
 
 use crate::support::both::{Both, Outcome, outcome};
+use crate::support::cases::some_or_all;
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::test_time::TestTime;
 use crate::support::{holds_for_any, runtime};
@@ -171,6 +172,8 @@ fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
 
 struct Pair {
     plans: Vec<Vec<Quota>>,
+    /// The limiters of each plan, and those whose Redis is always asked. To make them takes longer than a check.
+    limiters: Vec<[OnceCell<Both>; 2]>,
     time: TestTime,
     /// What was admitted by both stores.
     admitted: Vec<[Decision; 2]>,
@@ -186,6 +189,7 @@ struct Pair {
 impl Pair {
     fn new(server: &RedisServer, plans: Vec<Vec<Quota>>) -> Self {
         Self {
+            limiters: plans.iter().map(|_| Default::default()).collect(),
             plans,
             time: TestTime::new(server),
             admitted: Vec::new(),
@@ -198,7 +202,15 @@ impl Pair {
 
     /// The limiters of a plan in both stores.
     fn limiters(&self, plan: usize) -> Both {
-        Both::new(&self.time, &self.plans[plan][..])
+        let [limiters, _] = &self.limiters[plan];
+        let made = limiters.get_or_init(|| Both::new(&self.time, &self.plans[plan][..]));
+        made.clone()
+    }
+
+    /// The same, but Redis is always asked.
+    fn uncached(&self, plan: usize) -> &Both {
+        let [_, uncached] = &self.limiters[plan];
+        uncached.get_or_init(|| Both::uncached(&self.time, &self.plans[plan][..]))
     }
 
     fn has_calendar(&self, plan: usize) -> bool {
@@ -228,7 +240,7 @@ impl Pair {
                 assert!(told == left || is_shorter, "{context}: {told:?}, {left:?}");
                 // Redis would have said so, too; and the memory has trimmed what has expired, which a
                 // clock that is set back would show.
-                let Both([_, asking]) = Both::uncached(&self.time, &self.plans[plan][..]);
+                let Both([_, asking]) = self.uncached(plan);
                 let asked = self.runtime.block_on(asking.check_n(key, cost));
                 assert_eq!(said, outcome(&asked), "{context}, asked");
             }
@@ -585,26 +597,27 @@ fn a_large_log_is_trimmed_searched_and_rewound_alike() {
 
 #[test]
 fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
-    for window in [10 * SECOND, 172_800 * SECOND] {
-        for many_every in [0, 40] {
-            let server = RedisServer::start();
-            let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
-            let limiters = Both::new(&pair.time, Quota::new(310, window));
-            for number in 1..=1_500 {
-                let cost = 1 + u32::from(many_every > 0 && number % many_every == 0);
-                let used = pair.decide(&limiters, cost).used();
-                assert!(used <= 310 && (number < 320 || used >= 300), "{used}");
-                pair.time.advance(window / 300);
-            }
-            // At most as many runs wait to be removed as count.
-            let mut connection = server.connect();
-            let value = redis::cmd("STRLEN")
-                .arg("tollgate:v3:{default,ada}:log")
-                .query::<usize>(&mut connection)
-                .unwrap();
-            let runs = (value - 29) / 12;
-            assert!((290..=2 * 310).contains(&runs), "{runs}");
+    // Charges of one unit, and of two among them.
+    let all = [(10, 40), (172_800, 0), (10, 0), (172_800, 40)];
+    for (seconds, many_every) in all.into_iter().take(some_or_all(2, 4)) {
+        let window = seconds * SECOND;
+        let server = RedisServer::start();
+        let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+        let limiters = Both::new(&pair.time, Quota::new(310, window));
+        for number in 1..=1_500 {
+            let cost = 1 + u32::from(many_every > 0 && number % many_every == 0);
+            let used = pair.decide(&limiters, cost).used();
+            assert!(used <= 310 && (number < 320 || used >= 300), "{used}");
+            pair.time.advance(window / 300);
         }
+        // At most as many runs wait to be removed as count.
+        let mut connection = server.connect();
+        let value = redis::cmd("STRLEN")
+            .arg("tollgate:v3:{default,ada}:log")
+            .query::<usize>(&mut connection)
+            .unwrap();
+        let runs = (value - 29) / 12;
+        assert!((290..=2 * 310).contains(&runs), "{runs}");
     }
 }
 
@@ -903,11 +916,19 @@ fn several_logs_of_a_key_are_decided_alike() {
     let long = Quota::new(128, 2 * SECOND);
     let day = Quota::new(100_000, 86_400 * SECOND);
     let of_all = vec![short.clone(), long.clone(), day];
-    for others in [vec![short.clone(), long.clone()], vec![long], vec![short]] {
-        for cost in 2..4 {
-            let plans = [of_all.clone(), others.clone()];
-            assert!(long_history_is_decided_alike(&plans, 1..cost) > 25);
-        }
+    let both = vec![short.clone(), long.clone()];
+    // Costs of one unit, or of one and two.
+    let all = [
+        (both.clone(), 3),
+        (vec![long.clone()], 2),
+        (vec![short.clone()], 3),
+        (both, 2),
+        (vec![long], 3),
+        (vec![short], 2),
+    ];
+    for (others, cost) in all.into_iter().take(some_or_all(3, 6)) {
+        let plans = [of_all.clone(), others];
+        assert!(long_history_is_decided_alike(&plans, 1..cost) > 25);
     }
     // A value that only holds two logs.
     let two = [Quota::new(40, SECOND / 2), Quota::new(128, 2 * SECOND)];

@@ -9,6 +9,7 @@ mod diagnostics;
 mod dry_run;
 mod in_handler;
 mod law_of_settling;
+mod many_requests;
 mod nesting;
 mod plans;
 mod responders;
@@ -17,7 +18,6 @@ mod shares;
 mod skipping;
 mod soft;
 mod switched_off;
-mod ten_thousand;
 mod waiting;
 
 use std::pin::Pin;

@@ -9,6 +9,7 @@ use tollgate::{
 };
 
 use crate::refusing;
+use crate::support::cases::some_or_all;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
@@ -88,7 +89,9 @@ async fn a_reader_in_between_never_sees_a_charge_of_a_refused_check() {
 }
 
 /// A reader ends when it has seen this number of states.
-const STATES: usize = 2_000;
+fn states_to_see() -> usize {
+    some_or_all(600, 2_000)
+}
 
 const PAIR_WINDOW: Duration = Duration::from_secs(8_000 * 3_600);
 
@@ -155,7 +158,7 @@ async fn a_reader_of_the_stored_values_never_sees_one_level_charged_without_the_
     let mut connection = server.connect();
     read_under_load(&pairs, &["ada"], move || {
         let (mut before, mut states) = (Vec::new(), 0);
-        while states < STATES {
+        while states < states_to_see() {
             let values: Vec<Option<Vec<u8>>> = get.query(&mut connection).unwrap();
             for pair in values.chunks(2) {
                 assert_eq!(pair[0], pair[1]);
@@ -175,7 +178,7 @@ async fn a_check_of_cost_0_in_between_never_sees_one_level_charged_without_the_o
     let looking = pairs(&store_on(&server));
     read_under_load(&pairs(&store_on(&server)), &USERS, move || {
         let (mut before, mut states) = (Vec::new(), 0);
-        while states < STATES {
+        while states < states_to_see() {
             let levels = looking.iter().flat_map(|[user, tenant]| {
                 [user.on(USERS[0]), user.on(USERS[1]), tenant.on("acme")]
             });

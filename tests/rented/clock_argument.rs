@@ -6,6 +6,7 @@ use tollgate::{Acquired, Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::spans::{Admission, Admissions};
 use crate::support::algorithms::{algorithms, promised};
+use crate::support::cases::some_or_all;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
 use crate::support::proxy::{Proxy, Wire};
@@ -132,7 +133,8 @@ async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
             None => limiter,
         }
     });
-    let admissions = flood(limiters, Duration::from_millis(2_500)).await;
+    let lasts = Duration::from_millis(some_or_all(1_300, 2_500));
+    let admissions = flood(limiters, lasts).await;
     let promised = promised(algorithm, LIMIT);
     let [whole, shorter] = [WINDOW, WINDOW - 2 * ERROR].map(|span| admissions.most_within(span));
     println!(

@@ -7,10 +7,15 @@ use proptest::test_runner::Config;
 /// A property with an eighth of its cases, which every change waits for. `TOLLGATE_CASES=all`: with all of them.
 pub(crate) fn cases(all: u32) -> Config {
     Config {
-        cases: if is_all() { all } else { all.div_ceil(8) },
+        cases: some_or_all(all.div_ceil(8), all),
         failure_persistence: None,
         ..Config::default()
     }
+}
+
+/// What a test has of its cases: some, for which every change waits, or all.
+pub(crate) fn some_or_all<T>(some: T, all: T) -> T {
+    if is_all() { all } else { some }
 }
 
 /// Whether a test is to have all of its cases.

@@ -81,7 +81,11 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
         }
     };
     for (due, index) in schedule {
-        kit.pass(due.saturating_sub(now())).await;
+        let step = due.saturating_sub(now());
+        // The keys of all algorithms are charged at the same times. To move the clock of a store may be a call.
+        if !step.is_zero() {
+            kit.pass(step).await;
+        }
         let Some(key) = keys.get_mut(index) else {
             continue;
         };
