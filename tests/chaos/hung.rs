@@ -80,7 +80,11 @@ fn a_hung_server_costs_a_request_the_deadline_and_once_that_is_known_nothing() {
             &format!("at most {CAP}"),
         );
 
-        assert!(waited.p999 <= DEADLINE + 10 * MS + late.p999, "{waited:?}");
+        // One pause of the machine is in all requests that wait meanwhile, but makes few of them late.
+        assert!(
+            waited.p999 <= DEADLINE + 10 * MS + late.most,
+            "{waited:?}, {late:?}"
+        );
         assert!(waited.most <= DEADLINE + 50 * MS + late.most, "{waited:?}");
         assert!(added < MS + known.late().p99, "{added:?}");
         exact.assert_within(Duration::from_secs(1));
