@@ -289,6 +289,47 @@ async fn what_is_never_admitted_is_said_once_at_the_first_request() {
     assert_eq!(said_of(&costing(50), requests(MANY)).await, [""; 0]);
 }
 
+/// What is logged for quotas that may have the limit 0.
+fn said_of_zeros(configure: impl FnOnce()) -> Vec<String> {
+    log::keep();
+    configure();
+    let log = log::kept();
+    for line in &log {
+        let text = "the configured quota \"0/minute\" refuses every request";
+        assert!(line.contains("WARN") && line.contains(text), "{line}");
+    }
+    log
+}
+
+#[test]
+fn a_configured_limit_of_0_is_a_line_at_the_start() {
+    let log = said_of_zeros(|| {
+        let _ = RateLimitLayer::try_new(MemoryStore::new(), "9/second, 0/minute").unwrap();
+        // Not what refuses nothing, and not code.
+        let _ = RateLimitLayer::try_new(MemoryStore::new(), "0/minute soft, 9/second").unwrap();
+        let _ = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(0));
+    });
+    assert_eq!(log.len(), 1, "{log:?}");
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_limit_of_0_from_a_file_is_a_line() {
+    use tollgate::{Plan, Quotas};
+
+    let log = said_of_zeros(|| {
+        for json in [
+            r#""9/second, 0/minute""#,
+            r#"[{"limit": 0, "window": "minute"}]"#,
+        ] {
+            let _: Quotas = serde_json::from_str(json).unwrap();
+        }
+        // The plan of one client may have ended.
+        let _: Plan = serde_json::from_str(r#""0/minute""#).unwrap();
+    });
+    assert_eq!(log.len(), 2, "{log:?}");
+}
+
 /// Requests of 1 200 clients that arrive by these proxies in turn, each with the header of its client.
 fn behind<'a>(
     proxies: &'a [&'a str],
