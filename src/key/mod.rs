@@ -56,6 +56,7 @@ mod extractor;
 mod fingerprint;
 mod from_fn;
 mod hash_key;
+mod hashed_value;
 mod header;
 mod ipv6_prefix;
 #[expect(
