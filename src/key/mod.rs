@@ -79,7 +79,6 @@ pub use authorization::{Authorization, authorization};
 pub(crate) use axum_08::has_route;
 #[cfg(feature = "axum-08")]
 pub use axum_08::{Path, path};
-pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, NetworkList, client_ip};
 pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};

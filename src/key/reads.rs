@@ -13,7 +13,7 @@ use http::Extensions;
 ///
 /// | the extractor reads | the layer warns |
 /// |---|---|
-/// | [the peer's address](Self::peer_address) | if a proxy seems to be in front, because then all its clients share one limit |
+/// | [the peer's address](Self::peer_address) | if a proxy is in front, because then all its clients share one limit |
 /// | [the matched path](Self::matched_path) | if no request has one, because then the layer is outside of the router, or there are no routes |
 /// | [an extension](Self::extension) | if no request has it, because then the layer that inserts it runs too late |
 /// | [none of these](Self::nothing) | about none |
@@ -67,8 +67,6 @@ pub struct Reads {
     pub(crate) path: bool,
     /// The request extension that it reads.
     pub(crate) extension: Option<ReadExtension>,
-    /// Whether it has already logged that it counts a proxy in place of the proxy's clients.
-    pub(crate) warned: bool,
 }
 
 /// A type of request extensions.
@@ -97,15 +95,13 @@ impl Reads {
             peer: false,
             path: false,
             extension: None,
-            warned: false,
         }
     }
 
     /// Reads the peer's address, as [`peer_ip`](super::peer_ip()) does, and no forwarding header.
     ///
-    /// The layer warns if a proxy seems to be in front: if a request arrives from a private address with
-    /// `Forwarded`, `X-Forwarded-For` or `X-Real-IP`, or if one public peer sends 10 different values of
-    /// such a header. It takes the peer's address from where `peer_ip` finds it, for example from
+    /// The layer warns if a proxy is in front: if a request arrives from a private address with `Forwarded`,
+    /// `X-Forwarded-For` or `X-Real-IP`. It takes the peer's address from where `peer_ip` finds it, for example from
     /// [`PeerAddr`](super::PeerAddr).
     #[must_use]
     pub const fn peer_address() -> Self {
@@ -142,7 +138,6 @@ impl Reads {
                 Some(extension) => Some(extension),
                 None => other.extension,
             },
-            warned: self.warned || other.warned,
         }
     }
 }

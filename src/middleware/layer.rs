@@ -11,7 +11,6 @@ use http_body::SizeHint;
 use tower_layer::Layer;
 
 use super::config::LayerConfig;
-use super::diagnostics::layer_created;
 use super::headers::Headers;
 use super::level::{Level, MissingKey};
 use super::rejection::{Rejection, plain_text};
@@ -801,7 +800,6 @@ impl From<RateLimiter> for RateLimitLayer {
         if !limiter.has_policy() {
             limiter = limiter.on_failure(FailurePolicy::fall_back());
         }
-        layer_created();
         Self {
             config: Arc::new(LayerConfig::new(limiter)),
         }
