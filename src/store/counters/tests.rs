@@ -456,6 +456,21 @@ fn bytes_that_are_no_counters_are_refused() {
     assert!(error.to_string().contains("update tollgate"), "{error}");
 }
 
+#[cfg(feature = "serde")]
+#[test]
+fn serde_writes_and_reads_the_bytes() {
+    let mut subject = Counted::new();
+    let list = quotas("9/second, 9/minute gcra, 4 in-flight");
+    assert!(subject.check(&list, 2, NOW).is_admitted());
+    let bytes = subject.counters.to_bytes();
+    let written = serde_json::to_value(&subject.counters).unwrap();
+    assert_eq!(written, serde_json::to_value(&bytes).unwrap());
+    let read: Counters = serde_json::from_value(written).unwrap();
+    assert_eq!(read.to_bytes(), bytes);
+    let error = serde_json::from_str::<Counters>("[1, 2, 3]").unwrap_err();
+    assert!(error.to_string().contains("no counters"), "{error}");
+}
+
 /// Databases have such bytes: a change of the format needs another version.
 #[test]
 fn bytes_of_version_1_stay_readable() {
