@@ -1,6 +1,6 @@
 //! The parts of a request that an extractor reads.
 
-use std::any::{TypeId, type_name};
+use std::any::type_name;
 
 use http::Extensions;
 
@@ -59,7 +59,7 @@ use http::Extensions;
 /// assert_ne!(key_of([192, 0, 2, 1])?, key_of([192, 0, 3, 1])?);
 /// # Ok::<(), http::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Reads {
     /// Whether it reads the peer's address, and no forwarding header.
     pub(crate) peer: bool,
@@ -72,20 +72,11 @@ pub struct Reads {
 /// A type of request extensions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadExtension {
-    type_id: TypeId,
     /// The name of the type.
     pub(crate) name: &'static str,
     /// Returns whether a request has it.
     pub(crate) is_in: fn(&Extensions) -> bool,
 }
-
-impl PartialEq for ReadExtension {
-    fn eq(&self, other: &Self) -> bool {
-        self.type_id == other.type_id
-    }
-}
-
-impl Eq for ReadExtension {}
 
 impl Reads {
     /// Reads none of these parts: the default. For extractors that read, for example, a header.
@@ -120,7 +111,6 @@ impl Reads {
     pub fn extension<T: Send + Sync + 'static>() -> Self {
         Self {
             extension: Some(ReadExtension {
-                type_id: TypeId::of::<T>(),
                 name: type_name::<T>(),
                 is_in: |extensions| extensions.get::<T>().is_some(),
             }),

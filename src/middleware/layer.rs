@@ -249,7 +249,7 @@ impl RateLimitLayer {
         self.level(|level| level.share(share))
     }
 
-    /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
+    /// Sets how many slots a request of any cost takes of each quota [in flight](crate::Quota::in_flight). The
     /// default is 1.
     ///
     /// A request holds its slots until its response body ends, fails or is dropped, or until the service fails. A response

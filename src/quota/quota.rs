@@ -165,7 +165,7 @@ impl Quota {
     ///
     /// A running request or job holds a slot. [`RateLimiter::acquire`](crate::RateLimiter::acquire) takes one and returns a
     /// [`Permit`](crate::Permit), which holds it until it is dropped. A [`RateLimitLayer`](crate::RateLimitLayer) holds one
-    /// until the response body ends. A check takes one slot, whatever its cost.
+    /// until the response body ends. A check of any cost takes one slot.
     ///
     /// The quota may stand beside rates in one list: either all of them admit a check, or none is charged. The slots of a
     /// killed process return when their [lease](Self::slot_lease) ends. [The guide](crate::guide::in_flight) has the promise
@@ -400,7 +400,7 @@ impl Quota {
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
     /// use tollgate::{MemoryStore, Quota, RateLimiter};
     ///
-    /// // 100 requests a minute are admitted. Who uses more than 60 is told to buy a larger plan.
+    /// // 100 requests a minute are admitted. A client that uses more than 60 is asked to buy a larger plan.
     /// let quotas = [Quota::per_minute(100), Quota::per_minute(60).soft()];
     /// let limiter = RateLimiter::new(MemoryStore::new(), quotas);
     /// assert!(!limiter.check_n("acme", 60).await?.is_exceeded());
@@ -524,8 +524,8 @@ impl Quota {
     ///
     /// A charge is admitted if the limit has room for it, if its share stays within
     /// [its bound](Share::at_most), and if it leaves to all other shares what they have
-    /// [reserved](Share::reserve) and not used. So the limit is never exceeded, nobody below its reserve is
-    /// refused because of others, and units that nobody has reserved are everybody's. Requests without a share, or with
+    /// [reserved](Share::reserve) and not used. So the limit is never exceeded, a share below its reserve is
+    /// never refused because of others, and all may use units that are not reserved. Requests without a share, or with
     /// one that the quota does not have, have no reserve.
     ///
     /// In the decision about a request, [`remaining`](crate::QuotaDecision::remaining) is what its share may still
@@ -711,7 +711,7 @@ impl Quota {
 
     /// Returns the algorithm and the window of the stored count of a key, and the number of a soft quota.
     ///
-    /// All windows of a log are one count, so it has no window here, and buckets of one length are one count, whatever their
+    /// All windows of a log are one count, so it has no window here, and buckets of one length are one count for any
     /// number. Soft ones share none.
     #[inline]
     pub(crate) fn stored_count(&self, lease: u64) -> (Algorithm, u64, u8) {

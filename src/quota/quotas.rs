@@ -21,7 +21,7 @@ use crate::error::ConfigError;
 /// list in a configuration, because a missing setting would disable the limiter.
 ///
 /// Quotas of one list may share a stored count: all that count with [`SlidingLog`](crate::Algorithm::SlidingLog),
-/// whatever their windows, all buckets of one length, and otherwise those with the same algorithm and window. A check
+/// with any windows, all buckets of one length, and otherwise those with the same algorithm and window. A check
 /// charges that count once, and each of the quotas compares the units in its window with its own limit. A
 /// [soft](Quota::soft) quota shares its count with none.
 ///
@@ -120,7 +120,7 @@ impl Quotas {
     }
 
     /// Returns the share of a request, if a quota with the stored count of this one has it. Each charge of the count is one
-    /// of this share, whatever quota charges it.
+    /// of this share, by any quota.
     #[inline]
     pub(crate) fn share_of_count(
         &self,
@@ -406,14 +406,14 @@ mod tests {
                 .map(|(index, quota)| (index, quota.limit()))
                 .collect()
         };
-        // Of a log, the longest window; then the highest limit.
+        // A log is charged by the longest window; then by the highest limit.
         let logs = [
             Quota::per_minute(5),
             Quota::per_second(2),
             Quota::per_minute(9),
         ];
         assert_eq!(charging(&logs), [(2, 9)]);
-        // Of a counter, the lowest limit.
+        // A counter is charged by the lowest limit.
         let counters = logs.map(|quota| quota.with_algorithm(Algorithm::FixedWindow));
         assert_eq!(charging(&counters), [(0, 5), (1, 2)]);
     }

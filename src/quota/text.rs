@@ -229,7 +229,7 @@ const BURST: &str = "burst";
 const SOFT: &str = "soft";
 const WARN: &str = "warn:";
 
-/// A word with one of them is a share, whatever its name begins with.
+/// A word with one of them is a share, also if its name is `soft` or begins with `warn:`.
 const SHARE_SIGNS: [char; 2] = ['<', '>'];
 
 const QUOTA_RULE: &str = "a quota is LIMIT/WINDOW, like 100/minute or 5/10s, or of slots LIMIT in-flight, like 5 in-flight";

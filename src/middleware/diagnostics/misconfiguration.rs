@@ -126,7 +126,7 @@ impl MisconfigurationChecks {
         extracted: &Result<Key, KeyError>,
         nth: u32,
     ) {
-        let ReadExtension { name, is_in, .. } = extension;
+        let ReadExtension { name, is_in } = extension;
         let is_there = is_in(&parts.extensions);
         if self.extension.is_missing(is_there, extracted, nth) {
             tracing::warn!(target: "tollgate::diagnostics",

@@ -318,7 +318,7 @@ proptest::proptest! {
             proptest::prop_assert_eq!(answer.quotas()[0].wait(), expected.quotas()[0].wait());
             let mut answers = vec![expected.clone()];
             for (index, (own, quotas)) in models.iter_mut().zip(&model).enumerate().skip(1) {
-                // What the others refuse is not charged.
+                // A check that the others refuse is not charged.
                 let asked = if expected.is_admitted() { cost } else { 0 };
                 let of_model = own.check(quotas, asked, now);
                 let answer = answer.quotas()[index];
