@@ -21,7 +21,7 @@ lease of its own from now, because the clock stepped back, ends then. Both are w
 
 The entry of a holder is written if its check is admitted, or if it `is_stated`. `note` is 1 if a holder that holds slots had
 no entry. It is 2 if the entry is of a later message: then the check is refused, and its holder's entry stays. A wait of 1
-says that nobody knows when a slot is given back.
+says that the time at which a slot returns is unknown.
 ]]
 
 local ENTRY, FORMAT, EXACT = 40, '>c16dI4I4d', 9007199254740992

@@ -73,7 +73,7 @@ impl Clock {
 /// Returns the system's time in microseconds since 1970.
 #[expect(
     clippy::disallowed_methods,
-    reason = "windows of a calendar follow the system's time, as long as no server has told another one"
+    reason = "windows of a calendar follow the system's time, unless a server reports another one"
 )]
 pub(crate) fn system_time() -> u64 {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

@@ -246,7 +246,7 @@ impl Error {
             .with_source(ConfigError::levels(one, other, problem))
     }
 
-    /// Returns whether the limiters of a check are misconfigured, whatever the store does: they cannot be checked together,
+    /// Returns whether the limiters of a check are misconfigured, with any store: they cannot be checked together,
     /// or have a lease and slots.
     pub(crate) fn is_config_error(&self) -> bool {
         let source = self.source();

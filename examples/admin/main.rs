@@ -70,7 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .name("reports")
         .key((tenant.clone(), user.clone()))
         .track_refused(TRACKED);
-    // What an operator enters to name a key, for the extractor of each layer.
+    // The text by which an operator names a key, for the extractor of each layer.
     let by_address = KeyForm::address(|address| key::peer_ip().of(address));
     let by_api_key = || KeyForm::header("x-api-key", api_key.clone());
     let by_user = KeyForm::header("x-tenant-id", tenant).and(KeyForm::header("x-user-id", user));

@@ -6,12 +6,14 @@
 use crate::quota::{Algorithm, ShareId};
 
 /// A value that is written as bytes and read back.
-pub(crate) trait Bytes: Sized {
+pub(crate) trait Bytes {
     /// Appends the value.
     fn write(&self, bytes: &mut Vec<u8>);
 
     /// Takes the value from the front. `None` if the bytes are none of this type.
-    fn read(bytes: &mut &[u8]) -> Option<Self>;
+    fn read(bytes: &mut &[u8]) -> Option<Self>
+    where
+        Self: Sized;
 }
 
 /// Implements [`Bytes`] for a struct, field by field.

@@ -4,6 +4,7 @@
 //! A counter is stored as of its last charge. A check calculates which units have expired since then, so a
 //! refusal writes nothing.
 
+use super::algorithm_state::AlgorithmState;
 use super::arithmetic::saturate;
 use super::bytes::Bytes;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
@@ -56,21 +57,18 @@ pub(crate) trait CountingRule: Clone + Default {
     /// Removes `units` units of any charges from a stored counter. They are fewer than the units that count.
     /// The other units return when they would have returned anyway.
     fn credit(&mut self, check: &QuotaCheck<'_>, units: u64);
-}
 
-/// A counter of a fixed number of numbers.
-#[cfg(feature = "redis")]
-pub(crate) trait FixedNumbers: CountingRule {
     /// Creates a counter from its numbers, in the order in which the script stores them.
+    #[cfg(feature = "redis")]
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
 
     /// Removes units that were charged at the time of the last charge.
+    #[cfg(feature = "redis")]
     fn remove_latest(&mut self, units: u64);
 }
 
 /// The stored state of a counter.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct CounterState<T> {
     counter: T,
     /// The time at which this generation began: with the first charge to an empty counter, or when the clock
@@ -95,85 +93,7 @@ impl<T: Bytes> Bytes for CounterState<T> {
 }
 
 impl<T: CountingRule> CounterState<T> {
-    /// Evaluates the check, and charges it if it fits.
-    #[inline]
-    pub(super) fn check(&mut self, check: QuotaCheck<'_>) -> Verdict {
-        let changes = self.rewind(&check);
-        let current = self.counter.current(&check);
-        let used = current.used(&check);
-        let cost = u64::from(check.cost);
-        if cost == 0 || used + cost > check.limit.into() {
-            let verdict = judge(&current, used, self.generation, check);
-            return Verdict { changes, ..verdict };
-        }
-        self.counter.store(current);
-        if self.counter.charge(&check, cost) || used == 0 {
-            self.generation = check.now;
-        }
-        let peek = QuotaCheck { cost: 0, ..check };
-        let verdict = judge(&self.counter, used + cost, self.generation, peek);
-        let changes = changes | Changes::CHARGED;
-        Verdict { changes, ..verdict }
-    }
-
-    /// Evaluates the check without charging it.
-    pub(super) fn evaluate(&mut self, check: QuotaCheck<'_>) -> Verdict {
-        let changes = self.rewind(&check);
-        let current = self.counter.current(&check);
-        let verdict = judge(&current, current.used(&check), self.generation, check);
-        Verdict { changes, ..verdict }
-    }
-
-    /// Moves charges in the future to now. There are such charges after the clock has stepped back.
-    #[inline]
-    fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
-        let is_in_future = self.counter.is_in_future(check);
-        if is_in_future {
-            self.counter.advance(check);
-            self.generation = check.now;
-        }
-        Changes::RENEWED.only_if(is_in_future)
-    }
-
-    /// Charges the cost.
-    pub(super) fn charge(&mut self, check: QuotaCheck<'_>) -> Changes {
-        self.counter.advance(&check);
-        let was_empty = self.counter.used(&check) == 0;
-        if self.counter.charge(&check, check.cost.into()) || was_empty {
-            self.generation = check.now;
-        }
-        Changes::CHARGED
-    }
-
-    pub(super) fn is_idle(&self, check: QuotaCheck<'_>) -> bool {
-        self.counter.is_idle(&check)
-    }
-
-    /// Removes units of a charge. Removes none while charges are in the future, after the clock stepped back:
-    /// the receipt may then not tell where the charge is.
-    pub(super) fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) {
-        if self.generation == charge.receipt.generation
-            && !self.counter.is_in_future(check)
-            && self.counter.current(check).used(check) > 0
-        {
-            self.counter.refund(check, charge, units.into());
-        }
-    }
-
-    /// Removes units of any charges, also after the clock stepped back. The generation stays, so that refunds still
-    /// find earlier charges.
-    pub(super) fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
-        let used = self.counter.current(check).used(check);
-        let units = u64::from(units);
-        if 0 < units && units < used {
-            self.counter.credit(check, units);
-        }
-        Changes::EMPTIED.only_if(used > 0 && units >= used)
-    }
-}
-
-#[cfg(feature = "redis")]
-impl<T: FixedNumbers> CounterState<T> {
+    #[cfg(feature = "redis")]
     pub(super) fn from_numbers(generation: u64, numbers: &[u64]) -> Option<Self> {
         let counter = T::from_numbers(numbers)?;
         Some(Self {
@@ -182,8 +102,87 @@ impl<T: FixedNumbers> CounterState<T> {
         })
     }
 
-    /// Removes units that were charged at the time of the last charge.
-    pub(super) fn remove_latest(&mut self, units: u64) {
+    /// Moves charges in the future to now. There are such charges after the clock has stepped back.
+    #[inline]
+    fn bring_to_now(&mut self, check: &QuotaCheck<'_>) -> Changes {
+        let is_in_future = self.counter.is_in_future(check);
+        if is_in_future {
+            self.counter.advance(check);
+            self.generation = check.now;
+        }
+        Changes::RENEWED.only_if(is_in_future)
+    }
+
+    /// Adds the cost to a current counter that has so many units.
+    #[inline]
+    fn add(&mut self, check: &QuotaCheck<'_>, used: u64) {
+        if self.counter.charge(check, check.cost.into()) || used == 0 {
+            self.generation = check.now;
+        }
+    }
+}
+
+impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
+    #[inline]
+    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> Verdict {
+        let changes = self.bring_to_now(check);
+        let current = self.counter.current(check);
+        let used = current.used(check);
+        let cost = u64::from(check.cost);
+        if cost == 0 || used + cost > check.limit.into() {
+            let verdict = judge(&current, used, self.generation, *check);
+            return Verdict { changes, ..verdict };
+        }
+        self.counter.store(current);
+        self.add(check, used);
+        let peek = QuotaCheck { cost: 0, ..*check };
+        let verdict = judge(&self.counter, used + cost, self.generation, peek);
+        let changes = changes | Changes::CHARGED;
+        Verdict { changes, ..verdict }
+    }
+
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+        let changes = self.bring_to_now(check);
+        let current = self.counter.current(check);
+        let verdict = judge(&current, current.used(check), self.generation, *check);
+        Verdict { changes, ..verdict }
+    }
+
+    fn charge(&mut self, check: &QuotaCheck<'_>, _: u64) -> Changes {
+        self.counter.advance(check);
+        self.add(check, self.counter.used(check));
+        Changes::CHARGED
+    }
+
+    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
+        self.counter.is_idle(check)
+    }
+
+    /// Removes units of a charge. Removes none while charges are in the future, after the clock stepped back:
+    /// the receipt may then not tell where the charge is.
+    fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
+        if self.generation == charge.receipt.generation
+            && !self.counter.is_in_future(check)
+            && self.counter.current(check).used(check) > 0
+        {
+            self.counter.refund(check, charge, units.into());
+        }
+        Changes::NONE
+    }
+
+    /// Removes units of any charges, also after the clock stepped back. The generation stays, so that refunds still
+    /// find earlier charges.
+    fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
+        let used = self.counter.current(check).used(check);
+        let units = u64::from(units);
+        if 0 < units && units < used {
+            self.counter.credit(check, units);
+        }
+        Changes::EMPTIED.only_if(used > 0 && units >= used)
+    }
+
+    #[cfg(feature = "redis")]
+    fn remove_latest(&mut self, units: u64) {
         self.counter.remove_latest(units);
     }
 }

@@ -12,13 +12,10 @@
 
 use super::bytes::{Bytes, impl_bytes};
 use super::counter_state::CountingRule;
-#[cfg(feature = "redis")]
-use super::counter_state::FixedNumbers;
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The count of one window.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct FixedWindow {
     window: u64,
     count: u64,
@@ -76,10 +73,8 @@ impl CountingRule for FixedWindow {
     fn credit(&mut self, _: &QuotaCheck<'_>, units: u64) {
         self.count = self.count.saturating_sub(units);
     }
-}
 
-#[cfg(feature = "redis")]
-impl FixedNumbers for FixedWindow {
+    #[cfg(feature = "redis")]
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let &[window, count] = numbers else {
             return None;
@@ -87,6 +82,7 @@ impl FixedNumbers for FixedWindow {
         Some(Self { window, count })
     }
 
+    #[cfg(feature = "redis")]
     fn remove_latest(&mut self, units: u64) {
         self.count = self.count.saturating_sub(units);
     }

@@ -2,21 +2,20 @@
 
 use std::time::Duration;
 
+use super::algorithm_state::AlgorithmState;
 use super::bytes::{Bytes, impl_bytes};
-use super::quota_check::{Changes, QuotaCheck, Verdict};
+use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::share_room::share_room;
 use crate::decision::{Holding, HoldingNote, Receipt, Wait, holder_for};
 use crate::quota::ShareId;
 
 /// The holders of the slots of a key.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct InFlight {
     holders: Vec<Holder>,
 }
 
 #[derive(Clone, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Holder {
     id: [u8; 16],
     sequence: u64,
@@ -60,17 +59,8 @@ impl InFlight {
         self.holders.is_empty()
     }
 
-    /// Decides a check without a holder, which changes nothing but entries whose lease has ended.
-    pub(crate) fn look(&mut self, check: &QuotaCheck<'_>) -> Verdict {
-        let changes = self.expire(check.now);
-        Verdict {
-            changes,
-            ..self.evaluate(check, None)
-        }
-    }
-
     /// Decides whether the slots that a check wants are there. Without a holding, it only looks.
-    pub(crate) fn evaluate(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> Verdict {
+    pub(crate) fn decide(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> Verdict {
         let now = check.now;
         let live = self.holders.iter().filter(|holder| holder.end(now) > now);
         let is_own = |holder: &&Holder| holding.is_some_and(|holding| holding.holder == holder.id);
@@ -139,7 +129,7 @@ impl InFlight {
     }
 
     /// Returns whether no slot is held.
-    pub(crate) fn is_idle(&self, now: u64) -> bool {
+    pub(crate) fn holds_none(&self, now: u64) -> bool {
         let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);
         live.all(|holder| holder.slots == 0)
     }
@@ -151,11 +141,43 @@ impl InFlight {
         let held = held.map(|holder| Holding::new(holder.id, 0, holder.slots, 0, left(holder)));
         held.filter(|holding| !holding.lease.is_zero()).collect()
     }
+}
 
-    /// Returns the longest lease, in microseconds.
-    pub(crate) fn longest_lease(&self) -> u64 {
-        let leases = self.holders.iter().map(|holder| holder.lease);
-        leases.max().unwrap_or(0)
+/// Without a holder, a check changes nothing but entries whose lease has ended.
+impl AlgorithmState for InFlight {
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+        let changes = self.expire(check.now);
+        let verdict = self.decide(check, None);
+        Verdict { changes, ..verdict }
+    }
+
+    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> Verdict {
+        self.evaluate(check)
+    }
+
+    fn charge(&mut self, _: &QuotaCheck<'_>, _: u64) -> Changes {
+        Changes::NONE
+    }
+
+    fn refund(&mut self, _: &QuotaCheck<'_>, _: Charge, _: u32) -> Changes {
+        Changes::NONE
+    }
+
+    fn credit(&mut self, _: &QuotaCheck<'_>, _: u32) -> Changes {
+        Changes::NONE
+    }
+
+    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
+        self.holds_none(check.now)
+    }
+
+    /// Returns the longest lease.
+    fn longest_window(&self) -> Option<u64> {
+        self.holders
+            .iter()
+            .map(|holder| holder.lease)
+            .max()
+            .or(Some(0))
     }
 }
 

@@ -5,6 +5,7 @@
 //!
 //! Depends only on `decision`, `quota`, `key` and `clock`. Nothing here reads a clock or takes a lock.
 
+mod algorithm_state;
 mod arithmetic;
 mod bytes;
 mod counter_state;

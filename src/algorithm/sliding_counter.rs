@@ -8,13 +8,10 @@
 use super::arithmetic::{aligned, tick, ticks, ticks_up};
 use super::bytes::{Bytes, impl_bytes};
 use super::counter_state::CountingRule;
-#[cfg(feature = "redis")]
-use super::counter_state::FixedNumbers;
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of two aligned windows.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct SlidingCounter {
     window: u64,
     previous: u64,
@@ -153,10 +150,8 @@ impl CountingRule for SlidingCounter {
             (self.previous, self.current) = (previous, 0);
         }
     }
-}
 
-#[cfg(feature = "redis")]
-impl FixedNumbers for SlidingCounter {
+    #[cfg(feature = "redis")]
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let &[window, previous, current] = numbers else {
             return None;
@@ -168,6 +163,7 @@ impl FixedNumbers for SlidingCounter {
         })
     }
 
+    #[cfg(feature = "redis")]
     fn remove_latest(&mut self, units: u64) {
         self.current = self.current.saturating_sub(units);
     }

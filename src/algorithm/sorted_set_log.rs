@@ -3,14 +3,13 @@
 //! The same rule in Redis: `lua/sorted_set_log.lua`. Each window has a log of its own. It admits as the
 //! [log](super::log) does. But a refund and a credit renew the time to live, and a charge does if it drops units.
 
+use super::algorithm_state::AlgorithmState;
 use super::bytes::Bytes;
 use super::log::Log;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 
 /// The charged units, oldest first.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(transparent))]
 pub(crate) struct SortedSetLog(Log);
 
 impl Bytes for SortedSetLog {
@@ -24,28 +23,6 @@ impl Bytes for SortedSetLog {
 }
 
 impl SortedSetLog {
-    /// Evaluates the check, and charges it if it fits.
-    pub(crate) fn check(&mut self, check: &QuotaCheck<'_>) -> Verdict {
-        let rewound = self.0.rewind(check);
-        let renewed = self.renewed_by_charge(check);
-        // The log itself does not expire: the caller renews by the changes.
-        let verdict = self.0.check(check, u64::MAX);
-        let is_charged = verdict.changes.any(Changes::CHARGED);
-        let changes = verdict.changes | rewound | renewed.only_if(is_charged);
-        Verdict { changes, ..verdict }
-    }
-
-    /// Evaluates the check without charging it.
-    pub(crate) fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
-        self.0.evaluate(check)
-    }
-
-    /// Charges a cost that all quotas admitted.
-    #[must_use]
-    pub(crate) fn charge(&mut self, check: &QuotaCheck<'_>) -> Changes {
-        self.renewed_by_charge(check) | self.0.charge(check, u64::MAX)
-    }
-
     /// Returns whether a charge renews the time to live: the first one, and one that drops units. The newest charge has
     /// renewed for those that had expired before it.
     fn renewed_by_charge(&self, check: &QuotaCheck<'_>) -> Changes {
@@ -58,15 +35,34 @@ impl SortedSetLog {
         let drops = last.is_some_and(|last| last + check.window > newest);
         Changes::RENEWED.only_if(begins || drops)
     }
+}
 
-    /// Removes up to `units` units of a charge.
-    pub(crate) fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
+impl AlgorithmState for SortedSetLog {
+    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> Verdict {
+        let rewound = self.0.rewind(check);
+        let renewed = self.renewed_by_charge(check);
+        // The log itself does not expire: the caller renews by the changes.
+        let verdict = self.0.check(check, u64::MAX);
+        let is_charged = verdict.changes.any(Changes::CHARGED);
+        let changes = verdict.changes | rewound | renewed.only_if(is_charged);
+        Verdict { changes, ..verdict }
+    }
+
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+        self.0.evaluate(check)
+    }
+
+    fn charge(&mut self, check: &QuotaCheck<'_>, _: u64) -> Changes {
+        self.renewed_by_charge(check) | self.0.charge(check, u64::MAX)
+    }
+
+    fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
         let rewound = self.0.rewind(check);
         let used = self.0.units_after(self.0.expired(check.window, check.now));
         if used == 0 || charge.time.saturating_add(check.window) <= check.now {
             return rewound;
         }
-        // What had expired at the newest charge does not count again when that is removed.
+        // Units that had expired at the newest charge do not count again when that charge is removed.
         let newest = self.0.newest_time();
         self.0.drop_first(self.0.expired(check.window, newest));
         match (self.0.take(charge.time, units, None), self.0.is_empty()) {
@@ -76,8 +72,7 @@ impl SortedSetLog {
         }
     }
 
-    /// Removes up to `units` of the newest units that count.
-    pub(crate) fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
+    fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
         let rewound = self.0.rewind(check);
         let used = self.0.units_after(self.0.expired(check.window, check.now));
         if units == 0 || used == 0 {
@@ -86,14 +81,14 @@ impl SortedSetLog {
         if units >= used {
             return Changes::EMPTIED;
         }
-        // What had expired at the newest charge does not count again when that is removed.
+        // Units that had expired at the newest charge do not count again when that charge is removed.
         let newest = self.0.newest_time();
         self.0.drop_first(self.0.expired(check.window, newest));
         let _ = self.0.credit(check, units);
         Changes::RENEWED
     }
 
-    pub(crate) fn is_idle(&self, now: u64) -> bool {
-        self.0.is_idle(now)
+    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
+        self.0.is_idle(check)
     }
 }

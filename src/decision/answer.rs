@@ -236,7 +236,7 @@ pub enum Source {
     Fallback,
     /// The block list of this process: an operator [blocked](crate::Admin::block) the key.
     Block,
-    /// The answer of an upstream: it told this process, or another one, to [wait](crate::RateLimiter::observe).
+    /// The answer of an upstream: it asked this process, or another one, to [wait](crate::RateLimiter::observe).
     HeldBack,
     /// A store outside this crate. Metrics and events have the name of its
     /// [circuit breaker](crate::store::CircuitBreaker::name) in place of `other`.
@@ -283,7 +283,7 @@ pub(crate) struct GrantUse {
     pub(crate) number: u64,
     /// The other units of the grant.
     pub(crate) extra: u32,
-    /// The units of the store's answer that nobody has used. They are left, although the store has charged them.
+    /// The units of the store's answer that are unused. They are left, although the store has charged them.
     pub(crate) held: u32,
     /// The time since the answer of the store, in microseconds.
     pub(crate) age: u64,

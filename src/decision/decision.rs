@@ -51,11 +51,11 @@ use crate::quota::Quotas;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// What was taken of the charge of each level. Empty until then.
+    /// The units that were taken of the charge of each level. Empty until then.
     taken: Vec<Taken>,
 }
 
-/// What was taken of the charge of a level, for refunds or its settlement.
+/// The units that refunds or a settlement took of the charge of a level.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     units: u32,
@@ -320,7 +320,7 @@ impl DecisionView {
     }
 
     /// Returns whether [`retry_after`](Self::retry_after) is an estimate, because a quota
-    /// [in flight](crate::Quota::in_flight) has refused: nobody knows when a slot is given back.
+    /// [in flight](crate::Quota::in_flight) has refused: the time at which a slot returns is unknown.
     ///
     /// The estimate is the median time for which this process held the last permits of the limiter, from 1 to 60 seconds.
     #[must_use]

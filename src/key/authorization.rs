@@ -1,14 +1,16 @@
 //! Keys from the credentials of the `Authorization` header.
 
-use arrayvec::ArrayVec;
+use http::HeaderName;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
+use smallvec::SmallVec;
 
-use super::error::{KeyError, SingleValue};
+use super::error::KeyError;
 use super::extractor::{KeyExtractor, inherent_or};
-use super::hash_key::{AUTHORIZATION as HASH_CONTEXT, HashKey};
+use super::hash_key::CREDENTIALS;
+use super::hashed_value::HashedValue;
 use super::key::Key;
-use super::tag::Tag;
+use super::tag::NamedTag;
 
 /// Returns an extractor that counts by the credentials in the `Authorization` header, such as a bearer token.
 ///
@@ -44,23 +46,22 @@ use super::tag::Tag;
 /// ```
 #[must_use]
 pub fn authorization() -> Authorization {
-    Authorization {
-        single_value: SingleValue::new("the header `authorization`"),
-        hash_key: HashKey::new(HASH_CONTEXT),
-    }
+    let (name, tag) = (AUTHORIZATION, NamedTag::authorization());
+    Authorization(HashedValue::new(
+        "header",
+        "authorization",
+        Some(name),
+        tag,
+        CREDENTIALS,
+    ))
 }
 
 /// A key extractor that counts by the credentials in the `Authorization` header; created by
 /// [`authorization`].
 #[derive(Clone, Debug)]
-pub struct Authorization {
-    single_value: SingleValue,
-    hash_key: HashKey,
-}
+pub struct Authorization(HashedValue<HeaderName>);
 
 impl Authorization {
-    const TAG: Tag<'static> = Tag::Kind("authorization=");
-
     /// Hashes the credentials with a secret of your application, for credentials that can be guessed, such
     /// as passwords.
     ///
@@ -69,7 +70,7 @@ impl Authorization {
     /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = HashKey::from_secret(HASH_CONTEXT, secret.as_ref());
+        self.0.secret(secret.as_ref());
         self
     }
 
@@ -89,26 +90,19 @@ impl Authorization {
     #[must_use]
     pub fn of(&self, credentials: impl AsRef<[u8]>) -> Key {
         let credentials = credentials.as_ref().trim_ascii();
-        let hash = match split_scheme(credentials) {
-            None => self.hash_key.hash(credentials),
+        match split_scheme(credentials) {
+            None => self.0.key_of(credentials),
             Some((scheme, rest)) => {
-                let mut hasher = self.hash_key.hasher();
-                for chunk in scheme.chunks(CHUNK) {
-                    let lowercase = chunk.iter().map(u8::to_ascii_lowercase);
-                    hasher.update(&lowercase.collect::<ArrayVec<u8, CHUNK>>());
-                }
+                let lowercase = scheme.iter().map(u8::to_ascii_lowercase);
+                let mut text: SmallVec<[u8; 256]> = lowercase.collect();
                 // A token without a scheme contains no space.
-                hasher.update(b" ").update(rest);
-                hasher.finalize()
+                text.push(b' ');
+                text.extend_from_slice(rest);
+                self.0.key_of(&text)
             }
-        };
-        Key::hashed(Self::TAG, &hash)
+        }
     }
 }
-
-/// The number of bytes of a scheme that are hashed at once. A client may send a long scheme, and to hash it
-/// byte by byte is slow.
-const CHUNK: usize = 256;
 
 /// Splits credentials into scheme and rest at the first whitespace, if there is any.
 fn split_scheme(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -121,16 +115,11 @@ inherent_or!(Authorization);
 
 impl KeyExtractor for Authorization {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        self.hash_key.check()?;
-        let values = parts.headers.get_all(AUTHORIZATION).iter();
-        let value = self
-            .single_value
-            .require(values.map(|value| value.as_bytes().trim_ascii()))?;
-        Ok(self.of(value))
+        Ok(self.of(self.0.line(&parts.headers)?))
     }
 
     fn config_error(&self) -> Option<KeyError> {
-        self.hash_key.check().err()
+        self.0.name().err()
     }
 }
 

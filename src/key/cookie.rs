@@ -3,18 +3,16 @@
 //! This file parses the `Cookie` header itself. The crate `cookie` depends on a crate for dates, reads only
 //! UTF-8, and does not report a cookie that is sent twice.
 
-use std::fmt;
-
-use http::header::COOKIE;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, header};
 use percent_encoding::percent_decode;
 
-use super::error::{KeyError, KeyErrorKind, SingleValue};
+use super::error::KeyError;
 use super::extractor::{KeyExtractor, inherent_or};
-use super::hash_key::{COOKIE as HASH_CONTEXT, HashKey};
+use super::hash_key::COOKIE;
+use super::hashed_value::HashedValue;
 use super::key::Key;
-use super::tag::{NamedTag, Tag};
+use super::tag::NamedTag;
 
 /// Returns an extractor that counts by the value of a cookie, such as a session ID.
 ///
@@ -52,34 +50,14 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
     let configured = name.as_ref();
     // A cookie name has the syntax of a header name, but its case matters.
     let is_valid = configured.parse::<HeaderName>().is_ok();
-    let misconfigured = || {
-        KeyError::new(
-            KeyErrorKind::Misconfigured,
-            format!("invalid cookie name `{configured}`: pass a valid one to key::cookie"),
-        )
-    };
-    Cookie {
-        tag: NamedTag::cookie(configured),
-        name: if is_valid {
-            Ok(configured.into())
-        } else {
-            Err(misconfigured())
-        },
-        has_guarded_prefix: has_guarded_prefix(configured),
-        single_value: SingleValue::new(&format!("the cookie `{configured}`")),
-        hash_key: HashKey::new(HASH_CONTEXT),
-    }
+    let name = is_valid.then(|| configured.to_owned());
+    let tag = NamedTag::cookie(configured);
+    Cookie(HashedValue::new("cookie", configured, name, tag, COOKIE))
 }
 
 /// A key extractor that counts by the value of a cookie; created by [`cookie`].
-#[derive(Clone)]
-pub struct Cookie {
-    name: Result<String, KeyError>,
-    tag: NamedTag,
-    has_guarded_prefix: bool,
-    single_value: SingleValue,
-    hash_key: HashKey,
-}
+#[derive(Clone, Debug)]
+pub struct Cookie(HashedValue<String>);
 
 impl Cookie {
     /// Hashes the value with a secret of your application, for values that can be guessed, such as user
@@ -90,7 +68,7 @@ impl Cookie {
     /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = HashKey::from_secret(HASH_CONTEXT, secret.as_ref());
+        self.0.secret(secret.as_ref());
         self
     }
 
@@ -99,8 +77,7 @@ impl Cookie {
     /// Pass the value percent-decoded and without quotes.
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
-        let hash = self.hash_key.hash(value.as_ref());
-        Key::hashed(Tag::Named(&self.tag), &hash)
+        self.0.key_of(value.as_ref())
     }
 }
 
@@ -108,17 +85,18 @@ inherent_or!(Cookie);
 
 impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let name = self.name.as_ref().map_err(KeyError::clone)?.as_bytes();
-        self.hash_key.check()?;
-        let lines = parts.headers.get_all(COOKIE).iter();
+        let name = self.0.name()?;
+        let is_guarded = has_guarded_prefix(name);
+        let is_name = |sent: &[u8]| match is_guarded {
+            true => sent == name.as_bytes(),
+            false => percent_decode(sent).eq(name.bytes()),
+        };
+        let lines = parts.headers.get_all(header::COOKIE).iter();
         // HTTP/2 may split the pairs over several lines (RFC 9113, section 8.2.3).
         let pairs = lines.flat_map(|line| HeaderValue::as_bytes(line).split(|byte| *byte == b';'));
-        let is_name = |sent: &[u8]| match self.has_guarded_prefix {
-            true => sent == name,
-            false => percent_decode(sent).eq(name.iter().copied()),
-        };
-        let values = pairs.filter_map(|pair| value_of(pair, is_name));
-        let value = self.single_value.require(values)?;
+        let value = self
+            .0
+            .only(pairs.filter_map(|pair| value_of(pair, is_name)))?;
         Ok(if value.contains(&b'%') {
             self.of(percent_decode(value).collect::<Vec<_>>())
         } else {
@@ -127,8 +105,7 @@ impl KeyExtractor for Cookie {
     }
 
     fn config_error(&self) -> Option<KeyError> {
-        let name_error = self.name.as_ref().err().cloned();
-        name_error.or_else(|| self.hash_key.check().err())
+        self.0.name().err()
     }
 }
 
@@ -155,16 +132,10 @@ fn value_of(pair: &[u8], is_name: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     Some(unquoted.unwrap_or(value))
 }
 
-impl fmt::Debug for Cookie {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Omits the hash key, which may be derived from a secret.
-        f.debug_tuple("Cookie").field(&self.name).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::error::KeyErrorKind;
     use crate::key::test_request::{get, parts};
 
     fn of(lines: &[&str]) -> Result<Key, KeyErrorKind> {

@@ -192,11 +192,7 @@ impl ExtensionTag {
     }
 
     fn key_of(&self, text: &[u8]) -> Key {
-        let tag = Tag::Extension(self.tag);
-        match &self.hash_key {
-            None => Key::tagged(tag, text),
-            Some(hash_key) => Key::hashed(tag, &hash_key.hash(text)),
-        }
+        Key::of_value(Tag::Extension(self.tag), text, self.hash_key.as_ref())
     }
 
     /// Returns the error text. Clients see it, so it does not contain the type name.

@@ -21,7 +21,7 @@ pub(super) const COOKIE: HashContext = HashContext {
     plain: "tollgate 2026-11-21 value of a cookie",
     secret: "tollgate 2026-11-21 value of a cookie, by a secret",
 };
-pub(super) const AUTHORIZATION: HashContext = HashContext {
+pub(super) const CREDENTIALS: HashContext = HashContext {
     plain: "tollgate 2026-11-21 credentials",
     secret: "tollgate 2026-11-21 credentials, by a secret",
 };
@@ -67,11 +67,6 @@ impl HashKey {
     pub(super) fn hash(&self, value: &[u8]) -> blake3::Hash {
         blake3::keyed_hash(&self.key, value)
     }
-
-    /// Returns a hasher, for a value in several parts.
-    pub(super) fn hasher(&self) -> blake3::Hasher {
-        blake3::Hasher::new_keyed(&self.key)
-    }
 }
 
 impl fmt::Debug for HashKey {
@@ -89,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_value_has_a_different_hash_in_every_context_and_for_every_secret() {
-        let contexts = [HEADER, COOKIE, AUTHORIZATION, EXTENSION];
+        let contexts = [HEADER, COOKIE, CREDENTIALS, EXTENSION];
         let keys = contexts.into_iter().flat_map(|context| {
             ["s", "t"]
                 .map(|secret| HashKey::from_secret(context, secret.as_bytes()))

@@ -1,15 +1,14 @@
 //! Keys from the value of a header.
 
-use std::fmt;
-
 use http::HeaderName;
 use http::request::Parts;
 
-use super::error::{KeyError, KeyErrorKind, SingleValue};
+use super::error::KeyError;
 use super::extractor::{KeyExtractor, inherent_or};
-use super::hash_key::{HEADER, HashKey};
+use super::hash_key::HEADER;
+use super::hashed_value::HashedValue;
 use super::key::Key;
-use super::tag::{NamedTag, Tag};
+use super::tag::NamedTag;
 
 /// Returns an extractor that counts by the value of a header, such as an API key or a tenant's name.
 ///
@@ -43,36 +42,21 @@ use super::tag::{NamedTag, Tag};
 #[must_use]
 pub fn header(name: impl AsRef<str>) -> Header {
     let configured = name.as_ref();
-    let name: Result<HeaderName, _> = configured.parse().map_err(|_| {
-        KeyError::new(
-            KeyErrorKind::Misconfigured,
-            format!("invalid header name `{configured}`: pass a valid one to key::header"),
-        )
-    });
-    Header {
-        tag: NamedTag::header(name.as_ref().map_or("", HeaderName::as_str)),
-        name,
-        single_value: SingleValue::new(&format!("the header `{configured}`")),
-        hash_key: Some(HashKey::new(HEADER)),
-    }
+    let name: Option<HeaderName> = configured.parse().ok();
+    let tag = NamedTag::header(name.as_ref().map_or("", HeaderName::as_str));
+    Header(HashedValue::new("header", configured, name, tag, HEADER))
 }
 
 /// A key extractor that counts by the value of a header; created by [`header`].
-#[derive(Clone)]
-pub struct Header {
-    name: Result<HeaderName, KeyError>,
-    tag: NamedTag,
-    single_value: SingleValue,
-    /// `None` if values are stored as readable text.
-    hash_key: Option<HashKey>,
-}
+#[derive(Clone, Debug)]
+pub struct Header(HashedValue<HeaderName>);
 
 impl Header {
     /// Stores the value as readable text instead of a hash, for values that are not secret, such as a
     /// tenant's name.
     #[must_use]
     pub fn plain(mut self) -> Self {
-        self.hash_key = None;
+        self.0.plain();
         self
     }
 
@@ -84,7 +68,7 @@ impl Header {
     /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = Some(HashKey::from_secret(HEADER, secret.as_ref()));
+        self.0.secret(secret.as_ref());
         self
     }
 
@@ -106,11 +90,7 @@ impl Header {
     /// ```
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
-        let (tag, value) = (Tag::Named(&self.tag), value.as_ref().trim_ascii());
-        match &self.hash_key {
-            None => Key::tagged(tag, value),
-            Some(hash_key) => Key::hashed(tag, &hash_key.hash(value)),
-        }
+        self.0.key_of(value.as_ref().trim_ascii())
     }
 }
 
@@ -118,25 +98,11 @@ inherent_or!(Header);
 
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let name = self.name.as_ref().map_err(KeyError::clone)?;
-        self.hash_key.iter().try_for_each(HashKey::check)?;
-        let values = parts.headers.get_all(name).iter();
-        let value = self
-            .single_value
-            .require(values.map(|value| value.as_bytes().trim_ascii()))?;
-        Ok(self.of(value))
+        Ok(self.of(self.0.line(&parts.headers)?))
     }
 
     fn config_error(&self) -> Option<KeyError> {
-        let name_error = self.name.as_ref().err().cloned();
-        name_error.or_else(|| self.hash_key.as_ref()?.check().err())
-    }
-}
-
-impl fmt::Debug for Header {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Omits the hash key, which may be derived from a secret.
-        f.debug_tuple("Header").field(&self.name).finish()
+        self.0.name().err()
     }
 }
 
@@ -145,6 +111,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::key::error::KeyErrorKind;
     use crate::key::test_request::{get, parts};
 
     fn stored(key: &Header, value: &str) -> String {

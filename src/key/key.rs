@@ -7,6 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 use super::fingerprint::Fingerprint;
+use super::hash_key::HashKey;
 use super::network::Network;
 use super::stored_text::{StoredText, encode, hash_digits};
 use super::tag::Tag;
@@ -170,6 +171,14 @@ impl Key {
             text.write_str("~")?;
             text.write_str(&digits)
         }))
+    }
+
+    /// Creates the key of a value that is stored as a hash, or readable without a hash key.
+    pub(super) fn of_value(tag: Tag<'_>, value: &[u8], hash_key: Option<&HashKey>) -> Self {
+        match hash_key {
+            None => Self::tagged(tag, value),
+            Some(hash_key) => Self::hashed(tag, &hash_key.hash(value)),
+        }
     }
 
     /// Joins two keys: the result is the key that a tuple of the two extractors returns.

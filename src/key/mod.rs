@@ -56,6 +56,7 @@ mod extractor;
 mod fingerprint;
 mod from_fn;
 mod hash_key;
+mod hashed_value;
 mod header;
 mod ipv6_prefix;
 #[expect(
@@ -78,7 +79,6 @@ pub use authorization::{Authorization, authorization};
 pub(crate) use axum_08::has_route;
 #[cfg(feature = "axum-08")]
 pub use axum_08::{Path, path};
-pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, NetworkList, client_ip};
 pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};

@@ -1,6 +1,6 @@
 //! The parts of a request that an extractor reads.
 
-use std::any::{TypeId, type_name};
+use std::any::type_name;
 
 use http::Extensions;
 
@@ -13,7 +13,7 @@ use http::Extensions;
 ///
 /// | the extractor reads | the layer warns |
 /// |---|---|
-/// | [the peer's address](Self::peer_address) | if a proxy seems to be in front, because then all its clients share one limit |
+/// | [the peer's address](Self::peer_address) | if a proxy is in front, because then all its clients share one limit |
 /// | [the matched path](Self::matched_path) | if no request has one, because then the layer is outside of the router, or there are no routes |
 /// | [an extension](Self::extension) | if no request has it, because then the layer that inserts it runs too late |
 /// | [none of these](Self::nothing) | about none |
@@ -59,7 +59,7 @@ use http::Extensions;
 /// assert_ne!(key_of([192, 0, 2, 1])?, key_of([192, 0, 3, 1])?);
 /// # Ok::<(), http::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Reads {
     /// Whether it reads the peer's address, and no forwarding header.
     pub(crate) peer: bool,
@@ -67,27 +67,16 @@ pub struct Reads {
     pub(crate) path: bool,
     /// The request extension that it reads.
     pub(crate) extension: Option<ReadExtension>,
-    /// Whether it has already logged that it counts a proxy in place of the proxy's clients.
-    pub(crate) warned: bool,
 }
 
 /// A type of request extensions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadExtension {
-    type_id: TypeId,
     /// The name of the type.
     pub(crate) name: &'static str,
     /// Returns whether a request has it.
     pub(crate) is_in: fn(&Extensions) -> bool,
 }
-
-impl PartialEq for ReadExtension {
-    fn eq(&self, other: &Self) -> bool {
-        self.type_id == other.type_id
-    }
-}
-
-impl Eq for ReadExtension {}
 
 impl Reads {
     /// Reads none of these parts: the default. For extractors that read, for example, a header.
@@ -97,15 +86,13 @@ impl Reads {
             peer: false,
             path: false,
             extension: None,
-            warned: false,
         }
     }
 
     /// Reads the peer's address, as [`peer_ip`](super::peer_ip()) does, and no forwarding header.
     ///
-    /// The layer warns if a proxy seems to be in front: if a request arrives from a private address with
-    /// `Forwarded`, `X-Forwarded-For` or `X-Real-IP`, or if one public peer sends 10 different values of
-    /// such a header. It takes the peer's address from where `peer_ip` finds it, for example from
+    /// The layer warns if a proxy is in front: if a request arrives from a private address with `Forwarded`,
+    /// `X-Forwarded-For` or `X-Real-IP`. It takes the peer's address from where `peer_ip` finds it, for example from
     /// [`PeerAddr`](super::PeerAddr).
     #[must_use]
     pub const fn peer_address() -> Self {
@@ -124,7 +111,6 @@ impl Reads {
     pub fn extension<T: Send + Sync + 'static>() -> Self {
         Self {
             extension: Some(ReadExtension {
-                type_id: TypeId::of::<T>(),
                 name: type_name::<T>(),
                 is_in: |extensions| extensions.get::<T>().is_some(),
             }),
@@ -142,7 +128,6 @@ impl Reads {
                 Some(extension) => Some(extension),
                 None => other.extension,
             },
-            warned: self.warned || other.warned,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::stored_text::{encode, encoded};
 /// The place where a value was found, written before the value in the stored text.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tag<'a> {
-    /// A place that needs no name, including the `=`: `ip=`, `path=`, `authorization=`.
+    /// A place that needs no name, including the `=`: `ip=`, `path=`.
     Kind(&'static str),
     Named(&'a NamedTag),
     /// The name of an extension: its type, or the name set by `named`.
@@ -30,7 +30,7 @@ impl Tag<'_> {
     }
 }
 
-/// The tag of one header or cookie, encoded once for all requests.
+/// The tag of a header, a cookie or credentials, encoded once for all requests.
 #[derive(Clone, Debug)]
 pub(super) struct NamedTag(Arc<str>);
 
@@ -41,6 +41,10 @@ impl NamedTag {
 
     pub(super) fn cookie(name: &str) -> Self {
         Self::new("cookie", name)
+    }
+
+    pub(super) fn authorization() -> Self {
+        Self("authorization=".into())
     }
 
     fn new(kind: &str, name: &str) -> Self {

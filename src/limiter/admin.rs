@@ -306,7 +306,7 @@ impl Admin {
     /// nor refused.
     ///
     /// It also forgets the [automatic](crate::BlockRule) blocks of the key, and its refusals. Processes send refusals once a
-    /// second: those of checks that began before the unblock do not block the key again, whatever process has them. Those of
+    /// second: those of checks that began before the unblock do not block the key again, in any process. Those of
     /// another process, and all of them if this limiter does not have the [rule](RateLimiter::block_after), may count
     /// towards a later block.
     ///
@@ -362,7 +362,7 @@ impl Admin {
         store.refresh_blocks().await?;
         let mut blocked = store.block_list().of_limiter(scope);
         blocked.extend(store.block_list().of_limiter(&holds.name));
-        // Of a key that is both, the longer time stays.
+        // A key that is both has the longer time.
         blocked.sort_by(|(key, left), (other_key, other_left)| {
             key.cmp(other_key).then_with(|| other_left.cmp(left))
         });
@@ -425,7 +425,7 @@ pub enum BlockReason {
         /// The number of automatic blocks of the key that are not forgotten, with this one.
         blocks: u32,
     },
-    /// An upstream has told [when to send again](RateLimiter::observe).
+    /// An upstream said [when to send again](RateLimiter::observe).
     HeldBack,
 }
 

@@ -175,14 +175,14 @@ impl RateLimiter {
     ///
     /// # Order
     ///
-    /// Calls of one process that wait for the units of a key are served in the order of their arrival, whatever they cost:
+    /// Calls of one process that wait for the units of a key are served in the order of their arrival, at any cost:
     /// no later call gets units while an earlier one waits for them. Requests of a layer that
     /// [waits](crate::RateLimitLayer::wait_up_to) stand in the same line. So 32 callers of a limit of 10 per second each wait
     /// for about 3 s.
     ///
     /// - [`check`](Self::check) does not wait, and takes units that others wait for.
     /// - A large cost at the front is waited for by all calls behind it, also while checks take every unit.
-    /// - A call that waits for one key keeps nobody from its other keys.
+    /// - A call that waits for one key does not hold up its other keys.
     /// - A call that does not move for a second although it could, because its thread is blocked, lets others pass.
     /// - Calls that were checked in one round trip may change places if another process took units in that moment.
     /// - Between processes there is no order: a unit goes to the process that asks first.

@@ -1,7 +1,7 @@
-//! Keys that are held back, because an upstream has told when to send again.
+//! Keys that are held back, because an upstream said when to send again.
 //!
-//! The store keeps them beside the blocks, under a name that no limiter has. This process obeys at once and for as long
-//! as it was told. It tells the store in the background, and tries again with later checks of the key if that fails.
+//! The store keeps them beside the blocks, under a name that no limiter has. This process obeys at once, until the wait
+//! ends. It writes to the store in the background, and tries again with later checks of the key if that fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::key::{IntoKey, Key};
 use crate::store::{Block, ProtectedStore, Subject};
 
-/// How often the store is told at most, if the hold grows or another process lists the key meanwhile.
+/// How often the hold is written to the store at most, if the hold grows or another process lists the key meanwhile.
 const TRIES: usize = 3;
 
 impl RateLimiter {
@@ -67,7 +67,7 @@ impl RateLimiter {
 
     /// Holds a key back in all processes: until then, its checks are refused, and calls that wait go on waiting.
     ///
-    /// Use it if an upstream has told a wait in another form than the headers that [`observe`](Self::observe)
+    /// Use it if an upstream gives a wait in another form than the headers that [`observe`](Self::observe)
     /// understands, for example in the error of a client library. Returns how long the key is held back now: at most
     /// [`max_hold`](Self::max_hold), and at least as long as before.
     ///
@@ -76,7 +76,7 @@ impl RateLimiter {
     /// [block](crate::Admin::block) has no effect on, such as a limiter without quotas.
     ///
     /// This process obeys at once, also while the store fails. Others obey within a second, if they check once a second or
-    /// [wait for the list](Self::fresh_blocks): the store is told in the background, which needs a tokio runtime. If that fails, a later check of the key tries again.
+    /// [wait for the list](Self::fresh_blocks): the store learns of it in the background, which needs a tokio runtime. If that fails, a later check of the key tries again.
     ///
     /// # Examples
     ///
@@ -159,7 +159,7 @@ impl RateLimiter {
 
 /// Tells the store of a key that this process holds back.
 ///
-/// Another process may have told a later end, which must not be shortened. So this one reads the shared list first, and
+/// Another process may have written a later end, which must not be shortened. So this one reads the shared list first, and
 /// if two do so at once, the one with the later end finds out with its next check.
 async fn share(store: &ProtectedStore, held: &Key, key: &Key) -> Result<(), Error> {
     for _ in 0..TRIES {

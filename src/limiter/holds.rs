@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::telemetry::LineInterval;
 
-/// The default of [`RateLimiter::max_hold`](crate::RateLimiter::max_hold): an upstream that errs keeps nobody away for a day.
+/// The default of [`RateLimiter::max_hold`](crate::RateLimiter::max_hold): an upstream that errs keeps no client away for a day.
 pub(super) const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(3_600);
 
 /// The settings of the keys that a limiter holds back.

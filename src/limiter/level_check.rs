@@ -56,7 +56,7 @@ impl LevelCheck<'_> {
         self
     }
 
-    /// Sets how many slots a permit takes of each quota [in flight](crate::Quota::in_flight), whatever the cost. The default
+    /// Sets how many slots a permit takes of each quota [in flight](crate::Quota::in_flight), at any cost. The default
     /// is 1.
     pub fn slots(self, slots: u32) -> Self {
         let level = self.level.slots(slots);

@@ -118,7 +118,7 @@ impl RateLimiter {
         outcome
     }
 
-    /// Takes in that a key may be admitted earlier than its last refusal told, because its counts or its block have changed:
+    /// Takes in that a key may be admitted earlier than its last refusal said, because its counts or its block have changed:
     /// forgets that wait, and lets the first call of each of its lines ask at once.
     pub(super) fn may_admit_earlier(&self, key: &Key, quotas: &Quotas) {
         self.0.store.block_list().forget_wait(&self.0.scope, key);
@@ -178,7 +178,7 @@ impl RateLimiter {
     ///
     /// Use it for a decision on [several keys](Self::check_all), such as the account and the address of a login:
     /// a success settles both to 0. Call it on any limiter of the decision. `used` is the cost of **every** level
-    /// that was not settled before, whatever it had reserved. If levels count different things, such as requests
+    /// that was not settled before, for any reserved cost. If levels count different things, such as requests
     /// and tokens, call [`settle_level`](Self::settle_level) for each limiter instead.
     ///
     /// All levels are settled at the same time, also if one of them fails. Each is settled where it was charged:
@@ -419,7 +419,7 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
     let elapsed = now.saturating_sub(charged.answer().time());
     let quotas = charged.quotas().map(|quota| quota.quota());
     let rates = quotas.filter(|quota| !quota.is_in_flight());
-    // Of soft quotas only if there are no others.
+    // Soft quotas count only if there are no others.
     let lease = charged.record().lease;
     let windows = rates.map(|quota| (!quota.is_soft(), quota.longest_counted_micros(lease)));
     // A lease has the time of its store.

@@ -11,7 +11,6 @@ use http_body::SizeHint;
 use tower_layer::Layer;
 
 use super::config::LayerConfig;
-use super::diagnostics::layer_created;
 use super::headers::Headers;
 use super::level::{Level, MissingKey};
 use super::rejection::{Rejection, plain_text};
@@ -250,7 +249,7 @@ impl RateLimitLayer {
         self.level(|level| level.share(share))
     }
 
-    /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
+    /// Sets how many slots a request of any cost takes of each quota [in flight](crate::Quota::in_flight). The
     /// default is 1.
     ///
     /// A request holds its slots until its response body ends, fails or is dropped, or until the service fails. A response
@@ -801,7 +800,6 @@ impl From<RateLimiter> for RateLimitLayer {
         if !limiter.has_policy() {
             limiter = limiter.on_failure(FailurePolicy::fall_back());
         }
-        layer_created();
         Self {
             config: Arc::new(LayerConfig::new(limiter)),
         }

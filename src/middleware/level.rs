@@ -129,7 +129,7 @@ impl Level {
         Self { share, ..self }
     }
 
-    /// Sets how many slots a request takes of each quota [in flight](crate::Quota::in_flight), whatever its cost. The
+    /// Sets how many slots a request of any cost takes of each quota [in flight](crate::Quota::in_flight). The
     /// default is 1.
     pub fn slots(self, slots: u32) -> Self {
         Self { slots, ..self }
@@ -202,7 +202,7 @@ impl Level {
         Self { limiter, ..self }
     }
 
-    /// Logs that the extractor is misconfigured. If nobody reads the line yet, the first request logs it: an application may
+    /// Logs that the extractor is misconfigured. If there is no subscriber yet, the first request logs it: an application may
     /// add its layers before it has a subscriber.
     pub(super) fn report_config_error(&self, is_dry_run: bool) {
         if let Some(error) = self.key.config_error()

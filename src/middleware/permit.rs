@@ -66,7 +66,7 @@ impl fmt::Debug for PermitHandle {
     }
 }
 
-/// The permit as long as the layer holds it. Dropping it gives the slots back, whoever has handles.
+/// The permit while the layer holds it. Dropping it gives the slots back, although handlers may have handles.
 #[derive(Debug)]
 pub(super) struct HeldPermit(SharedPermit);
 

@@ -90,7 +90,7 @@ impl ResponseFinisher {
         body: &B,
     ) -> Option<HeldPermit> {
         if let Some(rejection) = self.would_reject.take() {
-            // A request that passes only because of a dry run is told in the extensions of its response.
+            // The extensions of the response say that a request passed only because of a dry run.
             head.extensions.insert(WouldReject::new(rejection));
         } else if let Some(reservation) = &self.reservation {
             let config = reservation.config();
@@ -112,7 +112,7 @@ impl ResponseFinisher {
             .filter(|_| !has_no_body && !body.is_end_stream())
     }
 
-    /// Returns whether no body follows the head, whatever the service returns (RFC 9110, sections 6.4.1 and 15.3.6).
+    /// Returns whether no body follows the head, even if the service returns one (RFC 9110, sections 6.4.1 and 15.3.6).
     fn has_no_body(&self, status: StatusCode) -> bool {
         self.is_head
             || self.is_connect && status.is_success()
@@ -124,7 +124,7 @@ impl ResponseFinisher {
     }
 }
 
-/// Holds the key of the layer's own limiter back if the upstream has told so.
+/// Holds the key of the layer's own limiter back if the upstream asks for it.
 #[cold]
 fn observe(reservation: &Reservation, head: &response::Parts) {
     let mut levels = reservation.decision().levels();

@@ -36,7 +36,7 @@ pub enum Algorithm {
     /// Stores the time of each charged unit. The default, because it never admits more than the limit and
     /// returns each unit exactly one window after it was charged.
     ///
-    /// All quotas of a key that count so share one log, whatever their windows.
+    /// All quotas of a key that count so share one log, with any windows.
     ///
     /// In a [`MemoryStore`](crate::MemoryStore), a key takes 12 bytes for each microsecond in which units were
     /// charged, and up to twice that with those that wait to be removed. A check may cost at most 100 000 units.

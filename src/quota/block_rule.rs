@@ -64,7 +64,7 @@ const DEFAULT_LONGEST: Duration = DAY;
 /// ```
 ///
 /// While the key is blocked, `retry_after` is the later of two: the end of the block, and the end of the wait that the last
-/// refusals told, because the quotas refuse the key until then. Only a process whose refusals made the block due knows
+/// refusals reported, because the quotas refuse the key until then. Only a process whose refusals made the block due knows
 /// this wait, for the last 10 000 keys. It does not see a credit by another process.
 ///
 /// # Counted refusals
@@ -318,7 +318,7 @@ mod tests {
             let rule = BlockRule::refusals(1_000_000).within(within);
             let quota = rule.refusals_quota();
             let latest = Duration::from_micros(quota.bucket_micros(0)) + quota.window();
-            // What is left is for the call of the store.
+            // The rest of the time is for the call of the store.
             assert!(latest + rule.max_age() < within / 100 * 98);
         }
         let rule = BlockRule::refusals(1)

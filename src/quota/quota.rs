@@ -165,7 +165,7 @@ impl Quota {
     ///
     /// A running request or job holds a slot. [`RateLimiter::acquire`](crate::RateLimiter::acquire) takes one and returns a
     /// [`Permit`](crate::Permit), which holds it until it is dropped. A [`RateLimitLayer`](crate::RateLimitLayer) holds one
-    /// until the response body ends. A check takes one slot, whatever its cost.
+    /// until the response body ends. A check of any cost takes one slot.
     ///
     /// The quota may stand beside rates in one list: either all of them admit a check, or none is charged. The slots of a
     /// killed process return when their [lease](Self::slot_lease) ends. [The guide](crate::guide::in_flight) has the promise
@@ -223,12 +223,6 @@ impl Quota {
         );
         self.window_micros = micros;
         self
-    }
-
-    /// Sets the lease of slots in microseconds, from text.
-    pub(super) fn try_slot_lease(mut self, micros: u64) -> Option<Self> {
-        self.window_micros = micros;
-        is_slot_lease(micros).then_some(self)
     }
 
     /// Returns whether slots are counted, and not a rate.
@@ -289,20 +283,59 @@ impl Quota {
     /// assert_eq!(API.to_string(), "50/5s gcra");
     /// ```
     #[must_use]
-    pub const fn burst(mut self, units: u32) -> Self {
+    pub const fn burst(self, units: u32) -> Self {
         assert!(self.limit > 0, "a limit of 0 has no burst");
-        let (window, limit) = (self.window_micros, self.limit as u64);
-        let rest = (window % limit * units as u64).div_ceil(limit);
-        let micros = (window / limit)
-            .saturating_mul(units as u64)
-            .saturating_add(rest);
+        let micros = self.refill_micros(units);
         assert!(
             window_in_range(micros),
             "a burst must be refilled within 1 ms to 366 days"
         );
-        self = self.with_algorithm(Algorithm::Gcra);
-        (self.limit, self.window_micros) = (units, micros);
-        self
+        let mut quota = self.with_algorithm(Algorithm::Gcra);
+        (quota.limit, quota.window_micros) = (units, micros);
+        quota
+    }
+
+    /// Makes the quota a token bucket as [`burst`](Self::burst) does, but returns an error in place of a panic.
+    ///
+    /// For a size from outside the program. As text, this is `10/second burst 50`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the cases in which [`burst`](Self::burst) panics.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let configured = "50".parse().unwrap();
+    /// let api = Quota::per_second(10).try_burst(configured)?;
+    /// assert_eq!(api, "10/second burst 50".parse()?);
+    /// assert!(Quota::per_second(10).try_burst(0).is_err());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn try_burst(self, units: u32) -> Result<Self, ConfigError> {
+        let invalid = |rule| Err(ConfigError::quota_part("burst", &units.to_string(), rule));
+        if !self.may_be_counted_by(Algorithm::Gcra) {
+            return invalid("only a rate without a calendar and without shares has a burst");
+        }
+        if self.limit == 0 {
+            return invalid("a limit of 0 has no burst");
+        }
+        if !window_in_range(self.refill_micros(units)) {
+            return invalid(
+                "at the rate of the quota, a burst is refilled within 1 ms to 366 days",
+            );
+        }
+        Ok(self.burst(units))
+    }
+
+    /// Returns the time in which the rate refills a bucket of this size, rounded up. The limit is not 0.
+    const fn refill_micros(&self, units: u32) -> u64 {
+        let (window, limit) = (self.window_micros, self.limit as u64);
+        let rest = (window % limit * units as u64).div_ceil(limit);
+        let whole = (window / limit).saturating_mul(units as u64);
+        whole.saturating_add(rest)
     }
 
     const fn may_be_counted_by(&self, algorithm: Algorithm) -> bool {
@@ -367,7 +400,7 @@ impl Quota {
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
     /// use tollgate::{MemoryStore, Quota, RateLimiter};
     ///
-    /// // 100 requests a minute are admitted. Who uses more than 60 is told to buy a larger plan.
+    /// // 100 requests a minute are admitted. A client that uses more than 60 is asked to buy a larger plan.
     /// let quotas = [Quota::per_minute(100), Quota::per_minute(60).soft()];
     /// let limiter = RateLimiter::new(MemoryStore::new(), quotas);
     /// assert!(!limiter.check_n("acme", 60).await?.is_exceeded());
@@ -432,14 +465,6 @@ impl Quota {
         self
     }
 
-    /// Adds the marks of a text: whether it is soft, and where it warns. `None` if they do not fit the quota.
-    pub(super) fn try_marks(mut self, is_soft: bool, warn_percent: Option<u8>) -> Option<Self> {
-        (self.soft, self.warn_percent) = (is_soft.into(), warn_percent.unwrap_or(0));
-        let is_valid =
-            warn_percent.is_none_or(is_warn_percent) && !(is_soft && self.is_in_flight());
-        is_valid.then_some(self)
-    }
-
     /// Returns the percentage of [`warn_at`](Self::warn_at), if it is set.
     pub(super) fn warn_percent(&self) -> Option<u8> {
         Some(self.warn_percent).filter(|percent| *percent > 0)
@@ -499,8 +524,8 @@ impl Quota {
     ///
     /// A charge is admitted if the limit has room for it, if its share stays within
     /// [its bound](Share::at_most), and if it leaves to all other shares what they have
-    /// [reserved](Share::reserve) and not used. So the limit is never exceeded, nobody below its reserve is
-    /// refused because of others, and units that nobody has reserved are everybody's. Requests without a share, or with
+    /// [reserved](Share::reserve) and not used. So the limit is never exceeded, a share below its reserve is
+    /// never refused because of others, and all may use units that are not reserved. Requests without a share, or with
     /// one that the quota does not have, have no reserve.
     ///
     /// In the decision about a request, [`remaining`](crate::QuotaDecision::remaining) is what its share may still
@@ -686,7 +711,7 @@ impl Quota {
 
     /// Returns the algorithm and the window of the stored count of a key, and the number of a soft quota.
     ///
-    /// All windows of a log are one count, so it has no window here, and buckets of one length are one count, whatever their
+    /// All windows of a log are one count, so it has no window here, and buckets of one length are one count for any
     /// number. Soft ones share none.
     #[inline]
     pub(crate) fn stored_count(&self, lease: u64) -> (Algorithm, u64, u8) {
@@ -730,11 +755,11 @@ const fn window_in_range(micros: u64) -> bool {
     micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
 }
 
-const fn is_warn_percent(percent: u8) -> bool {
+pub(super) const fn is_warn_percent(percent: u8) -> bool {
     percent >= 1 && percent <= 100
 }
 
-const fn is_slot_lease(micros: u64) -> bool {
+pub(super) const fn is_slot_lease(micros: u64) -> bool {
     micros >= MIN_SLOT_LEASE_MICROS && micros <= MAX_SLOT_LEASE_MICROS
 }
 
@@ -822,6 +847,11 @@ mod tests {
             (Quota::per_second(10_000), 1),
         ] {
             assert!(std::panic::catch_unwind(|| quota.clone().burst(units)).is_err());
+            let error = quota.try_burst(units).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("invalid burst \"{units}\"")),
+                "{error}"
+            );
         }
     }
 

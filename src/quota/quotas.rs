@@ -1,6 +1,7 @@
 //! A list of quotas that apply together.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -20,7 +21,7 @@ use crate::error::ConfigError;
 /// list in a configuration, because a missing setting would disable the limiter.
 ///
 /// Quotas of one list may share a stored count: all that count with [`SlidingLog`](crate::Algorithm::SlidingLog),
-/// whatever their windows, all buckets of one length, and otherwise those with the same algorithm and window. A check
+/// with any windows, all buckets of one length, and otherwise those with the same algorithm and window. A check
 /// charges that count once, and each of the quotas compares the units in its window with its own limit. A
 /// [soft](Quota::soft) quota shares its count with none.
 ///
@@ -52,6 +53,9 @@ struct List {
 }
 
 pub(super) const EMPTY_RULE: &str = "it would admit every check; list at least one quota";
+
+/// The most warnings about limits of 0, for a program that reads its configuration again for each request.
+const MAX_ZERO_WARNINGS: u64 = 100;
 
 /// A lease is at most this part of the shortest window.
 const MAX_LEASE_PART: u32 = 10;
@@ -116,7 +120,7 @@ impl Quotas {
     }
 
     /// Returns the share of a request, if a quota with the stored count of this one has it. Each charge of the count is one
-    /// of this share, whatever quota charges it.
+    /// of this share, by any quota.
     #[inline]
     pub(crate) fn share_of_count(
         &self,
@@ -154,6 +158,7 @@ impl Quotas {
         if quotas.is_empty() {
             return Err(ConfigError::quota_part("list of quotas", "", EMPTY_RULE));
         }
+        warn_of_zero(&quotas);
         Ok(quotas)
     }
 
@@ -253,6 +258,21 @@ impl Quotas {
                 is_earlier || other.charges_before(quota)
             })
         })
+    }
+}
+
+/// Warns if a quota from outside the program refuses everything: a limit of 0 may be meant as none.
+///
+/// Not for plans, which are looked up again and again: an ended plan may have the limit 0.
+pub(super) fn warn_of_zero(quotas: &Quotas) {
+    static WARNED: AtomicU64 = AtomicU64::new(0);
+    let mut refusing = quotas.iter().filter(|quota| !quota.is_soft());
+    if let Some(quota) = refusing.find(|quota| quota.limit() == 0)
+        && WARNED.fetch_add(1, Ordering::Relaxed) < MAX_ZERO_WARNINGS
+    {
+        tracing::warn!(target: "tollgate::diagnostics",
+            "the configured quota \"{quota}\" refuses every request: for no limit, leave it out, or `disable` the layer"
+        );
     }
 }
 
@@ -386,14 +406,14 @@ mod tests {
                 .map(|(index, quota)| (index, quota.limit()))
                 .collect()
         };
-        // Of a log, the longest window; then the highest limit.
+        // A log is charged by the longest window; then by the highest limit.
         let logs = [
             Quota::per_minute(5),
             Quota::per_second(2),
             Quota::per_minute(9),
         ];
         assert_eq!(charging(&logs), [(2, 9)]);
-        // Of a counter, the lowest limit.
+        // A counter is charged by the lowest limit.
         let counters = logs.map(|quota| quota.with_algorithm(Algorithm::FixedWindow));
         assert_eq!(charging(&counters), [(0, 5), (1, 2)]);
     }

@@ -2,16 +2,19 @@
 
 use std::fmt;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, SeqAccess, Visitor};
-use serde::ser::SerializeSeq;
+use std::str::FromStr;
+
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::algorithm::Algorithm;
 use super::plan::{DEFAULT, EXEMPT, Plan};
 use super::quota::Quota;
-use super::quotas::Quotas;
-use super::text::{IN_FLIGHT, format_shares, format_window, parse_window};
+use super::quotas::{Quotas, warn_of_zero};
+use super::shares::Share;
+use super::text::{QuotaParts, parse_shares};
+use crate::error::ConfigError;
 
 /// A quota as a map. The window and the algorithm have the same form as in the text of a quota.
 #[derive(Deserialize, Serialize)]
@@ -27,6 +30,9 @@ struct QuotaMap {
     window: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     algorithm: Option<Algorithm>,
+    /// The units of a token bucket. A quota is written with the limit and window that result.
+    #[serde(default, skip_serializing)]
+    burst: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -35,36 +41,23 @@ struct QuotaMap {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     warn_at: Option<u8>,
     /// As in the text of a quota.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    shares: Option<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    shares: String,
 }
 
 impl QuotaMap {
-    fn into_quota<E: serde::de::Error>(self) -> Result<Quota, E> {
-        let quota = match (self.algorithm, self.window) {
-            (Some(Algorithm::InFlight), lease) => {
-                let lease = lease.map_or_else(String::new, |lease| format!(":{lease}"));
-                let text = format!("{}{IN_FLIGHT}{lease}", self.limit);
-                text.parse().map_err(E::custom)?
-            }
-            (_, None) => return Err(E::missing_field("window")),
-            (algorithm, Some(window)) => {
-                let window = parse_window(&window).map_err(E::custom)?;
-                let quota = window.into_quota(self.limit).map_err(E::custom)?;
-                match algorithm {
-                    Some(algorithm) => quota.try_algorithm(algorithm).map_err(E::custom)?,
-                    None => quota,
-                }
-            }
+    fn into_quota(self) -> Result<Quota, ConfigError> {
+        let parts = QuotaParts {
+            limit: self.limit,
+            window: self.window.as_deref(),
+            algorithm: self.algorithm,
+            burst: self.burst,
+            shares: parse_shares(&self.shares, self.limit)?,
+            is_soft: self.soft,
+            warn_percent: self.warn_at,
         };
-        let quota = match self.shares {
-            Some(shares) => quota.with_shares_of(&shares).map_err(E::custom)?,
-            None => quota,
-        };
-        let marked = quota.try_marks(self.soft, self.warn_at);
-        let quota = marked.ok_or_else(|| {
-            E::custom("a quota may be soft, unless it is in flight, and warn_at is from 1 to 100")
-        })?;
+        let window = self.window.as_deref().unwrap_or("in-flight");
+        let quota = parts.into_quota(&format!("{}/{window}", self.limit))?;
         Ok(match self.name {
             Some(name) => quota.with_name(name),
             None => quota,
@@ -83,7 +76,7 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
             formatter.write_str("text with a unit, such as \"60s\" or \"minute\"")
         }
 
-        fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<String, E> {
+        fn visit_str<E: Error>(self, v: &str) -> Result<String, E> {
             Ok(v.to_owned())
         }
     }
@@ -95,134 +88,114 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 /// "algorithm": "sliding-buckets:60", "name": "burst"}`. The window may follow a calendar:
 /// `"month@Europe/Berlin"`.
 ///
-/// In a map, `limit` and `window` are required. `algorithm`, `name`, `shares`, `soft` (`true` or `false`) and `warn_at` (in
-/// percent) are optional, and any other field is an error. [Shares](Quota::shares) have the same form as in text:
-/// `"critical>=200 batch<=400"`. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
+/// In a map, `limit` and `window` are required. `algorithm`, `burst` (in units), `name`, `shares`, `soft` (`true` or `false`) and
+/// `warn_at` (in percent) are optional, and any other field is an error. [Shares](Quota::shares) have the same form as in
+/// text: `"critical>=200 batch<=50%"`. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
 /// of its slots, and optional. The format must be self-describing, as JSON, TOML and YAML are.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(QuotaVisitor)
+        deserializer.deserialize_any(Forms {
+            expecting: "a quota, as text like \"100/minute\" or as a map with limit and window",
+            of_quota: |quota| quota,
+            of_list: None,
+        })
     }
 }
 
-struct QuotaVisitor;
+/// Reads quotas in each of their forms: as text, as a map of one quota, or as a list.
+struct Forms<T> {
+    expecting: &'static str,
+    of_quota: fn(Quota) -> T,
+    of_list: Option<fn(Quotas) -> T>,
+}
 
-impl<'de> Visitor<'de> for QuotaVisitor {
-    type Value = Quota;
+impl<'de, T: FromStr<Err = ConfigError>> Visitor<'de> for Forms<T> {
+    type Value = T;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .write_str("a quota, as text like \"100/minute\" or as a map with limit and window")
+        formatter.write_str(self.expecting)
     }
 
-    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Quota, E> {
+    fn visit_str<E: Error>(self, v: &str) -> Result<T, E> {
         v.parse().map_err(E::custom)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Quota, A::Error> {
-        QuotaMap::deserialize(MapAccessDeserializer::new(map))?.into_quota()
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        let map = QuotaMap::deserialize(MapAccessDeserializer::new(map))?;
+        if map.window.is_none() && map.algorithm != Some(Algorithm::InFlight) {
+            return Err(Error::missing_field("window"));
+        }
+        map.into_quota().map(self.of_quota).map_err(Error::custom)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<T, A::Error> {
+        let Some(of_list) = self.of_list else {
+            return Err(Error::invalid_type(Unexpected::Seq, &self));
+        };
+        let quotas = Vec::<Quota>::deserialize(SeqAccessDeserializer::new(seq))?;
+        if quotas.is_empty() {
+            return Err(Error::custom(
+                "an empty list of quotas would admit every check; list at least one quota",
+            ));
+        }
+        Ok(of_list(quotas.into()))
     }
 }
 
 /// Serializes to text, or to a map if the quota has a name.
 impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.name() {
-            None => serializer.collect_str(self),
-            Some(name) => QuotaMap {
-                limit: self.limit(),
-                window: Some(format_window(self))
-                    .filter(|_| !self.is_in_flight() || !self.has_default_slot_lease()),
-                algorithm: Some(self.algorithm())
-                    .filter(|algorithm| *algorithm != Algorithm::default())
-                    .filter(|_| self.calendar().is_none()),
-                name: Some(name.into()),
-                soft: self.is_soft(),
-                warn_at: self.warn_percent(),
-                shares: Some(format_shares(self)).filter(|shares| !shares.is_empty()),
-            }
-            .serialize(serializer),
-        }
+        let Some(name) = self.name() else {
+            return serializer.collect_str(self);
+        };
+        let has_window = !self.is_in_flight() || !self.has_default_slot_lease();
+        let has_algorithm = self.calendar().is_none() && self.algorithm() != Algorithm::default();
+        let shares = self.share_list().list().iter().map(Share::to_string);
+        let map = QuotaMap {
+            limit: self.limit(),
+            window: has_window.then(|| self.window_text()),
+            algorithm: has_algorithm.then(|| self.algorithm()),
+            burst: None,
+            name: Some(name.into()),
+            soft: self.is_soft(),
+            warn_at: self.warn_percent(),
+            shares: shares.collect::<Vec<_>>().join(" "),
+        };
+        map.serialize(serializer)
     }
 }
 
 /// Deserializes one quota, a list of quotas, or text with several: `"100/minute, 5/10s"`.
 ///
-/// Empty text and an empty list are errors, because a missing setting would disable the limiter.
+/// Empty text and an empty list are errors, because a missing setting would disable the limiter. A limit of 0 is logged,
+/// because it refuses every check.
 impl<'de> Deserialize<'de> for Quotas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(QuotasVisitor)
-    }
-}
-
-struct QuotasVisitor;
-
-impl<'de> Visitor<'de> for QuotasVisitor {
-    type Value = Quotas;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a quota or a list of quotas")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Quotas, E> {
-        v.parse().map_err(E::custom)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Quotas, A::Error> {
-        QuotaVisitor.visit_map(map).map(Quotas::from)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Quotas, A::Error> {
-        let mut quotas = Vec::new();
-        while let Some(quota) = seq.next_element::<Quota>()? {
-            quotas.push(quota);
-        }
-        if quotas.is_empty() {
-            return Err(serde::de::Error::custom(
-                "an empty list of quotas would admit every check; list at least one quota",
-            ));
-        }
-        Ok(quotas.into())
+        let quotas: Self = deserializer.deserialize_any(Forms {
+            expecting: "a quota or a list of quotas",
+            of_quota: Self::from,
+            of_list: Some(|quotas| quotas),
+        })?;
+        warn_of_zero(&quotas);
+        Ok(quotas)
     }
 }
 
 /// Serializes to a list of quotas.
 impl Serialize for Quotas {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.len()))?;
-        for quota in self.iter() {
-            list.serialize_element(quota)?;
-        }
-        list.end()
+        serializer.collect_seq(self.iter())
     }
 }
 
 /// Deserializes `"default"`, `"exempt"`, or quotas in any form that [`Quotas`] deserialize from.
 impl<'de> Deserialize<'de> for Plan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PlanVisitor)
-    }
-}
-
-struct PlanVisitor;
-
-impl<'de> Visitor<'de> for PlanVisitor {
-    type Value = Plan;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("\"default\", \"exempt\", a quota or a list of quotas")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Plan, E> {
-        v.parse().map_err(E::custom)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Plan, A::Error> {
-        QuotasVisitor.visit_map(map).map(Plan::Quotas)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Plan, A::Error> {
-        QuotasVisitor.visit_seq(seq).map(Plan::Quotas)
+        deserializer.deserialize_any(Forms {
+            expecting: "\"default\", \"exempt\", a quota or a list of quotas",
+            of_quota: |quota| Self::Quotas(quota.into()),
+            of_list: Some(Self::Quotas),
+        })
     }
 }
 
@@ -240,7 +213,8 @@ impl Serialize for Plan {
 /// Deserializes the name of an algorithm: `"gcra"`, `"sliding-buckets:60"`.
 impl<'de> Deserialize<'de> for Algorithm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(AlgorithmVisitor)
+        let name = String::deserialize(deserializer)?;
+        name.parse().map_err(Error::custom)
     }
 }
 
@@ -248,20 +222,6 @@ impl<'de> Deserialize<'de> for Algorithm {
 impl Serialize for Algorithm {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-struct AlgorithmVisitor;
-
-impl Visitor<'_> for AlgorithmVisitor {
-    type Value = Algorithm;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("the name of an algorithm")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Algorithm, E> {
-        v.parse().map_err(E::custom)
     }
 }
 
@@ -356,13 +316,57 @@ mod tests {
             json!({"limit": 5, "window": "10s", "name": "plan", "soft": true, "warn_at": 80});
         assert_eq!(to_value(&named).unwrap(), written);
         assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), named);
-        for json in [
-            r#"{"limit": 5, "window": "10s", "warn_at": 0}"#,
-            r#"{"limit": 5, "window": "10s", "warn_at": 101}"#,
-            r#"{"limit": 5, "algorithm": "in-flight", "soft": true}"#,
+        for (json, rule) in [
+            (
+                r#"{"limit": 5, "window": "10s", "warn_at": 0}"#,
+                "from 1% to 100%",
+            ),
+            (
+                r#"{"limit": 5, "window": "10s", "warn_at": 101}"#,
+                "from 1% to 100%",
+            ),
+            (
+                r#"{"limit": 5, "algorithm": "in-flight", "soft": true}"#,
+                "unless it is in flight",
+            ),
         ] {
             let error = from_str::<Quota>(json).unwrap_err().to_string();
-            assert!(error.contains("from 1 to 100"), "{json}: {error}");
+            assert!(error.contains(rule), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_map_may_have_a_burst_and_shares_in_percent() {
+        let json = r#"{"limit": 10, "window": "second", "burst": 50, "name": "api"}"#;
+        let bucket = Quota::per_second(10).burst(50).with_name("api");
+        assert_eq!(from_str::<Quota>(json).unwrap(), bucket);
+        // Written as what the burst makes of the limit and the window.
+        let written = json!({"limit": 50, "window": "5s", "algorithm": "gcra", "name": "api"});
+        assert_eq!(to_value(&bucket).unwrap(), written);
+        assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), bucket);
+        let json = r#"{"limit": 10, "window": "minute", "shares": "live>=25% batch<=50%"}"#;
+        let shared = "10/minute live>=2 batch<=5".parse().unwrap();
+        assert_eq!(from_str::<Quota>(json).unwrap(), shared);
+        for (json, rule) in [
+            (
+                r#"{"limit": 5, "window": "10s", "burst": 0}"#,
+                "refilled within 1 ms",
+            ),
+            (
+                r#"{"limit": 5, "window": "10s", "burst": 7, "algorithm": "fixed-window"}"#,
+                "token bucket",
+            ),
+            (
+                r#"{"limit": 5, "algorithm": "in-flight", "burst": 7}"#,
+                "token bucket",
+            ),
+            (
+                r#"{"limit": 5, "window": "10s", "shares": "batch<=500%"}"#,
+                "a share is one word",
+            ),
+        ] {
+            let error = from_str::<Quota>(json).unwrap_err().to_string();
+            assert!(error.contains(rule), "{json}: {error}");
         }
     }
 
@@ -464,8 +468,8 @@ mod tests {
             ),
             (r#"{"limit": -5, "window": "10s"}"#, ["-5", "u32"]),
             (
-                r#"{"limit": 5, "window": "10s", "burst": 7}"#,
-                ["burst", "unknown field"],
+                r#"{"limit": 5, "window": "10s", "bursts": 7}"#,
+                ["bursts", "unknown field"],
             ),
             (r#"{"limit": 5}"#, ["window", "missing field"]),
             (

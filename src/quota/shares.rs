@@ -71,7 +71,6 @@ pub(crate) struct Shares(Option<Arc<[Share]>>);
 
 /// The first four bytes of the hash of a share's name, as they are stored. Zeros stand for a request without a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct ShareId(NonZeroU32);
 
 impl ShareId {

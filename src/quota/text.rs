@@ -1,4 +1,4 @@
-//! Parses and formats quotas: `LIMIT/WINDOW`, then the algorithm unless it is the default, then `soft` and `warn:80%`.
+//! Parses and formats quotas: `LIMIT/WINDOW`, then the algorithm unless it is the default, then words such as `soft`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::algorithm::{Algorithm, MAX_BUCKETS, algorithm_rule};
 use super::calendar::Calendar;
-use super::quota::Quota;
+use super::quota::{Quota, is_slot_lease, is_warn_percent};
 use super::quotas::Quotas;
 use super::shares::Share;
 use crate::error::ConfigError;
@@ -48,92 +48,43 @@ const SEPARATORS: [char; 2] = [',', ';'];
 ///
 /// A quota [in flight](Quota::in_flight) is `5 in-flight`, or `5 in-flight:60s` with a lease of its slots.
 ///
-/// [Shares](Quota::shares) follow, each with its reserve and its bound: `1000/minute critical>=200 batch<=400 free>=50<=100`.
+/// More words may follow, in any order:
 ///
-/// The last words may be `soft`, for a [soft](Quota::soft) quota, and `warn:80%`, for [`warn_at`](Quota::warn_at):
-/// `100/minute gcra soft warn:80%`.
+/// - `burst 50` makes the quota a token bucket, as [`burst`](Quota::burst) does: `10/second burst 50`.
+/// - A [share](Quota::shares) has a reserve, a bound or both, in units or in percent of the limit:
+///   `1000/minute critical>=200 batch<=50% free>=50<=100`. A percentage is rounded down, but to at least one unit.
+/// - `soft` makes the quota [soft](Quota::soft), and `warn:80%` is [`warn_at`](Quota::warn_at):
+///   `100/minute gcra soft warn:80%`.
 impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let invalid = |rule: &str| ConfigError::quota(text, rule);
         if text.contains(SEPARATORS) {
-            return Err(ConfigError::quota(
-                text,
+            return Err(invalid(
                 "this is one quota; a list of quotas is parsed as Quotas",
             ));
         }
-        let malformed = || ConfigError::quota(text, MARKS_RULE);
-        let (unmarked, is_soft, warn_percent) = split_marks(text).ok_or_else(malformed)?;
-        let quota = match split_shares(unmarked) {
-            Some((unshared, shares)) => parse_unmarked(unshared)?.with_shares_of(shares)?,
-            None => parse_unmarked(unmarked)?,
+        let slots = text.split_once(IN_FLIGHT);
+        let slots = slots.filter(|(limit, _)| !limit.contains('/'));
+        let rate = || text.split_once('/').ok_or_else(|| invalid(QUOTA_RULE));
+        let (limit, rest) = slots.map_or_else(rate, Ok)?;
+        let mut parts = QuotaParts {
+            limit: parse_number(limit.trim()).ok_or_else(|| invalid(LIMIT_RULE))?,
+            algorithm: slots.map(|_| Algorithm::InFlight),
+            ..QuotaParts::default()
         };
-        if !is_soft && warn_percent.is_none() {
-            return Ok(quota);
-        }
-        quota.try_marks(is_soft, warn_percent).ok_or_else(malformed)
-    }
-}
-
-/// Splits off the words behind a quota: whether it is soft, and the percentage at which it warns. Each stands once at most.
-fn split_marks(text: &str) -> Option<(&str, bool, Option<u8>)> {
-    let (mut rest, mut is_soft, mut warn_percent) = (text, false, None);
-    while let Some((before, word)) = rest
-        .trim_end()
-        .rsplit_once(|c: char| c.is_ascii_whitespace())
-    {
-        if word == SOFT && !is_soft {
-            is_soft = true;
-        } else if let Some(percent) = word.strip_prefix(WARN)
-            && warn_percent.is_none()
-            && !word.contains(SHARE_SIGNS)
-        {
-            let percent = parse_number(percent.strip_suffix('%')?)?;
-            warn_percent = Some(u8::try_from(percent).ok()?);
-        } else {
-            break;
-        }
-        rest = before;
-    }
-    Some((rest, is_soft, warn_percent))
-}
-
-/// Parses the text of a quota without the words behind it.
-fn parse_unmarked(text: &str) -> Result<Quota, ConfigError> {
-    let malformed = |rule: &str| ConfigError::quota(text, rule);
-    let parse_limit = |limit: &str| {
-        parse_number(limit.trim())
-            .and_then(|limit| u32::try_from(limit).ok())
-            .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))
-    };
-    if let Some((limit, lease)) = text.split_once(IN_FLIGHT) {
-        if limit.contains('/') {
-            return Err(malformed(SLOT_LEASE_RULE));
-        }
-        let quota = Quota::in_flight(parse_limit(limit)?);
-        let quota = match lease.trim_end() {
-            "" => Some(quota),
-            lease => lease
-                .strip_prefix(':')
-                .and_then(parse_micros)
-                .and_then(|micros| quota.try_slot_lease(micros)),
+        let words = match (slots, rest.strip_prefix(':')) {
+            (Some(_), None) if rest.is_empty() || rest.starts_with(is_space) => rest,
+            (Some(_), None) => return Err(invalid(SLOTS_RULE)),
+            (_, lease) => {
+                let (window, words) = split_window(lease.unwrap_or(rest).trim());
+                parts.window = Some(window);
+                words
+            }
         };
-        return quota.ok_or_else(|| malformed(SLOT_LEASE_RULE));
-    }
-    let (limit, rest) = text
-        .trim()
-        .split_once('/')
-        .ok_or_else(|| malformed("a quota is LIMIT/WINDOW, like 100/minute or 5/10s"))?;
-    let limit = parse_limit(limit)?;
-    let (window, algorithm) = split_window(rest.trim());
-    let quota = Window::parse(window)
-        .ok_or_else(|| malformed(WINDOW_RULE))??
-        .into_quota(limit)?;
-    match algorithm {
-        "" => Ok(quota),
-        name => {
-            quota.try_algorithm(parse_algorithm(name).ok_or_else(|| malformed(&algorithm_rule()))?)
-        }
+        parts.read(words).map_err(|rule| invalid(&rule))?;
+        parts.into_quota(text)
     }
 }
 
@@ -148,33 +99,176 @@ impl FromStr for Quotas {
     }
 }
 
+/// The parts of a quota in a text or a map.
+#[derive(Default)]
+pub(super) struct QuotaParts<'a> {
+    pub(super) limit: u32,
+    /// The window, or the lease of slots in flight.
+    pub(super) window: Option<&'a str>,
+    pub(super) algorithm: Option<Algorithm>,
+    pub(super) burst: Option<u32>,
+    pub(super) shares: Vec<Share>,
+    pub(super) is_soft: bool,
+    pub(super) warn_percent: Option<u8>,
+}
+
+impl QuotaParts<'_> {
+    /// Reads the words behind the window. The error is the rule of the first word that is wrong.
+    fn read(&mut self, words: &str) -> Result<(), String> {
+        let mut words = words.split_ascii_whitespace();
+        let mut is_first = true;
+        while let Some(word) = words.next() {
+            let next = words.clone().next();
+            let known = if word.contains(SHARE_SIGNS) {
+                let share = parse_share(word, self.limit);
+                share.map(|share| self.shares.push(share))
+            } else if let Some(percent) = word.strip_prefix(WARN) {
+                let percent = percent.strip_suffix('%').and_then(parse_number);
+                percent.and_then(|percent| set_once(&mut self.warn_percent, percent))
+            } else if word == SOFT {
+                let was_soft = std::mem::replace(&mut self.is_soft, true);
+                (!was_soft).then_some(())
+            } else if word == BURST {
+                let units = words.next().and_then(parse_number);
+                units.and_then(|units| set_once(&mut self.burst, units))
+            } else if is_first {
+                let algorithm = parse_algorithm(word).filter(|known| *known != Algorithm::InFlight);
+                algorithm.and_then(|algorithm| set_once(&mut self.algorithm, algorithm))
+            } else {
+                None
+            };
+            is_first = false;
+            known.ok_or_else(|| self.rule_of(word, next))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the rule of the word that was probably meant by a wrong one.
+    fn rule_of(&self, word: &str, next: Option<&str>) -> String {
+        const BEGINNINGS: [(&str, &str); 5] = [
+            ("warn", WARN_RULE),
+            (SOFT, SOFT_RULE),
+            (BURST, BURST_RULE),
+            ("in-flight", SLOTS_RULE),
+            ("inflight", SLOTS_RULE),
+        ];
+        let word = word.to_ascii_lowercase().replace('_', "-");
+        let mut known = BEGINNINGS.iter();
+        let known = known.find(|(beginning, _)| word.starts_with(beginning));
+        let signs = ['<', '>', '='];
+        if let Some((_, rule)) = known.filter(|_| !word.contains(SHARE_SIGNS)) {
+            (*rule).to_owned()
+        } else if word.contains(signs) || next.is_some_and(|next| next.starts_with(signs)) {
+            SHARE_RULE.to_owned()
+        } else if self.algorithm == Some(Algorithm::InFlight) {
+            SLOTS_RULE.to_owned()
+        } else if parse_algorithm(&word).is_some() {
+            ALGORITHM_PLACE_RULE.to_owned()
+        } else {
+            format!("{}; {WORDS_RULE}", algorithm_rule())
+        }
+    }
+
+    /// Makes a quota of the parts. `shown` is the text of the quota in an error.
+    pub(super) fn into_quota(self, shown: &str) -> Result<Quota, ConfigError> {
+        let invalid = |rule: &str| ConfigError::quota(shown, rule);
+        let is_in_flight = self.algorithm == Some(Algorithm::InFlight);
+        let mut quota = match self.window {
+            None if is_in_flight => Quota::in_flight(self.limit),
+            Some(lease) if is_in_flight => {
+                let lease = parse_micros(lease).filter(|micros| is_slot_lease(*micros));
+                let lease = lease.ok_or_else(|| invalid(SLOTS_RULE))?;
+                Quota::in_flight(self.limit).slot_lease(Duration::from_micros(lease))
+            }
+            Some(window) if window.contains('@') => {
+                Quota::from_calendar(self.limit, Calendar::parse(window)?)
+            }
+            window => {
+                let micros = window.and_then(parse_micros);
+                let micros = micros.ok_or_else(|| invalid(WINDOW_RULE))?;
+                Quota::try_new(self.limit, Duration::from_micros(micros))?
+            }
+        };
+        if let Some(algorithm) = self.algorithm.filter(|_| !is_in_flight) {
+            quota = quota.try_algorithm(algorithm)?;
+        }
+        if let Some(units) = self.burst {
+            let algorithm = self.algorithm.unwrap_or(Algorithm::Gcra);
+            if algorithm != Algorithm::Gcra {
+                return Err(invalid(BURST_RULE));
+            }
+            quota = quota.try_burst(units)?;
+        }
+        if !self.shares.is_empty() {
+            quota = quota.try_shares(self.shares)?;
+        }
+        if self.is_soft {
+            let may_be_soft = Some(quota).filter(|_| !is_in_flight);
+            quota = may_be_soft.ok_or_else(|| invalid(SOFT_RULE))?.soft();
+        }
+        match self.warn_percent {
+            None => Ok(quota),
+            Some(percent) if is_warn_percent(percent) => Ok(quota.warn_at(percent)),
+            Some(_) => Err(invalid(WARN_RULE)),
+        }
+    }
+}
+
+/// Returns `None` if there is a value already.
+fn set_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
+    let is_free = place.is_none();
+    place.get_or_insert(value);
+    is_free.then_some(())
+}
+
 /// Follows the limit of a quota in flight.
 pub(super) const IN_FLIGHT: &str = " in-flight";
 
 /// The words behind a quota.
+const BURST: &str = "burst";
 const SOFT: &str = "soft";
 const WARN: &str = "warn:";
 
-/// A word with one of them is a share, whatever its name begins with.
+/// A word with one of them is a share, also if its name is `soft` or begins with `warn:`.
 const SHARE_SIGNS: [char; 2] = ['<', '>'];
 
-const MARKS_RULE: &str = "behind a quota may stand soft, unless it is in flight, and warn: with a percentage from 1% to 100%, like 100/minute soft warn:80%";
+const QUOTA_RULE: &str = "a quota is LIMIT/WINDOW, like 100/minute or 5/10s, or of slots LIMIT in-flight, like 5 in-flight";
 
-const SLOT_LEASE_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
+const LIMIT_RULE: &str = "the limit is a whole number from 0 to 4294967295";
 
 const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
 
-/// Splits off the shares: all words from the first one with a reserve or a bound on.
-fn split_shares(text: &str) -> Option<(&str, &str)> {
-    let sign = text.find(SHARE_SIGNS)?;
-    let (before, _) = text.split_at(sign);
-    let word = before.rfind(|c: char| c.is_ascii_whitespace())?;
-    Some(text.split_at(word))
+const SLOTS_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
+
+const BURST_RULE: &str = "burst may stand once behind a rate, with the units of a token bucket (gcra), like 10/second burst 50";
+
+const SHARE_RULE: &str = "a share is one word: its name with a reserve, a bound or both, in units or percent, like critical>=200, batch<=50% or free>=50<=100";
+
+const SOFT_RULE: &str =
+    "soft may stand once behind a quota, unless it is in flight, like 100/minute soft";
+
+const WARN_RULE: &str = "warn: may stand once behind a quota, with a percentage from 1% to 100%, like 100/minute warn:80%";
+
+const ALGORITHM_PLACE_RULE: &str =
+    "the algorithm is the first word behind the window, like 100/minute gcra soft";
+
+const WORDS_RULE: &str = "behind it may stand burst 50, shares like batch<=50%, soft and warn:80%";
+
+/// Parses the shares of a map, with spaces between them.
+#[cfg(feature = "serde")]
+pub(super) fn parse_shares(text: &str, limit: u32) -> Result<Vec<Share>, ConfigError> {
+    let shares = text.split_ascii_whitespace();
+    let shares = shares.map(|share| parse_share(share, limit));
+    let shares: Option<_> = shares.collect();
+    shares.ok_or_else(|| ConfigError::quota_part("list of shares", text.trim(), SHARE_RULE))
 }
 
-/// Parses a share: `critical>=200`, `batch<=400`, or both: `free>=50<=100`.
-fn parse_share(text: &str) -> Option<Share> {
-    let units = |text: &str| u32::try_from(parse_number(text)?).ok();
+/// Parses a share of a limit: `critical>=200`, `batch<=50%`, or both: `free>=50<=100`.
+fn parse_share(text: &str, limit: u32) -> Option<Share> {
+    let units = |text: &str| match text.strip_suffix('%') {
+        None => parse_number(text),
+        Some(percent) => part_of(limit, parse_number(percent)?),
+    };
     let (rest, most) = match text.split_once("<=") {
         Some((rest, most)) => (rest, Some(units(most)?)),
         None => (text, None),
@@ -193,6 +287,14 @@ fn parse_share(text: &str) -> Option<Share> {
     })
 }
 
+/// Returns a percentage of a limit, rounded down: at least one unit, unless one of both is 0.
+fn part_of(limit: u32, percent: u8) -> Option<u32> {
+    let part = u64::from(limit) * u64::from(percent) / 100;
+    let at_least = limit.min(percent.into()).min(1);
+    let part = u32::try_from(part).ok().filter(|_| percent <= 100);
+    part.map(|part| part.max(at_least))
+}
+
 /// Formats a share as `parse_share` reads it.
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,57 +309,16 @@ impl fmt::Display for Share {
     }
 }
 
-const SHARE_RULE: &str = "a share is its name with its reserve, its bound or both, like critical>=200, batch<=400 or free>=50<=100";
-
-/// The window of a quota as text has it.
-pub(super) enum Window {
-    Micros(u64),
-    Calendar(Calendar),
+const fn is_space(c: char) -> bool {
+    c.is_ascii_whitespace()
 }
 
-impl Window {
-    /// Returns `None` if the text is not a window, and an error if it is an invalid window of a calendar.
-    fn parse(text: &str) -> Option<Result<Self, ConfigError>> {
-        if text.contains('@') {
-            return Some(Calendar::parse(text).map(Self::Calendar));
-        }
-        parse_micros(text).map(|micros| Ok(Self::Micros(micros)))
-    }
-
-    pub(super) fn into_quota(self, limit: u32) -> Result<Quota, ConfigError> {
-        match self {
-            Self::Micros(micros) => Quota::try_new(limit, Duration::from_micros(micros)),
-            Self::Calendar(calendar) => Ok(Quota::from_calendar(limit, calendar)),
-        }
-    }
-}
-
-/// Splits off the algorithm, which is empty if there is none. A space may follow the number of a window.
+/// Splits a window from the words behind it. A space may follow the number of a window.
 fn split_window(text: &str) -> (&str, &str) {
-    let is_space = |c: char| c.is_ascii_whitespace();
     let number_end = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let unit = number_end.trim_start_matches(is_space);
     let unit_end = unit.find(is_space).unwrap_or(unit.len());
-    let (window, algorithm) = text.split_at(text.len() - unit.len() + unit_end);
-    (window, algorithm.trim())
-}
-
-#[cfg(feature = "serde")]
-pub(super) fn parse_window(text: &str) -> Result<Window, ConfigError> {
-    let malformed = || ConfigError::quota_part("window", text, WINDOW_RULE);
-    Window::parse(text.trim()).ok_or_else(malformed)?
-}
-
-/// Formats a window as [`parse_window`] reads it.
-#[cfg(feature = "serde")]
-pub(super) fn format_window(quota: &Quota) -> String {
-    struct OfQuota<'a>(&'a Quota);
-    impl fmt::Display for OfQuota<'_> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write_window(f, self.0)
-        }
-    }
-    OfQuota(quota).to_string()
+    text.split_at(text.len() - unit.len() + unit_end)
 }
 
 /// Parses the name of an algorithm, as in the text of a [`Quota`]: `gcra`, `sliding-buckets:60`.
@@ -291,7 +352,7 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
     match (algorithm.buckets(), buckets) {
         (None, None) => Some(*algorithm),
         (Some(_), Some(buckets)) => {
-            let buckets = u16::try_from(parse_number(buckets)?).ok()?;
+            let buckets = parse_number(buckets)?;
             let is_in_range = (1..=MAX_BUCKETS).contains(&buckets);
             is_in_range.then_some(algorithm.with_buckets(buckets))
         }
@@ -301,7 +362,7 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
 
 fn parse_micros(text: &str) -> Option<u64> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let count = match text.strip_suffix(unit)? {
+    let count: u64 = match text.strip_suffix(unit)? {
         "" => 1,
         digits => parse_number(digits)?,
     };
@@ -326,10 +387,10 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     parse_micros(text.trim()).map(Duration::from_micros)
 }
 
-/// Accepts digits only, unlike `u64::from_str`, which accepts a sign.
-fn parse_number(text: &str) -> Option<u64> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten()
+/// Accepts digits only, unlike `FromStr`, which accepts a sign.
+fn parse_number<T: FromStr>(text: &str) -> Option<T> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
 }
 
 /// Formats the quota as [`FromStr`](#impl-FromStr-for-Quota) parses it: the limit, the window, and the
@@ -342,8 +403,7 @@ impl fmt::Display for Quota {
                 write!(f, ":{}", self.short_window())?;
             }
         } else {
-            write!(f, "{}/", self.limit())?;
-            write_window(f, self)?;
+            write!(f, "{}/{}", self.limit(), self.window_text())?;
             match self.algorithm() {
                 Algorithm::SlidingLog => {}
                 Algorithm::FixedWindow if self.calendar().is_some() => {}
@@ -374,20 +434,15 @@ impl fmt::Display for Quotas {
     }
 }
 
-/// Formats the shares of a quota with spaces between them.
-#[cfg(feature = "serde")]
-pub(super) fn format_shares(quota: &Quota) -> String {
-    let shares = quota.share_list().list().iter();
-    shares.map(Share::to_string).collect::<Vec<_>>().join(" ")
-}
-
 impl Quota {
-    /// Sets the shares that a text lists.
-    pub(super) fn with_shares_of(self, text: &str) -> Result<Self, ConfigError> {
-        let shares = text.split_ascii_whitespace().map(parse_share);
-        let shares: Option<Vec<_>> = shares.collect();
-        let malformed = || ConfigError::quota_part("list of shares", text.trim(), SHARE_RULE);
-        self.try_shares(shares.ok_or_else(malformed)?)
+    /// Formats the window as text has it: `minute`, `90m`, `month@UTC`.
+    pub(super) fn window_text(&self) -> String {
+        if let Some(calendar) = self.calendar() {
+            return calendar.to_string();
+        }
+        let window = self.window_micros();
+        let unit = TIME_UNITS.iter().find(|(micros, ..)| *micros == window);
+        unit.map_or_else(|| self.short_window(), |(_, word, _)| (*word).to_owned())
     }
 
     /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; a calendar's window as its unit: `month`.
@@ -401,22 +456,6 @@ impl Quota {
         unit.map(|(micros, _, suffix)| format!("{}{suffix}", window / micros))
             .unwrap_or_default()
     }
-}
-
-fn write_window(f: &mut fmt::Formatter<'_>, quota: &Quota) -> fmt::Result {
-    if let Some(calendar) = quota.calendar() {
-        return write!(f, "{calendar}");
-    }
-    let window = quota.window_micros();
-    for (micros, word, suffix) in TIME_UNITS {
-        if window == micros {
-            return f.write_str(word);
-        }
-        if window.is_multiple_of(micros) {
-            return write!(f, "{}{suffix}", window / micros);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -531,7 +570,10 @@ mod tests {
             ("5 in-flights", "from 5s to 10m"),
             ("5 in-flight/minute", "from 5s to 10m"),
             ("5/minute in-flight", "a quota of slots is"),
-            ("5/minute\tin-flight", "slots in flight"),
+            ("5/minute\tin-flight", "a quota of slots is"),
+            ("5 in-flightsoft", "a quota of slots is"),
+            ("5 inflight", "LIMIT in-flight"),
+            ("5/minute inflight", "a quota of slots is"),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();
             assert!(error.contains(rule), "{text:?}: {error}");
@@ -555,21 +597,98 @@ mod tests {
         let both = minute.soft().warn_at(80);
         assert_eq!(" 100 / 1 minute  warn:80%\tsoft ".parse(), Ok(both));
         for (text, rule) in [
-            ("100/minute soft soft", "the algorithm is"),
-            ("100/minute soft gcra", "the algorithm is"),
-            ("100/minute softly", "the algorithm is"),
+            ("100/minute soft soft", "soft may stand once"),
+            ("100/minute soft gcra", "the algorithm is the first word"),
+            ("100/minute softly", "soft may stand once"),
+            ("100/minute warn:8% warn:9%", "warn: may stand once"),
+            ("100/minute warn=80%", "warn: may stand once"),
+            ("100/minute WARN:80%", "warn: may stand once"),
             ("100/minute warn:0%", "from 1% to 100%"),
             ("100/minute warn:101%", "from 1% to 100%"),
             ("100/minute warn:300%", "from 1% to 100%"),
             ("100/minute warn:80", "from 1% to 100%"),
             ("100/minute warn:%", "from 1% to 100%"),
-            ("100/minute warn:8 0%", "the algorithm is"),
+            ("100/minute warn:8 0%", "from 1% to 100%"),
             ("5 in-flight soft", "unless it is in flight"),
             ("soft", "LIMIT/WINDOW"),
             (" soft", "LIMIT/WINDOW"),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();
             assert!(error.contains(rule), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_rate_may_have_a_burst() {
+        let bucket = Quota::per_second(10).burst(50);
+        for text in [
+            "10/second burst 50",
+            "10/second gcra burst 50",
+            "10 / 1 second  burst\t50 ",
+        ] {
+            assert_eq!(text.parse(), Ok(bucket.clone()), "{text}");
+        }
+        let warning = bucket.clone().soft().warn_at(80);
+        assert_eq!("10/second warn:80% burst 50 soft".parse(), Ok(warning));
+        assert_eq!(Quota::per_second(10).try_burst(50), Ok(bucket));
+        for (text, rule) in [
+            ("10/second burst", "burst may stand once"),
+            ("10/second burst 5x", "burst may stand once"),
+            ("10/second burst:50", "burst may stand once"),
+            ("10/second burst=50", "burst may stand once"),
+            ("10/second burst 5 burst 5", "burst may stand once"),
+            ("10/second bursts 50", "burst may stand once"),
+            ("10/second sliding-log burst 5", "burst may stand once"),
+            ("10 in-flight burst 5", "burst may stand once"),
+            ("10/second burst 0", "invalid burst \"0\": at the rate"),
+            ("10/day burst 4000", "refilled within 1 ms to 366 days"),
+            ("0/second burst 50", "a limit of 0 has no burst"),
+            ("10/second burst 50 a>=5", "shares are counted by"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(rule), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_share_may_have_a_part_of_the_limit() {
+        for (text, units) in [
+            (
+                "1000/minute batch<=50% interactive>=20%",
+                "1000/minute batch<=500 interactive>=200",
+            ),
+            ("7/minute a>=50%<=99%", "7/minute a>=3<=6"),
+            ("3/minute a>=1% b<=1%", "3/minute a>=1 b<=1"),
+            ("1000/minute a<=0% b>=0%", "1000/minute a<=0 b>=0"),
+            ("0/minute a>=50% b<=50%", "0/minute a>=0 b<=0"),
+            ("4294967295/day a<=100%", "4294967295/day"),
+            ("8 in-flight a>=25% b<=3", "8 in-flight a>=2 b<=3"),
+        ] {
+            let quota: Quota = text.parse().unwrap();
+            assert!(quota.to_string().starts_with(units), "{text:?}: {quota}");
+        }
+        for (text, rule) in [
+            ("9/minute a>=101%", "a share is one word"),
+            ("9/minute a>=300%", "a share is one word"),
+            ("9/minute a<=%", "a share is one word"),
+            ("9/minute a<=1.5%", "a share is one word"),
+            ("9/minute a<5", "a share is one word"),
+            ("9/minute a=<5", "a share is one word"),
+            ("9/minute a=5", "a share is one word"),
+            ("9/minute a <= 5%", "a share is one word"),
+            ("9/minute a>= 5%", "a share is one word"),
+            ("2/minute a>=1% b>=1% c>=1%", "together at most the limit"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(rule), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_an_unknown_word_lists_the_words() {
+        let error = "9/minute x".parse::<Quota>().unwrap_err().to_string();
+        for word in ["sliding-log", "burst 50", "batch<=50%", "soft", "warn:80%"] {
+            assert!(error.contains(word), "{error}");
         }
     }
 

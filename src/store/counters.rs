@@ -15,8 +15,8 @@ use crate::store::requests::{Adjust, Change, Check, Subject};
 /// A [`Store`](crate::Store) keeps one value for each limiter and key, for example as a row of a database. To
 /// decide a check, it reads the value, calls [`check`](Self::check), and writes the value back in the same
 /// transaction. The decisions are the same as in [`MemoryStore`](crate::MemoryStore) and
-/// [`RedisStore`](crate::RedisStore), to the microsecond. The value is [bytes](Self::to_bytes), or with the feature
-/// `serde` anything that can be serialized.
+/// [`RedisStore`](crate::RedisStore), to the microsecond. The value is [bytes](Self::to_bytes), which the feature
+/// `serde` writes, too.
 ///
 /// # Time
 ///
@@ -85,8 +85,6 @@ use crate::store::requests::{Adjust, Change, Check, Subject};
 /// ```
 // A log for all windows of `SlidingLog`, one for each length of bucket, and a count for each other algorithm and window.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Counters {
     counts: SmallVec<[Count; 1]>,
 }
@@ -109,12 +107,10 @@ type CountId = (Algorithm, u64, u8);
 
 /// The stored count of a quota: see [`stored_count`](Quota::stored_count).
 #[derive(Clone, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Count {
     algorithm: Algorithm,
     window: u64,
     /// The number of a soft quota, which has a count of its own.
-    #[cfg_attr(feature = "serde", serde(default))]
     soft: u8,
     state: CountState,
     /// The end of the time to live, in milliseconds of the store's clock. The counters have the same end, because they
@@ -317,17 +313,15 @@ impl Counters {
         let (id, holding) = (quota.stored_count(check.lease_micros), check.holding);
         let check = check.of_quota(quota, now);
         if quota.is_in_flight() {
-            return self.with_slots(now, |slots| {
-                (slots.evaluate(&check, holding), Changes::NONE)
-            });
+            return self.with_slots(now, |slots| (slots.decide(&check, holding), Changes::NONE));
         }
         if !quota.is_soft() {
             row.ask(id, &check);
         }
         let Some(count) = self.find(id) else {
-            return CountState::empty(id.0).evaluate(check);
+            return CountState::empty(id.0).evaluate(&check);
         };
-        let verdict = count.state.evaluate(check);
+        let verdict = count.state.evaluate(&check);
         count.note(verdict.changes, now, row);
         count.note_soft(verdict.changes, &check);
         verdict
@@ -354,7 +348,7 @@ impl Counters {
         let expired = slots.expire(now);
         let (value, changes) = change(slots);
         let is_empty = slots.is_empty();
-        count.used_part = if slots.is_idle(now) { 0 } else { u16::MAX };
+        count.used_part = if slots.holds_none(now) { 0 } else { u16::MAX };
         count.note(expired | changes, now, &mut Row::default());
         if !is_empty {
             self.counts.push(count);
@@ -374,7 +368,8 @@ impl Counters {
             self.counts.push(Count::new(id));
         }
         if let Some(count) = self.find(id) {
-            let changes = count.state.charge(check, count.expires());
+            let expires = count.expires();
+            let changes = count.state.charge(&check, expires);
             count.note(changes, now, row);
             count.note_soft(changes, &check);
         }
@@ -408,7 +403,7 @@ impl Counters {
                 count.used_part = 0;
             }
         }
-        // What only soft quotas count is no reason to keep a key for which other keys need the room.
+        // A key that only soft quotas count is dropped first when other keys need the room.
         let quotas = quotas.iter().zip(verdicts);
         for (quota, verdict) in quotas.filter(|(quota, _)| !quota.is_soft()) {
             if let Some(count) = self.find(quota.stored_count(lease)) {
@@ -448,13 +443,13 @@ impl Counters {
                     };
                     let units = units.min(cost);
                     self.give_back(adjust.subject, quota, now, |state, check| {
-                        state.refund(check, charge, units)
+                        state.refund(&check, charge, units)
                     });
                 }
                 (Change::Refund { .. }, _) => {}
                 (Change::Credit { units }, _) => {
                     self.give_back(adjust.subject, quota, now, |state, check| {
-                        state.credit(check, units)
+                        state.credit(&check, units)
                     });
                 }
             }
@@ -580,6 +575,23 @@ impl Counters {
     }
 }
 
+/// Serializes the [bytes](Self::to_bytes), as a list of numbers. To keep counters in a file or a table, write the bytes.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Counters {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_bytes().serialize(serializer)
+    }
+}
+
+/// Deserializes the [bytes](Self::from_bytes).
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Counters {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        Self::from_bytes(&bytes).map_err(serde::de::Error::custom)
+    }
+}
+
 impl Bytes for Count {
     fn write(&self, bytes: &mut Vec<u8>) {
         self.algorithm.write(bytes);
@@ -624,7 +636,8 @@ impl Count {
     fn check(&mut self, check: QuotaCheck<'_>, row: &mut Row) -> Verdict {
         let rewound = self.state.rewind(&check);
         self.note(rewound, check.now, row);
-        let verdict = self.state.check(check, self.expires());
+        let expires = self.expires();
+        let verdict = self.state.check(&check, expires);
         self.note(verdict.changes, check.now, row);
         if check.cost > 0 {
             self.used_part = parts_of_1024(verdict.used, check.limit);
@@ -677,7 +690,7 @@ impl Count {
 
     /// Returns whether all units have returned.
     fn is_idle(&self, now: u64) -> bool {
-        self.state.is_idle(QuotaCheck {
+        self.state.is_idle(&QuotaCheck {
             limit: 0,
             window: self.window,
             bucket: 0,

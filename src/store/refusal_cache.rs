@@ -7,7 +7,7 @@
 //!
 //! Redis may admit the check earlier only if units are returned (by a reset, a refund or a credit), if the
 //! limit is raised, or if the server's clock jumps. After a jump back, a count of a calendar window may also end a day or
-//! two earlier than told, once a limiter of a zone further west asks. Units that are returned through a limiter with this
+//! two earlier than reported, once a limiter of a zone further west asks. Units that are returned through a limiter with this
 //! cache remove the refusals of the key at once. All other changes are seen when the refusal expires, also changes by
 //! a call that Redis executes after its deadline.
 //!

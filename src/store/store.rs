@@ -221,7 +221,7 @@ pub struct StoreParts {
     /// default, and for a store in the memory of the process, where holding units would not be faster.
     pub supports_leases: bool,
     /// Whether the futures of [`check`](Store::check) are always [ready](StoreFuture::ready), as those of a store in the memory
-    /// of the process. Callers then send the messages about their [slots](crate::Quota::in_flight). By default, a
+    /// of the process. Then each call sends the messages about their [slots](crate::Quota::in_flight). By default, a
     /// [thread](crate::Permit#the-thread-of-a-store) does.
     pub answers_at_once: bool,
 }

@@ -63,7 +63,7 @@ macro_rules! hold {
             key_alias = key_alias($key),
             duration = $duration.as_secs_f64(),
             $($left_out,)?
-            "key held back: the upstream has told when to send again"
+            "key held back: the upstream says when to send again"
         )
     };
 }

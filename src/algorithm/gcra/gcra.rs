@@ -17,14 +17,11 @@
 use super::super::arithmetic::{saturate, tick, ticks, ticks_up};
 use super::super::bytes::{Bytes, impl_bytes};
 use super::super::counter_state::CountingRule;
-#[cfg(feature = "redis")]
-use super::super::counter_state::FixedNumbers;
 use super::super::quota_check::{Charge, QuotaCheck};
 use super::holes::Holes;
 
 /// The level at a time.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct Gcra {
     time: u64,
     /// The whole units of the level.
@@ -38,7 +35,6 @@ pub(crate) struct Gcra {
     inflow: u32,
     /// Always false. The compiler stores the discriminant of `CountState` in its unused values, which saves 8 bytes
     /// for each key.
-    #[cfg_attr(feature = "serde", serde(skip))]
     _niche: bool,
     /// Boxed, because most keys have no refunds.
     holes: Option<Box<Holes>>,
@@ -219,10 +215,8 @@ impl CountingRule for Gcra {
         let scale = self.scale(check);
         self.lower(scale, units * scale.whole);
     }
-}
 
-#[cfg(feature = "redis")]
-impl FixedNumbers for Gcra {
+    #[cfg(feature = "redis")]
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let &[time, units, part, inflow, rate] = numbers else {
             return None;
@@ -241,6 +235,7 @@ impl FixedNumbers for Gcra {
         })
     }
 
+    #[cfg(feature = "redis")]
     fn remove_latest(&mut self, units: u64) {
         let units = saturate(units);
         self.units = self.units.saturating_sub(units);

@@ -9,13 +9,11 @@ const MAX_HOLES: usize = 32;
 
 /// The ranges of positions in which units were refunded, oldest first.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(super) struct Holes(Vec<Hole>);
 
 /// Adjacent charges of which units were refunded. All but the last one are closed: no later refund can take
 /// more of their units.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Hole {
     /// The start of the first charge.
     start: u64,

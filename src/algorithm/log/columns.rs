@@ -8,7 +8,6 @@ const MAX_COLUMNS: usize = 64;
 
 /// The positions of shares. A row belongs to each entry of the log: to its start, and to each run.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(super) struct Columns {
     shares: Vec<ShareId>,
     /// Row by row, each with a position for each share.

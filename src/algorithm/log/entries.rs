@@ -7,8 +7,6 @@ use super::columns::Columns;
 
 /// The units of one time.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(from = "(u64, u32)", into = "(u64, u32)"))]
 pub(super) struct Run {
     /// The upper and the lower half of the time, so that a run takes 12 bytes.
     time: [u32; 2],
@@ -138,19 +136,5 @@ impl DerefMut for Entries {
             Self::Plain(runs) => runs,
             Self::WithColumns(entries) => &mut entries.0,
         }
-    }
-}
-
-#[cfg(feature = "serde")]
-impl From<Run> for (u64, u32) {
-    fn from(run: Run) -> Self {
-        (run.time(), run.position)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl From<(u64, u32)> for Run {
-    fn from((time, position): (u64, u32)) -> Self {
-        Self::new(time, position)
     }
 }

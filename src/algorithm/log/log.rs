@@ -12,12 +12,11 @@
 
 use std::mem;
 
+use super::super::algorithm_state::AlgorithmState;
 use super::super::arithmetic::saturate;
 use super::super::bytes::{Bytes, impl_bytes};
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::super::share_room::share_room;
-#[cfg(feature = "serde")]
-use super::columns::Columns;
 use super::entries::{Entries, Run};
 use crate::decision::{CountScope, Receipt, Wait};
 use crate::quota::ShareId;
@@ -27,8 +26,6 @@ const MIN_CAPACITY: usize = 16;
 
 /// The charged units, oldest first.
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(from = "StoredLog", into = "StoredLog"))]
 pub(crate) struct Log {
     /// The longest window that charged, and the largest limit that charged with it.
     longest: u64,
@@ -48,48 +45,31 @@ impl_bytes!(Log {
     Self::default()
 });
 
-/// A log as it is serialized.
-#[cfg(feature = "serde")]
-#[derive(serde::Deserialize, serde::Serialize)]
-struct StoredLog {
-    longest: u64,
-    largest: u32,
-    entries: Vec<Run>,
-    #[serde(default)]
-    columns: Option<Columns>,
-}
-
-#[cfg(feature = "serde")]
-impl From<Log> for StoredLog {
-    fn from(log: Log) -> Self {
-        let (entries, columns) = log.entries.into_parts();
-        Self {
-            longest: log.longest,
-            largest: log.largest,
-            entries,
-            columns,
+impl AlgorithmState for Log {
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+        let changes = self.rewind(check);
+        let expired = self.expired(check.window, check.now);
+        Verdict {
+            changes,
+            ..self.judge(check, expired, self.units_after(expired))
         }
     }
-}
 
-#[cfg(feature = "serde")]
-impl From<StoredLog> for Log {
-    fn from(log: StoredLog) -> Self {
-        Self {
-            longest: log.longest,
-            largest: log.largest,
-            hint: 0,
-            entries: Entries::from((log.entries, log.columns)),
-        }
-    }
-}
-
-// Runs are counted from the oldest. So the first `n` runs end at `entries[n]`, and the next run is `entries[n + 1]`.
-impl Log {
-    /// Evaluates the check, and charges it if it fits. Call [`rewind`](Self::rewind) before. Redis knows that the log
-    /// expires at `expires`, in microseconds.
+    /// Moves units in the future to now, so that none counts for longer than a window. There are such units after the
+    /// clock has stepped back. Units that had expired when the newest bucket began, or at the newest charge, do not count
+    /// again.
     #[inline]
-    pub(in crate::algorithm) fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Verdict {
+    fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
+        let time = check.charge_time();
+        let newest = self.newest().filter(|newest| newest.time() > time);
+        if let Some(newest) = newest {
+            self.move_back(newest, time, check);
+        }
+        Changes::RENEWED.only_if(newest.is_some())
+    }
+
+    #[inline]
+    fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Verdict {
         let expired = self.expired(check.window, check.now);
         let used = self.units_after(expired);
         if !check.shares.is_none() {
@@ -113,6 +93,65 @@ impl Log {
         }
     }
 
+    fn charge(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Changes {
+        self.push(self.expired(check.window, check.now), check, expires)
+    }
+
+    fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
+        let changes = self.rewind(check);
+        let Receipt {
+            generation,
+            position,
+            ..
+        } = charge.receipt;
+        let is_of_buckets = check.bucket > 0;
+        let time = if is_of_buckets { position } else { charge.time };
+        let start = self.entries.first();
+        let is_same = start.is_some_and(|start| start.time() == generation);
+        let counts = time.saturating_add(self.reach(check.window)) > check.now;
+        if counts && (is_same || !is_of_buckets) {
+            self.take(time, units, check.share);
+        }
+        changes | Changes::EMPTIED.only_if(self.is_empty())
+    }
+
+    /// Removes up to `units` units that count in the window of the check, the newest first: these count in every window.
+    fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
+        let changes = self.rewind(check);
+        let used = self.units_after(self.expired(check.window, check.now));
+        let taken = units.min(used);
+        if taken == 0 {
+            return changes;
+        }
+        let (start, end) = (self.end_of(0), self.end_of(self.len()).wrapping_sub(taken));
+        let left = end.wrapping_sub(start);
+        let kept = self
+            .entries
+            .partition_point(|run| run.position.wrapping_sub(start) < left);
+        self.entries.truncate(kept + 1);
+        let of_last = end.wrapping_sub(self.end_of(kept.saturating_sub(1)));
+        if let Some(columns) = self.entries.columns_mut() {
+            columns.truncate(kept + 1);
+            columns.limit_last(kept + 1, of_last);
+        }
+        if let Some(newest) = self.entries.last_mut() {
+            newest.position = end;
+        }
+        self.begin_generation(check);
+        changes | Changes::EMPTIED.only_if(self.is_idle(check))
+    }
+
+    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
+        self.expired(self.longest, check.now) == self.len()
+    }
+
+    fn longest_window(&self) -> Option<u64> {
+        Some(self.longest)
+    }
+}
+
+// Runs are counted from the oldest. So the first `n` runs end at `entries[n]`, and the next run is `entries[n + 1]`.
+impl Log {
     #[cold]
     fn check_shared(&mut self, check: &QuotaCheck<'_>, expired: usize, expires: u64) -> Verdict {
         let verdict = self.judge(check, expired, self.units_after(expired));
@@ -124,16 +163,6 @@ impl Log {
         Verdict {
             changes,
             ..self.evaluate(&look)
-        }
-    }
-
-    /// Evaluates the check without charging it.
-    pub(in crate::algorithm) fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
-        let changes = self.rewind(check);
-        let expired = self.expired(check.window, check.now);
-        Verdict {
-            changes,
-            ..self.judge(check, expired, self.units_after(expired))
         }
     }
 
@@ -228,13 +257,6 @@ impl Log {
         time.map_or(0, |time| time + self.reach(check.window) - check.now)
     }
 
-    /// Charges a cost for which all windows have room. The check has the longest window that is asked, with the
-    /// largest limit asked with it.
-    #[must_use]
-    pub(in crate::algorithm) fn charge(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Changes {
-        self.push(self.expired(check.window, check.now), check, expires)
-    }
-
     /// Charges the cost, where so many runs have expired in the window.
     #[inline]
     fn push(&mut self, expired: usize, check: &QuotaCheck<'_>, expires: u64) -> Changes {
@@ -284,7 +306,7 @@ impl Log {
 
     /// Returns how many of the oldest runs are not needed, if a longer window was asked before.
     ///
-    /// Of the runs that have expired in all windows that are asked now, the newest ones are kept, with as many units as
+    /// The newest runs are kept of those that have expired in all windows that are asked now, with as many units as
     /// the largest limit: enough to refuse what the longest window refuses, and to tell the wait.
     fn unneeded(&self, expired: usize, check: &QuotaCheck<'_>) -> usize {
         let (unneeded, end) = (self.expired(self.longest, check.now), self.end_of(expired));
@@ -341,20 +363,6 @@ impl Log {
         }
     }
 
-    /// Moves units in the future to now, so that none counts for longer than a window. There are such units after the
-    /// clock has stepped back. Units that had expired when the newest bucket began, or at the newest charge, do not count
-    /// again.
-    #[inline]
-    #[must_use]
-    pub(in crate::algorithm) fn rewind(&mut self, check: &QuotaCheck<'_>) -> Changes {
-        let time = check.charge_time();
-        let newest = self.newest().filter(|newest| newest.time() > time);
-        if let Some(newest) = newest {
-            self.move_back(newest, time, check);
-        }
-        Changes::RENEWED.only_if(newest.is_some())
-    }
-
     #[cold]
     fn move_back(&mut self, newest: Run, time: u64, check: &QuotaCheck<'_>) {
         // In buckets, units were charged before the time of the run.
@@ -371,30 +379,6 @@ impl Log {
         }
         self.drop_first(expired);
         self.begin_generation(check);
-    }
-
-    /// Removes up to `units` units of a charge, if they count in the window of the check.
-    pub(in crate::algorithm) fn refund(
-        &mut self,
-        check: &QuotaCheck<'_>,
-        charge: Charge,
-        units: u32,
-    ) -> Changes {
-        let changes = self.rewind(check);
-        let Receipt {
-            generation,
-            position,
-            ..
-        } = charge.receipt;
-        let is_of_buckets = check.bucket > 0;
-        let time = if is_of_buckets { position } else { charge.time };
-        let start = self.entries.first();
-        let is_same = start.is_some_and(|start| start.time() == generation);
-        let counts = time.saturating_add(self.reach(check.window)) > check.now;
-        if counts && (is_same || !is_of_buckets) {
-            self.take(time, units, check.share);
-        }
-        changes | Changes::EMPTIED.only_if(self.is_empty())
     }
 
     /// Removes up to `units` units of one time and share. Returns whether it removed any.
@@ -435,32 +419,6 @@ impl Log {
         taken > 0
     }
 
-    /// Removes up to `units` units that count in the window of the check, the newest first: these count in every window.
-    pub(in crate::algorithm) fn credit(&mut self, check: &QuotaCheck<'_>, units: u32) -> Changes {
-        let changes = self.rewind(check);
-        let used = self.units_after(self.expired(check.window, check.now));
-        let taken = units.min(used);
-        if taken == 0 {
-            return changes;
-        }
-        let (start, end) = (self.end_of(0), self.end_of(self.len()).wrapping_sub(taken));
-        let left = end.wrapping_sub(start);
-        let kept = self
-            .entries
-            .partition_point(|run| run.position.wrapping_sub(start) < left);
-        self.entries.truncate(kept + 1);
-        let of_last = end.wrapping_sub(self.end_of(kept.saturating_sub(1)));
-        if let Some(columns) = self.entries.columns_mut() {
-            columns.truncate(kept + 1);
-            columns.limit_last(kept + 1, of_last);
-        }
-        if let Some(newest) = self.entries.last_mut() {
-            newest.position = end;
-        }
-        self.begin_generation(check);
-        changes | Changes::EMPTIED.only_if(self.is_idle(check.now))
-    }
-
     /// Drops the first `count` runs. Frees memory if less than a quarter of it is used then.
     pub(in crate::algorithm) fn drop_first(&mut self, count: usize) {
         let end = self.end_of(count);
@@ -492,16 +450,6 @@ impl Log {
     /// Returns whether there are no runs.
     pub(in crate::algorithm) fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Returns whether no unit counts in any window that was asked.
-    pub(in crate::algorithm) fn is_idle(&self, now: u64) -> bool {
-        self.expired(self.longest, now) == self.len()
-    }
-
-    /// Returns the longest window that charged.
-    pub(in crate::algorithm) fn longest_window(&self) -> u64 {
-        self.longest
     }
 
     /// Returns how far back a window counts: not farther than the longest that charged.

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::algorithm_state::AlgorithmState;
 use super::super::arithmetic::time_to_live_millis;
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::super::sorted_set_log::SortedSetLog;
@@ -201,16 +202,16 @@ impl Model {
 }
 
 /// A log with the end of its time to live, as the counters of a key keep it.
-struct Kept {
+struct StoredLog {
     log: Log,
     bucket: u64,
     dies_at: u64,
 }
 
-impl Kept {
+impl StoredLog {
     fn note(&mut self, changes: Changes, now: u64) {
         if changes.any(Changes::RENEWED) {
-            self.dies_at = now / 1_000 + time_to_live_millis(self.log.longest_window());
+            self.dies_at = now / 1_000 + time_to_live_millis(self.log.longest_window().unwrap());
         }
         if changes.any(Changes::EMPTIED) {
             (self.log, self.dies_at) = (Log::default(), 0);
@@ -316,7 +317,7 @@ proptest! {
         bucket in prop::sample::select(&[0_u64, 0, 1, 25, 100][..]),
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        let mut kept = Kept { log: Log::default(), bucket, dies_at: 0 };
+        let mut kept = StoredLog { log: Log::default(), bucket, dies_at: 0 };
         let mut model = Model { bucket, ..Model::default() };
         let mut charges: Vec<(usize, Charge)> = Vec::new();
         let mut now = START;
@@ -404,7 +405,7 @@ proptest! {
         let (short, middle) = ((100, limits.0), (300, limits.0 + limits.1));
         let long = (2_000, limits.0 + limits.1 + limits.2);
         let lists = [vec![short], vec![long], vec![middle, short, long]];
-        let mut kept = Kept { log: Log::default(), bucket, dies_at: 0 };
+        let mut kept = StoredLog { log: Log::default(), bucket, dies_at: 0 };
         let (mut history, mut now) = (History::default(), START);
         // Nothing is kept for a window that was not asked yet.
         for (list, cost, step) in [(1, 1, 0)].into_iter().chain(checks) {
@@ -439,7 +440,7 @@ proptest! {
 #[test]
 fn a_long_window_that_was_asked_once_keeps_no_more_runs_than_its_limit() {
     const DAY: u64 = 86_400_000_000;
-    let mut kept = Kept {
+    let mut kept = StoredLog {
         log: Log::default(),
         bucket: 0,
         dies_at: 0,
@@ -465,7 +466,7 @@ fn a_long_window_that_was_asked_once_keeps_no_more_runs_than_its_limit() {
 #[test]
 fn positions_that_begin_again_admit_nothing() {
     for bucket in [0, 100] {
-        let mut kept = Kept {
+        let mut kept = StoredLog {
             log: Log::default(),
             bucket,
             dies_at: 0,
@@ -479,7 +480,7 @@ fn positions_that_begin_again_admit_nothing() {
                 assert!(!is_admitted(kept.check(&list, cost, now)));
             }
             now += 1_100;
-            // What the short window has left behind would be 2^32 units with these: it goes.
+            // With these, the units that the short window left behind would be 2^32, so they go.
             assert!(is_admitted(kept.check(&[short], 7, now)));
             assert!(is_admitted(kept.check(&[short], u32::MAX - 7, now)));
             assert_eq!(kept.evaluate(&[short], 0, now)[0].used, u32::MAX);
@@ -523,14 +524,14 @@ fn a_sorted_set_keeps_its_rules() {
         // Two units have expired since the newest charge.
         (1, START + 1_100, true),
     ] {
-        let changes = log.check(&check(cost, now)).changes;
+        let changes = log.check(&check(cost, now), 0).changes;
         assert_eq!(changes.any(Changes::RENEWED), renews, "{now}");
     }
-    let looked = log.check(&check(0, START + 1_200));
+    let looked = log.check(&check(0, START + 1_200), 0);
     assert_eq!((looked.used, looked.reset), (2, 400));
     let changes = log.credit(&check(0, START + 1_200), 1);
     assert!(changes.any(Changes::RENEWED));
-    let looked = log.check(&check(0, START + 1_200));
+    let looked = log.check(&check(0, START + 1_200), 0);
     assert_eq!((looked.used, looked.reset), (1, 400));
     let charge = Charge {
         time: START + 600,

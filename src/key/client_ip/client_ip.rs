@@ -4,9 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::header::FORWARDED;
+use http::HeaderValue;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::list_header::{Entries, ListHeader};
 use super::network_list::NetworkList;
@@ -19,7 +18,6 @@ use crate::key::extractor::{KeyExtractor, inherent_or};
 use crate::key::ipv6_prefix::Ipv6Prefix;
 use crate::key::key::Key;
 use crate::key::peer_ip::{peer_of, unknown_peer};
-use crate::key::reads::Reads;
 
 /// Returns an extractor that counts by the IP address of the client, as trusted proxies report it.
 ///
@@ -143,28 +141,9 @@ struct Warnings {
     unreadable: AtomicBool,
 }
 
-impl Warnings {
-    fn any(&self) -> bool {
-        [&self.too_short, &self.unreadable]
-            .iter()
-            .any(|flag| flag.load(Ordering::Relaxed))
-    }
-}
-
 /// Sets a flag. Returns whether it was not set before.
 fn is_first(flag: &AtomicBool) -> bool {
     !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
-}
-
-/// Returns the client that a forwarding header claims, trusted or not: its first valid address.
-pub(crate) fn claimed_client(header: &HeaderName, headers: &HeaderMap) -> Option<IpAddr> {
-    let list = if *header == FORWARDED {
-        ListHeader::Forwarded
-    } else {
-        ListHeader::XForwardedFor
-    };
-    let lines = headers.get_all(header).iter().map(HeaderValue::as_bytes);
-    Entries::new(list, lines).flatten().last()
 }
 
 impl ClientIp {
@@ -378,13 +357,6 @@ impl KeyExtractor for ClientIp {
                 Some(client) => Ok(self.of(client)),
                 None => Err(unknown_peer()),
             },
-        }
-    }
-
-    fn reads(&self) -> Reads {
-        Reads {
-            warned: self.warnings.any(),
-            ..Reads::nothing()
         }
     }
 

@@ -10,6 +10,5 @@ mod networks;
 mod single_header;
 mod trusted_proxies;
 
-pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, client_ip};
 pub use network_list::NetworkList;

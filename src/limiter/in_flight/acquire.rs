@@ -138,7 +138,7 @@ impl RateLimiter {
 
     /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
     ///
-    /// Calls of one process that wait for a key get its slots in the order of their arrival, whatever they ask, as with tokio's
+    /// Calls of one process that wait for a key get its slots in the order of their arrival, for any number of slots, as with tokio's
     /// `Semaphore`: no later call gets slots of a key while an earlier one waits for it. A call that waits for a rate, or that
     /// backs off after an error, lets later ones have its slots. So does one whose task is not polled for a second. Calls that
     /// were asked in one round trip may change places.

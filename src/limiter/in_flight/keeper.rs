@@ -113,7 +113,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The message that is under way. Without a reply, its keys may hold slots in the store that nobody has.
+/// The message that is under way. Without a reply, its keys may hold slots in the store without a permit.
 struct Sent {
     table: Arc<PermitTable>,
     message: Option<Message>,

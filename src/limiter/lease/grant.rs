@@ -25,7 +25,7 @@ impl Grant {
 
     /// Takes units, and writes the answer of the check.
     ///
-    /// The units that this grant has left count in its answer, although nobody has used them. Units of later grants
+    /// The units that this grant has left count in its answer, although they are unused. Units of later grants
     /// do not count there, and earlier grants have none left.
     #[inline]
     pub(super) fn take(&mut self, units: u32, now: u64, answer: &mut Answer) {

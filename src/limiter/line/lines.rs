@@ -112,7 +112,7 @@ struct Line {
     asking: Vec<Asking>,
     /// The rest that the last answer left, less the requests since, and with the slots that were given back.
     room: Room,
-    /// The least that was left in the answers since nobody asked: they arrive in any order.
+    /// The least that was left in the answers since the last pause: they arrive in any order.
     least: Option<Room>,
     /// When a call asks for slots although none is known to be free: other processes may have given them back.
     polls_at: Option<Instant>,
@@ -135,7 +135,7 @@ struct AfterHold {
 /// A call that asks the store.
 struct Asking {
     ticket: Ticket,
-    /// Whether there may be too little room for it. Until its answer, whatever is left is for this call.
+    /// Whether there may be too little room for it. Until its answer, all that is left is for this call.
     is_trial: bool,
 }
 

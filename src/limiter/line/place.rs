@@ -24,7 +24,7 @@ use crate::telemetry::{PermitMeter, PermitWait};
 pub(crate) struct Place {
     pub(in crate::limiter) ticket: Ticket,
     since: Instant,
-    /// When its patience ends. `None` if it has no end that a clock could show.
+    /// The time at which it gives up. `None` if it has no end that a clock could show.
     until: Option<Instant>,
     /// How many calls may wait for a key.
     max_calls: Option<usize>,

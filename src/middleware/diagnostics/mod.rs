@@ -2,11 +2,9 @@
 //!
 //! This module uses [`Rejection`](super::Rejection), and nothing else of the middleware.
 
-mod forwarded_values;
 mod layer_diagnostics;
 mod level_diagnostics;
 mod misconfiguration;
 
 pub(super) use layer_diagnostics::Diagnostics;
 pub(super) use level_diagnostics::LevelDiagnostics;
-pub(super) use misconfiguration::layer_created;

@@ -33,8 +33,8 @@ pub(super) fn append(decision: &DecisionView, headers: &mut HeaderMap) {
 /// Returns the policies: `"burst";q=100;w=60` and `"daily";q=1000;w=86400`.
 fn policies<'a>(quotas: impl Iterator<Item = &'a Quota> + Clone, names: &[String]) -> Vec<String> {
     let are_all_soft = quotas.clone().all(Quota::is_soft);
-    let told = quotas.zip(names);
-    let told = told.filter(|(quota, _)| are_all_soft || !quota.is_soft());
+    let listed = quotas.zip(names);
+    let listed = listed.filter(|(quota, _)| are_all_soft || !quota.is_soft());
     let policy = |(quota, name): (&Quota, &String)| {
         let limit = quota.limit();
         match window_seconds(quota) {
@@ -43,7 +43,7 @@ fn policies<'a>(quotas: impl Iterator<Item = &'a Quota> + Clone, names: &[String
             None => format!("{name};q={limit}"),
         }
     };
-    told.map(policy).collect()
+    listed.map(policy).collect()
 }
 
 /// Lists all quotas if the request was admitted, or else those that refused it: `"burst";r=42;t=17` and

@@ -67,8 +67,8 @@ pub(super) fn write(
 fn policies(decision: &DecisionView) -> String {
     let quotas = decision.levels().flat_map(|level| level.quota_list());
     let are_all_soft = quotas.clone().all(Quota::is_soft);
-    let told = |quota: &&Quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft());
-    let quotas: Vec<_> = quotas.filter(told).collect();
+    let is_listed = |quota: &&Quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft());
+    let quotas: Vec<_> = quotas.filter(is_listed).collect();
     let policies = quotas.iter().enumerate();
     let policies = policies.filter(|(index, quota)| !is_implied(quota, *index, &quotas));
     let policies = policies.map(|(_, quota)| {

@@ -53,7 +53,7 @@ impl OutboundLayer {
     /// the upstream.
     ///
     /// While the store fails, each process [counts alone](crate::FailurePolicy::fall_back), unless the limiter has
-    /// another policy. What this process was told to hold back stays held back.
+    /// another policy. Keys that this process holds back stay held back.
     pub fn new(limiter: RateLimiter) -> Self {
         let layer = RateLimitLayer::from(limiter).key(from_fn(host));
         Self::from(layer.wait_up_to(DEFAULT_WAIT))

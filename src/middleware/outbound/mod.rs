@@ -3,6 +3,6 @@
 mod layer;
 mod observe;
 mod reset;
-mod told;
+mod upstream_wait;
 
 pub use layer::OutboundLayer;

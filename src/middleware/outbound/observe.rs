@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use super::told::read;
+use super::upstream_wait::read;
 use crate::key::IntoKey;
 use crate::limiter::RateLimiter;
 
@@ -66,8 +66,8 @@ impl RateLimiter {
         status: StatusCode,
         headers: &HeaderMap,
     ) -> Option<Duration> {
-        let told = read(status, headers)?;
-        self.0.telemetry.record_upstream_answer(told.is_some());
-        told.map(|wait| self.hold_back(key, wait))
+        let wait = read(status, headers)?;
+        self.0.telemetry.record_upstream_answer(wait.is_some());
+        wait.map(|wait| self.hold_back(key, wait))
     }
 }

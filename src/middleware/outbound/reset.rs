@@ -228,8 +228,8 @@ mod tests {
             ("30s", None),
             ("Wed, 25 Nov 2026 00:00:30 GMT", None),
         ] {
-            let told = time(text, NOW).map(crate::clock::micros);
-            assert_eq!(told, expected, "{text}");
+            let wait = time(text, NOW).map(crate::clock::micros);
+            assert_eq!(wait, expected, "{text}");
         }
     }
 
@@ -244,8 +244,8 @@ mod tests {
             let nanos = micros * 1_000;
             let text = prost_types::Timestamp { seconds, nanos }.to_string();
             let expected = u64::from(wait) * SECOND + u64::from(micros.unsigned_abs());
-            let told = time(&text, Duration::from_secs(now.into()));
-            prop_assert_eq!(told, Some(Duration::from_micros(expected)), "{}", text);
+            let wait = time(&text, Duration::from_secs(now.into()));
+            prop_assert_eq!(wait, Some(Duration::from_micros(expected)), "{}", text);
         }
     }
 }

@@ -29,7 +29,11 @@ impl Rejection {
     }
 
     /// Adds the headers of every rejection to a response, and this rejection to its extensions.
-    pub(in crate::middleware) fn complete(self, told: &Headers, response: &mut Response<Bytes>) {
+    pub(in crate::middleware) fn complete(
+        self,
+        dialects: &Headers,
+        response: &mut Response<Bytes>,
+    ) {
         let headers = response.headers_mut();
         // Reserves room once, for these headers and for those that are added later.
         headers.reserve(HEADERS);
@@ -43,7 +47,7 @@ impl Rejection {
                 .or_insert_with(|| whole_seconds(wait).max(1).into());
         }
         if let RejectionReason::Refused(decision) = self.reason() {
-            told.write(decision, headers);
+            dialects.write(decision, headers);
         }
         response.extensions_mut().insert(self);
     }

@@ -235,7 +235,7 @@ impl BlockList {
         Duration::from_micros(end.saturating_sub(self.inner.clock.now()))
     }
 
-    /// Holds a key back in this process, because an upstream has told it to wait. Never shortens a hold.
+    /// Holds a key back in this process, because an upstream asks it to wait. Never shortens a hold.
     ///
     /// Returns whether the key was not held back before.
     ///
@@ -266,7 +266,7 @@ impl BlockList {
         })
     }
 
-    /// Returns what other processes have to be told of a key that this process holds back. Then it is due again
+    /// Returns what other processes have to learn of a key that this process holds back. Then it is due again
     /// after the interval of the refreshes.
     pub(crate) fn take_unshared(&self, held: &Key, key: &Key) -> Option<UnsharedHold> {
         let refreshes = self.inner.refreshes.as_ref()?;
@@ -278,7 +278,7 @@ impl BlockList {
         })
     }
 
-    /// Returns what other processes have to be told of a key, whenever they were told before.
+    /// Returns what other processes have to learn of a key, although they may know it.
     pub(crate) fn unshared(&self, held: &Key, key: &Key) -> Option<UnsharedHold> {
         let now = self.inner.clock.now();
         self.with(held, key, |entry| entry.unshared(now))
@@ -297,14 +297,14 @@ impl BlockList {
     }
 
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
-    /// than the interval. `None` if this one has taken longer than `patience` already.
-    pub(crate) fn overdue_refresh(&self, patience: Duration) -> Option<StoreFuture<()>> {
+    /// than the interval. `None` if this one has taken longer than `max_wait` already.
+    pub(crate) fn overdue_refresh(&self, max_wait: Duration) -> Option<StoreFuture<()>> {
         let refreshes = self.inner.refreshes.as_ref()?;
         let now = self.inner.clock.now();
         let begun_at = refreshes.next_at.load(Ordering::Relaxed);
         let begun_at = begun_at.saturating_sub(refreshes.interval);
         let is_fresh = now < refreshes.fresh_until.load(Ordering::Relaxed);
-        if is_fresh || now >= begun_at.saturating_add(micros(patience)) {
+        if is_fresh || now >= begun_at.saturating_add(micros(max_wait)) {
             return None;
         }
         // Before the look, so that no end after it is missed.
@@ -360,14 +360,14 @@ impl BlockList {
 
     /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.
     ///
-    /// A key that this process was told to hold back is held back for as long. If the shared list had the key
+    /// A key that an upstream asked this process to hold back is held back for as long. If the shared list had the key
     /// before and has it no longer, an operator has unblocked it.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         self.replace_by(blocks, false);
     }
 
     /// Replaces the list after the server of the shared list has lost its data: then this process goes on to hold back the
-    /// keys that it was told to hold back.
+    /// keys that upstreams asked it to hold back.
     pub fn replace_after_loss(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         self.replace_by(blocks, true);
     }

@@ -13,7 +13,7 @@ pub(super) struct Waits(Cache<Fingerprint, Wait, UnitWeighter, HashFingerprint>)
 
 #[derive(Clone, Copy)]
 struct Wait {
-    /// The time at which the check began that has told this wait, or the time at which the wait was forgotten.
+    /// The time at which the check began that reported this wait, or the time at which the wait was forgotten.
     as_of: u64,
     /// The time until which the quotas refuse the key.
     until: u64,

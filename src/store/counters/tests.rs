@@ -318,7 +318,7 @@ proptest::proptest! {
             proptest::prop_assert_eq!(answer.quotas()[0].wait(), expected.quotas()[0].wait());
             let mut answers = vec![expected.clone()];
             for (index, (own, quotas)) in models.iter_mut().zip(&model).enumerate().skip(1) {
-                // What the others refuse is not charged.
+                // A check that the others refuse is not charged.
                 let asked = if expected.is_admitted() { cost } else { 0 };
                 let of_model = own.check(quotas, asked, now);
                 let answer = answer.quotas()[index];
@@ -454,6 +454,21 @@ fn bytes_that_are_no_counters_are_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidReply);
     assert!(error.is_of_one_check());
     assert!(error.to_string().contains("update tollgate"), "{error}");
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn serde_writes_and_reads_the_bytes() {
+    let mut subject = Counted::new();
+    let list = quotas("9/second, 9/minute gcra, 4 in-flight");
+    assert!(subject.check(&list, 2, NOW).is_admitted());
+    let bytes = subject.counters.to_bytes();
+    let written = serde_json::to_value(&subject.counters).unwrap();
+    assert_eq!(written, serde_json::to_value(&bytes).unwrap());
+    let read: Counters = serde_json::from_value(written).unwrap();
+    assert_eq!(read.to_bytes(), bytes);
+    let error = serde_json::from_str::<Counters>("[1, 2, 3]").unwrap_err();
+    assert!(error.to_string().contains("no counters"), "{error}");
 }
 
 /// Databases have such bytes: a change of the format needs another version.

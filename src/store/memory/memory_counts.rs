@@ -194,7 +194,7 @@ impl MemoryCounts {
         let Self {
             overflow, clock, ..
         } = self;
-        // Slots of several keys in one count could not be told apart.
+        // Slots of several keys in one count could not be distinguished.
         let is_alone = check.holding.is_some();
         let active = match is_alone {
             true => None,

@@ -151,7 +151,7 @@ impl Client {
     /// Records a call in the circuit breaker of the server that was asked, or else of the one that has the keys: no server
     /// has run it.
     fn record(&self, route: &Route, asked: Option<&Arc<Node>>, outcome: Result<(), &Error>) {
-        // What is moving will be decided elsewhere, and says nothing about the node.
+        // A key that moves is decided by another node, so its error says nothing about this one.
         let outcome = outcome.or_else(|error| match error.act() {
             Act::Moving => Ok(()),
             _ => Err(error),
@@ -306,7 +306,7 @@ impl Client {
     /// Returns the time before its deadline from which a check is not sent any more, because the reply would come
     /// too late: two round trips, but at most half of the deadline.
     ///
-    /// Otherwise, a queue that is too long would hold only checks that nobody can answer in time. If the server
+    /// Otherwise, a queue that is too long would hold only checks that cannot be answered in time. If the server
     /// is silent, its round trip is unknown, and checks are sent until their deadline.
     pub(super) fn reply_margin(&self, route: &Route) -> Duration {
         let half = self.deadline / 2;

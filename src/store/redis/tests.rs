@@ -430,14 +430,14 @@ fn time_of_check(
     connection: &mut Connection,
     names: &KeyNames,
     check: Check<'_>,
-    told: u64,
+    server_time: u64,
 ) -> u64 {
     let scripts = Scripts::shared();
     let levels = [check.owned()];
     let batch = [BatchEntry::only(&levels)];
     let clock = ServerClock::default();
     let (script, call, plan) = super::protocol::encode_checks(&scripts, names, &clock, &batch);
-    let call = script.by_text(&script.at_time(&call, told));
+    let call = script.by_text(&script.at_time(&call, server_time));
     let reply = connection.req_command(&call).unwrap().extract_error();
     let server = &super::protocol::ServerName::UNKNOWN;
     let replies = super::protocol::decode_replies(reply.unwrap(), server, &batch, &plan).unwrap();
@@ -484,7 +484,8 @@ fn a_call_is_never_earlier_than_the_newest_value_that_it_reads() {
                 let check = Subject::new(&limiter, &key, &quotas)
                     .check(1)
                     .with_holding(&holding);
-                let mut check_at = |told| time_of_check(&mut connection, &names, check, told);
+                let mut check_at =
+                    |server_time| time_of_check(&mut connection, &names, check, server_time);
                 assert_eq!(check_at(T), T, "{quota}");
                 // Later than the newest.
                 assert_eq!(check_at(T + 1), T + 1, "{quota}");

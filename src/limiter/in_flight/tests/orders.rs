@@ -139,7 +139,7 @@ enum Stage {
     Over,
 }
 
-/// What can happen next.
+/// The steps that can happen next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A caller asks for a permit.
@@ -286,7 +286,7 @@ impl World {
         self.look.peek(KEY).await.unwrap().used()
     }
 
-    /// What holds after each step.
+    /// Asserts the rules that hold after each step.
     async fn verify(&self) {
         let held = self
             .callers
@@ -301,8 +301,8 @@ impl World {
         );
     }
 
-    /// What holds at the end: nothing is used, if no message failed. Otherwise nothing is used after a further message of
-    /// each process, which would also come by itself.
+    /// Asserts the rules that hold at the end. If no message failed, nothing is used. Otherwise nothing is used after a
+    /// further message of each process, which would also come by itself.
     async fn verify_end(&mut self) {
         let began = Instant::now();
         while !self.has_failed && self.used().await > 0 {

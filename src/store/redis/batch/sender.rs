@@ -1,7 +1,7 @@
 //! The one sender of checks.
 //!
-//! Checks that wait stand in a lane, one for each target. A turn takes as many as fit into a call and sends them. A caller
-//! that finds its lane without a turn, and a line that is free, drives the call of its own check: that saves the way to
+//! Checks that wait stand in a queue, one for each target. A turn takes as many as fit into a call and sends them. A caller
+//! that finds its queue without a turn, and a line that is free, drives the call of its own check: that saves the way to
 //! another thread and back. Tasks do all else, so no check waits for a caller that may do something else meanwhile.
 
 use std::collections::HashMap;
@@ -32,22 +32,22 @@ pub(in crate::store::redis) struct Sender {
     client: Arc<Client>,
     runtime: Handle,
     /// The checks of all keys, unless Redis is a cluster.
-    of_all: Arc<Lane>,
+    of_all: Arc<SendQueue>,
     /// A cluster refuses a call with keys of several slots. There are at most 16 384.
-    by_slot: Mutex<HashMap<u16, Arc<Lane>>>,
+    by_slot: Mutex<HashMap<u16, Arc<SendQueue>>>,
 }
 
 /// The checks for one target: a server; on a cluster, a slot.
-struct Lane {
+struct SendQueue {
     /// The way to the server. It has a slot on a cluster that was opened as one.
     route: Route,
     /// Whether the checks are of one slot.
     is_of_slot: bool,
-    state: Mutex<LaneState>,
+    state: Mutex<SendState>,
 }
 
 #[derive(Default)]
-struct LaneState {
+struct SendState {
     /// Empty if there is no turn.
     queue: Queue,
     /// The turns that wait for a line, or whose call is in flight.
@@ -62,12 +62,12 @@ impl Sender {
         Arc::new(Self {
             client,
             runtime,
-            of_all: Arc::new(Lane::new(route, false)),
+            of_all: Arc::new(SendQueue::new(route, false)),
             by_slot: Mutex::default(),
         })
     }
 
-    /// Decides checks together: in a call of their own if their lane has no turn, else with those that wait.
+    /// Decides checks together: in a call of their own if their queue has no turn, else with those that wait.
     pub(in crate::store::redis) fn check(self: &Arc<Self>, levels: &[Check<'_>]) -> StoreFuture {
         let Some(first) = levels.first() else {
             return StoreFuture::ready(Ok(Answers::default()));
@@ -76,45 +76,49 @@ impl Sender {
         if self.client.has_slots() && self.client.names.are_in_several_slots(subjects) {
             return StoreFuture::ready(Err(error::several_slots()));
         }
-        let lane = self.lane(first.subject);
+        let queue = self.queue(first.subject);
         let (answerer, future) = StoreFuture::channel();
         let waiter = Waiter::new(answerer, self.client.deadline);
-        let mut state = lane.lock();
+        let mut state = queue.lock();
         if state.turns == 0
-            && let Some(line) = lane.route.try_reserve()
+            && let Some(line) = queue.route.try_reserve()
         {
             state.turns = 1;
             drop(state);
             let turn = Turn {
                 sender: Arc::clone(self),
-                lane,
+                queue,
                 progress: Progress::Driven,
             };
             return future.driving(turn.drive(line, QueueEntry::new(levels, waiter)));
         }
         state.queue.push(levels, waiter);
-        self.start_turn_if_due(&lane, state);
+        self.start_turn_if_due(&queue, state);
         future
     }
 
-    /// Returns the lane for the checks of a key.
-    fn lane(&self, subject: Subject<'_>) -> Arc<Lane> {
+    /// Returns the queue for the checks of a key.
+    fn queue(&self, subject: Subject<'_>) -> Arc<SendQueue> {
         if !self.client.has_slots() {
             return Arc::clone(&self.of_all);
         }
         let slot = self.client.names.slot(subject);
-        let mut lanes = self.by_slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let lane = lanes.entry(slot).or_insert_with(|| {
+        let mut queues = self.by_slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.entry(slot).or_insert_with(|| {
             // A cluster behind one address finds the server of a slot on its own.
             let is_cluster = self.client.deployment.is_cluster();
             let route = self.of_all.route.to_slot(is_cluster.then_some(slot));
-            Arc::new(Lane::new(route, true))
+            Arc::new(SendQueue::new(route, true))
         });
-        Arc::clone(lane)
+        Arc::clone(queue)
     }
 
     /// Starts a turn if one more call may be sent and no other turn is about to send it.
-    fn start_turn_if_due(self: &Arc<Self>, lane: &Arc<Lane>, mut state: MutexGuard<'_, LaneState>) {
+    fn start_turn_if_due(
+        self: &Arc<Self>,
+        queue: &Arc<SendQueue>,
+        mut state: MutexGuard<'_, SendState>,
+    ) {
         if !state.is_taking && state.turns < MAX_IN_FLIGHT && !state.queue.is_empty() {
             state.turns += 1;
             state.is_taking = true;
@@ -122,7 +126,7 @@ impl Sender {
             drop(state);
             let turn = Turn {
                 sender: Arc::clone(self),
-                lane: Arc::clone(lane),
+                queue: Arc::clone(queue),
                 progress: Progress::InTask,
             };
             self.runtime.spawn(turn.run());
@@ -130,12 +134,12 @@ impl Sender {
     }
 
     /// Returns the error of a check of the time `since` that has reached its deadline before it was sent.
-    fn late_error(&self, lane: &Lane, since: Instant) -> Error {
-        self.client.late_error(&lane.route, since, None)
+    fn late_error(&self, queue: &SendQueue, since: Instant) -> Error {
+        self.client.late_error(&queue.route, since, None)
     }
 }
 
-impl Lane {
+impl SendQueue {
     fn new(route: Route, is_of_slot: bool) -> Self {
         Self {
             route,
@@ -144,16 +148,16 @@ impl Lane {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, LaneState> {
+    fn lock(&self) -> MutexGuard<'_, SendState> {
         // Consistent after a panic: each step leaves it so.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The right to send the next call of a lane.
+/// The right to send the next call of a queue.
 struct Turn {
     sender: Arc<Sender>,
-    lane: Arc<Lane>,
+    queue: Arc<SendQueue>,
     progress: Progress,
 }
 
@@ -169,7 +173,7 @@ enum Progress {
 impl Turn {
     /// Sends the check of the caller that drives this. A task sends what waits then.
     async fn drive(mut self, line: Line, mut entry: QueueEntry) {
-        let late_error = |since| self.sender.late_error(&self.lane, since);
+        let late_error = |since| self.sender.late_error(&self.queue, since);
         // The caller may have been away.
         if entry.is_waiting(Instant::now(), &late_error) {
             match self.line_from_here(line).await {
@@ -177,7 +181,7 @@ impl Turn {
                 Err(error) => entry.fail(&error),
             }
         }
-        let mut state = self.lane.lock();
+        let mut state = self.queue.lock();
         if state.is_taking || state.queue.is_empty() {
             state.turns -= 1;
             self.progress = Progress::Ended;
@@ -192,7 +196,7 @@ impl Turn {
 
     /// Returns the line, or one from the current runtime: that of the sender, and its connections, may have ended.
     async fn line_from_here(&self, line: Line) -> Result<(Route, Line), Error> {
-        let (Sender { client, .. }, route) = (&*self.sender, &self.lane.route);
+        let (Sender { client, .. }, route) = (&*self.sender, &self.queue.route);
         let current = current_runtime()?;
         if current.id() == self.sender.runtime.id() {
             return Ok((route.clone(), line));
@@ -215,7 +219,7 @@ impl Turn {
             };
             let entries = self.take();
             if !entries.is_empty() {
-                self.send(&self.lane.route, line, entries).await;
+                self.send(&self.queue.route, line, entries).await;
                 self.continue_unless_replaced();
             }
         }
@@ -224,16 +228,16 @@ impl Turn {
     /// Waits for a line, for as long as checks wait for it. Checks that reach their deadline fail meanwhile, and all of
     /// them fail with the attempt to connect.
     async fn reserve(&self) -> Option<Line> {
-        let Self { sender, lane, .. } = self;
-        if let Some(line) = lane.route.try_reserve() {
+        let Self { sender, queue, .. } = self;
+        if let Some(line) = queue.route.try_reserve() {
             return Some(line);
         }
-        let late_error = |since| sender.late_error(lane, since);
+        let late_error = |since| sender.late_error(queue, since);
         let until = Instant::now() + sender.client.deadline;
-        let mut reserved = pin!(lane.route.reserve(until));
+        let mut reserved = pin!(queue.route.reserve(until));
         loop {
             let deadline = {
-                let mut state = lane.lock();
+                let mut state = queue.lock();
                 state.queue.expire(Instant::now(), &late_error);
                 state.queue.next_deadline()?
             };
@@ -242,8 +246,8 @@ impl Turn {
                 // The time of the first check is over. Later ones wait for their own.
                 Some(Err(failure)) if failure.is_late() => return None,
                 Some(Err(failure)) => {
-                    let queue = mem::take(&mut lane.lock().queue);
-                    queue.fail(&sender.client.unsent(&lane.route, Instant::now(), failure));
+                    let waiting = mem::take(&mut queue.lock().queue);
+                    waiting.fail(&sender.client.unsent(&queue.route, Instant::now(), failure));
                     return None;
                 }
                 None => {}
@@ -253,7 +257,7 @@ impl Turn {
 
     /// Ends if no check waits, in the same step: a later check then finds one turn less.
     fn end_if_idle(&mut self) {
-        let mut state = self.lane.lock();
+        let mut state = self.queue.lock();
         if state.queue.next_deadline().is_none() {
             // The entries that are left have no waiters.
             state.queue = Queue::default();
@@ -266,17 +270,17 @@ impl Turn {
     /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
     /// check then finds one turn less.
     fn take(&mut self) -> Vec<QueueEntry> {
-        let Self { sender, lane, .. } = &*self;
-        let late_error = |since| sender.late_error(lane, since);
-        let until = Instant::now() + sender.client.reply_margin(&lane.route);
-        let mut state = lane.lock();
+        let Self { sender, queue, .. } = &*self;
+        let late_error = |since| sender.late_error(queue, since);
+        let until = Instant::now() + sender.client.reply_margin(&queue.route);
+        let mut state = queue.lock();
         let entries = state.queue.take(until, &late_error);
         state.is_taking = false;
         let has_ended = entries.is_empty();
         if has_ended {
             state.turns -= 1;
         }
-        sender.start_turn_if_due(lane, state);
+        sender.start_turn_if_due(queue, state);
         if has_ended {
             self.progress = Progress::Ended;
         }
@@ -285,7 +289,7 @@ impl Turn {
 
     /// Goes on to take the next checks, or ends if another turn is about to.
     fn continue_unless_replaced(&mut self) {
-        let mut state = self.lane.lock();
+        let mut state = self.queue.lock();
         if state.is_taking {
             state.turns -= 1;
             self.progress = Progress::Ended;
@@ -310,14 +314,14 @@ impl Turn {
         }
     }
 
-    /// Queues entries again that a cluster has not run, because their keys are in several slots: each lane sends its own
+    /// Queues entries again that a cluster has not run, because their keys are in several slots: each queue sends its own
     /// at once. Fails those whose own levels are in several slots.
     ///
-    /// If an entry was alone, or the lane has only sent keys of one slot, the same call would fail again: something in front
+    /// If an entry was alone, or the queue has only sent keys of one slot, the same call would fail again: something in front
     /// of the server does not know hash tags, as the error says.
     fn divide(&self, entries: Vec<QueueEntry>, error: &Error) {
         let client = &self.sender.client;
-        let is_final = entries.len() == 1 || self.lane.is_of_slot;
+        let is_final = entries.len() == 1 || self.queue.is_of_slot;
         for mut entry in entries {
             let mut subjects = entry.levels().iter().map(|level| level.check().subject);
             if client.names.are_in_several_slots(subjects.clone()) {
@@ -327,10 +331,10 @@ impl Turn {
                 entry.fail(error);
             } else if let Some(first) = subjects.next() {
                 client.deployment.learn_slots();
-                let lane = self.sender.lane(first);
-                let mut state = lane.lock();
+                let queue = self.sender.queue(first);
+                let mut state = queue.lock();
                 state.queue.push_entry(entry);
-                self.sender.start_turn_if_due(&lane, state);
+                self.sender.start_turn_if_due(&queue, state);
             }
         }
     }
@@ -340,9 +344,9 @@ impl Turn {
     /// The call is awaited to its end even if all of its waiters have gone. Until then this turn sends no other call. That
     /// bounds what is sent to a server that hangs.
     async fn expiring<T>(&self, call: impl Future<Output = T>, waiters: &mut [&mut Waiters]) -> T {
-        let Self { sender, lane, .. } = self;
+        let Self { sender, queue, .. } = self;
         let (client, sent_at) = (&sender.client, Instant::now());
-        let late_error = |since| client.late_error(&lane.route, since, Some(sent_at));
+        let late_error = |since| client.late_error(&queue.route, since, Some(sent_at));
         let mut call = pin!(call);
         // Queued checks came later than the first of these waiters.
         let mut queue_deadline = None;
@@ -358,8 +362,8 @@ impl Turn {
             for waiters in &mut *waiters {
                 waiters.expire(now, &late_error);
             }
-            let mut state = lane.lock();
-            let late_error = |since| sender.late_error(lane, since);
+            let mut state = queue.lock();
+            let late_error = |since| sender.late_error(queue, since);
             state.queue.expire(now, &late_error);
             queue_deadline = state.queue.next_deadline();
         }
@@ -370,12 +374,12 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = match self.progress {
             Progress::Ended => return,
-            Progress::Driven | Progress::InTask => self.lane.lock(),
+            Progress::Driven | Progress::InTask => self.queue.lock(),
         };
         state.turns -= 1;
         if self.progress == Progress::Driven {
             // The caller has gone where no task can take over.
-            return self.sender.start_turn_if_due(&self.lane, state);
+            return self.sender.start_turn_if_due(&self.queue, state);
         }
         // The runtime of the sender is shutting down, and no other turn will send the queue.
         state.is_taking = false;

@@ -101,7 +101,7 @@ pub(super) struct Group {
     pub(super) count: u32,
     pub(super) more: u32,
     pub(super) levels: SmallVec<[ScriptLevel; 2]>,
-    /// Where the numbers of the keys are, level by level of each entry.
+    /// The positions of the numbers of the keys, level by level of each entry.
     numbers: Range<usize>,
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn decode_replies(
     Ok(answers)
 }
 
-/// What the script has replied to an entry.
+/// The reply of the script to an entry.
 struct Charge {
     /// The checks that were admitted.
     admitted: u64,
@@ -318,7 +318,7 @@ impl<'r> ReplyReader<'r, '_> {
             let (time, cost) = (self.time, u32::try_from(cost).unwrap_or(u32::MAX));
             let counters = self.counters(count)?.into_iter().zip(count.quotas());
             let answers = counters.map(|(mut counter, quota)| {
-                let verdict = counter.evaluate(count.quota_check(quota, cost, time));
+                let verdict = counter.evaluate(&count.quota_check(quota, cost, time));
                 QuotaAnswer::from(verdict).softened(quota)
             });
             return Ok(answers.collect());
@@ -665,7 +665,7 @@ mod tests {
         let invalid = Some(ErrorKind::InvalidReply);
         // Above the rate, whose product with a window might exceed all numbers.
         assert_eq!(kinds(reply(row(u32::MAX))), [invalid, None]);
-        // Of another length, the reply cannot be read.
+        // A reply of another length cannot be read.
         for length in [20, 55, 57] {
             let mut other = row(2);
             other.resize(length, 0);

@@ -33,7 +33,7 @@ pub enum HashTags {
     PerKey,
     /// All keys share this number of hash tags. The limiter and the key choose one of them.
     Shared(NonZeroU16),
-    /// All keys share this number of hash tags. The first part of a joined key chooses one of them, whatever the
+    /// All keys share this number of hash tags. The first part of a joined key chooses one of them, for any
     /// limiter.
     ///
     /// For [levels](crate::guide::levels#in-a-cluster) of tenants and their users. If the key of the users is a tuple

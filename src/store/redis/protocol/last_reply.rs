@@ -44,7 +44,7 @@ impl LastReply {
                 if later_units > 0 {
                     counter.remove_latest(later_units);
                 }
-                counter.evaluate(count.quota_check(quota, 0, time)).into()
+                counter.evaluate(&count.quota_check(quota, 0, time)).into()
             }
         }
     }

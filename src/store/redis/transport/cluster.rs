@@ -75,7 +75,7 @@ struct Reading {
     read_at: Option<Instant>,
     /// The backoff before that read, of which it waited at least half.
     backoff: Duration,
-    /// The failure of the first reads. Callers get it until then.
+    /// The failure of the first reads. Each call gets it until then.
     failure: Option<(Failure, Instant)>,
 }
 
@@ -351,7 +351,7 @@ impl Cluster {
     /// Waits for a line to the master of a slot, or for the reason why there is none.
     pub(super) async fn line(&self, slot: Option<u16>, until: Instant) -> Result<Line, Failure> {
         self.first_read(until).await?;
-        // Any node says that nobody serves a slot.
+        // Any node says that no node serves a slot.
         let Some(node) = self.master(slot).or_else(|| self.master(None)) else {
             self.refresh();
             return Err(Failure::to_connect(&self.0.name, unserved()));

@@ -45,7 +45,7 @@ pub(crate) struct Node {
     /// stall first.
     runtime: Handle,
     state: watch::Sender<State>,
-    /// Callers wait here before they send, so that those that were never sent are told apart from those that the server
+    /// A call waits here before it is sent, so that those that were never sent are distinguished from those that the server
     /// does not answer.
     places: Arc<Semaphore>,
     made_at: Instant,
@@ -55,7 +55,7 @@ pub(crate) struct Node {
 }
 
 enum State {
-    /// Not used yet, or the last attempt failed. Callers get its failure until then.
+    /// Not used yet, or the last attempt failed. Each call gets its failure until then.
     Down(Option<(Failure, Instant)>),
     /// An attempt is in progress. It will probably fail as the previous one did.
     Connecting(Option<Failure>),
@@ -167,7 +167,7 @@ impl Node {
         if let Some(line) = self.try_line() {
             return Ok(line);
         }
-        // Callers learn why connecting fails before they wait for a place. Meanwhile the connection may be lost.
+        // A call learns why connecting fails before it waits for a place. Meanwhile the connection may be lost.
         self.up(until).await?;
         let place = Arc::clone(&self.places).acquire_owned();
         let Some(Ok(place)) = real_time::timeout_at(until, place).await else {

@@ -46,7 +46,7 @@ pub(super) enum Event {
 pub(super) struct Sentinel {
     dial: SentinelDial,
     pub(super) node: Arc<Node>,
-    /// Its id, as another sentinel has told it. Missing for a sentinel in the URL.
+    /// Its id, as another sentinel reported it. Missing for a sentinel in the URL.
     pub(super) found_as: Option<String>,
     pub(super) answer: Result<Vote, Failure>,
 }

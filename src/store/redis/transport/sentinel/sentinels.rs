@@ -169,7 +169,7 @@ impl Follower {
         votes.collect()
     }
 
-    /// Publishes the votes, once a majority agrees or nobody is left: a majority of the sentinels in the URL, or of those
+    /// Publishes the votes, once a majority agrees or no sentinel is left to ask: a majority of the sentinels in the URL, or of those
     /// that answer if these are more. `waiting` of them have not answered yet.
     fn publish(&self, waiting: usize) {
         let votes = self.votes();
@@ -306,7 +306,7 @@ mod tests {
         let mut follower = follower();
         let master = follower.hear([("a:1", vote("a", 1, &[("d", 4), ("e", 5)]))]);
         assert_eq!((master, follower.sentinels.len()), (None, 5));
-        // While nobody answers, none is forgotten.
+        // While no sentinel answers, none is forgotten.
         assert_eq!((follower.hear([]), follower.sentinels.len()), (None, 5));
         let master = follower.hear([("10.0.0.1:4", vote("d", 2, &[("e", 5)]))]);
         assert_eq!((master, follower.sentinels.len()), (None, 5));

@@ -41,7 +41,7 @@ const RESETS: [(&str, Form); 4] = [
 /// Reads how long to wait from the head of a response. `None` if it says nothing of that kind, or that it is possible to
 /// send now. `Some(None)` if it makes no sense.
 pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> Option<Option<Duration>> {
-    // Dates are told by the clock of the service.
+    // Dates follow the clock of the service.
     let date = value(headers, DATE.as_str()).and_then(|date| reset::http_date(date?));
     let now = date.unwrap_or_else(|| Duration::from_micros(system_time()));
     // A gRPC call has the status 200, and one of its own: RESOURCE_EXHAUSTED is 8, UNAVAILABLE is 14.
@@ -66,8 +66,8 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> Option<Option<Dur
         resets.extend(limits.iter().map(|limit| limit.reset));
     }
     waits.append(&mut resets);
-    let told = waits.iter().flatten().find(|wait| !wait.is_zero());
-    (told.is_some() || waits.contains(&None)).then_some(told.copied())
+    let wait = waits.iter().flatten().find(|wait| !wait.is_zero());
+    (wait.is_some() || waits.contains(&None)).then_some(wait.copied())
 }
 
 /// Returns the limits that the headers describe.

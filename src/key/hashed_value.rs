@@ -1,0 +1,96 @@
+//! The value of a header, a cookie or credentials: stored as a hash, and sent exactly once by a request.
+
+use std::fmt;
+
+use http::{HeaderMap, HeaderName};
+
+use super::error::{KeyError, KeyErrorKind};
+use super::hash_key::{HashContext, HashKey};
+use super::key::Key;
+use super::tag::{NamedTag, Tag};
+
+/// The place of a value, with the tag of its keys, its hash key and its errors.
+#[derive(Clone)]
+pub(super) struct HashedValue<Name> {
+    name: Result<Name, KeyError>,
+    tag: NamedTag,
+    context: HashContext,
+    /// `None` if values are stored as readable text.
+    hash_key: Option<HashKey>,
+    missing: KeyError,
+    ambiguous: KeyError,
+}
+
+impl<Name> HashedValue<Name> {
+    /// Prepares the values of a `kind`, such as the header `configured`. `name` is `None` if that name is invalid.
+    pub(super) fn new(
+        kind: &str,
+        configured: &str,
+        name: Option<Name>,
+        tag: NamedTag,
+        context: HashContext,
+    ) -> Self {
+        let error = |kind, text| KeyError::new(kind, text);
+        let invalid =
+            format!("invalid {kind} name `{configured}`: pass a valid one to key::{kind}");
+        let missing = format!("the {kind} `{configured}` is missing");
+        let ambiguous = format!("the {kind} `{configured}` is sent more than once");
+        Self {
+            name: name.ok_or_else(|| error(KeyErrorKind::Misconfigured, invalid)),
+            tag,
+            context,
+            hash_key: Some(HashKey::new(context)),
+            missing: error(KeyErrorKind::Missing, missing),
+            ambiguous: error(KeyErrorKind::Ambiguous, ambiguous),
+        }
+    }
+
+    /// Stores values as readable text.
+    pub(super) fn plain(&mut self) {
+        self.hash_key = None;
+    }
+
+    /// Hashes values with a secret of the application.
+    pub(super) fn secret(&mut self, secret: &[u8]) {
+        self.hash_key = Some(HashKey::from_secret(self.context, secret));
+    }
+
+    /// Returns the name. Fails if it is invalid, or if the secret is empty.
+    pub(super) fn name(&self) -> Result<&Name, KeyError> {
+        self.hash_key.iter().try_for_each(HashKey::check)?;
+        self.name.as_ref().map_err(KeyError::clone)
+    }
+
+    /// Returns the only value. One empty value counts as missing. Two values are ambiguous, even if one is
+    /// empty.
+    #[inline]
+    pub(super) fn only<'a>(
+        &self,
+        mut values: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<&'a [u8], KeyError> {
+        match (values.next(), values.next()) {
+            (_, Some(_)) => Err(self.ambiguous.clone()),
+            (None | Some([]), None) => Err(self.missing.clone()),
+            (Some(value), None) => Ok(value),
+        }
+    }
+
+    pub(super) fn key_of(&self, value: &[u8]) -> Key {
+        Key::of_value(Tag::Named(&self.tag), value, self.hash_key.as_ref())
+    }
+}
+
+impl HashedValue<HeaderName> {
+    /// Returns the only line of the header.
+    pub(super) fn line<'a>(&self, headers: &'a HeaderMap) -> Result<&'a [u8], KeyError> {
+        let lines = headers.get_all(self.name()?).iter();
+        self.only(lines.map(|line| line.as_bytes().trim_ascii()))
+    }
+}
+
+/// Omits the hash key, which may be derived from a secret.
+impl<Name: fmt::Debug> fmt::Debug for HashedValue<Name> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
