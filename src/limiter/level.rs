@@ -48,15 +48,15 @@ pub(super) enum State {
     FallsBack(Error),
 }
 
-/// The way in which a level begins, before the store is asked. If levels differ, the last variant counts for their check.
+/// The step after the start of a level. If levels differ, the last variant counts for their check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Begun {
+pub(super) enum NextStep {
     /// The store decides it.
-    ToAsk,
+    AskStore,
     /// This process decides it, or knows some of its units.
-    IsKnown,
+    LookHere,
     /// Its key is blocked or held back.
-    IsBlocked,
+    Refuse,
 }
 
 /// How a check treats its levels.
@@ -171,7 +171,7 @@ impl Level {
 
     /// Begins an attempt, and looks at what is known without the store. Fails if the check is misuse.
     #[inline]
-    pub(super) fn begin(&mut self, rules: CheckRules) -> Result<Begun, Error> {
+    pub(super) fn begin(&mut self, rules: CheckRules) -> Result<NextStep, Error> {
         self.limiter.observe_check();
         let now = self.limiter.now();
         self.record_mut().begin(now);
@@ -183,14 +183,14 @@ impl Level {
         let is_asked = self.quotas().is_usual(self.record.cost) || self.is_asked(rules)?;
         if !is_asked {
             self.state = State::Answered;
-            return Ok(Begun::IsKnown);
+            return Ok(NextStep::LookHere);
         }
         if !rules.ignores_blocks && self.refuse_blocked() {
-            return Ok(Begun::IsBlocked);
+            return Ok(NextStep::Refuse);
         }
         Ok(match self.state {
-            State::ToAsk if self.limiter.0.lease.is_none() => Begun::ToAsk,
-            _ => Begun::IsKnown,
+            State::ToAsk if self.limiter.0.lease.is_none() => NextStep::AskStore,
+            _ => NextStep::LookHere,
         })
     }
 

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::in_flight::SlotsOfCheck;
-use super::level::{Begun, CheckRules, Level, Levels, State};
+use super::level::{CheckRules, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
 use super::line::{TooLate, Want};
 use crate::decision::{Answer, Answers, Decision, LevelDecision, Records};
@@ -115,20 +115,20 @@ impl PendingCheck {
     /// Decides the check. If it is dropped before its end, the store may or may not have charged it, and what this process
     /// held returns. A check of several groups goes on in its task.
     pub(crate) async fn run(&mut self) -> Checked {
-        let mut begun = self.begin()?;
-        if begun != Begun::IsBlocked
+        let mut next = self.begin()?;
+        if next != NextStep::Refuse
             && let Some(refresh) = self.refreshed_blocks()
         {
             // It logs its errors.
             let _ = refresh.await;
             if self.refuse_blocked_meanwhile() {
-                begun = Begun::IsBlocked;
+                next = NextStep::Refuse;
             }
         }
-        match begun {
-            Begun::ToAsk => {}
-            Begun::IsBlocked => return Ok(self.decide()),
-            Begun::IsKnown => {
+        match next {
+            NextStep::AskStore => {}
+            NextStep::Refuse => return Ok(self.decide()),
+            NextStep::LookHere => {
                 self.apply_policies()?;
                 self.take_leases();
                 if !self.levels.iter().any(Level::is_to_ask) {
@@ -147,13 +147,13 @@ impl PendingCheck {
         }
     }
 
-    /// Begins an attempt. Returns the way in which the check begins.
+    /// Begins an attempt. Returns the next step.
     ///
     /// # Errors
     ///
     /// Fails if the check is misuse, or if a cost can never be charged at once.
     #[inline]
-    fn begin(&mut self) -> Result<Begun, CheckError> {
+    fn begin(&mut self) -> Result<NextStep, CheckError> {
         if self.levels.len() > 1 {
             self.verify_together()?;
         }
@@ -162,19 +162,19 @@ impl PendingCheck {
             is_within_limits: self.is_within_limits,
             takes_slots: self.slots.is_some(),
         };
-        let mut begun = Begun::ToAsk;
+        let mut next = NextStep::AskStore;
         for level in &mut self.levels {
             let place = level.record().place;
             let of_level = level.begin(rules);
-            begun = begun.max(of_level.map_err(|error| CheckError::at(place, error))?);
+            next = next.max(of_level.map_err(|error| CheckError::at(place, error))?);
         }
         if let Some(too_late) = self.too_late.take() {
             if let Some(level) = self.levels.get_mut(too_late.level) {
                 level.refuse_for(too_late.wait);
             }
-            begun = Begun::IsBlocked;
+            next = NextStep::Refuse;
         }
-        Ok(begun)
+        Ok(next)
     }
 
     /// Returns a refresh of the block list to wait for, if a limiter wants a fresh one.

@@ -51,7 +51,7 @@ impl BlockCounts {
     /// Counts refusals of a key. Returns whether a block is due: then these were not counted.
     pub(super) async fn count_refusals(&self, key: &Key, refusals: u32) -> Result<bool, Error> {
         let answer = self.check(key, &self.refusals, refusals).await?;
-        // In a full memory store, other keys share the count: nobody is blocked for their refusals.
+        // In a full memory store, other keys share the count: a key is not blocked for their refusals.
         Ok(!answer.is_admitted() && answer.scope() == CountScope::Own)
     }
 

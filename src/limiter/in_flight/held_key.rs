@@ -222,7 +222,7 @@ impl HeldKey {
 
     /// Holds the slots of a new permit that the store does not know. Returns its epoch.
     pub(super) fn grant_untold(&mut self, slots: u32, now: u64) -> u64 {
-        // The store is told again and again. Until it answers, the lease is that of the first permit.
+        // The message is repeated until the store answers. Until then, the lease is that of the first permit.
         let until = now + certain_part(self.lease);
         self.valid_until.get_or_insert(until);
         self.is_changed = true;
@@ -246,12 +246,12 @@ impl HeldKey {
 
     /// States the key now. Returns what waits until the store knows what is held.
     pub(super) fn tell(&mut self, now: u64) -> StoreFuture<()> {
-        let (listener, told) = StoreFuture::channel();
+        let (listener, acknowledged) = StoreFuture::channel();
         self.listeners.push(listener);
         // Also after a message that is under way, which may state more.
         self.is_changed = true;
         self.state_at(now);
-        told
+        acknowledged
     }
 
     /// Sets when the store learns what was given back: with the next question if there `is_asked` one now, and at once if another

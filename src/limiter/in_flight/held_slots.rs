@@ -25,8 +25,8 @@ impl HeldSlots {
 
     /// Gives the slots back, and waits until the store knows.
     pub(super) async fn release(mut self) -> Result<(), Error> {
-        for told in self.give_back(true) {
-            told.await?;
+        for acknowledged in self.give_back(true) {
+            acknowledged.await?;
         }
         Ok(())
     }
@@ -35,21 +35,21 @@ impl HeldSlots {
     fn give_back(&mut self, is_awaited: bool) -> Vec<StoreFuture<()>> {
         let of_keys = mem::take(&mut self.of_keys);
         let is_shared = !self.table.answers_at_once;
-        let told = self.table.change(|state, now| {
+        let acknowledged = self.table.change(|state, now| {
             let held_for = now.saturating_sub(self.since);
-            let told = of_keys.iter().filter_map(|(want, epoch)| {
+            let acknowledged = of_keys.iter().filter_map(|(want, epoch)| {
                 let is_asked = state.give_back(want, *epoch, held_for, is_shared);
                 let key = state.key(want.slots_of?)?;
-                let told = is_awaited.then(|| key.tell(now));
+                let acknowledged = is_awaited.then(|| key.tell(now));
                 if key.is_changed {
                     key.flush(is_asked, now);
                 }
-                told
+                acknowledged
             });
-            told.collect()
+            acknowledged.collect()
         });
         self.table.given_back.notify_waiters();
-        told
+        acknowledged
     }
 }
 

@@ -1,4 +1,4 @@
-//! The requests of callers to a table: for slots, and to be told when all are given back.
+//! The requests of callers to a table: for slots, and for the moment when all are given back.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -148,8 +148,8 @@ impl PermitTable {
                 // Before the look, so that no permit that is dropped after it is missed.
                 let given_back = self.given_back.notified();
                 outcome = None;
-                let told = self.change(|state, now| state.tell(now));
-                outcome = Some(join_all(told).await.into_iter().collect());
+                let acknowledged = self.change(|state, now| state.tell(now));
+                outcome = Some(join_all(acknowledged).await.into_iter().collect());
                 let may_wait = !self.answers_at_once && Handle::try_current().is_ok();
                 if !may_wait || !self.with(|state, _| state.holds_any()) {
                     return Ok(());

@@ -221,8 +221,8 @@ impl State {
         for (id, listeners) in keys {
             self.end_message(id, sent_at, failure.as_ref(), now);
             let outcome = || failure.clone().map_or(Ok(()), Err);
-            let told = listeners.into_iter().map(|listener| (listener, outcome()));
-            self.outbox.told.extend(told);
+            let acknowledged = listeners.into_iter().map(|listener| (listener, outcome()));
+            self.outbox.acknowledged.extend(acknowledged);
         }
         if has_lost_data {
             self.state_all(|key| !key.is_known, now);
@@ -378,12 +378,12 @@ impl State {
     /// Tells the store what is held of each key of which it may not know. Returns what waits until it does.
     pub(super) fn tell(&mut self, now: u64) -> Vec<StoreFuture<()>> {
         let keys = self.keys.iter_mut();
-        let untold = keys.filter(|(_, key)| key.is_changed || key.is_busy);
-        let told = untold.map(|(id, key)| {
+        let unsent = keys.filter(|(_, key)| key.is_changed || key.is_busy);
+        let acknowledged = unsent.map(|(id, key)| {
             self.changed.push(*id);
             key.tell(now)
         });
-        told.collect()
+        acknowledged.collect()
     }
 
     /// Returns whether this process holds slots.

@@ -65,7 +65,7 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct Outbox {
     pub(super) answers: Vec<(oneshot::Sender<Taken>, Taken)>,
-    pub(super) told: Vec<(Listener, Result<(), Error>)>,
+    pub(super) acknowledged: Vec<(Listener, Result<(), Error>)>,
     pub(super) woken: Vec<Woken>,
     /// Whether a lease ends sooner than before.
     pub(super) ends_sooner: bool,
@@ -200,7 +200,7 @@ impl Outbox {
             // If the caller has gone, its slots are given back.
             drop(caller.send(taken));
         }
-        for (listener, outcome) in self.told {
+        for (listener, outcome) in self.acknowledged {
             listener.answer(outcome);
         }
         drop(self.woken);

@@ -369,22 +369,22 @@ fn run(world: impl Fn() -> World, choices: &mut Vec<(usize, usize)>) {
             *choice = (choice.0 % steps.len(), steps.len());
             let step = steps[choice.0];
             taken.push(step);
-            let shown = Shown(&taken);
+            let printed = PrintedOrder(&taken);
             world.take(step);
             world.settle();
             world.verify().await;
-            drop(shown);
+            drop(printed);
         }
-        let shown = Shown(&taken);
+        let printed = PrintedOrder(&taken);
         world.verify_end().await;
-        drop(shown);
+        drop(printed);
     });
 }
 
 /// Prints the order in which an assertion has failed.
-struct Shown<'a>(&'a [Step]);
+struct PrintedOrder<'a>(&'a [Step]);
 
-impl Drop for Shown<'_> {
+impl Drop for PrintedOrder<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("{:?}", self.0);
