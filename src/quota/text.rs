@@ -158,7 +158,10 @@ impl QuotaParts<'_> {
         let signs = ['<', '>', '='];
         if let Some((_, rule)) = known.filter(|_| !word.contains(SHARE_SIGNS)) {
             (*rule).to_owned()
-        } else if word.contains(signs) || next.is_some_and(|next| next.starts_with(signs)) {
+        } else if word.contains(signs)
+            || next.is_some_and(|next| next.starts_with(signs))
+            || !self.shares.is_empty()
+        {
             SHARE_RULE.to_owned()
         } else if self.algorithm == Some(Algorithm::InFlight) {
             SLOTS_RULE.to_owned()

@@ -561,7 +561,7 @@ fn shares_are_text() {
     for (wrong, rule) in [
         ("9/10s a>=2 b", "like critical>=200"),
         ("9/10s a>2", "like critical>=200"),
-        ("9/10s a=2", "the algorithm is"),
+        ("9/10s a=2", "like critical>=200"),
         ("9/10s a<=2>=1", "like critical>=200"),
         ("9/10s a>=-1", "like critical>=200"),
         ("9/10s >=1", "no spaces"),

@@ -105,7 +105,7 @@ async fn no_checks(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
-    let quota = |limit| Quota::new(limit, kit.window());
+    let quota = Quota::per_hour;
     let of_service = quota(6).with_algorithm(Algorithm::SlidingCounter);
     let quotas: [Quotas; 3] = [
         quota(5).into(),
