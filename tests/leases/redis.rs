@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::{Algorithm, Decision, Key, Quota, RateLimiter, Source};
 
 use crate::support::costs::{calls, forget_calls};
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisServer, signal};
 use crate::support::store_on;
 
 const LEASE: Duration = Duration::from_millis(500);
@@ -106,10 +106,12 @@ async fn units_of_a_check_that_is_dropped_before_its_answer_return_to_their_gran
     let other = RateLimiter::new(store, Quota::per_hour(100)).name("other");
     let (checks, _) = until_leased(&leased, "ada", 10).await;
     let mut check = Box::pin(RateLimiter::check_all([leased.on("ada"), other.on("ada")]));
-    // The unit of the lease is taken. The other level waits for Redis.
+    // The unit of the lease is taken. The other level waits for Redis, which cannot answer yet.
+    signal(&server, "STOP");
     let polled = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending());
     drop(check);
+    signal(&server, "CONT");
     assert_eq!(used_after_lease(&leased, "ada").await, checks * 10);
 }
 

@@ -104,7 +104,7 @@ pub(crate) async fn until(holds: impl AsyncFn() -> bool) -> Duration {
     several_processes::until("it holds", holds).await
 }
 
-/// Checks until one is decided, which must be soon.
+/// Checks until one is decided, which must be soon. An earlier one whose reply came too late may be counted, too.
 pub(crate) async fn decided(limiter: &RateLimiter, key: &str) -> Decision {
     let patience = Instant::now() + Duration::from_secs(5);
     loop {
