@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::{Algorithm, Quota, RedisStore};
 
 use crate::drive::{Answer, Answers, Drive, RATE, by_path};
-use crate::suite::{alone, closed, report, short_or_long};
+use crate::suite::{alone, closed, patient, report, short_or_long};
 use crate::support::redis_server::RedisServer;
 
 const SKEW: &str = include_str!("skew.c");
@@ -180,7 +180,8 @@ fn a_stepped_clock_locks_no_key_for_more_than_two_windows_and_gives_at_most_one_
     alone(async {
         let directory = tempfile::tempdir().expect("a directory");
         let (server, skew) = skewed_server(directory.path());
-        let remembering = RedisStore::open(&server.url()).expect("a URL");
+        // The bounds take in how long the slowest request has waited.
+        let remembering = patient(&server.url());
         let asking = remembering
             .fork()
             .prefix("asking")
