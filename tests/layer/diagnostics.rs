@@ -289,7 +289,7 @@ async fn what_is_never_admitted_is_said_once_at_the_first_request() {
     assert_eq!(said_of(&costing(50), requests(MANY)).await, [""; 0]);
 }
 
-/// What is logged for quotas that may have the limit 0.
+/// Returns the warnings about quotas that may have the limit 0.
 fn said_of_zeros(configure: impl FnOnce()) -> Vec<String> {
     log::keep();
     configure();

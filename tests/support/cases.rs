@@ -13,7 +13,7 @@ pub(crate) fn cases(all: u32) -> Config {
     }
 }
 
-/// What a test has of its cases: some, for which every change waits, or all.
+/// Returns the cases of a test: some, for which every change waits, or all.
 pub(crate) fn some_or_all<T>(some: T, all: T) -> T {
     if is_all() { all } else { some }
 }
