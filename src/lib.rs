@@ -69,7 +69,7 @@
 //!
 //! | not done | instead |
 //! |---|---|
-//! | queue requests before a server | A waiting request holds memory and a connection. [`RateLimitLayer::wait_up_to`] and [`RateLimiter::until_ready`] wait on the side of the client. For rates, they do not keep the order of arrival. |
+//! | queue requests before a server | A waiting request holds memory and a connection. [`RateLimitLayer::wait_up_to`] and [`RateLimiter::until_ready`] wait on the side of the client, in the order of arrival. |
 //! | shed load | [`Quota::in_flight`] limits what runs at the same time for each key. To protect one process against all keys together, put `tower::load_shed` and `tower::limit::ConcurrencyLimit` inside of the layer. |
 //! | stop floods | A refused request still passes the network, TLS and HTTP. Layers 3 and 4 belong to the provider, a load balancer or a firewall: see [security](guide::security). |
 //! | recognize clients behind proxies without configuration | [`key::client_ip`] reads forwarding headers only from the proxies that you trust |

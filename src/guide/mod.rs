@@ -7,6 +7,7 @@
 //! | | [Placement](placement) | Where in the stack does the layer go? |
 //! | | [Algorithms](algorithms) | Which algorithm counts best for my limit, by the name that I know? |
 //! | | [Failures](failures) | What happens when Redis fails? |
+//! | | [Cookbook](cookbook) | How do I limit a route, a login, a stream? Short code to copy |
 //! | **Shape limits** | [Plans](plans) | How do I give each tenant its own quotas, from a database or a file? |
 //! | | [Costs and settling](costs) | How do I charge what a request really costs? |
 //! | | [Limits in bodies](bodies) | How do I limit by the account, the tokens or the rows in a body? |
@@ -21,11 +22,10 @@
 //! | | [Postgres](postgres) | When is Postgres enough, and when do I need Redis? |
 //! | | [Capacity](capacity) | How much memory and CPU does Redis need, and how fast is a check? |
 //! | | [Metrics and alerts](monitoring) | How do I watch limits? |
-//! | | [Support](support) | How do I help a refused customer? |
 //! | | [Security](security) | What can an attacker do, and what prevents it? |
 //! | **Develop** | [Testing](testing) | How do I test a service that has limits? |
 //! | | [Migrating](migrating) | How do I replace another limiter, or a script? |
-//! | **Look up** | [Defaults](defaults) | What can I set, to which value is it set, and why? |
+//! | | [Alternatives](alternatives) | Which limiter should I take, what do they keep under attack, and how fast are they? |
 
 #[doc = include_str!("getting_started.md")]
 pub mod getting_started {}
@@ -41,6 +41,9 @@ pub mod algorithms {}
 
 #[doc = include_str!("failures.md")]
 pub mod failures {}
+
+#[doc = include_str!("cookbook.md")]
+pub mod cookbook {}
 
 #[doc = include_str!("plans.md")]
 pub mod plans {}
@@ -84,9 +87,6 @@ pub mod capacity {}
 #[doc = include_str!("monitoring.md")]
 pub mod monitoring {}
 
-#[doc = include_str!("support.md")]
-pub mod support {}
-
 #[doc = include_str!("security.md")]
 pub mod security {}
 
@@ -117,5 +117,5 @@ pub mod migrating {
     pub mod scripts {}
 }
 
-#[doc = include_str!("defaults.md")]
-pub mod defaults {}
+#[doc = include_str!("alternatives.md")]
+pub mod alternatives {}

@@ -20,7 +20,8 @@ use crate::telemetry::RefusedKey;
 /// `layer.limiter().admin()`.
 ///
 /// These methods can lift any limit, so make them available only to authorized operators. The example
-/// `admin` is an admin page with a login. The [guide](crate::guide::support) has more about operations.
+/// `admin` is an admin page with a login. The [cookbook](crate::guide::cookbook#a-refused-customer) has the
+/// steps of a support case.
 ///
 /// # Examples
 ///

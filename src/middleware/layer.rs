@@ -86,7 +86,7 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// Creates a layer with the [default settings](crate::guide::defaults): each request costs one unit, and is
+    /// Creates a layer with the default settings of its methods: each request costs one unit, and is
     /// counted by the [address](crate::key::peer_ip) at the other end of its connection.
     ///
     /// `store` is a [`RedisStore`](crate::RedisStore), a [`MemoryStore`](crate::MemoryStore) or your own

@@ -229,7 +229,7 @@ fn stale_blocks_are_found() {
         (&*code("text"), "README.md:1: a block or figures without"),
         ("|a|b|\n|---|--:|\n|x|1|\n", "a block or figures without"),
         (&table("no", "|a|\n|---|\n"), "no source is called no"),
-        (&table("features", "|a|\n|---|\n"), "changed to\n| feature"),
+        (&table("examples", "|a|\n|---|\n"), "changed to\n| example"),
         (&table("benches", "|a|b|\n|---|---|\n|x|1e9|\n"), "no row"),
         (&table("migrating a", &code("rust,ignore")), "no module has"),
         (&code("rust,ignore"), "Rust that is not compiled"),
@@ -264,7 +264,7 @@ fn commands_that_nothing_runs_are_found() {
 #[test]
 fn only_the_stale_block_is_written_again() {
     for (marker, stale, current) in [
-        ("features", "| a |\n|---|\n", "| feature | adds |"),
+        ("examples", "| a |\n|---|\n", "| example | shows |"),
         (
             "migrating governor.rs after",
             "```rust,ignore\nuse std;\n```\n",

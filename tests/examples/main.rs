@@ -163,7 +163,7 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
 }
 
 #[tokio::test]
-async fn the_playground_promises_of_each_algorithm_what_the_readme_does() {
+async fn the_playground_promises_of_each_algorithm_what_the_guide_does() {
     let mut example = Example::start("playground", "memory:");
     let script = reqwest::get(format!("http://{}/algorithms.js", example.address()));
     let script = script.await.expect("an answer").text().await.expect("text");
@@ -173,16 +173,16 @@ async fn the_playground_promises_of_each_algorithm_what_the_readme_does() {
         .expect(&script);
     let list: Value = serde_json::from_str(list).expect(list);
 
-    // | `SlidingLog`, the default | never more than the limit | ..
-    let readme = include_str!("../../README.md");
-    let (_, table) = readme
-        .split_once("<!-- from: algorithms -->\n")
+    // | [`SlidingLog`] | what for | never more than the limit | ..
+    let page = include_str!("../../src/guide/algorithms.md");
+    let (_, table) = page
+        .split_once("<!-- from: promises -->\n")
         .expect("a table");
     let rows = table.lines().take_while(|line| line.starts_with('|'));
     let rows = rows.map(|row| row.split('|').map(str::trim).skip(1).collect::<Vec<_>>());
     let mut rows = rows.collect::<Vec<_>>().into_iter();
     assert_eq!(
-        rows.next().expect("a head")[1],
+        rows.next().expect("a head")[2],
         "in any span as long as the window"
     );
     let rows = rows.skip(1).map(|row| {
@@ -190,7 +190,7 @@ async fn the_playground_promises_of_each_algorithm_what_the_readme_does() {
         // The playground has ten.
         (
             name.replace("(n)", ""),
-            row[1].replace("window/n", "window/10"),
+            row[2].replace("window/n", "window/10"),
         )
     });
     let told = list.as_array().expect("a list").iter().map(|told| {

@@ -9,21 +9,6 @@ use crate::markdown::{Block, Document, table};
 use crate::project::read;
 use crate::traffic::{Admitted, LIMIT};
 
-const PROMISE: &str = "in any span as long as the window";
-
-fn most_seen() -> String {
-    format!("most seen at a limit of {LIMIT}")
-}
-
-pub(super) fn readme(_: &Block) -> String {
-    let rows = rows().into_iter().map(|[name, promise, most]| {
-        let is_default = name == format!("{:?}", Algorithm::default());
-        let default = if is_default { ", the default" } else { "" };
-        vec![format!("`{name}`{default}"), promise, most]
-    });
-    table(&["algorithm", PROMISE, &most_seen()], 1, rows)
-}
-
 /// Keeps the second column of the block, which is written by hand.
 pub(super) fn promises(block: &Block) -> String {
     let rows = rows().into_iter().map(|[name, promise, most]| {
@@ -32,8 +17,9 @@ pub(super) fn promises(block: &Block) -> String {
         let purpose = written.map_or_else(String::new, |row| row[1].clone());
         vec![link, purpose, promise, most]
     });
-    let heads = ["algorithm", "take it for", PROMISE, &most_seen()];
-    table(&heads, 1, rows)
+    let most = format!("most seen at a limit of {LIMIT}");
+    let promise = "in any span as long as the window";
+    table(&["algorithm", "take it for", promise, &most], 1, rows)
 }
 
 /// Returns the name, the promise and the most units seen of each algorithm, in the order of `Algorithm::ALL`.

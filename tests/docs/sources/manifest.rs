@@ -1,4 +1,4 @@
-//! The examples and features, from Cargo.toml and the first line of each example.
+//! The examples, from Cargo.toml and the first line of each.
 
 use crate::markdown::{Block, table};
 use crate::project::{Project, Target, read};
@@ -34,32 +34,4 @@ pub(crate) fn first_line(example: &Target) -> (String, String) {
         panic!("the first line of {:?} should be like: //! A router with two limits: `cargo run --example two`", example.source)
     });
     (shows.to_owned(), command.to_owned())
-}
-
-/// Lists each feature with the comment above it in Cargo.toml.
-pub(super) fn features() -> String {
-    let manifest = read("Cargo.toml");
-    let (_, features) = manifest.split_once("\n[features]\n").expect("features");
-    let (features, _) = features.split_once("\n[").expect("what follows them");
-    let mut rows = Vec::new();
-    let mut comment = Vec::new();
-    for line in features.lines() {
-        if let Some(text) = line.strip_prefix("# ") {
-            comment.push(text);
-        } else if let Some((name, _)) = line.split_once(" = ") {
-            let adds = std::mem::take(&mut comment).join(" ");
-            let adds = adds.trim_end_matches('.').to_owned();
-            let is_default = Project::get().is_default(name);
-            let default = if is_default { "yes" } else { "" };
-            if name != "default" {
-                rows.push(vec![format!("`{name}`"), adds, default.to_owned()]);
-            }
-        }
-    }
-    assert_eq!(
-        rows.len(),
-        Project::get().named_features().count(),
-        "each feature on its own line"
-    );
-    table(&["feature", "adds", "default"], 0, rows)
 }

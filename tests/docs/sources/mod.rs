@@ -6,7 +6,6 @@
 mod algorithms;
 mod clients;
 mod code;
-mod defaults;
 mod manifest;
 mod measured;
 mod moving;
@@ -34,19 +33,16 @@ pub(crate) enum Source {
 }
 
 const SOURCES: &[(&str, Source)] = &[
-    ("algorithms", Source::Text(algorithms::readme)),
     ("promises", Source::Text(algorithms::promises)),
     ("try-axum", Source::Text(|_| programs::axum().0)),
     ("axum", Source::Text(|_| programs::axum().1)),
     ("doctor", Source::Shape(programs::doctor)),
     ("examples", Source::Text(manifest::examples)),
-    ("features", Source::Text(|_| manifest::features())),
     ("redis-cost", Source::Text(measured::redis_cost)),
     ("redis-memory", Source::Text(measured::redis_memory)),
     ("beside-peers", Source::Text(measured::beside_peers)),
     ("leases", Source::Text(measured::leases)),
     ("benches", Source::Check(measured::printed)),
-    ("defaults", Source::Check(defaults::defaults)),
     ("governor-quotas", Source::Check(moving::quotas)),
     ("headers", Source::Check(moving::headers)),
     ("migrating", Source::Compiled(code::code)),
@@ -54,7 +50,7 @@ const SOURCES: &[(&str, Source)] = &[
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
     ("plans", Source::Check(plans::plans)),
-    ("torture", Source::Text(|_| torture::table())),
+    ("torture", Source::Text(|_| torture::attacks())),
     // `tests/peers` runs the command behind an nginx with these settings.
     ("nginx", Source::Check(|_| Ok(()))),
     // `tests/metrics` compares these with what is emitted.

@@ -1,9 +1,9 @@
 //! The page on migrating from another limiter.
 
-use tollgate::Quota;
+use tollgate::store::TestStore;
+use tollgate::{Quota, Rejection, key};
 
-use super::defaults::is_default;
-use super::requests::{refusing, send};
+use super::requests::{layer, refusing, send};
 use crate::markdown::Block;
 
 /// Checks that the window is the burst times the interval.
@@ -31,11 +31,13 @@ pub(super) fn headers(block: &Block) -> Result<(), String> {
             return Err(format!("{row:?} has other columns"));
         };
         let matches = match what.split(' ').next() {
-            Some("body") => is_default("RateLimitLayer::responder", here),
+            Some("body") => {
+                let rejection = refused.extensions().get::<Rejection>();
+                rejection.is_some_and(|rejection| *here == format!("`{rejection}`"))
+            }
             Some("status") => {
-                let status = here.split(';').next().unwrap_or_default();
-                let value = format!("rejected with {status}");
-                is_default("RateLimitLayer::on_missing_key", &value)
+                let by_header = layer(TestStore::new()).key(key::header("x-api-key"));
+                here.starts_with(send(&by_header).status().as_str())
             }
             _ => {
                 let mut names = what.split('`').skip(1).step_by(2);

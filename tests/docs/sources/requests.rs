@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use tollgate::key::PeerAddr;
 use tollgate::store::TestStore;
-use tollgate::{ErrorKind, Quota, RateLimitLayer, ResponseBody};
+use tollgate::{Quota, RateLimitLayer, ResponseBody};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::markdown::Block;
@@ -23,14 +23,7 @@ pub(super) fn refusing() -> RateLimitLayer {
     layer(store)
 }
 
-/// Returns a layer whose store fails.
-pub(super) fn failing() -> RateLimitLayer {
-    let store = TestStore::new();
-    store.fail_all(ErrorKind::Unavailable);
-    layer(store)
-}
-
-pub(super) fn address() -> SocketAddr {
+fn address() -> SocketAddr {
     (Ipv6Addr::new(0x2001, 0xdb8, 1, 2, 3, 4, 5, 6), 4711).into()
 }
 
@@ -38,15 +31,8 @@ pub(super) fn address() -> SocketAddr {
 pub(super) fn send(layer: &RateLimitLayer) -> Response<ResponseBody<String>> {
     let request = Request::post("/").extension(PeerAddr(address()));
     let request = request.header("content-type", "application/grpc").body(());
-    send_request(layer, request.expect("a request"))
-}
-
-pub(super) fn send_request(
-    layer: &RateLimitLayer,
-    request: Request<()>,
-) -> Response<ResponseBody<String>> {
     let handler = service_fn(async |_: Request<()>| Ok(Response::new(String::new())));
-    let response = super::block_on(layer.layer(handler).oneshot(request));
+    let response = super::block_on(layer.layer(handler).oneshot(request.expect("a request")));
     response.unwrap_or_else(|never: Infallible| match never {})
 }
 
