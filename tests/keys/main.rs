@@ -5,3 +5,4 @@ mod support;
 
 mod client_ip;
 mod identity;
+mod platforms;
