@@ -44,6 +44,7 @@ use super::tonic_014;
 /// - The first 64 bits of an IPv6 address count; see [`ipv6_prefix`](PeerIp::ipv6_prefix).
 /// - A NAT64 address (`64:ff9b::/96`) counts in full, since it stands for one IPv4 address.
 #[must_use]
+#[doc(alias("ip"))]
 pub fn peer_ip() -> PeerIp {
     PeerIp {
         ipv6_prefix: Ipv6Prefix::default(),

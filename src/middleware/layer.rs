@@ -215,6 +215,7 @@ impl RateLimitLayer {
     ///     }
     /// });
     /// ```
+    #[doc(alias("weight", "tokens"))]
     pub fn cost<F>(self, cost: F) -> Self
     where
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
@@ -329,6 +330,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
     ///     .skip(|parts| parts.uri.path() == "/healthz");
     /// ```
+    #[doc(alias("exempt", "allow_list", "whitelist"))]
     pub fn skip<F>(self, skip: F) -> Self
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
@@ -498,6 +500,7 @@ impl RateLimitLayer {
     /// [`FailurePolicy::fall_back`]: the counts of this process decide.
     ///
     /// It also applies to the limiters that were [added](Self::and) without a policy of their own.
+    #[doc(alias("fail_open", "fail_closed", "fallback"))]
     pub fn on_failure(self, policy: FailurePolicy) -> Self {
         self.with(|config| config.set_failure_policy(policy))
     }
@@ -634,6 +637,7 @@ impl RateLimitLayer {
     /// });
     /// # }
     /// ```
+    #[doc(alias("on_limit", "error_handler"))]
     pub fn responder<F, R, Form>(self, responder: F) -> Self
     where
         F: Fn(&Rejection) -> R + Send + Sync + 'static,

@@ -184,6 +184,7 @@ impl Quota {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
+    #[doc(alias("concurrency", "semaphore"))]
     pub const fn in_flight(limit: u32) -> Self {
         let mut quota = Self::from_micros(limit, DEFAULT_SLOT_LEASE_MICROS);
         quota.algorithm = Algorithm::InFlight;
@@ -283,6 +284,7 @@ impl Quota {
     /// assert_eq!(API.to_string(), "50/5s gcra");
     /// ```
     #[must_use]
+    #[doc(alias("burst_size", "token_bucket"))]
     pub const fn burst(self, units: u32) -> Self {
         assert!(self.limit > 0, "a limit of 0 has no burst");
         let micros = self.refill_micros(units);

@@ -97,6 +97,7 @@ use crate::key::peer_ip::{peer_of, unknown_peer};
 /// - Some proxies pass on `X_Forwarded_For` from the client. This extractor does not read it. No proxy may
 ///   rename it to `X-Forwarded-For`.
 #[must_use]
+#[doc(alias("ip", "smart_ip", "x-forwarded-for"))]
 pub fn client_ip() -> ClientIp {
     ClientIp {
         proxies: TrustedProxies::default(),

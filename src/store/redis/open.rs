@@ -34,6 +34,7 @@ impl RedisStore {
     /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
+    #[doc(alias("connect", "new"))]
     pub fn open(url: &str) -> Result<Self, ConfigError> {
         let store = Self::on(Deployment::new(url::servers(url)?));
         apply_settings(store, url)

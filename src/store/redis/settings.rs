@@ -205,6 +205,7 @@ impl RedisStore {
     ///
     /// A [fork](Self::fork) with another deadline uses the same connections.
     #[must_use]
+    #[doc(alias("timeout"))]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with("deadline", |settings| {
             settings.deadline = deadline.min(MAX_DEADLINE);

@@ -169,7 +169,7 @@ fn example(written: &[String], full: &Block) -> Vec<String> {
     vec![quota.clone(), format!("{keys} × {bytes}"), memory]
 }
 
-/// The name of a contestant in the README, and in the results.
+/// The name of a contestant in the guide, and in the results.
 const CONTESTANTS: [(&str, &str); 7] = [
     ("**tollgate, Redis**", "tollgate-redis"),
     ("the script in `from_fn`, Redis", "textbook"),
@@ -180,7 +180,7 @@ const CONTESTANTS: [(&str, &str); 7] = [
     ("trypema, Redis", "trypema-redis"),
     ("trypema, hybrid, not exact", "trypema-hybrid"),
     ("**tollgate, memory**", "tollgate-memory"),
-    ("tower_governor, memory", "tower_governor"),
+    ("`tower_governor`, memory", "tower_governor"),
 ];
 
 /// Compares limiters by requests a second, relative to a server without one.
