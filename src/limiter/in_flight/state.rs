@@ -21,13 +21,11 @@ use crate::store::StoreFuture;
 const REMEMBERED_TIMES: usize = 33;
 
 /// Decides a question of a caller.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub(super) enum DecidedBy {
     Store,
     /// The counts of this process, while the store fails.
     Process,
-    /// An earlier call waits in line, so that nothing was asked.
-    Line,
 }
 
 impl State {
@@ -88,7 +86,7 @@ impl State {
             }
             if is_behind {
                 let refused = question.refused_in_line();
-                self.answer(question, refused, DecidedBy::Line, None);
+                self.answer(question, refused, None, None);
             } else if !is_gone {
                 let message = message.unwrap_or(messages.len());
                 if message == messages.len() {
@@ -260,7 +258,7 @@ impl State {
             }
             let epoch = match by {
                 DecidedBy::Process => key.grant_untold(slots, now),
-                DecidedBy::Store | DecidedBy::Line => key.grant(slots),
+                DecidedBy::Store => key.grant(slots),
             };
             of_keys.extend(question.wants.get(level).map(|want| (*want, epoch)));
         }
@@ -272,15 +270,16 @@ impl State {
             since: now,
             of_keys,
         });
-        self.answer(question, answers, by, held);
+        self.answer(question, answers, Some(by), held);
     }
 
-    /// Answers a question. If it was refused, its caller stands in line from now on.
+    /// Answers a question. If it was refused, its caller stands in line from now on. `by` is missing if an earlier call waits
+    /// in line, so that nothing was asked.
     fn answer(
         &mut self,
         question: SlotCheck,
         mut answers: Answers,
-        by: DecidedBy,
+        by: Option<DecidedBy>,
         held: Option<HeldSlots>,
     ) {
         self.suggest_waits(&question, &mut answers);
@@ -289,11 +288,12 @@ impl State {
             let key = want.slots_of.and_then(|id| self.keys.get(&id));
             let returned = key.map_or(0, |key| key.returned);
             // The counts of this process know them.
-            if by == DecidedBy::Store { returned } else { 0 }
+            match by {
+                Some(DecidedBy::Store) => returned,
+                _ => 0,
+            }
         });
-        let is_decided = by != DecidedBy::Line;
-        let left =
-            left.map(|(want, left, is_refused)| (want, is_decided.then_some(left), is_refused));
+        let left = left.map(|(want, left, is_refused)| (want, by.map(|_| left), is_refused));
         let left: SmallVec<[_; 2]> = left.collect();
         if let Some(caller) = question.caller {
             let woken = LINES.take_in(caller.ticket, &left, caller.presence.as_ref());

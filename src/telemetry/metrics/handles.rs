@@ -206,16 +206,16 @@ mod disabled {
     use super::{Family, Labels};
 
     #[derive(Debug, Default)]
-    pub(crate) struct Counter;
+    pub(crate) struct Counter(());
 
     #[derive(Debug, Default)]
-    pub(crate) struct Gauge;
+    pub(crate) struct Gauge(());
 
     #[derive(Debug, Default)]
-    pub(crate) struct GaugeShare;
+    pub(crate) struct GaugeShare(());
 
     #[derive(Debug, Default)]
-    pub(crate) struct Histogram;
+    pub(crate) struct Histogram(());
 
     impl Counter {
         pub(crate) fn add(&self, _: &Family, _: Labels<'_>, _: u64) -> bool {
