@@ -176,7 +176,8 @@ impl RateLimitLayer {
     /// Sets the function that computes the cost of a request from its head. The default is one unit.
     ///
     /// - A request of cost 0 is not charged, and passes even if no units are left.
-    /// - A request with a cost above a limit is refused without a `Retry-After`, since no wait helps.
+    /// - A request with a cost above a limit is refused without a `Retry-After`, since no wait helps, unless the layer
+    ///   [clamps](Self::clamp_cost) it.
     /// - A log charges at most 100 000 units at once. A request with a higher cost is answered 500, and one
     ///   log line says so.
     ///
@@ -220,6 +221,32 @@ impl RateLimitLayer {
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
     {
         self.level(|level| level.cost(cost))
+    }
+
+    /// Lowers a cost that the quotas can never admit to the highest cost that they can. By default, such a request is refused.
+    ///
+    /// Use it if the cost is an estimate, and plans differ: [`cost`](Self::cost) does not know the plan. Without it, a tenant
+    /// with a limit of 500 is refused for ever if each request reserves 1 000.
+    ///
+    /// - The cost is at most the lowest limit of the quotas that decide: of the [plan](Self::quotas_for), or of the
+    ///   [fallback](FailurePolicy::replicas). [Soft](crate::Quota::soft) quotas and slots bound no cost.
+    /// - It is also at most what the [share](Self::share) of the request can use, and the highest cost of the algorithm.
+    /// - It is never lowered below 1, so a limit of 0 refuses.
+    /// - A cost of the whole limit [needs an empty window](crate::guide::costs#costs-known-later).
+    /// - It applies to the layer's own limit. For another level, call [`Level::clamp_cost`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(500))
+    ///     .cost(|_| 1_000)
+    ///     .clamp_cost()
+    ///     .reserve();
+    /// ```
+    pub fn clamp_cost(self) -> Self {
+        self.level(Level::clamp_cost)
     }
 
     /// Sets the function that tells which [share](crate::Quota::shares) of the layer's quotas a request belongs to. By

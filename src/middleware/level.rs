@@ -59,6 +59,8 @@ pub struct Level {
     pub(super) slots: u32,
     /// `None` for the cost of the layer.
     pub(super) cost: Option<Arc<CostFn>>,
+    /// Whether the cost is at most what the quotas can admit.
+    pub(super) clamps_cost: bool,
     pub(super) share: Option<Arc<ShareFn>>,
     pub(super) plan_lookup: Option<Arc<PlanLookup>>,
     pub(super) settle: Option<Arc<SettleFn>>,
@@ -98,6 +100,7 @@ impl Level {
             on_missing_key: MissingKey::default(),
             slots: 1,
             cost: None,
+            clamps_cost: false,
             share: None,
             plan_lookup: None,
             settle: None,
@@ -117,6 +120,29 @@ impl Level {
     {
         let cost = Some(Arc::new(cost) as Arc<CostFn>);
         Self { cost, ..self }
+    }
+
+    /// Lowers a cost that the quotas of this level can never admit to the highest cost that they can, as
+    /// [`RateLimitLayer::clamp_cost`](crate::RateLimitLayer::clamp_cost) does for the layer.
+    ///
+    /// Use it for a level with [plans](Self::quotas_for): the same estimate then fits a small plan and a large one. Each level
+    /// is clamped on its own, also if it costs what the layer costs.
+    ///
+    /// # Examples
+    ///
+    /// Each request reserves 1 000 tokens. A tenant with 500 tokens per minute reserves 500:
+    ///
+    /// ```
+    /// use tollgate::{Level, MemoryStore, Quota, RateLimiter, key};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_minute(500)).name("tokens");
+    /// let level = Level::new(tokens, key::header("x-tenant-id")).cost(|_| 1_000).clamp_cost();
+    /// ```
+    pub fn clamp_cost(self) -> Self {
+        Self {
+            clamps_cost: true,
+            ..self
+        }
     }
 
     /// Sets the function that tells the [share](crate::Quota::shares) of a request at this level, as
@@ -258,6 +284,7 @@ impl fmt::Debug for Level {
             key_type: _,
             on_missing_key,
             cost: _,
+            clamps_cost,
             share: _,
             plan_lookup: _,
             settle: _,
@@ -268,6 +295,7 @@ impl fmt::Debug for Level {
             .field("limiter", limiter)
             .field("slots", slots)
             .field("on_missing_key", on_missing_key)
+            .field("clamps_cost", clamps_cost)
             .finish_non_exhaustive()
     }
 }
