@@ -453,8 +453,10 @@ mod tests {
         level.clamp_cost();
         let costs = [None, Some(Quota::per_hour(25)), None].map(|portion| {
             assert!(level.begin(CheckRules::default()).is_ok());
-            level.record_mut().portion = portion.map(Quotas::from);
-            level.fit_cost();
+            if let Some(portion) = portion {
+                level.record_mut().portion = Some(portion.into());
+                level.fit_cost();
+            }
             level.record().cost
         });
         assert_eq!(costs, [100, 25, 100]);

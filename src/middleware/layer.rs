@@ -150,7 +150,8 @@ impl RateLimitLayer {
     /// Two layers of one store that keep the default name are logged once, unless they are clones or
     /// [have one limiter](Self::from).
     ///
-    /// Clients may see the name, as the name of a policy in the [headers](crate::Headers).
+    /// Clients may see the name, as the name of a policy in the [headers](crate::Headers), unless the limit is
+    /// [hidden](Self::hidden).
     pub fn name(self, name: impl AsRef<str>) -> Self {
         self.level(|level| level.with_limiter(|limiter| limiter.name(name)))
     }
@@ -576,6 +577,27 @@ impl RateLimitLayer {
     /// Sets the headers that report the limit to clients. The default is `X-RateLimit-*`; see [`Headers`].
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|config| config.headers = headers)
+    }
+
+    /// Hides the layer's own limit from clients: no response tells its name or its numbers. Other
+    /// [levels](Self::and_level) stay visible.
+    ///
+    /// Use it for a limit that is not the client's own, such as the capacity of the whole service. A refusal has a
+    /// `Retry-After`, and nothing else tells of it; see [`Level::hidden`]. In nested layers, a hidden limit neither adds nor
+    /// replaces a header, whether it is the inner or the outer one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let service = RateLimitLayer::new(MemoryStore::new(), Quota::per_second(20_000))
+    ///     .name("service")
+    ///     .key(key::global())
+    ///     .hidden();
+    /// ```
+    pub fn hidden(self) -> Self {
+        self.level(Level::hidden)
     }
 
     /// Sets the status of the response to a refused request. The default is 429.

@@ -64,6 +64,8 @@ pub struct Level {
     pub(super) share: Option<Arc<ShareFn>>,
     pub(super) plan_lookup: Option<Arc<PlanLookup>>,
     pub(super) settle: Option<Arc<SettleFn>>,
+    /// Whether no response tells the name and the numbers of this level.
+    pub(super) is_hidden: bool,
     pub(super) diagnostics: Arc<LevelDiagnostics>,
 }
 
@@ -104,6 +106,7 @@ impl Level {
             share: None,
             plan_lookup: None,
             settle: None,
+            is_hidden: false,
             diagnostics: Arc::default(),
         }
     }
@@ -214,6 +217,38 @@ impl Level {
         Self { settle, ..self }
     }
 
+    /// Hides this level from clients: no response tells its name or its numbers.
+    ///
+    /// Use it for a limit that is not the client's own, such as the capacity of the whole service: the headers would publish
+    /// it, and how much of it others use.
+    ///
+    /// - The level limits as before. A refusal by it is a 429 with its `Retry-After`, and nothing else tells of it.
+    /// - The headers of every dialect, the bodies of the crate and the details of gRPC have the visible levels only. So a 429
+    ///   by a hidden level may report that units remain.
+    /// - Logs, metrics, the [`Rejection`](crate::Rejection) and the [decision](crate::DecisionView) have it, for the service
+    ///   itself. A [responder](crate::RateLimitLayer::responder) of your own should leave it out:
+    ///   [`LevelDecision::is_hidden`](crate::LevelDecision::is_hidden).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Level, MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
+    ///
+    /// let store = MemoryStore::new();
+    /// let service = RateLimiter::new(store.clone(), Quota::per_second(20_000)).name("service");
+    ///
+    /// let layer = RateLimitLayer::new(store, Quota::per_minute(60))
+    ///     .name("user")
+    ///     .key(key::header("x-api-key"))
+    ///     .and_level(Level::new(service, key::global()).hidden());
+    /// ```
+    pub fn hidden(self) -> Self {
+        Self {
+            is_hidden: true,
+            ..self
+        }
+    }
+
     pub(super) fn key(self, key: impl KeyExtractor) -> Self {
         Self {
             key_type: type_name_of_val(&key),
@@ -288,6 +323,7 @@ impl fmt::Debug for Level {
             share: _,
             plan_lookup: _,
             settle: _,
+            is_hidden,
             slots,
             diagnostics: _,
         } = self;
@@ -296,6 +332,7 @@ impl fmt::Debug for Level {
             .field("slots", slots)
             .field("on_missing_key", on_missing_key)
             .field("clamps_cost", clamps_cost)
+            .field("is_hidden", is_hidden)
             .finish_non_exhaustive()
     }
 }

@@ -67,6 +67,7 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, Readings> {
                 let record = asked.record_mut();
                 record.share = level.share_of(parts);
                 record.place = place;
+                record.is_hidden = level.is_hidden;
                 readings.push((asked, lookup));
             }
             Err(error) => {

@@ -212,13 +212,9 @@ impl Quotas {
     /// Returns the highest cost of a request of this share that these quotas can admit at once: the lowest limit of a rate that
     /// refuses, or the highest cost of its algorithm. Without such a rate, that is any cost.
     pub(crate) fn max_admissible_cost(&self, share: Option<ShareId>) -> u32 {
-        let refusing = self
-            .iter()
-            .filter(|quota| !quota.is_in_flight() && !quota.is_soft());
-        let costs = refusing.map(|quota| {
-            let max_cost = quota.algorithm().facts().max_cost;
-            quota.ceiling(share).min(max_cost)
-        });
+        let refusing = self.iter().filter(|quota| !quota.is_soft());
+        let max_costs = refusing.map(|quota| quota.algorithm().facts().max_cost);
+        let costs = max_costs.chain(self.min_limit(share));
         costs.min().unwrap_or(u32::MAX)
     }
 
