@@ -153,3 +153,8 @@ pub use telemetry::RefusedKey;
 #[cfg(all(doctest, feature = "axum-08", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Runs the examples of `llms.txt` as doctests.
+#[cfg(all(doctest, feature = "axum-08", feature = "redis"))]
+#[doc = include_str!("../llms.txt")]
+struct Llms;

@@ -34,27 +34,34 @@ const UNIT_ALIASES: [(&str, &str); 6] = [
 /// The separators of a list of quotas.
 const SEPARATORS: [char; 2] = [',', ';'];
 
-/// Parses `LIMIT/WINDOW` or `LIMIT/WINDOW ALGORITHM`: `100/minute`, `5/10s`, `2000/day gcra`.
+/// Parses a quota from text, such as `100/minute`, `5/10s gcra` or `5 in-flight`.
 ///
-/// - The limit is a whole number from 0 to 4294967295.
-/// - The window is a unit, such as `minute`, or a whole number with a unit: `10s`, `10 seconds`. The units are
-///   `day`, `hour`, `minute`, `second`, `millisecond` and `microsecond`, also as `d`, `h`, `m`, `s`, `ms`, `us`,
-///   `hr`, `min`, `sec`, and in the plural.
-/// - With the feature `calendar`, the window may be a `day`, `week` or `month` of a time zone:
-///   `1000000/month@Europe/Berlin`, `5000/day@UTC`. A month may begin on a billing day, and a week on a day from 1
-///   (Monday) to 7: `1000000/month:17@Europe/Berlin`.
-/// - The algorithm is `sliding-log` (the default), `sorted-set-log`, `sliding-counter`,
-///   `sliding-buckets:60`, `fixed-window` or `gcra`.
+/// A quota is `LIMIT/WINDOW` or `LIMIT in-flight`. An algorithm may follow, then other words in any order, each once:
 ///
-/// A quota [in flight](Quota::in_flight) is `5 in-flight`, or `5 in-flight:60s` with a lease of its slots.
+/// | part | forms | meaning |
+/// |---|---|---|
+/// | `LIMIT` | `0` to `4294967295` | units per window, or slots; 0 refuses everything |
+/// | `WINDOW` | `minute`, `10s`, `10 seconds` | a unit of time, or a whole number of them: `day` (`d`), `hour` (`h`, `hr`), `minute` (`m`, `min`), `second` (`s`, `sec`), `millisecond` (`ms`), `microsecond` (`us`), also in the plural |
+/// | `WINDOW` with the feature `calendar` | `day@UTC`, `week@Europe/Berlin`, `month:17@Europe/Berlin` | a day, week or month of a time zone; a month may begin on a billing day, a week on a day from 1 (Monday) to 7 |
+/// | `in-flight` | `5 in-flight`, `5 in-flight:60s` | a quota [in flight](Quota::in_flight), with a [lease](Quota::slot_lease) of its slots from `5s` to `10m` |
+/// | algorithm | `sliding-log` (the default), `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`, `fixed-window`, `gcra` | an [`Algorithm`]; a quota in flight and a calendar window have none |
+/// | `burst N` | `10/second burst 50` | a token bucket, as [`burst`](Quota::burst): at most 50 at once, then 10 per second, counted by `gcra` |
+/// | [share](Quota::shares) | `critical>=200`, `batch<=50%`, `free>=50<=100` | a reserve (`>=`), a bound (`<=`) or both, in units or in percent of the limit; a percentage is rounded down, but to at least one unit. For a sliding log, sliding buckets and slots |
+/// | `soft` | `800/hour soft` | [counts and never refuses](Quota::soft); not in flight |
+/// | `warn:P%` | `1000/hour warn:90%` | [marks requests](Quota::warn_at) from that part of the limit on |
 ///
-/// More words may follow, in any order:
+/// Several quotas with `,` or `;` between them are parsed as [`Quotas`]: `100/minute, 5/10s gcra; 5 in-flight`.
 ///
-/// - `burst 50` makes the quota a token bucket, as [`burst`](Quota::burst) does: `10/second burst 50`.
-/// - A [share](Quota::shares) has a reserve, a bound or both, in units or in percent of the limit:
-///   `1000/minute critical>=200 batch<=50% free>=50<=100`. A percentage is rounded down, but to at least one unit.
-/// - `soft` makes the quota [soft](Quota::soft), and `warn:80%` is [`warn_at`](Quota::warn_at):
-///   `100/minute gcra soft warn:80%`.
+/// # Examples
+///
+/// ```
+/// use tollgate::{Quota, Quotas};
+///
+/// let quota: Quota = "1000/minute sliding-buckets:60 critical>=200 batch<=50% warn:80%".parse()?;
+/// assert_eq!(quota.limit(), 1_000);
+/// "100/minute, 10/second burst 50; 5 in-flight:60s".parse::<Quotas>()?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
 impl FromStr for Quota {
     type Err = ConfigError;
 

@@ -45,6 +45,7 @@ const RESULTS: [&str; 5] = [
 fn documents() -> Vec<Document> {
     let pages = [
         "README.md",
+        "llms.txt",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "SECURITY.md",
