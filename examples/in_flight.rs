@@ -18,7 +18,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
-use axum::{Extension, Router, routing::get};
+use axum::{Router, routing::get};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use hyper::upgrade::{self, Upgraded};
@@ -79,7 +79,7 @@ async fn events() -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
 }
 
 /// Holds the slot for as long as the socket is open.
-async fn socket(Extension(handle): Extension<PermitHandle>, request: Request) -> impl IntoResponse {
+async fn socket(handle: PermitHandle, request: Request) -> impl IntoResponse {
     // Otherwise the slot would return with the status 101.
     let permit = handle.take();
     tokio::spawn(async move {

@@ -1,5 +1,7 @@
 //! The decision on a check, and its readable view.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::fmt;
 use std::mem;
 use std::ops::Deref;
@@ -8,9 +10,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-#[cfg(test)]
-use super::answer::Answer;
-use super::answer::Source;
+use super::answer::{Answer, Source};
 use super::levels::{LevelDecision, QuotaDecision, least_remaining, reported_index};
 use super::record::SharedRecord;
 #[cfg(test)]
@@ -234,11 +234,45 @@ impl DecisionView {
         Self::of(Records::new(), true)
     }
 
+    /// Returns a view with the levels of all of these views.
+    pub(crate) fn joined(views: Vec<Self>) -> Self {
+        let allowed = views.iter().all(Self::is_allowed);
+        let records = views.into_iter().flat_map(|view| view.records);
+        Self::of(records.collect(), allowed)
+    }
+
     /// Returns the reported quota, if there is any quota.
     #[inline]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
         let (level, quota) = self.reported;
         self.level(level)?.quota_at(quota)
+    }
+
+    /// Returns the quota whose numbers the response to an admitted request tells: the rate with the fewest units left, or slots
+    /// if there is no rate. After a refusal, it is the reported quota.
+    #[inline]
+    pub(crate) fn told(&self) -> Option<QuotaDecision<'_>> {
+        let reported = self.reported()?;
+        if !self.allowed || !reported.quota().is_in_flight() {
+            return Some(reported);
+        }
+        let rates = self.quotas().filter(QuotaDecision::is_charged_rate);
+        let tightest = rates.min_by_key(|rate| (rate.remaining(), Reverse(rate.reset_after())));
+        tightest.or(Some(reported))
+    }
+
+    /// Returns the part that responses may tell: the view without its [hidden](LevelDecision::is_hidden) levels. It is an
+    /// admission if only hidden levels refuse.
+    #[inline]
+    pub(crate) fn visible(&self) -> Cow<'_, Self> {
+        if !self.records.iter().any(|record| record.is_hidden) {
+            return Cow::Borrowed(self);
+        }
+        let records = self.records.iter().filter(|record| !record.is_hidden);
+        let records: Records = records.cloned().collect();
+        let mut answers = records.iter().map(|record| &record.answer);
+        let allowed = self.allowed || answers.all(Answer::is_admitted);
+        Cow::Owned(Self::of(records, allowed))
     }
 
     /// Returns whether the check was admitted.

@@ -117,6 +117,32 @@ impl<'a> LevelDecision<'a> {
         self.record.quotas().is_empty() || !self.answer().quotas().is_empty()
     }
 
+    /// Returns whether the level is [hidden](crate::Level::hidden): no response of a layer tells its name and its numbers.
+    ///
+    /// A decision has hidden levels, too. Leave them out where you write headers or a body of your own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{Key, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
+    /// let service = RateLimiter::new(store, Quota::per_second(20_000)).name("service");
+    ///
+    /// let levels = [user.on("ada"), service.on(Key::global()).hidden()];
+    /// let decision = RateLimiter::check_all(levels).await?;
+    /// let visible = decision.levels().filter(|level| !level.is_hidden());
+    /// assert!(visible.map(|level| level.limiter()).eq(["user"]));
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.record.is_hidden
+    }
+
     /// Returns whether this level admits its cost. A check is charged only if all levels admit it.
     ///
     /// False for a level that was [not asked](Self::is_asked).
@@ -341,6 +367,12 @@ impl<'a> QuotaDecision<'a> {
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.answer.is_admitted()
+    }
+
+    /// Returns whether this is a rate, neither soft nor uncounted.
+    pub(super) fn is_charged_rate(&self) -> bool {
+        let is_charged = self.record.answer.source() != Source::None;
+        is_charged && !self.quota.is_in_flight() && !self.quota.is_soft()
     }
 
     /// Returns whether this is a soft quota without room for the check.

@@ -8,6 +8,8 @@ mod decision;
 mod holding;
 mod levels;
 mod record;
+#[cfg(feature = "serde")]
+mod serde;
 
 pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, GrantUse, Wait};

@@ -24,6 +24,8 @@ pub(crate) struct Record {
     pub(crate) begun_at: u64,
     /// The index of the level in its layer or call. Levels that are left out have one, too.
     pub(crate) place: usize,
+    /// Whether no response tells the name and the numbers of the level.
+    pub(crate) is_hidden: bool,
     /// Empty if the level has quotas and was not asked.
     pub(crate) answer: Answer,
     /// The units that came from grants, beyond the units of the answer.
@@ -77,6 +79,7 @@ impl Record {
             lease,
             begun_at: 0,
             place: 0,
+            is_hidden: false,
             answer: Answer::default(),
             grants: Vec::new(),
         })

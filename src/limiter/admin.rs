@@ -5,8 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::automatic_blocks::BlockCounts;
+use super::key_status::{BlockReason, KeyStatus};
 use super::limiter::{Inner, RateLimiter};
-use crate::decision::{DecisionView, Holding, holder_for};
+use crate::decision::{Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
@@ -413,39 +414,4 @@ impl fmt::Debug for Admin {
             .field("quotas", quotas)
             .finish()
     }
-}
-
-/// The reason why a key is blocked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BlockReason {
-    /// An operator has [blocked](Admin::block) the key.
-    Operator,
-    /// The key was [refused too often](crate::BlockRule).
-    Refusals {
-        /// The number of automatic blocks of the key that are not forgotten, with this one.
-        blocks: u32,
-    },
-    /// An upstream said [when to send again](RateLimiter::observe).
-    HeldBack,
-}
-
-/// The status of a key, as [`Admin::peek`] returns it: the units used and left, whether it is blocked, and who holds its slots.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct KeyStatus {
-    /// The units used and left: the decision of a check of cost 0. A block does not change it. If its
-    /// [source](DecisionView::source) is [`Source::Fallback`](crate::Source::Fallback), the store failed, and the numbers
-    /// come from this process.
-    pub view: DecisionView,
-    /// The time until the key is unblocked, or no longer held back. `None` if it is neither.
-    pub blocked_for: Option<Duration>,
-    /// The reason why the key is blocked: the one that ends later. `None` if it is not blocked.
-    pub block_reason: Option<BlockReason>,
-    /// The processes that hold slots of quotas [in flight](crate::Quota::in_flight), the most slots first. `held` is the
-    /// number of slots of all shares, and `lease` is what is left of the lease: if the process is killed, the slots return after that. Empty
-    /// for a store that does not [list](crate::Store::holders) them.
-    pub holders: Vec<Holding>,
-    /// The `holder` that is this process. `None` without quotas in flight.
-    pub own_holder: Option<[u8; 16]>,
 }

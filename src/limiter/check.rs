@@ -130,6 +130,7 @@ impl RateLimiter {
     /// [`remaining`](crate::DecisionView::remaining) is the highest cost that would be admitted now. The decision is
     /// made as for a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) does not tell whether a unit is
     /// left. It ignores a block: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
+    /// [`peek_all`](Self::peek_all) reads all levels of a request.
     ///
     /// # Errors
     ///
@@ -153,10 +154,7 @@ impl RateLimiter {
         let record = level.record_mut();
         record.plan = Some(quotas.clone());
         (record.share, record.lease) = (share, lease);
-        let mut check = PendingCheck::new(Levels::from_buf([level]));
-        check.ignore_blocks();
-        let checked = check.run().await;
-        checked.map_err(|failure| failure.error)
+        level.check_despite_block().await
     }
 
     /// Waits until every quota has room for `cost` units, then charges them to `key`.
@@ -264,6 +262,16 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let mut check = PendingCheck::within_limits(levels(checks));
         async move { check.decide_in_turn(max_wait, false).await }
+    }
+}
+
+impl Level {
+    /// Checks this level alone, even if its key is blocked.
+    pub(super) async fn check_despite_block(self) -> Result<Decision, Error> {
+        let mut check = PendingCheck::new(Levels::from_buf([self]));
+        check.ignore_blocks();
+        let checked = check.run().await;
+        checked.map_err(|failure| failure.error)
     }
 }
 

@@ -6,7 +6,7 @@ use super::failure_policy::{FailureAction, FailureHandler};
 use super::level::{Level, State, exceeds_limit};
 use super::limiter::RateLimiter;
 use super::pending_check::{CheckError, PendingCheck};
-use crate::decision::{Answers, Record};
+use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
 use crate::quota::Quotas;
 use crate::store::Check;
@@ -149,6 +149,7 @@ impl PendingCheck {
                 }
             };
             level.record_mut().portion = Some(portion);
+            level.fit_cost();
         }
         closed.0.map_or(Ok(()), Err)
     }
@@ -165,11 +166,12 @@ enum Portion {
 impl Portion {
     fn of(level: &Level, on_failure: &FailureHandler, takes_slots: bool) -> Self {
         let quotas = level.quotas();
-        let Record { cost, share, .. } = *level.record();
+        let share = level.record().share;
         let portion = on_failure.portion_of(quotas, &level.limiter.0.facts.quotas);
         let is_above = |quotas: &Quotas| {
             let limit = quotas.min_slots(share).filter(|_| takes_slots);
-            limit.is_some_and(|limit| level.slots > limit) || exceeds_limit(quotas, share, cost)
+            limit.is_some_and(|limit| level.slots > limit)
+                || exceeds_limit(quotas, share, level.cost_by(quotas))
         };
         match is_above(&portion) && !is_above(quotas) {
             true => Self::TooSmall(portion),

@@ -23,6 +23,8 @@ pub(crate) struct Level {
     record: SharedRecord,
     /// The slots that the level takes of each quota in flight.
     pub(super) slots: u32,
+    /// The cost before it is clamped to what the quotas can admit. `None` if it is not clamped.
+    unclamped_cost: Option<u32>,
     /// Why the plan of the key is unknown, if its lookup has failed. The level then follows its failure policy with the
     /// quotas of the limiter.
     unknown: Option<Error>,
@@ -77,6 +79,7 @@ impl Level {
             limiter: limiter.clone(),
             record: limiter.record(key, cost),
             slots: 1,
+            unclamped_cost: None,
             unknown: None,
             state: State::ToAsk,
             held: None,
@@ -86,6 +89,27 @@ impl Level {
     /// Asks for this many slots of each quota in flight.
     pub(crate) fn slots(self, slots: u32) -> Self {
         Self { slots, ..self }
+    }
+
+    /// Lowers the cost to what the quotas that decide can admit, in each attempt.
+    pub(crate) fn clamp_cost(&mut self) {
+        self.unclamped_cost = Some(self.record.cost);
+    }
+
+    /// Returns the cost by these quotas. A clamped cost is never lowered to 0, which passes a limit of 0.
+    pub(super) fn cost_by(&self, quotas: &Quotas) -> u32 {
+        let Record { cost, share, .. } = *self.record();
+        self.unclamped_cost.map_or(cost, |unclamped| {
+            unclamped.min(quotas.max_admissible_cost(share).max(1))
+        })
+    }
+
+    /// Sets the cost by the quotas that decide.
+    #[inline]
+    pub(super) fn fit_cost(&mut self) {
+        if self.unclamped_cost.is_some() {
+            self.record_mut().cost = self.cost_by(self.quotas());
+        }
     }
 
     /// Asks by these quotas, in place of the limiter's own.
@@ -127,6 +151,7 @@ impl Level {
             limiter: self.limiter.clone(),
             record: SharedRecord::clone(&self.record),
             slots: self.slots,
+            unclamped_cost: self.unclamped_cost,
             unknown: self.unknown.clone(),
             state: State::ToAsk,
             held: None,
@@ -175,6 +200,7 @@ impl Level {
         self.limiter.observe_check();
         let now = self.limiter.now();
         self.record_mut().begin(now);
+        self.fit_cost();
         self.held = None;
         self.state = match &self.unknown {
             None => State::ToAsk,
@@ -413,4 +439,29 @@ fn mismatch(answers: usize, quotas: usize) -> Error {
         ErrorKind::InvalidReply,
         format!("the store answered for {answers} of {quotas} quotas"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn a_clamped_cost_is_the_whole_again_in_an_attempt_after_a_fallback() {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(100));
+        let mut level = Level::new(&limiter, "ada", 1_000);
+        level.clamp_cost();
+        let costs = [None, Some(Quota::per_hour(25)), None].map(|portion| {
+            assert!(level.begin(CheckRules::default()).is_ok());
+            if let Some(portion) = portion {
+                level.record_mut().portion = Some(portion.into());
+                level.fit_cost();
+            }
+            level.record().cost
+        });
+        assert_eq!(costs, [100, 25, 100]);
+        // What a call waits for in line, before its first attempt.
+        let again = level.asked_anew();
+        assert_eq!(again.cost_by(again.quotas()), 100);
+    }
 }

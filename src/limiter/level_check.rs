@@ -69,6 +69,36 @@ impl LevelCheck<'_> {
         self
     }
 
+    /// Hides this level from clients, as [`Level::hidden`](crate::Level::hidden) does in a layer.
+    ///
+    /// Use it for limits that a handler checks: neither [`Headers::write`](crate::Headers::write) nor
+    /// [`Rejection::response`](crate::Rejection::response) tells of the level.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{Headers, Key, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
+    /// let service = RateLimiter::new(store, Quota::per_second(5)).name("service");
+    ///
+    /// let levels = [user.on("ada"), service.on(Key::global()).hidden()];
+    /// let decision = RateLimiter::check_all(levels).await?;
+    /// assert_eq!(decision.limit(), 5);
+    ///
+    /// let mut headers = http::HeaderMap::new();
+    /// Headers::default().write(decision.view(), &mut headers);
+    /// assert_eq!(headers["x-ratelimit-limit"], "60");
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn hidden(mut self) -> Self {
+        self.level.record_mut().is_hidden = true;
+        self
+    }
+
     /// Sets the [share](crate::Quota::shares) that the check belongs to. By default, it belongs to none. Quotas that have no
     /// share of this name count it as a check without a share.
     ///

@@ -12,19 +12,23 @@ mod groups;
 mod hold_back;
 mod holds;
 mod in_flight;
+mod key_status;
 mod lease;
 mod level;
 mod level_check;
 mod limiter;
 mod line;
 mod pending_check;
+#[cfg(feature = "serde")]
+mod serde;
 mod settle;
 mod wait;
 
-pub use admin::{Admin, BlockReason, KeyStatus};
+pub use admin::Admin;
 pub use failure_policy::FailurePolicy;
 pub(crate) use in_flight::SlotsOfCheck;
 pub use in_flight::{Acquired, Permit};
+pub use key_status::{BlockReason, KeyStatus};
 pub(crate) use level::{Level as AskedLevel, Levels as AskedLevels};
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;

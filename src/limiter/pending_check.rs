@@ -54,7 +54,8 @@ impl CheckError {
 
 impl PendingCheck {
     #[inline]
-    pub(crate) fn new(levels: Levels) -> Self {
+    pub(crate) fn new(mut levels: Levels) -> Self {
+        levels.iter_mut().for_each(Level::fit_cost);
         Self {
             levels,
             ignores_blocks: false,

@@ -150,7 +150,8 @@ impl RateLimitLayer {
     /// Two layers of one store that keep the default name are logged once, unless they are clones or
     /// [have one limiter](Self::from).
     ///
-    /// Clients may see the name, as the name of a policy in the [headers](crate::Headers).
+    /// Clients may see the name, as the name of a policy in the [headers](crate::Headers), unless the limit is
+    /// [hidden](Self::hidden).
     pub fn name(self, name: impl AsRef<str>) -> Self {
         self.level(|level| level.with_limiter(|limiter| limiter.name(name)))
     }
@@ -176,7 +177,8 @@ impl RateLimitLayer {
     /// Sets the function that computes the cost of a request from its head. The default is one unit.
     ///
     /// - A request of cost 0 is not charged, and passes even if no units are left.
-    /// - A request with a cost above a limit is refused without a `Retry-After`, since no wait helps.
+    /// - A request with a cost above a limit is refused without a `Retry-After`, since no wait helps, unless the layer
+    ///   [clamps](Self::clamp_cost) it.
     /// - A log charges at most 100 000 units at once. A request with a higher cost is answered 500, and one
     ///   log line says so.
     ///
@@ -221,6 +223,32 @@ impl RateLimitLayer {
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
     {
         self.level(|level| level.cost(cost))
+    }
+
+    /// Lowers a cost that the quotas can never admit to the highest cost that they can. By default, such a request is refused.
+    ///
+    /// Use it if the cost is an estimate, and plans differ: [`cost`](Self::cost) does not know the plan. Without it, a tenant
+    /// with a limit of 500 is refused for ever if each request reserves 1 000.
+    ///
+    /// - The cost is at most the lowest limit of the quotas that decide: of the [plan](Self::quotas_for), or of the
+    ///   [fallback](FailurePolicy::replicas). [Soft](crate::Quota::soft) quotas and slots bound no cost.
+    /// - It is also at most what the [share](Self::share) of the request can use, and the highest cost of the algorithm.
+    /// - It is never lowered below 1, so a limit of 0 refuses.
+    /// - A cost of the whole limit [needs an empty window](crate::guide::costs#costs-known-later).
+    /// - It applies to the layer's own limit. For another level, call [`Level::clamp_cost`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(500))
+    ///     .cost(|_| 1_000)
+    ///     .clamp_cost()
+    ///     .reserve();
+    /// ```
+    pub fn clamp_cost(self) -> Self {
+        self.level(Level::clamp_cost)
     }
 
     /// Sets the function that tells which [share](crate::Quota::shares) of the layer's quotas a request belongs to. By
@@ -552,6 +580,27 @@ impl RateLimitLayer {
     /// Sets the headers that report the limit to clients. The default is `X-RateLimit-*`; see [`Headers`].
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|config| config.headers = headers)
+    }
+
+    /// Hides the layer's own limit from clients: no response tells its name or its numbers. Other
+    /// [levels](Self::and_level) stay visible.
+    ///
+    /// Use it for a limit that is not the client's own, such as the capacity of the whole service. A refusal has a
+    /// `Retry-After`, and nothing else tells of it; see [`Level::hidden`]. In nested layers, a hidden limit neither adds nor
+    /// replaces a header, whether it is the inner or the outer one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let service = RateLimitLayer::new(MemoryStore::new(), Quota::per_second(20_000))
+    ///     .name("service")
+    ///     .key(key::global())
+    ///     .hidden();
+    /// ```
+    pub fn hidden(self) -> Self {
+        self.level(Level::hidden)
     }
 
     /// Sets the status of the response to a refused request. The default is 429.

@@ -59,9 +59,13 @@ pub struct Level {
     pub(super) slots: u32,
     /// `None` for the cost of the layer.
     pub(super) cost: Option<Arc<CostFn>>,
+    /// Whether the cost is at most what the quotas can admit.
+    pub(super) clamps_cost: bool,
     pub(super) share: Option<Arc<ShareFn>>,
     pub(super) plan_lookup: Option<Arc<PlanLookup>>,
     pub(super) settle: Option<Arc<SettleFn>>,
+    /// Whether no response tells the name and the numbers of this level.
+    pub(super) is_hidden: bool,
     pub(super) diagnostics: Arc<LevelDiagnostics>,
 }
 
@@ -98,9 +102,11 @@ impl Level {
             on_missing_key: MissingKey::default(),
             slots: 1,
             cost: None,
+            clamps_cost: false,
             share: None,
             plan_lookup: None,
             settle: None,
+            is_hidden: false,
             diagnostics: Arc::default(),
         }
     }
@@ -117,6 +123,29 @@ impl Level {
     {
         let cost = Some(Arc::new(cost) as Arc<CostFn>);
         Self { cost, ..self }
+    }
+
+    /// Lowers a cost that the quotas of this level can never admit to the highest cost that they can, as
+    /// [`RateLimitLayer::clamp_cost`](crate::RateLimitLayer::clamp_cost) does for the layer.
+    ///
+    /// Use it for a level with [plans](Self::quotas_for): the same estimate then fits a small plan and a large one. Each level
+    /// is clamped on its own, also if it costs what the layer costs.
+    ///
+    /// # Examples
+    ///
+    /// Each request reserves 1 000 tokens. A tenant with 500 tokens per minute reserves 500:
+    ///
+    /// ```
+    /// use tollgate::{Level, MemoryStore, Quota, RateLimiter, key};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_minute(500)).name("tokens");
+    /// let level = Level::new(tokens, key::header("x-tenant-id")).cost(|_| 1_000).clamp_cost();
+    /// ```
+    pub fn clamp_cost(self) -> Self {
+        Self {
+            clamps_cost: true,
+            ..self
+        }
     }
 
     /// Sets the function that tells the [share](crate::Quota::shares) of a request at this level, as
@@ -186,6 +215,38 @@ impl Level {
     {
         let settle = Some(Arc::new(settle) as Arc<SettleFn>);
         Self { settle, ..self }
+    }
+
+    /// Hides this level from clients: no response tells its name or its numbers.
+    ///
+    /// Use it for a limit that is not the client's own, such as the capacity of the whole service: the headers would publish
+    /// it, and how much of it others use.
+    ///
+    /// - The level limits as before. A refusal by it is a 429 with its `Retry-After`, and nothing else tells of it.
+    /// - The headers of every dialect, the bodies of the crate and the details of gRPC have the visible levels only. So a 429
+    ///   by a hidden level may report that units remain.
+    /// - Logs, metrics, the [`Rejection`](crate::Rejection) and the [decision](crate::DecisionView) have it, for the service
+    ///   itself. A [responder](crate::RateLimitLayer::responder) of your own should leave it out:
+    ///   [`LevelDecision::is_hidden`](crate::LevelDecision::is_hidden).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Level, MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
+    ///
+    /// let store = MemoryStore::new();
+    /// let service = RateLimiter::new(store.clone(), Quota::per_second(20_000)).name("service");
+    ///
+    /// let layer = RateLimitLayer::new(store, Quota::per_minute(60))
+    ///     .name("user")
+    ///     .key(key::header("x-api-key"))
+    ///     .and_level(Level::new(service, key::global()).hidden());
+    /// ```
+    pub fn hidden(self) -> Self {
+        Self {
+            is_hidden: true,
+            ..self
+        }
     }
 
     pub(super) fn key(self, key: impl KeyExtractor) -> Self {
@@ -258,9 +319,11 @@ impl fmt::Debug for Level {
             key_type: _,
             on_missing_key,
             cost: _,
+            clamps_cost,
             share: _,
             plan_lookup: _,
             settle: _,
+            is_hidden,
             slots,
             diagnostics: _,
         } = self;
@@ -268,6 +331,8 @@ impl fmt::Debug for Level {
             .field("limiter", limiter)
             .field("slots", slots)
             .field("on_missing_key", on_missing_key)
+            .field("clamps_cost", clamps_cost)
+            .field("is_hidden", is_hidden)
             .finish_non_exhaustive()
     }
 }

@@ -21,7 +21,9 @@ use crate::limiter::{Permit, SlotsOfCheck};
 /// ```
 /// use tollgate::PermitHandle;
 ///
-/// async fn start(permit: axum::Extension<PermitHandle>) -> &'static str {
+/// // Without the feature `axum-08`, extract an `axum::Extension<PermitHandle>`.
+/// # #[cfg(feature = "axum-08")]
+/// async fn start(permit: PermitHandle) -> &'static str {
 ///     let permit = permit.take();
 ///     tokio::spawn(async move {
 ///         // … a long job …

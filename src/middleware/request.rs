@@ -61,9 +61,13 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, Readings> {
                 let lookup = level.look_up_plan(&key, parts);
                 let cost = level.cost_of(parts, cost);
                 let mut asked = AskedLevel::new(&level.limiter, key, cost).slots(level.slots);
+                if level.clamps_cost {
+                    asked.clamp_cost();
+                }
                 let record = asked.record_mut();
                 record.share = level.share_of(parts);
                 record.place = place;
+                record.is_hidden = level.is_hidden;
                 readings.push((asked, lookup));
             }
             Err(error) => {

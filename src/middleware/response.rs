@@ -145,9 +145,12 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     if config.is_dry_run {
         return;
     }
-    let remaining = decision.remaining();
+    let visible = decision.visible();
+    let remaining = visible.told().map_or(u32::MAX, |quota| quota.remaining());
     let inner_rejection = head.extensions.get::<Rejection>().cloned();
-    let inner_is_tighter = inner_rejection.as_ref().is_some_and(Rejection::is_refused)
+    let inner_is_tighter = inner_rejection
+        .as_ref()
+        .is_some_and(Rejection::tells_refusal)
         || config.headers.has_single_values()
             && inner_remaining(&head.headers).is_some_and(|inner| inner <= u64::from(remaining));
     let place = if inner_is_tighter {
@@ -159,7 +162,7 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     if remaining > 0 || !is_redirect(head) {
         config
             .headers
-            .write_beside(place, decision, &mut head.headers);
+            .write_beside(place, &visible, &mut head.headers);
     }
     if let Some(rejection) = inner_rejection
         && let Some(wait) = retry_wait(decision)

@@ -33,13 +33,13 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 /// fn plan_of(tenant: &Tenant) -> Plan {
 ///     match tenant.per_minute {
 ///         _ if tenant.is_internal => Plan::Exempt,
-///         Some(limit) => Plan::Quotas(Quota::per_minute(limit).into()),
+///         Some(limit) => Quota::per_minute(limit).into(),
 ///         None => Plan::Default,
 ///     }
 /// }
 ///
 /// let tenant = Tenant { is_internal: false, per_minute: Some(600) };
-/// assert_eq!(plan_of(&tenant), Plan::Quotas(Quota::per_minute(600).into()));
+/// assert_eq!(plan_of(&tenant), Plan::from(Quota::per_minute(600)));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -70,7 +70,7 @@ pub(super) const EXEMPT: &str = "exempt";
 /// use tollgate::{Plan, Quota};
 ///
 /// assert_eq!("exempt".parse::<Plan>()?, Plan::Exempt);
-/// assert_eq!("600/minute".parse::<Plan>()?, Plan::Quotas(Quota::per_minute(600).into()));
+/// assert_eq!("600/minute".parse::<Plan>()?, Plan::from(Quota::per_minute(600)));
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 impl FromStr for Plan {
@@ -116,27 +116,30 @@ pub trait IntoPlan {
     fn into_plan(self) -> Result<Plan, BoxError>;
 }
 
-impl IntoPlan for Plan {
+#[diagnostic::do_not_recommend]
+impl<P: Into<Plan>> IntoPlan for P {
     fn into_plan(self) -> Result<Plan, BoxError> {
-        Ok(self)
+        Ok(self.into())
     }
 }
 
-macro_rules! impl_into_plan {
+macro_rules! plan_from_quotas {
     ($($type:ty)*) => {$(
-        impl IntoPlan for $type {
-            fn into_plan(self) -> Result<Plan, BoxError> {
-                Ok(Plan::Quotas(self.into()))
+        /// Makes a plan of [these quotas](Plan::Quotas).
+        impl From<$type> for Plan {
+            fn from(quotas: $type) -> Self {
+                Self::Quotas(quotas.into())
             }
         }
     )*};
 }
 
-impl_into_plan!(Quota Quotas Vec<Quota> &[Quota]);
+plan_from_quotas!(Quota Quotas Vec<Quota> &[Quota]);
 
-impl<const N: usize> IntoPlan for [Quota; N] {
-    fn into_plan(self) -> Result<Plan, BoxError> {
-        Ok(Plan::Quotas(self.into()))
+/// Makes a plan of [these quotas](Plan::Quotas).
+impl<const N: usize> From<[Quota; N]> for Plan {
+    fn from(quotas: [Quota; N]) -> Self {
+        Self::Quotas(quotas.into())
     }
 }
 
@@ -155,6 +158,19 @@ impl<P: IntoPlan, E: Into<BoxError>> IntoPlan for Result<P, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_is_made_from_a_quota_or_a_list() {
+        let quotas = [Quota::per_second(5), Quota::per_day(2_000)];
+        let plan = Plan::Quotas(Quotas::from(&quotas));
+        assert_eq!(Plan::from(quotas.clone()), plan);
+        assert_eq!(Plan::from(quotas.to_vec()), plan);
+        assert_eq!(Plan::from(Quotas::from(&quotas)), plan);
+        let [quota, _] = quotas;
+        assert_eq!(Plan::from(quota.clone()), Plan::Quotas(Quotas::from(quota)));
+        // An empty list is a plan, too: it admits everything.
+        assert_eq!(Plan::from([]), Plan::Quotas(Quotas::from([])));
+    }
 
     #[test]
     fn a_plan_is_default_exempt_or_quotas() {

@@ -209,6 +209,15 @@ impl Quotas {
         limits.min()
     }
 
+    /// Returns the highest cost of a request of this share that these quotas can admit at once: the lowest limit of a rate that
+    /// refuses, or the highest cost of its algorithm. Without such a rate, that is any cost.
+    pub(crate) fn max_admissible_cost(&self, share: Option<ShareId>) -> u32 {
+        let refusing = self.iter().filter(|quota| !quota.is_soft());
+        let max_costs = refusing.map(|quota| quota.algorithm().facts().max_cost);
+        let costs = max_costs.chain(self.min_limit(share));
+        costs.min().unwrap_or(u32::MAX)
+    }
+
     /// Names the lowest bound of a rate, or of slots, for an error.
     #[cold]
     pub(crate) fn lowest_bound(&self, is_in_flight: bool, share: Option<ShareId>) -> String {

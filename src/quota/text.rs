@@ -446,7 +446,7 @@ impl fmt::Display for Quotas {
 
 impl Quota {
     /// Formats the window as text has it: `minute`, `90m`, `month@UTC`.
-    pub(super) fn window_text(&self) -> String {
+    pub(crate) fn window_text(&self) -> String {
         if let Some(calendar) = self.calendar() {
             return calendar.to_string();
         }

@@ -859,34 +859,181 @@ async fn a_tenant_is_limited_by_what_its_json_body_asks_for() {
     assert!(!never.headers().contains_key("retry-after"));
 }
 
+/// A tenant of the example `llm_proxy`.
+struct Tenant<'a> {
+    name: &'a str,
+    address: &'a str,
+}
+
+impl Tenant<'_> {
+    /// Asks for an answer of so many tokens.
+    async fn ask(&self, route: &str, tokens: u32) -> reqwest::Response {
+        let request = Client::new().post(format!("http://{}{route}", self.address));
+        let request = request.header("x-tenant-id", self.name);
+        let request = request.body(tokens.to_string());
+        request.send().await.expect("an answer")
+    }
+
+    /// Returns what `GET /rate_limit` shows: the units used per minute, per day, in flight and of the budget.
+    async fn used(&self) -> [u64; 4] {
+        let request = Client::new().get(format!("http://{}/rate_limit", self.address));
+        let status = told(request.header("x-tenant-id", self.name)).await;
+        let quotas = status["quotas"].as_array().expect("a list").iter();
+        let used: Vec<_> = quotas.filter_map(|quota| quota["used"].as_u64()).collect();
+        used.try_into().expect("four quotas")
+    }
+
+    /// Waits until these units count. Settlements run in the background.
+    async fn until_used(&self, units: [u64; 4]) {
+        self.until(|used| used == units).await;
+    }
+
+    async fn until_slots(&self, slots: u64) {
+        self.until(|[_, _, used, _]| used == slots).await;
+    }
+
+    async fn until(&self, is_reached: impl Fn([u64; 4]) -> bool) {
+        let begin = Instant::now();
+        loop {
+            let used = self.used().await;
+            if is_reached(used) {
+                return;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(10), "{used:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn changes_to(&self, plan: &str) -> u16 {
+        let url = format!("http://{}/plans/{}", self.address, self.name);
+        let request = Client::new().put(url).body(plan.to_owned());
+        request.send().await.expect("an answer").status().as_u16()
+    }
+}
+
+/// Returns the limit and the units left that an answer tells.
+fn limit_and_left(answer: &reqwest::Response) -> [u32; 2] {
+    ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| {
+        let number = answer.headers()[name].to_str();
+        number.expect("text").parse().expect("a number")
+    })
+}
+
 // The client must be able to leave while the test reads what the example says.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_reserved_before_an_answer_and_settled_when_it_ends() {
-    let mut example = Example::start("llm_tokens", "memory:");
-    let url = format!("http://{}/complete", example.address());
-    let complete = || Client::new().post(&url).header("x-api-key", "ada").send();
-    let left = |answer: &reqwest::Response| -> u32 {
-        let left = answer.headers()["x-ratelimit-remaining"].to_str();
-        left.expect("text").parse().expect("a number")
+async fn a_proxy_charges_what_answers_use_also_to_clients_that_disconnect_or_overrun() {
+    let redis = RedisServer::start();
+    for store in ["memory:", &redis.url()] {
+        let mut example = Example::start("llm_proxy", store);
+        let address = example.address();
+        // The last line about what to try.
+        example.line();
+        let tenant = |name| Tenant {
+            name,
+            address: &address,
+        };
+
+        // The headers tell the tokens, not the streams or the money.
+        let acme = tenant("acme");
+        let answer = acme.ask("/complete", 640).await;
+        assert_eq!(limit_and_left(&answer), [10_000, 9_000]);
+        let text = answer.text().await.expect("the whole of it");
+        assert_eq!(text.split_whitespace().count(), 640);
+        assert_eq!(example.line(), "1000 reserved, 640 used\n");
+        acme.until_used([640, 640, 0, 64]).await;
+
+        // A client that leaves pays for what was made until then.
+        let answer = acme.ask("/complete", 640).await;
+        assert_eq!(limit_and_left(&answer), [10_000, 10_000 - 640 - 1_000]);
+        drop(answer);
+        let settled = example.line();
+        let used = settled.strip_prefix("1000 reserved, ").expect(&settled);
+        let used: u64 = used.trim_end_matches(" used\n").parse().expect(&settled);
+        assert!(used < 640, "{settled}");
+        let both = 640 + used;
+        acme.until_used([both, both, 0, 64 + used.div_ceil(10)])
+            .await;
+
+        // An answer that is longer than the estimate is charged in full.
+        let bob = tenant("bob");
+        let answer = bob.ask("/complete", 1_700).await;
+        answer.text().await.expect("the whole of it");
+        assert_eq!(example.line(), "1000 reserved, 1700 used\n");
+        bob.until_used([1_700, 1_700, 0, 170]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_at_a_proxy_gets_four_streams_and_batch_jobs_half_of_the_tokens() {
+    let redis = RedisServer::start();
+    for store in ["memory:", &redis.url()] {
+        let mut example = Example::start("llm_proxy", store);
+        let address = example.address();
+        example.line();
+        let tenant = |name| Tenant {
+            name,
+            address: &address,
+        };
+
+        // Ten at once. An answer of a minute holds its slot until the client leaves.
+        let acme = tenant("acme");
+        let burst = futures_util::future::join_all((0..10).map(|_| acme.ask("/complete", 60_000)));
+        let (streams, refused): (Vec<_>, Vec<_>) = burst
+            .await
+            .into_iter()
+            .partition(|answer| answer.status() == 200);
+        assert_eq!((streams.len(), refused.len()), (4, 6));
+        for answer in &refused {
+            assert_eq!(answer.status(), 429);
+            assert!(answer.headers().contains_key("retry-after"));
+            // Slots are told where they refuse.
+            assert_eq!(limit_and_left(answer), [4, 0]);
+        }
+        // To look takes no slot.
+        assert_eq!(acme.used().await[2], 4);
+        assert_eq!(tenant("bob").ask("/complete", 1).await.status(), 200);
+        drop(streams);
+        acme.until_slots(0).await;
+
+        // Five reservations of batch jobs are half of the tokens. Interactive requests still have the other half.
+        let globex = tenant("globex");
+        let jobs = globex.ask("/batch", 4_200).await;
+        assert_eq!(limit_and_left(&jobs), [10_000, 4_000]);
+        jobs.text().await.expect("the whole of it");
+        globex.until_used([4_200, 4_200, 0, 420]).await;
+        let refused = globex.ask("/batch", 1).await;
+        assert_eq!(refused.status(), 429);
+        assert_eq!(globex.ask("/complete", 1).await.status(), 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_at_a_proxy_changes_while_it_runs_and_a_small_one_clamps_the_estimate() {
+    let mut example = Example::start("llm_proxy", "memory:");
+    let address = example.address();
+    example.line();
+    let initech = Tenant {
+        name: "initech",
+        address: &address,
     };
+    assert_eq!(initech.changes_to("many/minute").await, 400);
+    let plan = "500/minute sliding-buckets:60, 900/day sliding-buckets:24, 4 in-flight";
+    assert_eq!(initech.changes_to(plan).await, 204);
+    let answer = initech.ask("/complete", 20).await;
+    assert_eq!(limit_and_left(&answer), [500, 0]);
+    answer.text().await.expect("the whole of it");
+    assert_eq!(example.line(), "500 reserved, 20 used\n");
+    initech.until_used([20, 20, 0, 2]).await;
+    // A clamped estimate needs an empty window.
+    let refused = initech.ask("/complete", 20).await;
+    assert_eq!(refused.status(), 429);
 
-    let answer = complete().await.expect("an answer");
-    assert_eq!(left(&answer), 9_000);
-    let text = answer.text().await.expect("the whole of it");
-    assert_eq!(text.split_whitespace().count(), 640);
-    assert_eq!(example.line(), "1000 reserved, 640 used, 360 returned\n");
-
-    let answer = complete().await.expect("an answer");
-    assert_eq!(left(&answer), 10_000 - 640 - 1_000);
-    // The client leaves, and pays for what was made until then.
-    drop(answer);
-    let settled = example.line();
-    let used = settled.strip_prefix("1000 reserved, ").expect(&settled);
-    let (used, _) = used.split_once(" used").expect(&settled);
-    let used: u32 = used.parse().expect(&settled);
-    assert!(used < 640, "{settled}");
-    let answer = complete().await.expect("an answer");
-    assert_eq!(left(&answer), 10_000 - 640 - used - 1_000);
+    let plan = "5000/minute sliding-buckets:60, 9000/day sliding-buckets:24, 4 in-flight";
+    assert_eq!(initech.changes_to(plan).await, 204);
+    let answer = initech.ask("/complete", 20).await;
+    assert_eq!(limit_and_left(&answer), [5_000, 5_000 - 20 - 1_000]);
+    let missing = reqwest::get(format!("http://{address}/rate_limit")).await;
+    assert_eq!(missing.expect("an answer").status(), 400);
 }
 
 /// Opens a socket of a user. The server ends it when the connection is dropped.

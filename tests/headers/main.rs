@@ -3,6 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "test-util")]
+mod hidden;
 #[cfg(all(feature = "axum-08", feature = "redis"))]
 mod http;
 #[cfg(feature = "redis")]

@@ -120,6 +120,16 @@ async fn of_several_layers_around_a_tighter_service_none_replaces_its_numbers() 
 }
 
 #[tokio::test]
+async fn a_layer_with_slots_is_compared_by_the_rate_that_it_tells() {
+    let inner = layer("inner", per(60, 60)).layer(answering(200, &[]));
+    let quotas = [per(600, 60), Quota::in_flight(5)];
+    let outer = RateLimitLayer::new(MemoryStore::new(), quotas).key(key::global());
+    let (_, headers) = told(&outer.layer(inner), Request::new(())).await;
+    assert_eq!(lines(&headers, "x-ratelimit-limit"), ["60"]);
+    assert_eq!(lines(&headers, "x-ratelimit-remaining"), ["59"]);
+}
+
+#[tokio::test]
 async fn a_field_of_a_service_stays_one_that_parses() {
     let draft_7 = [
         ("ratelimit-policy", "100;w=60"),

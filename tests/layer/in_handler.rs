@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use tollgate::store::TestStore;
 use tollgate::{
-    DecisionView, ErrorKind, Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer, RateLimiter,
-    Rejection, RejectionReason, key, plain_text, problem_json,
+    DecisionView, ErrorKind, Headers, IetfDraft, MemoryStore, PermitHandle, Quota, RateLimitLayer,
+    RateLimiter, Rejection, RejectionReason, key, plain_text, problem_json,
 };
 use tower::ServiceExt;
 
@@ -141,6 +141,40 @@ async fn a_handler_extracts_the_decision_of_its_layer() {
             "no decision: no rate limit has counted this request\n",
         ),
         ("/perhaps", 200, "None"),
+    ] {
+        let request = Request::post(path).body(Body::empty()).expect("a request");
+        let response = app.clone().oneshot(request).await.expect("nothing fails");
+        assert_eq!(response.status(), status, "{path}");
+        assert_eq!(text(response.into_response()).await, body, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_extracts_the_handle_of_its_permit() {
+    async fn taken(handle: PermitHandle) -> String {
+        handle.take().is_some().to_string()
+    }
+    async fn perhaps(handle: Option<PermitHandle>) -> String {
+        handle.is_some().to_string()
+    }
+    let layer = |quota| RateLimitLayer::new(MemoryStore::new(), quota).key(key::global());
+    let router = || {
+        Router::new()
+            .route("/taken", post(taken))
+            .route("/perhaps", post(perhaps))
+    };
+    let app = Router::new()
+        .nest("/slots", router().layer(layer(Quota::in_flight(1))))
+        .nest("/rate", router().layer(layer(Quota::per_minute(10))));
+    for (path, status, body) in [
+        ("/slots/taken", 200, "true"),
+        ("/slots/perhaps", 200, "true"),
+        (
+            "/rate/taken",
+            500,
+            "no permit: no rate limit of this route holds slots for this request\n",
+        ),
+        ("/rate/perhaps", 200, "false"),
     ] {
         let request = Request::post(path).body(Body::empty()).expect("a request");
         let response = app.clone().oneshot(request).await.expect("nothing fails");

@@ -4,6 +4,7 @@
 mod support;
 
 mod any_service;
+mod clamping;
 mod contract;
 mod diagnostics;
 mod dry_run;

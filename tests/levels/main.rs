@@ -17,6 +17,8 @@ mod layer;
 mod lost_groups;
 #[cfg(feature = "redis")]
 mod parity;
+#[cfg(all(feature = "redis", feature = "serde"))]
+mod peeking;
 #[cfg(feature = "redis")]
 mod redis;
 mod settling;

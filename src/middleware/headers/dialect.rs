@@ -47,6 +47,7 @@
 ///   the policy [`open`](crate::FailurePolicy::open) admitted;
 /// - rejections for other reasons, with status 400, 500 or 503;
 /// - responses of a [dry run](crate::RateLimitLayer::dry_run);
+/// - those of a layer with [hidden](crate::RateLimitLayer::hidden) limits only;
 /// - redirects with no units left: a client that reads 0 might not follow the redirect.
 ///
 /// A 429 has a `Retry-After`, unless no wait helps because the cost is above a limit. Scripts in a browser can
@@ -57,6 +58,11 @@
 /// - **limit, remaining, reset** are the numbers of one quota, if there are several: see
 ///   [`DecisionView`](crate::DecisionView). In the drafts before 11, the limit belongs to the quota with the
 ///   fewest units left, as these drafts require.
+/// - **`X-RateLimit-*`** of an admitted request are the numbers of the rate with the fewest units left: a client plans by
+///   its tokens, not by its streams. They are those of slots [in flight](crate::Quota::in_flight) only if there is no rate,
+///   or if the slots refuse.
+/// - **[Hidden](crate::Level::hidden) levels** have no numbers and no policies in any of them. So a 429 by a hidden level
+///   may report units that remain.
 /// - **remaining** is the number of units that would be admitted now. A request that costs more can be refused
 ///   although some units are left. Then `remaining` and `r` of the drafts report those units, but
 ///   `X-RateLimit-Remaining` is 0, because clients wait only at 0.

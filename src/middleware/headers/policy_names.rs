@@ -62,10 +62,11 @@ pub(in crate::middleware) fn policy_names(limits: &[ListedLimit<'_>]) -> Vec<Str
     names
 }
 
-/// Returns the names of the quotas that refuse.
+/// Returns the names of the quotas that refuse, without hidden levels.
 pub(in crate::middleware) fn violated_policies(
     decision: &DecisionView,
 ) -> impl Iterator<Item = String> {
+    let decision = &*decision.visible();
     let limits = listed_limits(decision);
     let mut names = policy_names(&limits).into_iter();
     let levels = decision.levels().zip(limits);

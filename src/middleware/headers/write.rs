@@ -20,7 +20,7 @@ impl Headers {
     /// Writes the headers of a decision to a response, for limits that a handler checks.
     ///
     /// Replaces single values, and appends to lists, as a [layer](crate::RateLimitLayer::headers) does. Writes
-    /// nothing for a decision that nothing counted. It does not write `Retry-After`: answer a refusal with
+    /// nothing for a decision that nothing counted, and nothing about [hidden](crate::LevelCheck::hidden) levels. It does not write `Retry-After`: answer a refusal with
     /// [`Rejection::response`](crate::Rejection::response).
     ///
     /// # Examples
@@ -48,14 +48,15 @@ impl Headers {
         decision: &DecisionView,
         headers: &mut HeaderMap,
     ) {
+        let decision = &*decision.visible();
         if decision.source() == Source::None {
             return;
         }
-        let Some(reported) = decision.reported() else {
+        let (Some(reported), Some(told)) = (decision.reported(), decision.told()) else {
             return;
         };
         if let (Some(format), Tightness::Tightest) = (self.x_ratelimit, place) {
-            x_ratelimit::write(format, decision, reported, headers);
+            x_ratelimit::write(format, told, headers);
         }
         match self.ietf.map(IetfDraft::early) {
             None => {}

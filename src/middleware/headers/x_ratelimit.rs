@@ -7,22 +7,17 @@ use http::HeaderMap;
 use super::dialect::ResetFormat;
 use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
 use super::times::{reported_wait, whole_seconds};
-use crate::decision::{DecisionView, QuotaDecision};
+use crate::decision::QuotaDecision;
 
-pub(super) fn write(
-    format: ResetFormat,
-    decision: &DecisionView,
-    reported: QuotaDecision<'_>,
-    headers: &mut HeaderMap,
-) {
+pub(super) fn write(format: ResetFormat, told: QuotaDecision<'_>, headers: &mut HeaderMap) {
     // Clients wait only at 0. A refused request may need more units than are left.
-    let remaining = match decision.is_allowed() {
-        true => decision.remaining(),
+    let remaining = match told.is_allowed() {
+        true => told.remaining(),
         false => 0,
     };
-    headers.insert(X_LIMIT, reported.limit().into());
+    headers.insert(X_LIMIT, told.limit().into());
     headers.insert(X_REMAINING, remaining.into());
-    match reported_wait(reported) {
+    match reported_wait(told) {
         Some(wait) => headers.insert(X_RESET, reset(format, wait).into()),
         None => headers.remove(X_RESET),
     };

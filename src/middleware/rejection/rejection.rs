@@ -82,7 +82,8 @@ impl Rejection {
     }
 
     /// Returns the name of the limiter that rejected the request. In a layer with several
-    /// [levels](crate::RateLimitLayer::and), it is the limiter of the level that refused.
+    /// [levels](crate::RateLimitLayer::and), it is the limiter of the level that refused, also if that is
+    /// [hidden](crate::LevelDecision::is_hidden): a responder should not show it to clients then.
     #[must_use]
     pub fn limiter(&self) -> &str {
         &self.limiter
@@ -135,8 +136,9 @@ impl Rejection {
         }
     }
 
-    pub(in crate::middleware) fn is_refused(&self) -> bool {
-        matches!(self.reason, RejectionReason::Refused(_))
+    /// Returns whether a quota refused the request, and the headers tell so: it is not of a hidden level.
+    pub(in crate::middleware) fn tells_refusal(&self) -> bool {
+        matches!(&self.reason, RejectionReason::Refused(decision) if !decision.visible().is_allowed())
     }
 }
 

@@ -41,11 +41,13 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// Says that the cost is above what shares leave of the limit, which no header shows. `None` of any other refusal.
+/// Says that the cost is above what shares leave of the limit, which no header shows. `None` of any other refusal, and of one
+/// by a hidden level.
 pub(super) fn above_share(decision: &DecisionView) -> Option<String> {
-    let refusing = decision
+    let visible = decision.visible();
+    let refusing = visible
         .reported()
-        .filter(|quota| quota.retry_after().is_none())?;
+        .filter(|quota| !quota.is_allowed() && quota.retry_after().is_none())?;
     let (cost, most) = (refusing.cost(), refusing.ceiling());
     let is_above = cost > most && most < refusing.limit();
     is_above.then(|| {

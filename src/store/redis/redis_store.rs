@@ -346,10 +346,11 @@ impl RedisStore {
             clock: Clock::monotonic(),
             scripts: Scripts::shared(),
         };
-        Self::new(settings, None)
+        Self::with_settings(settings, None)
     }
 
-    pub(super) fn new(settings: Settings, misuse: Option<Error>) -> Self {
+    /// Not called `new`: then the compiler would tell who writes `RedisStore::new` of this, not of `open`.
+    pub(super) fn with_settings(settings: Settings, misuse: Option<Error>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 settings,

@@ -28,7 +28,7 @@ impl RedisStore {
         };
         let mut settings = self.shared.settings.clone();
         change(&mut settings);
-        Self::new(settings, misuse)
+        Self::with_settings(settings, misuse)
     }
 
     /// Returns another store with the same settings and on the same connections, to change a setting for some
@@ -55,7 +55,7 @@ impl RedisStore {
         let Shared {
             settings, misuse, ..
         } = &*self.shared;
-        Self::new(settings.clone(), misuse.clone())
+        Self::with_settings(settings.clone(), misuse.clone())
     }
 
     /// Sets a closure that returns the user and the password of connections, for passwords that expire.

@@ -1,7 +1,9 @@
 //! Tests of `X-RateLimit-*`.
 
-use super::fixtures::{SECOND, admitted, both, decide, refused, written};
-use crate::decision::QuotaAnswer;
+use super::fixtures::{
+    SECOND, admitted, both, burst, daily, decide, left, refused, used_up, written,
+};
+use crate::decision::{DecisionView, QuotaAnswer};
 use crate::middleware::headers::x_ratelimit::since_epoch;
 use crate::middleware::headers::{Headers, IetfDraft, whole_seconds};
 use crate::quota::Quota;
@@ -64,5 +66,56 @@ fn x_ratelimit_reports_0_remaining_units_on_a_refusal() {
             r#"ratelimit-policy: "burst";q=100;w=60"#,
             r#"ratelimit: "burst";r=3;t=1"#,
         ]
+    );
+}
+
+#[test]
+fn an_admission_tells_the_rate_with_the_fewest_units_and_slots_only_without_one() {
+    let told = |decision: &DecisionView| written(&Headers::x_ratelimit().delta_reset(), decision);
+    let slots = || left(Quota::in_flight(4), 1, SECOND);
+    let rates = || [left(daily(), 913, 9 * SECOND), left(burst(), 42, SECOND)];
+    let [day, minute] = rates();
+    assert_eq!(
+        told(&decide([slots(), day, minute])),
+        [
+            "x-ratelimit-limit: 100",
+            "x-ratelimit-remaining: 42",
+            "x-ratelimit-reset: 1",
+        ]
+    );
+    let of_slots = ["x-ratelimit-limit: 4", "x-ratelimit-remaining: 1"];
+    assert_eq!(told(&decide([slots()])), of_slots);
+    // A soft rate refuses nothing.
+    let (soft, answer) = left(burst(), 42, SECOND);
+    assert_eq!(told(&decide([slots(), (soft.soft(), answer)])), of_slots);
+    // Slots that refuse are told.
+    let [day, minute] = rates();
+    let decision = decide([used_up(Quota::in_flight(4), SECOND), day, minute]);
+    assert_eq!(
+        told(&decision),
+        ["x-ratelimit-limit: 4", "x-ratelimit-remaining: 0"]
+    );
+    // A rate that refuses is told, whatever slots are left.
+    let [day, _] = rates();
+    let decision = decide([slots(), day, used_up(burst(), 3 * SECOND)]);
+    assert_eq!(
+        told(&decision),
+        [
+            "x-ratelimit-limit: 100",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-reset: 3",
+        ]
+    );
+}
+
+#[test]
+fn the_reported_quota_of_a_decision_may_still_be_slots() {
+    let slots = left(Quota::in_flight(4), 1, SECOND);
+    let decision = decide([slots, left(burst(), 42, SECOND)]);
+    assert_eq!((decision.limit(), decision.remaining()), (4, 1));
+    let draft = written(&Headers::ietf(IetfDraft::Draft11), &decision);
+    assert!(
+        draft[1].starts_with("ratelimit: \"search-15s\";r=1"),
+        "{draft:?}"
     );
 }
