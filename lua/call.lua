@@ -22,7 +22,8 @@ then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; 
 - `algorithm` is the file of the rule, or sliding_buckets, or calendar_window: a fixed_window whose `window` is a text, see there.
   `header` is what a row has in front of its numbers; of a log, 'l' and the window as a double; of slots, the message of
   their holder.
-- `entries` is how many entries of the same levels follow each other, each of `count` identical checks. `length` is how many
+- `entries` is how many entries of the same levels follow each other, each of `count` identical checks. If `count` is 0, it is
+  a charge of what was used: also beyond the limits. `length` is how many
   arguments the group has. `list` is the place of a list, `value` the number of a key. In a group of one level, the keys
   of the other entries follow the one that is given.
 - `more` is how many units beyond its cost a check wants, for a lease. If it is not 0, `count` is 1 and every cost is above 0.

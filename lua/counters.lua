@@ -34,7 +34,7 @@ local function scale(units, window)
 end
 
 -- By algorithm: prepares a quota. `settle(quota, row, at)` moves a counter to now, and returns the units that count, and
--- whether it was later than now. A charge adds to the number `count` behind `at`, and may `note` more.
+-- whether it was later than now. A charge adds to the number `count` behind `at`, and may `note` more by what it was before.
 local rules = {}
 
 -- The open row: expires, headers, numbers; its layout; the value, whether it has other headers, and its holes.
@@ -92,12 +92,13 @@ local function open_other(list)
   return true
 end
 
--- Writes the row, and returns its numbers.
-local function write(list, number, is_due, is_rewound)
+-- Writes the row, and returns its numbers. If it is due, it gets a time to live.
+local function write(number, is_due, ttl, is_rewound)
   local key, numbers = KEYS[number], pack(layout.numbers, spread(row, 3, layout.last))
   if is_due or is_other then
-    local ttl = max(list.ttl, row[1] * 1000 - floor(now / 1000))
-    row[1] = is_due and max(row[1], expiry(list.ttl)) or row[1]
+    local left = row[1] * 1000 - floor(now / 1000)
+    row[1] = is_due and max(row[1], expiry(ttl)) or row[1]
+    ttl = max(ttl, left)
     text = pack('>I4', row[1]) .. row[2] .. numbers .. holes
     if is_rewound then
       -- A full server accepts PEXPIRE, and then the rest of the script.
@@ -156,7 +157,7 @@ local function room(list, number)
       end
       quota = quota.next
     until not quota
-    write(list, number, true, true)
+    write(number, true, list.ttl, true)
     settled[1], row = row[1], settled
   end
   return left
@@ -182,12 +183,16 @@ local function append(list)
 end
 
 local function charge(list, number, units)
-  local quota = list
+  local quota, needs, ttl = list, list.needs, list.ttl
   repeat
     if not quota.is_view then
       local at, place = quota.at, quota.at + quota.count
-      row[place] = row[place] + units
-      local begins = quota.note and quota.note(quota, row, at, units)
+      local before, begins, drain = row[place], false, 0
+      row[place] = min(before + units, 4294967295)
+      if quota.note then
+        begins, drain = quota.note(quota, row, at, before)
+        needs, ttl = max(needs, drain + floor(drain / 100000)), max(ttl, ceil(2 * drain / 1000) + 1000)
+      end
       if begins or quota.used == 0 then
         row[at] = now
         if holes ~= '' then
@@ -198,7 +203,7 @@ local function charge(list, number, units)
     end
     quota = quota.next
   until not quota
-  local numbers = write(list, number, row[1] * 1000000 < now + list.needs)
+  local numbers = write(number, row[1] * 1000000 < now + needs, ttl)
   size = size + 1
   reply[size] = layout == list.layout and numbers or sub(numbers, 1, struct.size(list.layout.numbers))
 end

@@ -9,7 +9,7 @@ calls   SETRANGE
 server  Redis 6.0
 
 The files of the algorithms describe the numbers. A fixed window and a sliding counter are usual while they have a count of
-this window; a gcra while it drains at the limit of the quota. A row of one counter has no other length, so its length field
+this window; a gcra while it drains at the limit of the quota, and is not above it. A row of one counter has no other length, so its length field
 is skipped.
 ]]
 
@@ -48,7 +48,7 @@ do
             if is_usual and count * remaining / window <= limit - rest - cost then
               numbers = pack('>ddI4I4', generation, time, count, rest + cost)
             end
-          elseif rate == limit and time <= now and inflow + cost <= 4294967295 then
+          elseif rate == limit and count <= limit and time <= now and inflow + cost <= 4294967295 then
             local parts = count * window + rest - (now - time) * limit
             is_usual, rest = true, parts % window
             count = (parts - rest) / window

@@ -3,19 +3,27 @@ decide: decides the entries that a loop has left, or all, one after the other. T
 
 KEYS    as call
 ARGV    as call
-reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged
+reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged; of a
+reply   charge 0
 reply   then, if units are charged, the reply of each level to its charge; if a check is refused or only looks, to that
 reply   in front of these, of a level that is soft: how many checks it has room for
 calls   as the kinds of values
 server  Redis 6.0
 
-A level of cost 0 replies as to a refusal. In a group that `is_shared`, each value replies once to all its charges: behind the
+A level of cost 0 replies as to a refusal, and so does a charge, with what is left then. In a group that `is_shared`, each value replies once to all its charges: behind the
 entries, in the order of the numbers.
 ]]
 
 -- The values of a group that shares them, by number: the list, the units that are left, those to charge, and the reply to the
 -- last charge, if there was one.
 local shared = {}
+
+-- Drops the end of the reply.
+local function drop(before)
+  while size > before do
+    reply[size], size = nil, size - 1
+  end
+end
 
 -- Charges what is due to a shared value, and keeps the reply.
 local function settle(number)
@@ -24,15 +32,14 @@ local function settle(number)
     value.list.room(value.list, number)
     value.list.charge(value.list, number, value.units)
     value.units, value.reply = 0, { spread(reply, before + 1, size) }
-    while size > before do
-      reply[size], size = nil, size - 1
-    end
+    drop(before)
   end
 end
 
 -- Decides an entry.
 local function decide(levels, count, more, is_shared)
-  local admitted, depth, least = count, #levels, 4294967296
+  local is_charge, depth, least = count == 0, #levels, 4294967296
+  local admitted = is_charge and 1 or count
   for index = 1, depth do
     local level = levels[index]
     local list, number, cost, value = level.list, level.number, level.cost, shared[level.number]
@@ -49,7 +56,7 @@ local function decide(levels, count, more, is_shared)
     end
     if list.is_soft then
       level.left = left
-    else
+    elseif not is_charge then
       if cost * admitted > left then
         admitted = left < cost and 0 or floor(left / cost)
       end
@@ -61,19 +68,19 @@ local function decide(levels, count, more, is_shared)
   local charged = admitted * levels[1].cost
   local beyond = more > 0 and charged > 0 and floor(min(8 * more, least) / 8) or 0
   size = size + 1
-  reply[size] = more > 0 and charged + beyond or admitted
+  reply[size] = more > 0 and charged + beyond or min(admitted, count)
   for index = 1, depth do
     local level = levels[index]
     local list, number, cost, value = level.list, level.number, level.cost, shared[level.number]
     local fitting = admitted
     if list.is_soft then
-      if cost * fitting > level.left then
+      if cost * fitting > level.left and not is_charge then
         fitting = level.left < cost and 0 or floor(level.left / cost)
       end
       size = size + 1
-      reply[size] = fitting
+      reply[size] = min(fitting, count)
     end
-    local units = cost * fitting + beyond
+    local units, before = cost * fitting + beyond, size
     if value then
       value.left, value.units = value.left - units, value.units + units
     elseif units > 0 then
@@ -81,15 +88,18 @@ local function decide(levels, count, more, is_shared)
         list.room(list, number)
       end
       list.charge(list, number, units)
+      if is_charge then
+        drop(before)
+      end
     end
-    if fitting < count or cost == 0 then
+    if fitting < count or cost == 0 or is_charge then
       if value then
         settle(number)
       end
       if value or units > 0 or depth > 1 then
         list.room(list, number)
       end
-      list.refuse(list, number, cost)
+      list.refuse(list, number, is_charge and 0 or cost)
     end
   end
 end

@@ -1,6 +1,6 @@
 --[[
 gcra: the generic cell rate algorithm, as a leaky bucket. Charged units flow in, and drain evenly at the limit per window. The
-level may rise to the limit. Twin of src/algorithm/gcra/gcra.rs.
+level may rise to the limit; a charge beyond it raises it to at most what drains in 1 000 windows. Twin of src/algorithm/gcra/gcra.rs.
 
 KEYS    none
 ARGV    none; the caller passes a quota, and a row with the place of a counter in it
@@ -9,7 +9,8 @@ calls   none
 server  Redis 6.0
 
 Numbers: a time 8; the level at that time, in whole units 4 and a rest 8; the units that flowed in since the level was last 0,
-or this number overflowed, 4; the rate at which the level drains, which is the limit of the last charge, 4.
+or this number overflowed, 4; the rate at which the level drains, which is the limit of the last charge, 4. A charge beyond the
+limit never lowers the rate.
 
 A unit has as many parts as its window has microseconds, so in each microsecond `rate` parts drain, and all numbers are whole. The
 rest is in parts. With 5 units in 10 seconds, 1 unit that was charged 3 seconds ago is 10 000 000 - 5 x 3 000 000 < 0 parts: none.
@@ -33,23 +34,32 @@ local function settle_level(quota, counters, at)
     counters[at], counters[at + 1] = now, now
   end
   local passed = floor((now - counters[at + 1]) / tick)
-  local parts = counters[at + 2] * whole + ceil(counters[at + 3] / tick) - passed * rate
-  if parts <= 0 then
+  -- Whole windows apart: the parts of a level above the rate may be 2^53 or more.
+  local drained = passed % whole * rate
+  local parts = ceil(counters[at + 3] / tick) - drained % whole
+  local level, rest = counters[at + 2] - floor(passed / whole) * rate - floor(drained / whole) + floor(parts / whole), parts % whole
+  if level < 0 or level + rest == 0 then
     counters[at + 1], counters[at + 2], counters[at + 3], counters[at + 4], counters[at + 5] = now, 0, 0, 0, 0
     return 0, is_ahead
   end
-  local rest = parts % whole
   -- The time is the last whole tick: the rest of a tick is not lost.
   counters[at + 1] = counters[at + 1] + passed * tick
-  counters[at + 2], counters[at + 3] = (parts - rest) / whole, rest * tick
-  return counters[at + 2] + (rest > 0 and 1 or 0), is_ahead
+  counters[at + 2], counters[at + 3] = level, rest * tick
+  return level + (rest > 0 and 1 or 0), is_ahead
 end
 
--- Notes what flowed in, and returns whether that begins a generation.
-local function note_inflow(quota, counters, at, units)
+-- Notes the rate and what flowed in on a level of `before`, or as much of it as drains in 1 000 windows. Returns whether that
+-- begins a generation, and how long the level takes to drain.
+local function note_inflow(quota, counters, at, before)
+  local level, rate, rest = counters[at + 2], quota.limit, counters[at + 3] > 0 and 1 or 0
+  if level + rest > rate then
+    rate = max(rate, counters[at + 5])
+    level = min(level, max(1000 * max(rate, 1), before))
+  end
+  local units = level - before
   local begins = counters[at + 4] + units > 4294967295
-  counters[at + 4], counters[at + 5] = begins and units or counters[at + 4] + units, quota.limit
-  return begins
+  counters[at + 2], counters[at + 4], counters[at + 5] = level, begins and units or counters[at + 4] + units, rate
+  return begins, ceil((level + rest) / max(rate, 1)) * quota.window
 end
 
 rules.gcra = function(quota)

@@ -65,17 +65,18 @@ local function drop_drained(list, inflow, level)
   end
 end
 
--- Returns a level in parts, the parts of a whole unit, and the tick.
-local function parts_of(quota, counters, at)
+-- Returns a level less so many units and parts of a unit, in units and parts; or 0 if it is lower. And the tick.
+local function lowered(quota, counters, at, units, parts)
   local tick, whole = rate_of(quota, counters, at)
-  return counters[at + 2] * whole + ceil(counters[at + 3] / tick), whole, tick
+  local rest = ceil(counters[at + 3] / tick) - parts
+  local level = counters[at + 2] - units + floor(rest / whole)
+  return max(level, 0), level < 0 and 0 or rest % whole, tick
 end
 
--- Lowers a level by parts.
-local function lower(quota, counters, at, taken)
-  local level, whole, tick = parts_of(quota, counters, at)
-  level = max(level - taken, 0)
-  counters[at + 2], counters[at + 3] = floor(level / whole), level % whole * tick
+-- Lowers a level by units and parts.
+local function lower(quota, counters, at, units, parts)
+  local level, rest, tick = lowered(quota, counters, at, units, parts)
+  counters[at + 2], counters[at + 3] = level, rest * tick
 end
 
 -- Units drain in the order in which they flowed in: at most the level, less what flowed in later, is left of a charge.
@@ -91,15 +92,16 @@ takes.gcra = function(quota, counters, at, settled, charged)
     end
     given_back = given_back + list[index][3]
   end
-  local level, whole = parts_of(quota, settled, at)
-  local later = max(inflow - stop - given_back, 0)
-  local taken = min(max(level - later * whole, 0), charged.units * whole)
-  if taken == 0 then
+  local taken, parts = lowered(quota, settled, at, max(inflow - stop - given_back, 0), 0)
+  if taken >= charged.units then
+    taken, parts = charged.units, 0
+  end
+  if taken + parts == 0 then
     return false
   end
-  lower(quota, counters, at, taken)
-  if taken >= whole then
-    add_hole(list, max(stop - charged.cost, 0), stop, floor(taken / whole), charged.refundable > 0)
+  lower(quota, counters, at, taken, parts)
+  if taken > 0 then
+    add_hole(list, max(stop - charged.cost, 0), stop, taken, charged.refundable > 0)
     drop_drained(list, inflow, counters[at + 2])
     for index = 1, #list do
       others = others .. sub(quota.header, 2) .. pack('>I4I4I4', spread(list[index]))
@@ -111,6 +113,5 @@ end
 
 -- Takes the oldest units, which would drain next.
 credits.gcra = function(quota, counters, at, _, units)
-  local _, whole = rate_of(quota, counters, at)
-  lower(quota, counters, at, units * whole)
+  lower(quota, counters, at, units, 0)
 end

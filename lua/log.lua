@@ -9,7 +9,8 @@ server  Redis 6.0
 
   expires 4     the second at which the value expires
   generation 8  of buckets, when the log began or was reset, credited or moved; else 0
-  'l' 1, longest 8, largest 4   the longest window that charged, and the largest limit that charged with it
+  'l' 1, longest 8, largest 4   the longest window that charged, and the largest limit that charged with it, or the
+                units that were charged beyond it
   before 4      the position before the first run
   time 8, position 4   of each run, oldest first
 
@@ -314,9 +315,16 @@ local function room(list, number)
 end
 
 local function charge(list, number, units)
-  local key, clock, is_changed = KEYS[number], list.clock, false
-  if list.window > longest or list.window == longest and list.limit > largest then
-    longest, largest, is_changed = list.window, list.limit, true
+  local key, clock, is_changed, used = KEYS[number], list.clock, false, (last - list.before) % 4294967296
+  -- Positions count modulo 2^32.
+  units = min(units, 4294967295 - used)
+  if units == 0 then
+    return
+  end
+  -- What was charged beyond the limit is kept as the units of a limit are.
+  local kept = max(list.limit, used + units)
+  if list.window > longest or list.window == longest and kept > largest then
+    longest, largest, is_changed = list.window, kept, true
   end
   local quota, is_new = list, not text
   while columns and quota do
@@ -358,10 +366,10 @@ local function charge(list, number, units)
   if rewrites then
     local ttl = ceil(2 * longest / 1000) + 1000
     local from, to = head + width * first, head + width * (newest == clock and runs - 1 or runs)
-    local kept = runs > 0 and from < to and (pages and call('GETRANGE', key, from, to - 1) or sub(text, from + 1, to)) or ''
+    local rest = runs > 0 and from < to and (pages and call('GETRANGE', key, from, to - 1) or sub(text, from + 1, to)) or ''
     generation = is_new and list.bucket > 0 and now or generation
     text = pack('>I4dc1dI4', is_due and expiry(ttl) or expires, generation, mark, longest, largest)
-      .. (front or pack('>I4', position)) .. kept .. run
+      .. (front or pack('>I4', position)) .. rest .. run
     if is_due then
       call('SET', key, text, 'PX', ttl)
     else
@@ -412,7 +420,7 @@ local function refuse(list, _, cost)
         wait = expires_in(quota, used + cost - limit)
       end
     end
-    reply[size + 1], reply[size + 2], reply[size + 3] = used, wait, reset
+    reply[size + 1], reply[size + 2], reply[size + 3] = min(used, 4294967295), wait, reset
     size, quota = size + 3, quota.next
   until not quota
 end

@@ -20,9 +20,9 @@ local size, kinds = #reply, {}
 local WRONG_TYPE = 'WRONGTYPE this key holds no count'
 
 -- Returns the second at which a key expires that is given a time to live in milliseconds: twice as long as units count, and a
--- second for what is rounded.
+-- second for what is rounded. Four bytes end in 2106.
 local function expiry(ttl)
-  return floor((floor(now / 1000) + ttl) / 1000)
+  return min(floor((floor(now / 1000) + ttl) / 1000), 4294967295)
 end
 
 -- Reads the lists of quotas up to a place, by their places. A list is its first quota, linked to the next.

@@ -96,6 +96,11 @@ local function leaves_in(list, index)
 end
 
 local function charge(list, _, units)
+  -- More than the limit change neither what is admitted nor when.
+  units = min(units, list.limit, 100000)
+  if units == 0 then
+    return
+  end
   local reset, count, member = set.used > 0 and leaves_in(list, 0) or list.window, units, 999999999999999
   if set.used > 0 then
     member = set.member

@@ -21,8 +21,8 @@ pub(crate) trait AlgorithmState: Bytes {
     /// call [`charge`](Self::charge) on each count, and evaluate each quota again with a cost of 0.
     fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Verdict;
 
-    /// Charges a cost for which all quotas have room. Of the quotas of a log, the check has the longest window, with the
-    /// largest limit asked with it.
+    /// Charges a cost, also beyond the limit: as much of it as the count can hold. Of the quotas of a log, the check has the
+    /// longest window, with the largest limit asked with it.
     #[must_use]
     fn charge(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Changes;
 
@@ -36,6 +36,11 @@ pub(crate) trait AlgorithmState: Bytes {
 
     /// Returns whether all units have returned, from any window that charged.
     fn is_idle(&self, check: &QuotaCheck<'_>) -> bool;
+
+    /// Returns the number of windows within which a charged unit returns: one, unless a counter was charged beyond its limit.
+    fn windows(&self) -> u64 {
+        1
+    }
 
     /// Returns the longest window that charged a log. `None` for counters.
     fn longest_window(&self) -> Option<u64> {

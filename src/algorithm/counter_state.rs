@@ -43,7 +43,12 @@ pub(crate) trait CountingRule: Clone + Default {
         self.current(check).used(check) == 0
     }
 
-    /// Adds units to a current counter. Returns whether a new generation begins, in which refunds do not find
+    /// Returns the number of windows within which a charged unit returns.
+    fn windows(&self) -> u64 {
+        1
+    }
+
+    /// Adds units to a current counter, or as many as it can hold. Returns whether a new generation begins, in which refunds do not find
     /// earlier charges.
     fn charge(&mut self, check: &QuotaCheck<'_>, cost: u64) -> bool;
 
@@ -156,6 +161,10 @@ impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
 
     fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
         self.counter.is_idle(check)
+    }
+
+    fn windows(&self) -> u64 {
+        self.counter.windows()
     }
 
     /// Removes units of a charge. Removes none while charges are in the future, after the clock stepped back:

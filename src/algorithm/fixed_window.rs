@@ -55,7 +55,7 @@ impl CountingRule for FixedWindow {
 
     #[inline]
     fn charge(&mut self, _: &QuotaCheck<'_>, cost: u64) -> bool {
-        self.count += cost;
+        self.count = (self.count + cost).min(u32::MAX.into());
         false
     }
 

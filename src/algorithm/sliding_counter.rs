@@ -106,7 +106,7 @@ impl CountingRule for SlidingCounter {
 
     #[inline]
     fn charge(&mut self, _: &QuotaCheck<'_>, cost: u64) -> bool {
-        self.current += cost;
+        self.current = (self.current + cost).min(u32::MAX.into());
         false
     }
 

@@ -8,6 +8,9 @@ use super::bytes::Bytes;
 use super::log::Log;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 
+/// The most units that a charge adds.
+const MAX_MEMBERS: u32 = 100_000;
+
 /// The charged units, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SortedSetLog(Log);
@@ -53,7 +56,13 @@ impl AlgorithmState for SortedSetLog {
     }
 
     fn charge(&mut self, check: &QuotaCheck<'_>, _: u64) -> Changes {
-        self.renewed_by_charge(check) | self.0.charge(check, u64::MAX)
+        // In Redis, each unit is a member. Those beyond the limit change neither what is admitted nor when.
+        let cost = check.cost.min(check.limit).min(MAX_MEMBERS);
+        if cost == 0 {
+            return Changes::NONE;
+        }
+        let check = QuotaCheck { cost, ..*check };
+        self.renewed_by_charge(&check) | self.0.charge(&check, u64::MAX)
     }
 
     fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {

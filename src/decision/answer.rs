@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock::micros;
-use crate::quota::Quota;
+use crate::quota::{Quota, Quotas};
 
 /// The answer of a [`Store`](crate::Store) to one check.
 ///
@@ -62,12 +62,8 @@ impl Answer {
 
     /// Creates an answer with the time of the decision, in microseconds of the store's clock.
     ///
-    /// The time has two uses:
-    ///
-    /// - A [`Refund`](crate::store::Change::Refund) has the answer, so a store may find the charge by its time, or by
-    ///   the [receipts](QuotaAnswer::with_receipt) of the quotas.
-    /// - A [settlement](crate::RateLimiter::settle) above the reserved cost charges the rest only while the
-    ///   reservation still counts. It compares the time of the charge with the store's current time.
+    /// A [`Refund`](crate::store::Change::Refund) has the answer, so a store may find the charge by its time, or by the
+    /// [receipts](QuotaAnswer::with_receipt) of the quotas.
     pub fn at(time: u64, source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
         Self {
             source,
@@ -159,6 +155,17 @@ impl Answer {
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.quotas.iter().all(QuotaAnswer::is_admitted)
+    }
+
+    /// Returns the highest cost for which the quotas have room. Soft quotas count only if there are no others.
+    pub(crate) fn room(&self, quotas: &Quotas) -> u32 {
+        let quotas = quotas.iter().zip(&self.quotas);
+        let rates = quotas.filter(|(quota, _)| !quota.is_in_flight());
+        let left = rates.map(|(quota, answer)| {
+            let left = quota.limit().saturating_sub(answer.used);
+            (quota.is_soft(), left)
+        });
+        left.min().map_or(0, |(_, left)| left)
     }
 
     /// Sets the source, if another one decides in place of a store.

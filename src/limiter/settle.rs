@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::limiter::RateLimiter;
-use super::line::wake_first;
-use crate::decision::{Decision, DecisionView, LevelDecision, Record, Source, TakenLevel};
+use super::limiter::{Inner, RateLimiter};
+use super::line::{forget_room, wake_first};
+use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Error, ErrorKind};
-use crate::key::Key;
+use crate::key::{IntoKey, Key};
 use crate::quota::Quotas;
 use crate::store::{Change, Subject, join_all};
 
-/// The number of attempts in which other callers took the room first, after which a settlement gives up.
+/// The number of attempts in which other callers took the room first, after which no more is charged by checks.
 const MAX_LOST_RACES: u32 = 8;
 
 impl RateLimiter {
@@ -132,13 +132,13 @@ impl RateLimiter {
     /// the bytes of a response. It consumes the decision, so that nothing is settled twice. If a decision
     /// is dropped without a settlement, its charge stays.
     ///
-    /// Missing units are charged now, but only as many as the rates have room for: a count never exceeds
-    /// its limit. They are not charged
+    /// Missing units are charged now and in full: also beyond the limit, and also if the window of the decision has
+    /// passed. Then more is [used](DecisionView::used) than the limit, and checks wait until enough of it has returned.
+    /// [Soft](crate::Quota::soft) quotas are charged too. If the [fallback](crate::FailurePolicy::fall_back) made the
+    /// decision, the counts of this process are charged. Nothing is charged if the decision charged nothing: it was refused,
+    /// its cost was 0, or no store counted it.
     ///
-    /// - if the decision charged nothing: it was refused, its cost was 0, or no store counted it;
-    /// - if the decision was made by the [fallback](crate::FailurePolicy::fall_back);
-    /// - if the longest window has passed since the decision, by the clock of the store;
-    /// - if other callers take the room first in eight attempts.
+    /// A store that cannot charge beyond a limit is charged by a check, up to the room of its rates. This is logged once.
     ///
     /// With a decision on [several keys](Self::check_all), it settles only the level of this limiter. **The other
     /// levels stay charged**, and the decision is gone. Call [`settle_all`](Self::settle_all) to settle all levels,
@@ -163,6 +163,10 @@ impl RateLimiter {
     /// let reserved = tokens.check_n("ada", 1_000).await?;
     /// tokens.settle(reserved, 1_500).await?;
     /// assert_eq!(tokens.peek("ada").await?.used(), 640 + 1_500);
+    /// // More than the limit is counted, too.
+    /// let reserved = tokens.check_n("ada", 1_000).await?;
+    /// tokens.settle(reserved, 20_000).await?;
+    /// assert_eq!(tokens.peek("ada").await?.used(), 640 + 1_500 + 20_000);
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
@@ -185,7 +189,7 @@ impl RateLimiter {
     ///
     /// - Units from the [lease](Self::lease) of this limiter return to the lease, and those of another limiter to
     ///   the store.
-    /// - A level that [fell back](crate::FailurePolicy::fall_back) is refunded in the fallback counts, which
+    /// - A level that [fell back](crate::FailurePolicy::fall_back) is settled in the fallback counts, which
     ///   limiters of one store [share](crate::Store::parts).
     /// - Slots [in flight](crate::Quota::in_flight) stay with their [permit](crate::Permit).
     ///
@@ -282,58 +286,127 @@ impl RateLimiter {
         };
         if used <= held {
             self.give_back(Some(level), held - used, 0).await
-        } else if level.is_charged() && level.source() != Source::Fallback {
+        } else if level.is_charged() {
             self.charge_more(level, used - held).await
         } else {
             Ok(())
         }
     }
 
-    /// Charges as many of `more` units to the key of a level as its rates have room for. If another caller
-    /// takes the room first, the next attempt charges half as many.
+    /// Charges units that were used without a decision, also beyond the limits.
+    ///
+    /// For usage that is reported later: after a restart, by a batch, or by a webhook. Units that a decision has reserved are
+    /// [settled](Self::settle) instead. A limit bounds what is admitted: what is charged here is counted in full, and the next
+    /// checks wait for it. The page [costs](crate::guide::costs#usage-beyond-a-limit) has how long.
+    ///
+    /// It charges the quotas of this limiter, for a request without a [share](crate::Quota::shares). Slots
+    /// [in flight](crate::Quota::in_flight) are not charged, and a block of the key has no effect.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails: the units may or may not have been charged. The fallback counts of this
+    /// process are not charged.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_minute(10_000));
+    ///
+    /// // A batch reports its usage when it ends.
+    /// tokens.charge("ada", 12_000).await?;
+    /// let looked = tokens.peek("ada").await?;
+    /// assert_eq!((looked.used(), looked.remaining()), (12_000, 0));
+    /// assert!(!tokens.check("ada").await?.is_allowed());
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn charge(&self, key: impl IntoKey, units: u32) -> Result<(), Error> {
+        let (key, quotas) = (key.into_key(), rates_of(&self.0.facts.quotas));
+        self.charge_used(self.subject(&quotas, &key), units).await
+    }
+
+    /// Charges more units to the key of a level, where the level was charged.
     async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
-        let Record {
-            key, share, lease, ..
-        } = level.record();
-        let mut quotas = level.record().quotas().clone();
-        if quotas.has_slots() {
-            let rates = quotas.iter().filter(|quota| !quota.is_in_flight());
-            quotas = rates.cloned().collect();
-        }
-        if quotas.is_empty() {
+        let record = level.record();
+        let quotas = rates_of(record.quotas());
+        let subject = Subject {
+            share: record.share,
+            lease_micros: record.lease,
+            ..self.subject(&quotas, &record.key)
+        };
+        if level.source() == Source::Fallback {
+            let charge = subject.adjust(Change::Charge { units: more });
+            let fallback = self.0.store.fallback_if_used();
+            fallback
+                .into_iter()
+                .for_each(|counts| counts.adjust(charge));
             return Ok(());
         }
-        // Without a fallback: the reservation was not charged there.
-        let counted_with = (*share, *lease);
-        let has_lease = *lease == self.lease_of(&quotas);
-        let without_policy = self.clone().with(|inner| {
-            inner.on_failure = None;
-            // Units of another lease are counted apart.
-            inner.lease.take_if(|_| !has_lease);
-        });
-        let (mut more, mut lost_races, mut halvings) = (more, 0, 0);
-        while lost_races < MAX_LOST_RACES {
-            let current = without_policy
-                .check_despite_block(&quotas, counted_with, key, 0)
-                .await?;
-            if !still_counts(level, current.view()) {
-                return Ok(());
+        self.charge_used(subject, more).await
+    }
+
+    /// Charges units in the store: those first that this process holds and the store has charged already.
+    async fn charge_used(&self, subject: Subject<'_>, units: u32) -> Result<(), Error> {
+        let (key, quotas) = (subject.key, subject.quotas);
+        // Units of another lease are counted apart.
+        let has_lease = subject.lease_micros == self.lease_of(quotas);
+        let lease = self.0.lease.as_ref().filter(|_| has_lease);
+        let units = lease.map_or(units, |lease| lease.use_up(subject, units));
+        if units == 0 || quotas.is_empty() {
+            return Ok(());
+        }
+        let voided = match lease {
+            Some(lease) => lease.void(key).await,
+            None => Ok(()),
+        };
+        let charge = subject.adjust(Change::Charge { units });
+        let charged = match self.0.store.adjust(charge).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.charge_room(subject, units, &error).await
             }
-            let room = more.min(current.remaining()).min(quotas.max_cost());
+            charged => charged,
+        };
+        forget_room(self, key, quotas);
+        charged.and(voided)
+    }
+
+    /// Charges by checks as many units as the rates have room for, because the store charges none beyond. If another caller
+    /// takes the room first, the next check is of half as many.
+    async fn charge_room(
+        &self,
+        subject: Subject<'_>,
+        units: u32,
+        error: &Error,
+    ) -> Result<(), Error> {
+        let Inner {
+            store,
+            facts,
+            telemetry,
+            ..
+        } = &*self.0;
+        if telemetry.charged_to_limit.first_time() {
+            tracing::warn!(target: "tollgate::diagnostics",
+                limiter = &*facts.name,
+                "usage beyond a limit is not counted: {error}; implement `Change::Charge` in `Store::adjust`"
+            );
+        }
+        let (mut more, mut lost_races, mut halvings) = (units, 0, 0);
+        while lost_races < MAX_LOST_RACES {
+            let looked = store.check_uncached(subject.check(0)).await?;
+            let room = looked.room(subject.quotas).min(subject.quotas.max_cost());
+            let room = room.min(more);
             if room == 0 {
-                return Ok(());
+                break;
             }
             let units = (room >> halvings).max(1);
-            let charged = without_policy
-                .check_despite_block(&quotas, counted_with, key, units)
-                .await?;
-            if charged.is_allowed() {
+            let charged = store.check_uncached(subject.check(units)).await?;
+            if charged.is_admitted() {
                 (more, halvings) = (more - units, 0);
             } else {
                 (lost_races, halvings) = (lost_races + 1, halvings + 1);
-            }
-            if more == 0 || charged.remaining() == 0 {
-                return Ok(());
             }
         }
         Ok(())
@@ -409,20 +482,11 @@ pub(crate) async fn settle_together<'a>(
     join_all(settling.collect()).await
 }
 
-/// Returns whether an earlier charge still counts: it has the same clock, and the longest window has not
-/// passed.
-fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
-    let now = current
-        .levels()
-        .next()
-        .map_or(0, |level| level.answer().time());
-    let elapsed = now.saturating_sub(charged.answer().time());
-    let quotas = charged.quotas().map(|quota| quota.quota());
-    let rates = quotas.filter(|quota| !quota.is_in_flight());
-    // Soft quotas count only if there are no others.
-    let lease = charged.record().lease;
-    let windows = rates.map(|quota| (!quota.is_soft(), quota.longest_counted_micros(lease)));
-    // A lease has the time of its store.
-    let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;
-    has_same_clock && windows.max().is_some_and(|(_, longest)| elapsed < longest)
+/// Returns the quotas without those in flight, which no settlement changes.
+fn rates_of(quotas: &Quotas) -> Quotas {
+    if !quotas.has_slots() {
+        return quotas.clone();
+    }
+    let rates = quotas.iter().filter(|quota| !quota.is_in_flight());
+    rates.cloned().collect()
 }

@@ -457,7 +457,7 @@ impl RateLimitLayer {
     ///
     /// `settle` gets the decision, the head of the response, and the [`SizeHint`] of its body. It returns the
     /// actual cost in units. A lower cost than the charge refunds the difference, and 0 refunds all of it. A
-    /// higher cost charges the difference, but never more units than the quotas have left.
+    /// higher cost charges the difference, [also beyond the limit](crate::guide::costs#usage-beyond-a-limit).
     ///
     /// - The settlement runs in the background, so the response does not wait for it. The headers of the
     ///   response report the state before the settlement.

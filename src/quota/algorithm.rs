@@ -70,7 +70,7 @@ pub enum Algorithm {
     /// A client may use the whole limit at the end of one window and again at the start of the next.
     FixedWindow,
     /// The generic cell rate algorithm (ITU-T I.371), a leaky bucket. Each charge raises a level, which drains
-    /// evenly at the rate of `limit` units per window. The level is at most the limit.
+    /// evenly at the rate of `limit` units per window. Checks raise the level to at most the limit.
     ///
     /// For traffic that should arrive smoothly: after a burst, units return one by one.
     ///

@@ -745,7 +745,7 @@ impl Quota {
     /// need. A counter is charged by the lowest limit: `Gcra` drains at its rate.
     pub(super) fn charges_before(&self, other: &Self) -> bool {
         match self.algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) | Algorithm::SortedSetLog => {
                 (self.window_micros, self.limit) > (other.window_micros, other.limit)
             }
             _ => self.limit < other.limit,

@@ -68,9 +68,7 @@ use crate::store::requests::{Adjust, Change, Check, Subject};
 ///
 ///     fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
 ///         let mut keys = self.keys.lock().unwrap();
-///         if let Some(counters) = keys.get_mut(&name(&adjust)) {
-///             counters.adjust(adjust, now());
-///         }
+///         keys.entry(name(&adjust)).or_default().adjust(adjust, now());
 ///         StoreFuture::ready(Ok(()))
 ///     }
 /// }
@@ -371,6 +369,9 @@ impl Counters {
             let expires = count.expires();
             let changes = count.state.charge(&check, expires);
             count.note(changes, now, row);
+            if count.is_in_row() {
+                row.ask(count.charged(), &check);
+            }
             count.note_soft(changes, &check);
         }
     }
@@ -418,8 +419,30 @@ impl Counters {
         self.counts.iter_mut().find(|count| count.is_of(id))
     }
 
+    /// Charges units to all counts, also beyond the limits.
+    fn force(&mut self, subject: Subject<'_>, units: u32, now: u64) {
+        let (check, look) = (subject.check(units), subject.check(0));
+        let (_, mut row) = self.evaluate_all(look, now);
+        for (_, quota) in subject.quotas.charging(subject.lease_micros) {
+            self.charge(check, quota, now, &mut row);
+        }
+        let quotas = subject.quotas.iter();
+        let verdicts: Verdicts = quotas
+            .map(|quota| self.evaluate(look, quota, now, &mut row))
+            .collect();
+        self.update_used_parts(subject, &verdicts);
+        self.renew(row, now);
+        // A count that takes no units has not begun.
+        self.remove_dead(now);
+    }
+
     /// Changes the units of the counters: see [`Change`].
     pub fn adjust(&mut self, adjust: Adjust<'_>, now: u64) {
+        if let Change::Charge { units } = adjust.change
+            && units > 0
+        {
+            return self.force(adjust.subject, units, now);
+        }
         for (quota, charged) in adjust.counts() {
             match (adjust.change, charged) {
                 (Change::Reset, _) => {
@@ -446,7 +469,7 @@ impl Counters {
                         state.refund(&check, charge, units)
                     });
                 }
-                (Change::Refund { .. }, _) => {}
+                (Change::Refund { .. } | Change::Charge { .. }, _) => {}
                 (Change::Credit { units }, _) => {
                     self.give_back(adjust.subject, quota, now, |state, check| {
                         state.credit(&check, units)
@@ -645,6 +668,12 @@ impl Count {
         verdict
     }
 
+    /// Returns the id with the time for which the last charge may count, in place of the window.
+    fn charged(&self) -> CountId {
+        let window = self.window * self.state.windows();
+        (self.algorithm, window, self.soft)
+    }
+
     fn is_in_row(&self) -> bool {
         self.soft == 0 && is_in_row(self.algorithm)
     }
@@ -679,7 +708,7 @@ impl Count {
                 changes,
                 ..Row::default()
             };
-            row.ask((self.algorithm, self.window, self.soft), check);
+            row.ask(self.charged(), check);
             self.dies_at = row.renewed(check.now);
         }
     }
@@ -733,15 +762,15 @@ impl Row {
     /// Notes a quota of the request.
     #[inline]
     fn ask(&mut self, (algorithm, window, _): CountId, check: &QuotaCheck<'_>) {
-        let needs = match algorithm {
+        let (needs, longest) = match algorithm {
             // Until the end of the next aligned window.
-            Algorithm::SlidingCounter => 2 * window - check.now % window,
-            Algorithm::FixedWindow => check.fixed_window_needs(),
+            Algorithm::SlidingCounter => (2 * window - check.now % window, window),
+            Algorithm::FixedWindow => (check.fixed_window_needs(), longest_window(window)),
             // A level drains in whole ticks, each below a hundred-thousandth of the window.
-            Algorithm::Gcra => window + window / 100_000,
+            Algorithm::Gcra => (window + window / 100_000, window),
             _ => return,
         };
-        let time_to_live = time_to_live_millis(longest_window(window));
+        let time_to_live = time_to_live_millis(longest);
         self.needs = self.needs.max(needs);
         self.time_to_live = self.time_to_live.max(time_to_live);
     }
@@ -762,7 +791,7 @@ impl Row {
 /// microseconds.
 #[inline]
 fn whole_seconds(dies_at: u64) -> u64 {
-    dies_at / 1_000 * 1_000_000
+    (dies_at / 1_000).min(u32::MAX.into()) * 1_000_000
 }
 
 /// Returns `used` of `limit` in 1/1024, rounded up.

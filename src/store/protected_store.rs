@@ -277,11 +277,11 @@ impl ProtectedStore {
     }
 
     /// Changes the units of a key: refunds where they were charged, in the store or in the fallback counts; resets in both;
-    /// credits in the store only.
+    /// credits and charges in the store only.
     pub(crate) fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
         let is_of_fallback = match adjust.change {
             Change::Refund { answer, .. } => answer.source() == Source::Fallback,
-            Change::Reset | Change::Credit { .. } => false,
+            Change::Reset | Change::Credit { .. } | Change::Charge { .. } => false,
         };
         if (is_of_fallback || matches!(adjust.change, Change::Reset))
             && let Some(fallback) = self.fallback_if_used()

@@ -261,6 +261,14 @@ pub enum Change<'a> {
         /// The number of units. A count with fewer units drops to zero.
         units: u32,
     },
+    /// Charges units that were used without a check, also beyond the limits.
+    ///
+    /// Each stored count is charged, also that of a [soft](Quota::soft) quota, and is created if it is missing. Slots in
+    /// flight are not. A count holds at most 2^32 - 1 units.
+    Charge {
+        /// The number of units.
+        units: u32,
+    },
 }
 
 impl<'a> Adjust<'a> {
@@ -269,11 +277,12 @@ impl<'a> Adjust<'a> {
     ///
     /// All quotas of [`SlidingLog`](crate::Algorithm::SlidingLog) share a count, and so do all buckets of one length. Of
     /// these it is the quota with the longest window, and then with the largest limit. Otherwise, quotas of one
-    /// algorithm and window share a count. Of these it is the one with the lowest limit.
+    /// algorithm and window share a count. Of these it is the one with the lowest limit, or of
+    /// [`SortedSetLog`](crate::Algorithm::SortedSetLog) the largest.
     pub fn counts(&self) -> impl Iterator<Item = (&'a Quota, Option<&'a QuotaAnswer>)> {
         let answers = match self.change {
             Change::Refund { answer, .. } => answer.quotas(),
-            Change::Reset | Change::Credit { .. } => &[],
+            Change::Reset | Change::Credit { .. } | Change::Charge { .. } => &[],
         };
         let charging = self.quotas.charging(self.lease_micros);
         let counts = charging.map(|(index, quota)| (quota, answers.get(index)));
@@ -297,6 +306,7 @@ impl<'a> Adjust<'a> {
                 held,
             },
             Change::Credit { units } => OwnedChange::Credit { units },
+            Change::Charge { units } => OwnedChange::Charge { units },
         };
         OwnedAdjust {
             subject: OwnedSubject::from(self.subject),
@@ -392,6 +402,9 @@ enum OwnedChange {
     Credit {
         units: u32,
     },
+    Charge {
+        units: u32,
+    },
 }
 
 impl OwnedAdjust {
@@ -412,6 +425,7 @@ impl OwnedAdjust {
                 held: *held,
             },
             OwnedChange::Credit { units } => Change::Credit { units: *units },
+            OwnedChange::Charge { units } => Change::Charge { units: *units },
         };
         self.subject.subject().adjust(change)
     }

@@ -127,6 +127,7 @@ pub trait Store: Send + Sync + 'static {
             Change::Reset => "this store cannot reset keys",
             Change::Refund { .. } => "this store cannot refund units",
             Change::Credit { .. } => "this store cannot credit units",
+            Change::Charge { .. } => "this store cannot charge units beyond a limit",
         })
     }
 

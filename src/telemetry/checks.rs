@@ -27,6 +27,8 @@ pub(crate) struct Telemetry {
     most_refused: Option<MostRefused>,
     /// Whether it was logged that a settlement has left other levels charged.
     pub(crate) settled_alone: OnceFlag,
+    /// For the warning about a store that charges nothing beyond a limit.
+    pub(crate) charged_to_limit: OnceFlag,
 }
 
 impl Telemetry {
@@ -39,6 +41,7 @@ impl Telemetry {
             marked_keys: MarkedKeys::default(),
             most_refused: tracked.map(MostRefused::new),
             settled_alone: OnceFlag::default(),
+            charged_to_limit: OnceFlag::default(),
         }
     }
 

@@ -25,6 +25,7 @@ mod conformance;
 mod contention;
 mod gcra;
 mod interleavings;
+mod overruns;
 #[cfg(all(feature = "calendar", feature = "redis"))]
 mod parity;
 mod refunds;

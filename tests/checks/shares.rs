@@ -10,10 +10,10 @@ use crate::support::test_time::TestTime;
 use crate::support::{holds_for_any, runtime};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
-use tollgate::store::{Adjust, Check, Store, StoreFuture, StoreId, Subject};
+use tollgate::store::{Adjust, Change, Check, Store, StoreFuture, StoreId, Subject};
 use tollgate::{
-    Algorithm, Decision, ErrorKind, MemoryStore, Quota, Quotas, RateLimiter, RedisStore, Share,
-    Source,
+    Algorithm, Decision, ErrorKind, Key, MemoryStore, Quota, Quotas, RateLimiter, RedisStore,
+    Share, Source,
 };
 
 const WINDOW: Duration = Duration::from_millis(100);
@@ -61,6 +61,12 @@ enum Step {
         share: usize,
         cost: u32,
     },
+    /// Charges units without a check, also beyond the limit.
+    Charge {
+        plan: usize,
+        share: usize,
+        units: u32,
+    },
     Refund {
         decision: usize,
         units: u32,
@@ -85,7 +91,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (plan.clone(), share.clone(), cost.clone())
             .prop_map(|(plan, share, cost)| Step::Check { plan, share, cost }),
-        4 => (plan, share, cost).prop_map(|(plan, share, cost)| Step::CheckAndWait { plan, share, cost }),
+        4 => (plan.clone(), share.clone(), cost)
+            .prop_map(|(plan, share, cost)| Step::CheckAndWait { plan, share, cost }),
+        1 => (plan, share, 0..40_u32).prop_map(|(plan, share, units)| Step::Charge { plan, share, units }),
         8 => duration.clone().prop_map(Step::Advance),
         2 => (0..1_000_usize, 0..5_u32).prop_map(|(decision, units)| Step::Refund { decision, units }),
         1 => (0..9_u32).prop_map(|units| Step::Credit { units }),
@@ -211,7 +219,9 @@ impl Pair {
         let gives_back = has(|step| matches!(step, Step::Refund { .. } | Step::Credit { .. }));
         let steps_back = has(|step| matches!(step, Step::SetBack(_)));
         let has_two = |step: &Step| match step {
-            Step::Check { plan, .. } | Step::CheckAndWait { plan, .. } => *plan == numbers().len(),
+            Step::Check { plan, .. }
+            | Step::CheckAndWait { plan, .. }
+            | Step::Charge { plan, .. } => *plan == numbers().len(),
             _ => false,
         };
         // A credit begins a generation of buckets, in which refunds find no earlier charges. After a step back, it depends on
@@ -323,6 +333,7 @@ impl Pair {
             Step::CheckAndWait { plan, share, cost } => {
                 self.check_and_wait(plan, SHARES[share], cost);
             }
+            Step::Charge { plan, share, units } => self.charge(plan, SHARES[share], units),
             Step::Refund { decision, units } => self.refund(decision, units),
             Step::Credit { units } => {
                 self.runtime.block_on(self.limiters(0).credit(KEY, units));
@@ -343,6 +354,30 @@ impl Pair {
                 self.time.step_back(step);
             }
         }
+    }
+
+    /// Charges units without a check: then everybody may have to wait, also below its reserve.
+    fn charge(&mut self, plan: usize, share: &'static str, units: u32) {
+        let Both(limiters) = self.limiters(plan);
+        let (limiter, key) = (Key::from("default"), Key::from(KEY));
+        let subject = Subject::new(&limiter, &key, limiters[0].quotas()).of_share(share);
+        let charge = subject.adjust(Change::Charge { units });
+        let (memory, redis) = (&self.time.memory, &self.time.uncached);
+        self.runtime.block_on(async {
+            memory.adjust(charge).await.unwrap();
+            redis.adjust(charge).await.unwrap();
+        });
+        let now = self.time.now();
+        self.model.rewind(now);
+        let (time, share) = (
+            self.model.charge_time(now),
+            subject.share().unwrap_or("other"),
+        );
+        // The name has to live as long as the test.
+        let share = SHARES.into_iter().find(|own| *own == share).unwrap();
+        self.model.units.extend((0..units).map(|_| (time, share)));
+        self.has_changed = true;
+        let _ = self.check(plan, share, 0);
     }
 
     fn refund(&mut self, decision: usize, units: u32) {
@@ -404,7 +439,10 @@ fn same_decisions(algorithm: Algorithm) {
         }
         if kind < 2 {
             for step in &mut steps {
-                if let Step::Check { plan, .. } | Step::CheckAndWait { plan, .. } = step {
+                if let Step::Check { plan, .. }
+                | Step::CheckAndWait { plan, .. }
+                | Step::Charge { plan, .. } = step
+                {
                     *plan %= numbers().len();
                 }
             }
@@ -912,9 +950,9 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
     let check = |share| RateLimiter::check_all([jobs.on(KEY).cost(9).share(share)]);
     let mut decision = check("batch").await.unwrap();
     jobs.refund(&mut decision, 2).await.unwrap();
-    // More than was charged: a look, and a charge.
+    // More than was charged: a charge.
     jobs.settle(decision, 12).await.unwrap();
-    assert_eq!(told(), ["batch"; 4].map(of));
+    assert_eq!(told(), ["batch"; 3].map(of));
     drop(check("of no quota").await.unwrap());
     assert_eq!(told(), [(None, Duration::ZERO)]);
 
@@ -931,7 +969,7 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
         .unwrap();
     leased.admin().credit(KEY, 1).await.unwrap();
     leased.reset(KEY).await.unwrap();
-    assert_eq!(told(), vec![(None, Duration::from_secs(6)); 5]);
+    assert_eq!(told(), vec![(None, Duration::from_secs(6)); 4]);
     assert_eq!(*leased.quotas(), Quotas::from(Quota::per_minute(1_000)));
 }
 
@@ -951,7 +989,7 @@ async fn another_limiter_of_a_name_settles_a_charge_with_the_share_and_the_lease
     tenant.settle_all(decision, 7).await.unwrap();
     let told = std::mem::take(&mut *requests.lock().unwrap());
     let of = |lease| told.iter().filter(|(_, own)| *own == lease).count();
-    // The check, and of the settlement a look and a charge.
-    assert_eq!([of(lease), of(Duration::ZERO)], [3, 3]);
+    // The check, and the charge of the settlement.
+    assert_eq!([of(lease), of(Duration::ZERO)], [2, 2]);
     assert_eq!(user.peek(KEY).await.unwrap().used(), 7);
 }

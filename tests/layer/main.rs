@@ -12,6 +12,7 @@ mod in_handler;
 mod law_of_settling;
 mod many_requests;
 mod nesting;
+mod overruns;
 mod plans;
 mod responders;
 mod settling;

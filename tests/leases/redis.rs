@@ -141,6 +141,20 @@ async fn a_refund_goes_to_its_grant_while_that_lives_and_then_to_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_used_beyond_a_reservation_is_taken_from_the_lease_first_and_an_overrun_ends_it() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server, 1_000);
+    let (checks, decision) = until_leased(&limiter, "ada", 1).await;
+    limiter.settle(decision, 2).await.unwrap();
+    assert_eq!(used_after_lease(&limiter, "ada").await, checks + 1);
+    let (checks, decision) = until_leased(&limiter, "bob", 1).await;
+    limiter.settle(decision, 5_000).await.unwrap();
+    let refused = limiter.check("bob").await.unwrap();
+    assert!(!refused.is_allowed() && refused.source() == Source::Redis);
+    assert_eq!(used_after_lease(&limiter, "bob").await, checks - 1 + 5_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_by_another_limiter_of_the_name_enters_none_of_its_grants() {
     let server = RedisServer::start();
     let store = store_on(&server);

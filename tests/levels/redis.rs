@@ -263,10 +263,10 @@ async fn all_levels_are_settled_by_one_limiter_also_at_the_same_time() {
         settled.await.unwrap();
     }
     assert_eq!(used(&tree).await, [7, 7, 7]);
-    // More is charged at each level, as far as there is room.
+    // More is charged at each level, also beyond the limit of the tenant.
     let decision = tree.check("ada", "acme").await;
     tree.user.settle_all(decision, 20).await.unwrap();
-    assert_eq!(used(&tree).await, [27, 20, 27]);
+    assert_eq!(used(&tree).await, [27, 27, 27]);
 }
 
 #[tokio::test]

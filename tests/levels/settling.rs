@@ -245,7 +245,7 @@ async fn levels_in_several_groups_are_refunded_in_each() {
 }
 
 #[tokio::test]
-async fn a_level_that_fell_back_is_refunded_in_the_fallback_counts_by_any_limiter() {
+async fn a_level_that_fell_back_is_settled_in_the_fallback_counts_by_any_limiter() {
     for by in 0..3 {
         let tree = Tree::new();
         tree.store.lose(2);
@@ -257,10 +257,10 @@ async fn a_level_that_fell_back_is_refunded_in_the_fallback_counts_by_any_limite
         let by = [&tree.user, &tree.tenant, &tree.service][by];
         by.settle_all(decision, 1).await.unwrap();
         assert_eq!(tree.used().await, [1, 1, 1]);
-        // More is charged only where the store decided.
+        // More is charged where each level was decided.
         let decision = RateLimiter::check_all(tree.levels(2)).await.unwrap();
         by.settle_all(decision, 4).await.unwrap();
-        assert_eq!(tree.used().await, [5, 3, 5]);
+        assert_eq!(tree.used().await, [5, 5, 5]);
         tree.store.find();
         tree.store.clock.advance(Duration::from_millis(500));
         assert_eq!(used(&tree.tenant, "acme").await, 0);

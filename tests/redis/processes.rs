@@ -70,3 +70,52 @@ fn processes_admit_the_limit_in_mixed_costs_but_for_what_no_cost_fits_into() {
         );
     }
 }
+
+const SETTLING_TASKS: u32 = 24;
+const USED: u32 = 37;
+
+/// Reserves a unit for each task, and settles all of them at the same time to more than the limit.
+async fn settle_together(url: &str) {
+    let store = RedisStore::open(url).expect("a URL");
+    let store = store.deadline(Duration::from_secs(30));
+    let limiter = RateLimiter::new(store, Quota::per_hour(LIMIT));
+    let mut reserved = Vec::new();
+    for _ in 0..SETTLING_TASKS {
+        reserved.push(limiter.check("ada").await.expect("a decision"));
+    }
+    // All processes have reserved before one settles.
+    limiter.charge("ready", 1).await.expect("a charge");
+    let processes = u32::try_from(PROCESSES).expect("a few");
+    while limiter.peek("ready").await.expect("a look").used() < processes {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let settling = reserved.into_iter().map(|decision| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.settle(decision, USED).await })
+    });
+    let settling: Vec<_> = settling.collect();
+    for settled in settling {
+        settled.await.expect("a task ends").expect("settled");
+    }
+}
+
+#[test]
+fn processes_that_settle_over_each_other_are_charged_in_full() {
+    const TEST: &str = "processes::processes_that_settle_over_each_other_are_charged_in_full";
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if let Some(url) = argument() {
+        runtime.block_on(settle_together(&url));
+        return report("settled");
+    }
+    let server = RedisServer::start();
+    let children = [(); PROCESSES].map(|()| Process::of(TEST, &server.url()));
+    for child in children {
+        assert_eq!(child.report(), "settled");
+    }
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    let limiter = RateLimiter::new(store, Quota::per_hour(LIMIT));
+    let looked = runtime.block_on(limiter.peek("ada")).expect("a look");
+    let all = u32::try_from(PROCESSES).expect("a few") * SETTLING_TASKS * USED;
+    assert!(all > 3 * LIMIT);
+    assert_eq!((looked.used(), looked.remaining()), (all, 0));
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Quota, RateLimiter, Source};
+use tollgate::{Algorithm, Quota, RateLimiter, Source};
 
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
@@ -64,6 +64,25 @@ async fn a_client_that_asks_each_millisecond_reaches_redis_a_few_times_in_each_w
         assert_eq!(admitted, WAITS);
         assert_eq!(asked, asked_in_each * WAITS, "{window:?}");
     }
+}
+
+#[tokio::test]
+async fn a_charge_beyond_the_limit_ends_the_refusals_that_this_process_remembers() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let gcra = Quota::per_minute(10).with_algorithm(Algorithm::Gcra);
+    let limiter = RateLimiter::new(time.redis.clone(), gcra);
+    let _ = limiter.check_n("ada", 10).await.unwrap();
+    for source_of_refusal in [Source::Redis, Source::RefusalCache] {
+        assert_eq!(source(&limiter, 1).await, (false, source_of_refusal));
+    }
+    time.advance(Duration::from_millis(300));
+    limiter.charge("ada", 100).await.unwrap();
+    let refused = limiter.check("ada").await.unwrap();
+    assert_eq!((refused.used(), refused.source()), (110, Source::Redis));
+    // The 101st unit has to drain.
+    let wait = 60 * SECOND / 10 * 101 - Duration::from_millis(300);
+    assert_eq!(refused.retry_after(), Some(wait));
 }
 
 #[tokio::test]

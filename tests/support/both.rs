@@ -117,6 +117,13 @@ impl Both {
         }
     }
 
+    /// Charges units without a check.
+    pub(crate) async fn charge(&self, key: &str, units: u32) {
+        for limiter in &self.0 {
+            limiter.charge(key, units).await.expect("a charge");
+        }
+    }
+
     pub(crate) async fn reset(&self, key: &str) {
         for limiter in &self.0 {
             limiter.reset(key).await.expect("a reset");

@@ -14,7 +14,7 @@ use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
 /// Tests an implementation of [`Store`] against the rules that limiters rely on.
 ///
 /// The rules cover the promise of each [`Algorithm`], checks that are charged to all quotas or to none, exact
-/// waits, refunds, credits, resets, blocks, several checks that are decided together, shares of a limit, slots
+/// waits, refunds, credits, resets, charges beyond a limit, blocks, several checks that are decided together, shares of a limit, slots
 /// in flight with their holders, keys that are silent and fill again, and threads that compete for the same counts.
 ///
 /// Run it in a test of your store. The store needs room for a few thousand keys. Each run uses random names for

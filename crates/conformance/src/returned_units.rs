@@ -1,4 +1,4 @@
-//! The rules of refunds, credits and resets.
+//! The rules of refunds, credits and resets, and of charges beyond a limit.
 
 use tollgate::store::Change;
 use tollgate::{Algorithm, Quota};
@@ -26,6 +26,10 @@ pub(crate) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
     (
         "a credit returns any units, and no more",
         |kit, algorithm| Box::pin(credit(kit, algorithm)),
+    ),
+    (
+        "a charge counts in full beyond the limit, and its wait is the shortest",
+        |kit, algorithm| Box::pin(charge_beyond(kit, algorithm)),
     ),
     ("a reset forgets what was charged", |kit, algorithm| {
         Box::pin(reset(kit, algorithm))
@@ -184,6 +188,62 @@ async fn credit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     ensure!(
         !kit.check(&subject, 1).await?.is_admitted(),
         "a credit of more than was used raised the limit"
+    );
+    Ok(())
+}
+
+async fn charge_beyond(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let of = |limit, window| Quota::new(limit, window).with_algorithm(algorithm);
+    let hour = std::time::Duration::from_secs(3_600);
+    // A sorted set takes no more members than its limit.
+    let more = |limit: u32| match algorithm {
+        Algorithm::SortedSetLog => limit.min(7),
+        _ => 7,
+    };
+    for before in [0, 3] {
+        let subject = kit.scratch_key([of(5, hour), of(4, hour).soft()]);
+        if before > 0 {
+            let _ = kit.charge(&subject, before).await?;
+        }
+        let charge = subject.subject().adjust(Change::Charge { units: 7 });
+        kit.store.adjust(charge).await?;
+        let looked = kit.check(&subject, 0).await?;
+        let used: Vec<_> = looked.quotas().iter().map(|quota| quota.used()).collect();
+        let expected = [before + more(5), before + more(4)];
+        ensure!(
+            used == expected,
+            "{used:?} units used of a quota and a soft one after {before} and a charge of 7, not {expected:?}"
+        );
+        ensure!(
+            !kit.check(&subject, 1).await?.is_admitted(),
+            "a unit is admitted after a charge beyond the limit"
+        );
+    }
+    let subject = kit.scratch_key(kit.quota(5, algorithm));
+    let charge = subject.subject().adjust(Change::Charge { units: 12 });
+    kit.store.adjust(charge).await?;
+    let refused = kit.check(&subject, 2).await?;
+    let wait = refused
+        .quotas()
+        .first()
+        .and_then(|quota| quota.retry_after());
+    let Some(wait) = wait.filter(|_| kit.is_exact()) else {
+        ensure!(
+            !kit.is_exact(),
+            "2 units never pass after a charge of 12: {refused:?}"
+        );
+        return Ok(());
+    };
+    kit.pass(wait.saturating_sub(std::time::Duration::from_micros(1)))
+        .await;
+    ensure!(
+        !kit.check(&subject, 2).await?.is_admitted(),
+        "2 units are admitted before the end of the wait of {wait:?}"
+    );
+    kit.pass(std::time::Duration::from_micros(1)).await;
+    ensure!(
+        kit.check(&subject, 2).await?.is_admitted(),
+        "2 units are refused after the wait of {wait:?}"
     );
     Ok(())
 }

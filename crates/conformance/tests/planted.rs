@@ -17,6 +17,8 @@ enum Flaw {
     Generous,
     /// Refunds twice as many units.
     RefundsTwice,
+    /// Charges only what a limit has room for.
+    StopsAtLimit,
     /// Decides several checks one by one, and leaves those charged that were admitted.
     OneByOne,
     /// Reads counts, and writes them back while others may have changed them.
@@ -120,9 +122,18 @@ impl Store for Flawed {
     }
 
     fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        if self.flaw == Flaw::Plain || !matches!(adjust.change, Change::Refund { .. }) {
+        let is_known = match adjust.change {
+            Change::Refund { .. } => self.flaw != Flaw::Plain,
+            Change::Charge { .. } => self.flaw == Flaw::StopsAtLimit,
+            _ => false,
+        };
+        if !is_known {
             let error = tollgate::Error::new(tollgate::ErrorKind::Unsupported, "no refunds");
             return StoreFuture::ready(Err(error));
+        }
+        if let Change::Charge { units } = adjust.change {
+            let _ = self.decide(adjust.subject.check(units));
+            return StoreFuture::ready(Ok(()));
         }
         let name = (adjust.limiter.clone(), adjust.key.clone());
         let mut counts = self.counts.lock().unwrap();
@@ -177,6 +188,10 @@ async fn the_kit_finds_the_flaws_of_a_store() {
             "a refund returns its units to their share",
         ),
         (
+            Flaw::StopsAtLimit,
+            "a charge counts in full beyond the limit, and its wait is the shortest",
+        ),
+        (
             Flaw::KnowsNoShares,
             "shares keep their reserves and their bounds, and together the limit",
         ),
@@ -218,6 +233,6 @@ async fn what_a_store_does_not_support_is_told_apart_from_what_it_breaks() {
     assert_eq!(broken, [""; 0]);
     let about = |words: &str| unsupported.iter().any(|rule| rule.contains(words));
     assert!(about("refund") && about("reset") && about("credit") && about("blocked"));
-    assert!(about("automatic block") && about("in flight"));
+    assert!(about("automatic block") && about("in flight") && about("beyond the limit"));
     assert!(about("several checks") && !about("the limit is admitted"));
 }

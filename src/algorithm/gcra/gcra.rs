@@ -1,5 +1,5 @@
 //! The generic cell rate algorithm (ITU-T I.371) as a leaky bucket: a charge raises the level, which drains
-//! evenly at `limit` units per window. The level is at most the limit.
+//! evenly at `limit` units per window. A check raises the level to at most the limit.
 //!
 //! Admits a burst of at most the limit and then the limit per window, so less than twice the limit in any span
 //! as long as the window. If callers share a key with different limits, the limit here is the largest one that
@@ -8,6 +8,9 @@
 //!
 //! The level drains at the limit of the last charge, for all callers. So callers with different limits agree
 //! on the level, a check with a lower limit does not lower it, and no caller waits longer than one window.
+//!
+//! A charge beyond the limit raises the level up to what drains within [`MAX_WINDOWS`]. It never lowers the rate, so that
+//! the waits stay true.
 //!
 //! Units drain in the order in which they were charged. The *inflow* is the number of units charged so far,
 //! and the position of a charge is the inflow at its end. So the difference to the current inflow is the number
@@ -20,13 +23,22 @@ use super::super::counter_state::CountingRule;
 use super::super::quota_check::{Charge, QuotaCheck};
 use super::holes::Holes;
 
+/// The most windows within which a level drains. Ten bits more than a product of units and time that is exact, so that all
+/// levels in parts of a unit are below 2^63.
+const MAX_WINDOWS: u64 = 1_000;
+
+/// Returns the highest level that may drain at a rate.
+fn max_level(rate: u32) -> u32 {
+    saturate(MAX_WINDOWS * u64::from(rate.max(1)))
+}
+
 /// The level at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gcra {
     time: u64,
     /// The whole units of the level.
     units: u32,
-    /// The units that drain per window: the limit of the last charge, never below the level.
+    /// The units that drain per window: the limit of the last charge, or a higher one while the level is above the limit.
     rate: u32,
     /// The part of one more unit, in units × microseconds. A whole unit is as many as the window has
     /// microseconds.
@@ -161,11 +173,18 @@ impl CountingRule for Gcra {
         self.current(check).used(check) == 0
     }
 
+    fn windows(&self) -> u64 {
+        let used = u64::from(self.units) + u64::from(self.part > 0);
+        used.div_ceil(self.rate.max(1).into()).max(1)
+    }
+
     #[inline]
     fn charge(&mut self, check: &QuotaCheck<'_>, cost: u64) -> bool {
-        let cost = saturate(cost);
-        self.units = self.units.saturating_add(cost);
-        self.rate = check.limit;
+        let is_beyond = self.used(check) + cost > check.limit.into();
+        self.rate = check.limit.max(if is_beyond { self.rate } else { 0 });
+        let room = max_level(self.rate).saturating_sub(self.units);
+        let cost = saturate(cost).min(room);
+        self.units += cost;
         let inflow = self.inflow.checked_add(cost);
         if inflow.is_none() {
             self.holes = None;
@@ -195,8 +214,8 @@ impl CountingRule for Gcra {
             .map_or(0, |holes| holes.units_after(end));
         let after = (inflow - end).saturating_sub(returned);
         let level = self.level_at(check, scale);
-        let left = level.saturating_sub(after * scale.whole);
-        let taken = left.min(units * scale.whole);
+        let left = level.saturating_sub(after.saturating_mul(scale.whole));
+        let taken = left.min(units.saturating_mul(scale.whole));
         if taken == 0 {
             return;
         }
@@ -221,14 +240,15 @@ impl CountingRule for Gcra {
         let &[time, units, part, inflow, rate] = numbers else {
             return None;
         };
-        // No script stores a level above the rate, and its product with a window may exceed all numbers.
-        if units > rate {
+        let (units, rate) = (u32::try_from(units).ok()?, u32::try_from(rate).ok()?);
+        // No script stores a higher level, and its product with a window may exceed all numbers.
+        if units > max_level(rate) {
             return None;
         }
         Some(Self {
             time,
-            units: u32::try_from(units).ok()?,
-            rate: u32::try_from(rate).ok()?,
+            units,
+            rate,
             part,
             inflow: u32::try_from(inflow).ok()?,
             ..Self::default()

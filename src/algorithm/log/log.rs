@@ -27,7 +27,7 @@ const MIN_CAPACITY: usize = 16;
 /// The charged units, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// The longest window that charged, and the largest limit that charged with it.
+    /// The longest window that charged, and the largest limit that charged with it, or the units beyond it.
     longest: u64,
     largest: u32,
     /// How many runs had expired at the newest charge, from which a search begins.
@@ -94,7 +94,21 @@ impl AlgorithmState for Log {
     }
 
     fn charge(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Changes {
-        self.push(self.expired(check.window, check.now), check, expires)
+        let expired = self.expired(check.window, check.now);
+        let used = self.units_after(expired);
+        // Positions count modulo 2^32.
+        let cost = check.cost.min(u32::MAX - used);
+        if cost == 0 {
+            return Changes::NONE;
+        }
+        // What was charged beyond the limit is kept as the units of a limit are.
+        let limit = check.limit.max(used + cost);
+        let check = QuotaCheck {
+            cost,
+            limit,
+            ..*check
+        };
+        self.push(expired, &check, expires)
     }
 
     fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {

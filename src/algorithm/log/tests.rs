@@ -102,10 +102,17 @@ impl Model {
         list.iter().all(fits)
     }
 
+    /// Charges units, also beyond the limits: as many as fit into 2^32 with those that count.
     fn charge(&mut self, list: &[Quota], units: u32, now: u64) {
         let (window, limit) = *list.iter().max().unwrap();
         let (clock, mut changed) = (self.clock(now), false);
         let end = self.first(window, now);
+        let used = sum(&self.runs[end..]);
+        let units = u64::from(units).min(ALL - used);
+        if units == 0 {
+            return;
+        }
+        let limit = u64::from(limit).max(used + units).try_into().unwrap();
         if window > self.longest {
             (self.longest, self.largest, changed) = (window, limit, true);
         } else if window == self.longest && limit > self.largest {
@@ -117,11 +124,11 @@ impl Model {
             let is_enough = |from: &usize| sum(&self.runs[*from..end]) >= self.largest.into();
             kept = (begin..=end).rev().find(is_enough).unwrap_or(begin);
         }
-        while sum(&self.runs[kept..]) + u64::from(units) > ALL {
+        while sum(&self.runs[kept..]) + units > ALL {
             kept += 1;
         }
         let renews = self.dies_at / 1_000 * 1_000_000 < clock + self.longest;
-        let overflows = sum(&self.runs) + u64::from(units) > ALL;
+        let overflows = sum(&self.runs) + units > ALL;
         if self.runs.is_empty() && self.bucket > 0 {
             self.generation = now;
         }
@@ -129,8 +136,8 @@ impl Model {
             self.runs.drain(..kept);
         }
         match self.runs.last_mut() {
-            Some((time, own)) if *time == clock => *own += u64::from(units),
-            _ => self.runs.push((clock, units.into())),
+            Some((time, own)) if *time == clock => *own += units,
+            _ => self.runs.push((clock, units)),
         }
         if renews {
             self.dies_at = now / 1_000 + time_to_live_millis(self.longest);
@@ -243,11 +250,15 @@ impl StoredLog {
         if cost == 0 || !verdicts.iter().all(|verdict| verdict.wait == Wait::Zero) {
             return verdicts;
         }
-        let check = check_of(*list.iter().max().unwrap(), self.bucket, cost, now);
+        self.charge(list, cost, now);
+        self.evaluate(list, 0, now)
+    }
+
+    fn charge(&mut self, list: &[Quota], units: u32, now: u64) {
+        let check = check_of(*list.iter().max().unwrap(), self.bucket, units, now);
         let expires = self.dies_at / 1_000 * 1_000_000;
         let changes = self.log.charge(&check, expires);
         self.note(changes, now);
-        self.evaluate(list, 0, now)
     }
 
     /// Returns the log as the model has it.
@@ -274,9 +285,23 @@ impl StoredLog {
 enum Step {
     Advance(u64),
     SetBack(u64),
-    Check { list: usize, cost: u32 },
-    Refund { charge: usize, units: u32 },
-    Credit { list: usize, units: u32 },
+    Check {
+        list: usize,
+        cost: u32,
+    },
+    /// Charges units without a check.
+    Charge {
+        list: usize,
+        units: u32,
+    },
+    Refund {
+        charge: usize,
+        units: u32,
+    },
+    Credit {
+        list: usize,
+        units: u32,
+    },
 }
 
 /// Units of a check: few, or so many that a few checks are more than 2^32.
@@ -291,6 +316,7 @@ fn units() -> impl Strategy<Value = u32> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..4_usize, units()).prop_map(|(list, cost)| Step::Check { list, cost }),
+        2 => (0..4_usize, units()).prop_map(|(list, units)| Step::Charge { list, units }),
         4 => prop_oneof![Just(1), 0..60_u64, 0..400_u64, 0..3_000_u64].prop_map(Step::Advance),
         1 => prop_oneof![1..60_u64, 1..3_000_u64].prop_map(Step::SetBack),
         2 => (0..100_usize, units()).prop_map(|(charge, units)| Step::Refund { charge, units }),
@@ -350,6 +376,17 @@ proptest! {
                         };
                         prop_assert_eq!(receipt, expected);
                         charges.push((list, Charge { time: now, receipt, cost, is_open: false }));
+                    }
+                }
+                Step::Charge { list, units } => {
+                    let quotas = &lists[list];
+                    model.open(now);
+                    model.charge(quotas, units, now);
+                    kept.evaluate(quotas, 0, now);
+                    kept.charge(quotas, units, now);
+                    for (quota, verdict) in quotas.iter().zip(kept.evaluate(quotas, 0, now)) {
+                        let answer = (u64::from(verdict.used), verdict.wait, verdict.reset);
+                        prop_assert_eq!(answer, model.answer(*quota, 0, now));
                     }
                 }
                 Step::Refund { charge, units } => {

@@ -100,6 +100,16 @@ impl Lease {
         taken
     }
 
+    /// Takes units that were used from those that this process holds. Returns how many the store has to charge.
+    pub(in crate::limiter) fn use_up(self: &Arc<Self>, subject: Subject<'_>, units: u32) -> u32 {
+        let taken = self.take(subject, units, &mut Answer::default());
+        if taken.is_complete {
+            return 0;
+        }
+        let held: u32 = taken.grants.iter().map(|taken| taken.units).sum();
+        units.saturating_sub(held)
+    }
+
     /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
     #[cold]
     fn send(self: &Arc<Self>, lease_key: LeaseKey<'_>, ask: Ask, times: Times) {

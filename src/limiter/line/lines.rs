@@ -501,6 +501,16 @@ impl State {
         self.advance(now);
     }
 
+    /// Forgets the units that the last answers left of a key.
+    pub(super) fn forget_room(&mut self, key: LineKey) {
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.room.units = 0;
+            if let Some(least) = &mut line.least {
+                least.units = 0;
+            }
+        }
+    }
+
     /// Removes a call. Those that are first now ask.
     pub(super) fn leave(&mut self, ticket: Ticket, now: Instant) {
         self.remove(ticket);

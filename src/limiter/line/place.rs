@@ -101,6 +101,18 @@ pub(in crate::limiter) fn wake_first(limiter: &RateLimiter, key: &Key, quotas: &
     });
 }
 
+/// Forgets the units that the last answers left of a key, after it was charged without a check.
+pub(in crate::limiter) fn forget_room(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
+    if LINES.are_empty() {
+        return;
+    }
+    LINES.with(|lines| {
+        for share in quotas.shares_and_none() {
+            lines.forget_room(LineKey::new(limiter, key, share));
+        }
+    });
+}
+
 impl Place {
     /// Takes a place for a call that waits for at most this time. Its number is its place in all lines.
     pub(crate) fn new(max_wait: Duration, max_calls: Option<usize>) -> Self {

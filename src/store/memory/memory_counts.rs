@@ -220,6 +220,7 @@ impl MemoryCounts {
         let scope = match adjust.change {
             Change::Refund { answer, .. } => Some(answer.scope()),
             Change::Reset | Change::Credit { .. } => None,
+            Change::Charge { units } => return self.charge(adjust, units),
         };
         match scope {
             None => self.with_counts(adjust.subject, |shard, name, now| {
@@ -231,6 +232,24 @@ impl MemoryCounts {
                 shard.adjust(name, adjust, now);
             }
             Some(scope) => self.adjust_shared(adjust, scope),
+        }
+    }
+
+    /// Charges units that were used without a check. A count that strangers share is charged only up to its room.
+    fn charge(&self, adjust: Adjust<'_>, units: u32) {
+        let (subject, name) = (adjust.subject, adjust.fingerprint());
+        let (mut shard, now) = self.keys.lock_now(name, &self.clock);
+        let len_before = shard.len();
+        let is_shared =
+            shard.get_mut(name).is_none() && self.overflow.active(subject, &self.clock).is_some();
+        let is_charged = !is_shared && shard.charge(name, adjust, now);
+        self.record_len(len_before, shard.len());
+        drop(shard);
+        let looked = (!is_charged).then(|| self.check(&[subject.check(0)]));
+        if let Some(Ok(looked)) = looked {
+            let rooms = looked.iter().map(|answer| answer.room(subject.quotas));
+            let room = rooms.min().unwrap_or(0);
+            let _ = self.check(&[subject.check(units.min(room))]);
         }
     }
 

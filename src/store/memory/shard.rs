@@ -104,6 +104,17 @@ impl Shard {
         has_room && self.entries.insert(name, counters)
     }
 
+    /// Charges units to a key, which is added if it is new. Returns false if there is no room for it.
+    pub(super) fn charge(&mut self, name: Fingerprint, charge: Adjust<'_>, now: u64) -> bool {
+        if self.get_mut(name).is_some() {
+            self.adjust(name, charge, now);
+            return true;
+        }
+        let mut counters = Counters::default();
+        counters.adjust(charge, now);
+        counters.is_empty() || self.insert(name, counters, now)
+    }
+
     pub(super) fn adjust(&mut self, name: Fingerprint, adjust: Adjust<'_>, now: u64) {
         if let Some(counters) = self.entries.get_mut(name) {
             counters.adjust(adjust, now);

@@ -19,7 +19,7 @@ use crate::error::{Act, Error, ErrorKind};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::{Answerer, StoreFuture};
 use crate::store::redis::real_time::timeout_at;
-use crate::store::requests::{Adjust, Subject};
+use crate::store::requests::{Adjust, Change, Check, Subject};
 use crate::telemetry::StoreMeter;
 
 /// Sends the commands of one store.
@@ -173,8 +173,6 @@ impl Client {
         line: Line,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
-        self.meter
-            .record_batch(entries.iter().map(|entry| entry.count).sum());
         let mut replies = match self.call(route, line, entries).await {
             // A cluster that is moving the slot, and has only some of the keys, has not run the call. A full server has
             // written nothing, since it refuses the first write of a script or none. A call that one entry has failed was
@@ -240,6 +238,9 @@ impl Client {
 
     /// Changes the counts of a key.
     pub(super) fn adjust(self: &Arc<Self>, adjust: Adjust<'_>) -> StoreFuture<()> {
+        if let Change::Charge { units } = adjust.change {
+            return self.charge(adjust.subject.check(units));
+        }
         let script = &self.scripts.refund;
         let Some(call) = encode_adjust(script, &self.names, &self.deployment.clock, adjust) else {
             return StoreFuture::ready(Ok(()));
@@ -250,6 +251,21 @@ impl Client {
                 client.deployment.clock.learn(time);
             }
             reply.map(drop)
+        })
+    }
+
+    /// Charges the cost of a check even beyond the limits, by the script that decides checks.
+    fn charge(self: &Arc<Self>, check: Check<'_>) -> StoreFuture<()> {
+        let levels = [check.owned()];
+        self.drive(self.slot(check.subject), move |client, route| async move {
+            let charge = BatchEntry {
+                levels: &levels,
+                count: 0,
+                may_repeat: false,
+            };
+            let line = client.begin(&route).await?;
+            let replies = client.decide(&route, line, &[charge]).await?;
+            replies.into_iter().try_for_each(|reply| reply.map(drop))
         })
     }
 

@@ -484,8 +484,7 @@ impl Store for RedisStore {
     }
 
     fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        if let Change::Refund { units: 0, .. } = adjust.change {
-            // LREM takes a count of 0 as all.
+        if let Change::Refund { units: 0, .. } | Change::Charge { units: 0 } = adjust.change {
             return StoreFuture::ready(Ok(()));
         }
         self.send(|client| client.adjust(adjust))

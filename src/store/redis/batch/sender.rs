@@ -302,6 +302,9 @@ impl Turn {
         let client = &self.sender.client;
         let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
             entries.iter_mut().map(QueueEntry::parts_mut).unzip();
+        client
+            .meter
+            .record_batch(call.iter().map(|entry| entry.count).sum());
         let decided = client.decide(route, line, &call);
         match self.expiring(decided, &mut waiters).await {
             Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),

@@ -22,6 +22,7 @@ use crate::store::requests::{Check, OwnedCheck, Subject};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchEntry<'a> {
     pub(crate) levels: &'a [OwnedCheck],
+    /// The number of checks. 0 for a charge, which is made even beyond the limits.
     pub(crate) count: u32,
     /// Whether an earlier entry of the call may have a limiter and key of this one.
     pub(crate) may_repeat: bool,
@@ -172,7 +173,7 @@ impl<'a> CallPlan<'a> {
                             Value::InFlight => {
                                 check.holding.map_or(0, |holding| holding.wanted.into())
                             }
-                            _ if leaves_out => NEVER_FITS,
+                            _ if leaves_out && entry.count > 0 => NEVER_FITS,
                             _ => check.cost.into(),
                         },
                     });

@@ -160,8 +160,9 @@ impl<'r> ReplyReader<'r, '_> {
                     replied.charged = self.charged(count_of_level)?;
                     replied.later_units = own * units(level.cost, extra);
                 }
-                if own < count || level.cost == 0 {
-                    replied.refused = self.refused(count_of_level, level.cost)?;
+                if own < count || level.cost == 0 || count == 0 {
+                    let cost = if count == 0 { 0 } else { level.cost };
+                    replied.refused = self.refused(count_of_level, cost)?;
                 }
             }
             charge.levels.push(replied);
@@ -238,7 +239,8 @@ impl<'r> ReplyReader<'r, '_> {
                 }
             }));
         }
-        let others = u64::from(group.count).saturating_sub(admitted);
+        // A charge is answered as a look.
+        let others = u64::from(group.count.max(1)).saturating_sub(admitted);
         if others > 0 {
             charge.extra = 0;
             let refused = self.answers(group, charge, |replied, _, at| {

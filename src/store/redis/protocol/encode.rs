@@ -126,7 +126,7 @@ fn pack_bytes(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
     out.write_all(bytes)
 }
 
-/// Encodes a call that changes the counts of a key. Returns `None` if there are none.
+/// Encodes a call that changes the counts of a key. Returns `None` if there are none. A charge is a call of checks.
 pub(crate) fn encode_adjust(
     script: &Script,
     names: &KeyNames,
@@ -135,7 +135,7 @@ pub(crate) fn encode_adjust(
 ) -> Option<Cmd> {
     let answers = match adjust.change {
         Change::Refund { answer, .. } => answer.quotas(),
-        Change::Reset | Change::Credit { .. } => &[],
+        Change::Reset | Change::Credit { .. } | Change::Charge { .. } => &[],
     };
     // The charge was not made to a soft quota that was exceeded.
     let is_charged = |count: &Count<'_>| {
@@ -191,6 +191,7 @@ fn pack_change(
             held,
         } => ("refund", units.min(cost), Some(answer), cost, held),
         Change::Credit { units } => ("credit", units, None, 0, 0),
+        Change::Charge { units } => ("charge", units, None, 0, 0),
     };
     encode::write_str(out, what)?;
     let time = answer.map_or(0, Answer::time);
