@@ -321,7 +321,7 @@ local function charge(list, number, units)
   if units == 0 then
     return
   end
-  -- What was charged beyond the limit is kept as the units of a limit are.
+  -- Units that were charged beyond the limit are kept as those of a limit are.
   local kept = max(list.limit, used + units)
   if list.window > longest or list.window == longest and kept > largest then
     longest, largest, is_changed = list.window, kept, true

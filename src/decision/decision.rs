@@ -251,7 +251,7 @@ impl DecisionView {
     /// Returns the quota whose numbers the response to an admitted request tells: the rate with the fewest units left, or slots
     /// if there is no rate. After a refusal, it is the reported quota.
     #[inline]
-    pub(crate) fn told(&self) -> Option<QuotaDecision<'_>> {
+    pub(crate) fn header_quota(&self) -> Option<QuotaDecision<'_>> {
         let reported = self.reported()?;
         if !self.allowed || !reported.quota().is_in_flight() {
             return Some(reported);

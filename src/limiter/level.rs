@@ -460,7 +460,7 @@ mod tests {
             level.record().cost
         });
         assert_eq!(costs, [100, 25, 100]);
-        // What a call waits for in line, before its first attempt.
+        // A call waits for this in line, before its first attempt.
         let again = level.asked_anew();
         assert_eq!(again.cost_by(again.quotas()), 100);
     }

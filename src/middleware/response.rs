@@ -146,7 +146,9 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
         return;
     }
     let visible = decision.visible();
-    let remaining = visible.told().map_or(u32::MAX, |quota| quota.remaining());
+    let remaining = visible
+        .header_quota()
+        .map_or(u32::MAX, |quota| quota.remaining());
     let inner_rejection = head.extensions.get::<Rejection>().cloned();
     let inner_is_tighter = inner_rejection
         .as_ref()

@@ -235,10 +235,10 @@ async fn refunds_find_their_charges_whichever_caller_was_last() {
             limiter.settle(decision, 1).await.unwrap();
         }
         let used = limiters[0].peek("ada").await.unwrap().used();
-        // A level drains 1 000 units an hour, by clocks that differ by at most 50 ms.
-        let drained = (start.elapsed() + 50 * MS).as_secs_f64() * 1_000.0 / 3_600.0;
+        // A level drains a unit in 3.6 s, by clocks that differ by at most 50 ms.
+        let drained = (start.elapsed() + 50 * MS).as_millis().div_ceil(3_600);
         let fewest = match algorithm {
-            Algorithm::Gcra => 40_u32.saturating_sub(drained.ceil() as u32),
+            Algorithm::Gcra => 40 - u32::try_from(drained).map_or(40, |drained| drained.min(40)),
             _ => 40,
         };
         assert!((fewest..=40).contains(&used), "{algorithm}: {used}");

@@ -101,7 +101,7 @@ impl AlgorithmState for Log {
         if cost == 0 {
             return Changes::NONE;
         }
-        // What was charged beyond the limit is kept as the units of a limit are.
+        // Units that were charged beyond the limit are kept as those of a limit are.
         let limit = check.limit.max(used + cost);
         let check = QuotaCheck {
             cost,

@@ -52,11 +52,11 @@ impl Headers {
         if decision.source() == Source::None {
             return;
         }
-        let (Some(reported), Some(told)) = (decision.reported(), decision.told()) else {
+        let (Some(reported), Some(shown)) = (decision.reported(), decision.header_quota()) else {
             return;
         };
         if let (Some(format), Tightness::Tightest) = (self.x_ratelimit, place) {
-            x_ratelimit::write(format, told, headers);
+            x_ratelimit::write(format, shown, headers);
         }
         match self.ietf.map(IetfDraft::early) {
             None => {}

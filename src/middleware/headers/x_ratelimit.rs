@@ -9,15 +9,15 @@ use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
 use super::times::{reported_wait, whole_seconds};
 use crate::decision::QuotaDecision;
 
-pub(super) fn write(format: ResetFormat, told: QuotaDecision<'_>, headers: &mut HeaderMap) {
+pub(super) fn write(format: ResetFormat, quota: QuotaDecision<'_>, headers: &mut HeaderMap) {
     // Clients wait only at 0. A refused request may need more units than are left.
-    let remaining = match told.is_allowed() {
-        true => told.remaining(),
+    let remaining = match quota.is_allowed() {
+        true => quota.remaining(),
         false => 0,
     };
-    headers.insert(X_LIMIT, told.limit().into());
+    headers.insert(X_LIMIT, quota.limit().into());
     headers.insert(X_REMAINING, remaining.into());
-    match reported_wait(told) {
+    match reported_wait(quota) {
         Some(wait) => headers.insert(X_RESET, reset(format, wait).into()),
         None => headers.remove(X_RESET),
     };

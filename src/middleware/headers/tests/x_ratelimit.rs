@@ -71,12 +71,12 @@ fn x_ratelimit_reports_0_remaining_units_on_a_refusal() {
 
 #[test]
 fn an_admission_tells_the_rate_with_the_fewest_units_and_slots_only_without_one() {
-    let told = |decision: &DecisionView| written(&Headers::x_ratelimit().delta_reset(), decision);
+    let sent = |decision: &DecisionView| written(&Headers::x_ratelimit().delta_reset(), decision);
     let slots = || left(Quota::in_flight(4), 1, SECOND);
     let rates = || [left(daily(), 913, 9 * SECOND), left(burst(), 42, SECOND)];
     let [day, minute] = rates();
     assert_eq!(
-        told(&decide([slots(), day, minute])),
+        sent(&decide([slots(), day, minute])),
         [
             "x-ratelimit-limit: 100",
             "x-ratelimit-remaining: 42",
@@ -84,22 +84,22 @@ fn an_admission_tells_the_rate_with_the_fewest_units_and_slots_only_without_one(
         ]
     );
     let of_slots = ["x-ratelimit-limit: 4", "x-ratelimit-remaining: 1"];
-    assert_eq!(told(&decide([slots()])), of_slots);
+    assert_eq!(sent(&decide([slots()])), of_slots);
     // A soft rate refuses nothing.
     let (soft, answer) = left(burst(), 42, SECOND);
-    assert_eq!(told(&decide([slots(), (soft.soft(), answer)])), of_slots);
-    // Slots that refuse are told.
+    assert_eq!(sent(&decide([slots(), (soft.soft(), answer)])), of_slots);
+    // Slots that refuse are shown.
     let [day, minute] = rates();
     let decision = decide([used_up(Quota::in_flight(4), SECOND), day, minute]);
     assert_eq!(
-        told(&decision),
+        sent(&decision),
         ["x-ratelimit-limit: 4", "x-ratelimit-remaining: 0"]
     );
-    // A rate that refuses is told, whatever slots are left.
+    // A rate that refuses is shown, whatever slots are left.
     let [day, _] = rates();
     let decision = decide([slots(), day, used_up(burst(), 3 * SECOND)]);
     assert_eq!(
-        told(&decision),
+        sent(&decision),
         [
             "x-ratelimit-limit: 100",
             "x-ratelimit-remaining: 0",
