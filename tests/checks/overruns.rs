@@ -440,3 +440,47 @@ fn two_to_the_32_units_are_reached_and_passed() {
         }
     }
 }
+
+/// The parts of such a level are more than 2^53: no loop may decide it.
+#[cfg(feature = "redis")]
+#[test]
+fn a_level_far_above_the_limit_drains_alike_in_both_stores() {
+    use crate::support::both::Both;
+    use crate::support::redis_server::RedisServer;
+    use crate::support::test_time::TestTime;
+
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let quota = Quota::new(8_999_999, Duration::from_secs(1_000));
+    let both = Both::uncached(&time, quota.with_algorithm(Algorithm::Gcra));
+    for (number, units) in [3_999_999_999, 3_141_592_653, 1_234_567_891]
+        .into_iter()
+        .enumerate()
+    {
+        let key = format!("{number}");
+        assert!(block_on(both.decide(&key, 1)).allowed);
+        time.advance(Duration::from_micros(7));
+        block_on(both.charge(&key, units));
+        for cost in [1, 7, 4_567_891] {
+            time.advance(Duration::from_micros(1_234_567));
+            let wait = block_on(both.decide(&key, cost)).wait().unwrap();
+            time.advance(wait - Duration::from_micros(1));
+            assert!(!block_on(both.decide(&key, cost)).allowed);
+            time.advance(Duration::from_micros(1));
+            assert!(block_on(both.decide(&key, cost)).allowed);
+            block_on(both.credit(&key, 1_001));
+            block_on(both.charge(&key, units));
+        }
+    }
+}
+
+#[test]
+fn in_a_full_store_a_count_of_strangers_is_charged_up_to_its_room() {
+    let limiter = RateLimiter::new(MemoryStore::with_max_keys(1), Quota::per_hour(10));
+    // More than half of the limit, so that it keeps its place.
+    let _ = block_on(limiter.check_n("ada", 6)).unwrap();
+    block_on(limiter.charge("ada", 100)).unwrap();
+    block_on(limiter.charge("bob", 100)).unwrap();
+    let used = |key| block_on(limiter.peek(key)).unwrap().used();
+    assert_eq!((used("ada"), used("bob")), (106, 10));
+}
