@@ -137,8 +137,9 @@ pub struct KeyStatus {
     /// [`peek_all`](RateLimiter::peek_all).
     pub block_reason: Option<BlockReason>,
     /// The processes that hold slots of quotas [in flight](crate::Quota::in_flight), the most slots first. `held` is the
-    /// number of slots of all shares, and `lease` is what is left of the lease: if the process is killed, the slots return after that. Empty
-    /// for a store that does not [list](crate::Store::holders) them, and from [`peek_all`](RateLimiter::peek_all).
+    /// number of slots of all shares, and `lease` is what is left of the lease: if the process is killed, the slots return
+    /// after that. Empty for a store that does not [list](crate::Store::holders) them, and from
+    /// [`peek_all`](RateLimiter::peek_all).
     pub holders: Vec<Holding>,
     /// The `holder` that is this process. `None` without quotas in flight, and from [`peek_all`](RateLimiter::peek_all).
     pub own_holder: Option<[u8; 16]>,

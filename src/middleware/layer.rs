@@ -587,7 +587,7 @@ impl RateLimitLayer {
     ///
     /// Use it for a limit that is not the client's own, such as the capacity of the whole service. A refusal has a
     /// `Retry-After`, and nothing else tells of it; see [`Level::hidden`]. In nested layers, a hidden limit neither adds nor
-    /// replaces a header, whether it is the inner or the outer one.
+    /// replaces a header, whether it is the inner or the outer one; only a `Retry-After` may be longer.
     ///
     /// # Examples
     ///

@@ -1020,6 +1020,7 @@ async fn a_plan_at_a_proxy_changes_while_it_runs_and_a_small_one_clamps_the_esti
     let plan = "500/minute sliding-buckets:60, 900/day sliding-buckets:24, 4 in-flight";
     assert_eq!(initech.changes_to(plan).await, 204);
     let answer = initech.ask("/complete", 20).await;
+    assert_eq!(answer.status(), 200);
     assert_eq!(limit_and_left(&answer), [500, 0]);
     answer.text().await.expect("the whole of it");
     assert_eq!(example.line(), "500 reserved, 20 used\n");

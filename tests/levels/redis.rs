@@ -230,6 +230,20 @@ async fn the_levels_of_one_check_take_one_call() {
     assert_eq!(calls(&mut connection).get("evalsha"), Some(&1));
 }
 
+#[tokio::test]
+async fn the_levels_of_a_request_are_read_in_one_call() {
+    let server = RedisServer::start();
+    let tree = Tree::new(&store_on(&server), HOUR);
+    let levels = || [tree.user.on("ada"), tree.tenant.on("acme")];
+    assert!(RateLimiter::peek_all(levels()).await.is_ok());
+    let mut connection = server.connect();
+    forget_calls(&mut connection);
+    let status = RateLimiter::peek_all(levels()).await.unwrap();
+    assert_eq!(status.view.levels().len(), 2);
+    let calls = calls(&mut connection);
+    assert_eq!(calls.get("evalsha"), Some(&1), "{calls:?}");
+}
+
 /// The units of user, tenant and service.
 async fn used(tree: &Tree) -> [u32; 3] {
     [

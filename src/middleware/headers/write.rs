@@ -20,8 +20,8 @@ impl Headers {
     /// Writes the headers of a decision to a response, for limits that a handler checks.
     ///
     /// Replaces single values, and appends to lists, as a [layer](crate::RateLimitLayer::headers) does. Writes
-    /// nothing for a decision that nothing counted, and nothing about [hidden](crate::LevelCheck::hidden) levels. It does not write `Retry-After`: answer a refusal with
-    /// [`Rejection::response`](crate::Rejection::response).
+    /// nothing for a decision that nothing counted, and nothing about [hidden](crate::LevelCheck::hidden) levels. It does
+    /// not write `Retry-After`: answer a refusal with [`Rejection::response`](crate::Rejection::response).
     ///
     /// # Examples
     ///
