@@ -1037,6 +1037,30 @@ async fn a_plan_at_a_proxy_changes_while_it_runs_and_a_small_one_clamps_the_esti
     assert_eq!(missing.expect("an answer").status(), 400);
 }
 
+#[tokio::test]
+async fn an_answer_at_a_proxy_that_uses_more_than_the_plan_has_is_charged_in_full() {
+    let mut example = Example::start("llm_proxy", "memory:");
+    let address = example.address();
+    example.line();
+    let initech = Tenant {
+        name: "initech",
+        address: &address,
+    };
+    let plan = "500/minute sliding-buckets:60, 900/day sliding-buckets:24, 4 in-flight";
+    assert_eq!(initech.changes_to(plan).await, 204);
+    let answer = initech.ask("/complete", 2_000).await;
+    assert_eq!(answer.status(), 200);
+    answer.text().await.expect("the whole of it");
+    assert_eq!(example.line(), "500 reserved, 2000 used\n");
+    initech.until_used([2_000, 2_000, 0, 200]).await;
+    let refused = initech.ask("/complete", 1).await;
+    assert_eq!(refused.status(), 429);
+    // Until the bucket of the day has left its window.
+    let wait = refused.headers()["retry-after"].to_str().expect("text");
+    let wait: u64 = wait.parse().expect("seconds");
+    assert!((86_400..=90_000).contains(&wait), "{wait}");
+}
+
 /// Opens a socket of a user. The server ends it when the connection is dropped.
 fn socket(address: &str, user: &str) -> TcpStream {
     let mut connection = TcpStream::connect(address).expect("a connection");
