@@ -15,6 +15,7 @@ use axum::{Router, routing::get};
 use futures_util::StreamExt;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Empty, Full};
+use tollgate::store::TestClock;
 use tollgate::{
     Algorithm, Headers, IetfDraft, Level, MemoryStore, Permit, PermitHandle, Plan, Quota,
     RateLimitLayer, RateLimiter, RedisStore, Rejection, RejectionReason, Store, key,
@@ -608,19 +609,18 @@ async fn a_settlement_charges_the_rates_what_is_missing_whether_slots_are_free_o
             drop(open);
         }
     }
-    // Slots are no rate: their lease is no window in which a charge counts.
+    // What is missing is charged also after the window of the reservation has passed.
+    let clock = TestClock::new();
+    let minute = Duration::from_secs(60);
     let limiter = RateLimiter::new(
-        MemoryStore::new(),
-        [
-            Quota::new(100, Duration::from_millis(50)),
-            Quota::in_flight(3),
-        ],
+        MemoryStore::with_clock(clock.clone()),
+        [Quota::new(100, minute), Quota::in_flight(3)],
     );
     let permit = limiter.acquire("ada").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    clock.advance(minute);
     limiter.settle(permit.into_decision(), 40).await.unwrap();
     let decision = limiter.peek("ada").await.unwrap();
-    assert_eq!(decision.quotas().next().unwrap().used(), 0);
+    assert_eq!(decision.quotas().next().unwrap().used(), 39);
 }
 
 /// A layer with slots of users, and of tenants.
