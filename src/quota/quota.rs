@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::algorithm::{Algorithm, algorithm_rule};
 use super::calendar::Calendar;
+#[cfg(feature = "redis")]
 use super::calendar_windows::longest_window;
 use super::shares::{Share, ShareId, Shares};
 use crate::error::ConfigError;
@@ -699,6 +700,7 @@ impl Quota {
     }
 
     /// Returns the longest time that a charged unit may count.
+    #[cfg(feature = "redis")]
     pub(crate) fn longest_counted_micros(&self, lease: u64) -> u64 {
         longest_window(self.counted_micros(lease))
     }
