@@ -16,6 +16,7 @@ use tollgate::{
 
 use crate::support::calls::{by_path, status};
 use crate::support::log;
+use crate::support::plain::Plain;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -384,19 +385,6 @@ fn field(line: &str, name: &str) -> usize {
     let (_, value) = line.split_once(name).expect(name);
     let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
-}
-
-/// A store without blocks.
-struct Plain(MemoryStore);
-
-impl Store for Plain {
-    fn id(&self) -> StoreId {
-        self.0.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        self.0.check(checks)
-    }
 }
 
 #[tokio::test]

@@ -418,7 +418,7 @@ fn two_to_the_32_units_are_reached_and_passed() {
                 let expected = match algorithm {
                     // At most as many members as the limit at once.
                     Algorithm::SortedSetLog => 4 * 5 + 3,
-                    // What drains within 1 000 windows.
+                    // At most as much as drains within 1 000 windows.
                     Algorithm::Gcra if limit == 5 => 5_000,
                     _ => u32::MAX,
                 };

@@ -859,6 +859,18 @@ async fn a_tenant_is_limited_by_what_its_json_body_asks_for() {
     assert!(!never.headers().contains_key("retry-after"));
 }
 
+/// A plan below the estimate of the example `llm_proxy`, which is 1 000 tokens.
+const SMALL_PLAN: &str = "500/minute sliding-buckets:60, 900/day sliding-buckets:24, 4 in-flight";
+
+/// Starts the example `llm_proxy`. Returns its address, too.
+fn llm_proxy(store: &str) -> (Example, String) {
+    let mut example = Example::start("llm_proxy", store);
+    let address = example.address();
+    // The last line about what to try.
+    example.line();
+    (example, address)
+}
+
 /// A tenant of the example `llm_proxy`.
 struct Tenant<'a> {
     name: &'a str,
@@ -924,10 +936,7 @@ fn limit_and_left(answer: &reqwest::Response) -> [u32; 2] {
 async fn a_proxy_charges_what_answers_use_also_to_clients_that_disconnect_or_overrun() {
     let redis = RedisServer::start();
     for store in ["memory:", &redis.url()] {
-        let mut example = Example::start("llm_proxy", store);
-        let address = example.address();
-        // The last line about what to try.
-        example.line();
+        let (mut example, address) = llm_proxy(store);
         let tenant = |name| Tenant {
             name,
             address: &address,
@@ -967,9 +976,7 @@ async fn a_proxy_charges_what_answers_use_also_to_clients_that_disconnect_or_ove
 async fn a_burst_at_a_proxy_gets_four_streams_and_batch_jobs_half_of_the_tokens() {
     let redis = RedisServer::start();
     for store in ["memory:", &redis.url()] {
-        let mut example = Example::start("llm_proxy", store);
-        let address = example.address();
-        example.line();
+        let (_example, address) = llm_proxy(store);
         let tenant = |name| Tenant {
             name,
             address: &address,
@@ -1009,16 +1016,13 @@ async fn a_burst_at_a_proxy_gets_four_streams_and_batch_jobs_half_of_the_tokens(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_at_a_proxy_changes_while_it_runs_and_a_small_one_clamps_the_estimate() {
-    let mut example = Example::start("llm_proxy", "memory:");
-    let address = example.address();
-    example.line();
+    let (mut example, address) = llm_proxy("memory:");
     let initech = Tenant {
         name: "initech",
         address: &address,
     };
     assert_eq!(initech.changes_to("many/minute").await, 400);
-    let plan = "500/minute sliding-buckets:60, 900/day sliding-buckets:24, 4 in-flight";
-    assert_eq!(initech.changes_to(plan).await, 204);
+    assert_eq!(initech.changes_to(SMALL_PLAN).await, 204);
     let answer = initech.ask("/complete", 20).await;
     assert_eq!(answer.status(), 200);
     assert_eq!(limit_and_left(&answer), [500, 0]);
@@ -1039,15 +1043,12 @@ async fn a_plan_at_a_proxy_changes_while_it_runs_and_a_small_one_clamps_the_esti
 
 #[tokio::test]
 async fn an_answer_at_a_proxy_that_uses_more_than_the_plan_has_is_charged_in_full() {
-    let mut example = Example::start("llm_proxy", "memory:");
-    let address = example.address();
-    example.line();
+    let (mut example, address) = llm_proxy("memory:");
     let initech = Tenant {
         name: "initech",
         address: &address,
     };
-    let plan = "500/minute sliding-buckets:60, 900/day sliding-buckets:24, 4 in-flight";
-    assert_eq!(initech.changes_to(plan).await, 204);
+    assert_eq!(initech.changes_to(SMALL_PLAN).await, 204);
     let answer = initech.ask("/complete", 2_000).await;
     assert_eq!(answer.status(), 200);
     answer.text().await.expect("the whole of it");

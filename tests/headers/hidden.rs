@@ -66,7 +66,7 @@ fn with_hidden_level(layer: RateLimitLayer, store: &MemoryStore) -> RateLimitLay
     layer.and_level(Level::new(capacity(store), key::global()).hidden())
 }
 
-/// What a response shows to a client.
+/// The headers and the body that a client sees.
 #[derive(Debug, PartialEq)]
 struct Shown {
     status: u16,

@@ -609,7 +609,7 @@ async fn a_settlement_charges_the_rates_what_is_missing_whether_slots_are_free_o
             drop(open);
         }
     }
-    // What is missing is charged also after the window of the reservation has passed.
+    // The missing units are charged also after the window of the reservation has passed.
     let clock = TestClock::new();
     let minute = Duration::from_secs(60);
     let limiter = RateLimiter::new(

@@ -14,7 +14,7 @@ struct Platform {
     key: Box<dyn KeyExtractor>,
     /// The peer of the service.
     peer: &'static str,
-    /// What the platform sends for a client, and for one that has sent each of these headers itself.
+    /// The headers that the platform sends for a client, and for one that has sent each of them itself.
     sent: &'static [(&'static str, &'static str)],
     spoofed: &'static [(&'static str, &'static str)],
 }

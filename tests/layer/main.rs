@@ -24,8 +24,9 @@ mod waiting;
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
-use tollgate::{Algorithm, RateLimiter};
+use tollgate::{Algorithm, IntoKey, RateLimiter};
 
 use support::calls::{ask, by_path, status, to, told};
 
@@ -35,8 +36,21 @@ fn algorithms() -> impl Iterator<Item = Algorithm> {
 }
 
 /// The units that count for a key.
-async fn used(limiter: &RateLimiter, key: &str) -> u32 {
+async fn used(limiter: &RateLimiter, key: impl IntoKey) -> u32 {
     limiter.peek(key).await.expect("the store answers").used()
+}
+
+/// Waits until this many units count. Settlements run in the background.
+async fn counts(limiter: &RateLimiter, key: impl IntoKey + Copy, units: u32) {
+    let patience = Instant::now() + Duration::from_secs(10);
+    loop {
+        let used = used(limiter, key).await;
+        if used == units {
+            return;
+        }
+        assert!(Instant::now() < patience, "{used} units, not {units}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// A future that a test polls by hand.

@@ -9,19 +9,20 @@ use axum::http::Request;
 use axum::{Router, routing::get};
 use futures_util::stream;
 use http_body_util::BodyExt;
-use tollgate::store::{Check, StoreFuture, StoreId, TestClock};
+use tollgate::store::TestClock;
 use tollgate::{
     Algorithm, BlockRule, Key, Level, MemoryStore, Quota, RateLimitLayer, RateLimiter, Reservation,
     Source, Store, key,
 };
 use tower::ServiceExt;
 
-use crate::algorithms;
 use crate::support::calls::stores;
 use crate::support::log;
+use crate::support::plain::Plain;
 use crate::support::redis_server::RedisServer;
 use crate::support::served::{fetch, number, serve};
 use crate::support::test_time::TestTime;
+use crate::{algorithms, counts, used};
 
 const LIMIT: u32 = 1_000;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -35,23 +36,6 @@ fn completions(layer: RateLimitLayer, tokens: u32) -> Router {
     Router::new()
         .route("/", get(complete))
         .layer(layer.reserve())
-}
-
-async fn used(limiter: &RateLimiter, key: &Key) -> u32 {
-    limiter.peek(key).await.unwrap().used()
-}
-
-/// Waits until this many units count.
-async fn counts(limiter: &RateLimiter, key: &Key, units: u32) {
-    let patience = Instant::now() + Duration::from_secs(10);
-    loop {
-        let used = used(limiter, key).await;
-        if used == units {
-            return;
-        }
-        assert!(Instant::now() < patience, "{used} units, not {units}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[tokio::test]
@@ -202,19 +186,6 @@ async fn refusals_by_an_overrun_count_towards_an_automatic_block() {
             assert!(Instant::now() < patience, "no block");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-}
-
-/// A store that only checks.
-struct Plain(MemoryStore);
-
-impl Store for Plain {
-    fn id(&self) -> StoreId {
-        self.0.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        self.0.check(checks)
     }
 }
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response, StatusCode};
@@ -25,7 +25,7 @@ use crate::support::redis_server::RedisServer;
 use crate::support::served::serve;
 use crate::support::store_on;
 use crate::support::test_time::TestTime;
-use crate::{algorithms, by_path, to, told, used};
+use crate::{algorithms, by_path, counts, to, told, used};
 
 const LIMIT: u32 = 100;
 const COST: u32 = 10;
@@ -52,19 +52,6 @@ fn by_the_kilobyte(limit: u32) -> (RateLimitLayer, RateLimiter) {
             None => decision.cost(),
         });
     (layer, limiter)
-}
-
-/// Waits until this many units count. Settlements run in the background.
-async fn counts(limiter: &RateLimiter, key: &str, units: u32) {
-    let patience = Instant::now() + Duration::from_secs(10);
-    loop {
-        let used = used(limiter, key).await;
-        if used == units {
-            return;
-        }
-        assert!(Instant::now() < patience, "{used} units, not {units}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 /// Sends a request through a layer to a service that answers with this status.

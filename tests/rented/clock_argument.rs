@@ -238,7 +238,7 @@ async fn refunds_find_their_charges_whichever_caller_was_last() {
         // A level drains a unit in 3.6 s, by clocks that differ by at most 50 ms.
         let drained = (start.elapsed() + 50 * MS).as_millis().div_ceil(3_600);
         let fewest = match algorithm {
-            Algorithm::Gcra => 40 - u32::try_from(drained).map_or(40, |drained| drained.min(40)),
+            Algorithm::Gcra => 40_u32.saturating_sub(drained.try_into().unwrap_or(u32::MAX)),
             _ => 40,
         };
         assert!((fewest..=40).contains(&used), "{algorithm}: {used}");

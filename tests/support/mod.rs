@@ -17,6 +17,7 @@ pub(crate) mod log;
 pub(crate) mod moody;
 pub(crate) mod node;
 pub(crate) mod permissions;
+pub(crate) mod plain;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
