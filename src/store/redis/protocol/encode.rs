@@ -11,7 +11,7 @@ use super::counts::{Count, Value, ValueName};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
 use super::key_names::KeyNames;
 use super::server_clock::ServerClock;
-use crate::decision::{Answer, QuotaAnswer};
+use crate::decision::QuotaAnswer;
 use crate::quota::{Calendar, Quota};
 use crate::store::redis::script::{Script, Scripts};
 use crate::store::requests::{Adjust, Change, Subject};
@@ -126,16 +126,35 @@ fn pack_bytes(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
     out.write_all(bytes)
 }
 
-/// Encodes a call that changes the counts of a key. Returns `None` if there are none. A charge is a call of checks.
+/// The fields of a change, and the answers with the receipts of what it gives back.
+struct PackedChange<'a> {
+    what: &'static str,
+    /// The units to change, the time of the charge, its cost, and what is held of it.
+    numbers: [u64; 4],
+    answers: &'a [QuotaAnswer],
+}
+
+/// Encodes a call that changes the counts of a key. Returns `None` if it changes none: a charge is a call of checks.
 pub(crate) fn encode_adjust(
     script: &Script,
     names: &KeyNames,
     clock: &ServerClock,
     adjust: Adjust<'_>,
 ) -> Option<Cmd> {
-    let answers = match adjust.change {
-        Change::Refund { answer, .. } => answer.quotas(),
-        Change::Reset | Change::Credit { .. } | Change::Charge { .. } => &[],
+    let (what, numbers, answers) = match adjust.change {
+        Change::Reset => ("reset", [0; 4], &[][..]),
+        Change::Refund {
+            answer,
+            cost,
+            units,
+            held,
+        } => {
+            let units = units.min(cost).into();
+            let numbers = [units, answer.time(), cost.into(), held.into()];
+            ("refund", numbers, answer.quotas())
+        }
+        Change::Credit { units } => ("credit", [units.into(), 0, 0, 0], &[][..]),
+        Change::Charge { .. } => return None,
     };
     // The charge was not made to a soft quota that was exceeded.
     let is_charged = |count: &Count<'_>| {
@@ -156,18 +175,18 @@ pub(crate) fn encode_adjust(
         .map(|count| (adjust.subject, count.name))
         .collect();
     let mut call = begin(script, names, &keys);
+    let change = PackedChange {
+        what,
+        numbers,
+        answers,
+    };
     // Writing to a command does not fail.
-    let _ = pack_change(
-        adjust.change,
-        &counts,
-        clock,
-        &mut call.writer_for_next_arg(),
-    );
+    let _ = pack_change(&change, &counts, clock, &mut call.writer_for_next_arg());
     Some(call)
 }
 
 fn pack_change(
-    change: Change<'_>,
+    change: &PackedChange<'_>,
     counts: &[Count<'_>],
     clock: &ServerClock,
     out: &mut impl Write,
@@ -182,23 +201,11 @@ fn pack_change(
     for count in counts {
         pack_count(count, clock, out)?;
     }
-    let (what, units, answer, cost, held) = match change {
-        Change::Reset => ("reset", 0, None, 0, 0),
-        Change::Refund {
-            answer,
-            cost,
-            units,
-            held,
-        } => ("refund", units.min(cost), Some(answer), cost, held),
-        Change::Credit { units } => ("credit", units, None, 0, 0),
-        Change::Charge { units } => ("charge", units, None, 0, 0),
-    };
-    encode::write_str(out, what)?;
-    let time = answer.map_or(0, Answer::time);
-    pack_numbers([units.into(), time, cost.into(), held.into()], out)?;
-    let answers = answer.map_or(&[][..], Answer::quotas);
+    encode::write_str(out, change.what)?;
+    pack_numbers(change.numbers, out)?;
     for (index, _) in quotas {
-        let receipt = answers
+        let receipt = change
+            .answers
             .get(*index)
             .map(|answer| answer.receipt())
             .unwrap_or_default();
