@@ -9,8 +9,8 @@ calls   SETRANGE
 server  Redis 6.0
 
 The files of the algorithms describe the numbers. A fixed window and a sliding counter are usual while they have a count of
-this window; a gcra while it drains at the limit of the quota, and is not above it. A row of one counter has no other length, so its length field
-is skipped.
+this window; a gcra while it drains at the limit of the quota, and is not above it. A row of one counter has no other length,
+so its length field is skipped.
 ]]
 
 do

@@ -3,15 +3,15 @@ decide: decides the entries that a loop has left, or all, one after the other. T
 
 KEYS    as call
 ARGV    as call
-reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged; of a
-reply   charge 0
+reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged; 0 of a
+reply   charge
 reply   then, if units are charged, the reply of each level to its charge; if a check is refused or only looks, to that
 reply   in front of these, of a level that is soft: how many checks it has room for
 calls   as the kinds of values
 server  Redis 6.0
 
-A level of cost 0 replies as to a refusal, and so does a charge, with what is left then. In a group that `is_shared`, each value replies once to all its charges: behind the
-entries, in the order of the numbers.
+A level of cost 0 replies as to a refusal, and so does a charge, with the units that are left then. In a group that
+`is_shared`, each value replies once to all its charges: behind the entries, in the order of the numbers.
 ]]
 
 -- The values of a group that shares them, by number: the list, the units that are left, those to charge, and the reply to the

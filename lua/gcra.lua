@@ -1,6 +1,7 @@
 --[[
 gcra: the generic cell rate algorithm, as a leaky bucket. Charged units flow in, and drain evenly at the limit per window. The
-level may rise to the limit; a charge beyond it raises it to at most what drains in 1 000 windows. Twin of src/algorithm/gcra/gcra.rs.
+level may rise to the limit; a charge beyond it raises it to at most what drains in 1 000 windows. Twin of
+src/algorithm/gcra/gcra.rs.
 
 KEYS    none
 ARGV    none; the caller passes a quota, and a row with the place of a counter in it

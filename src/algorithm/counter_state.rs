@@ -48,8 +48,8 @@ pub(crate) trait CountingRule: Clone + Default {
         1
     }
 
-    /// Adds units to a current counter, or as many as it can hold. Returns whether a new generation begins, in which refunds do not find
-    /// earlier charges.
+    /// Adds units to a current counter, or as many as it can hold. Returns whether a new generation begins, in which
+    /// refunds do not find earlier charges.
     fn charge(&mut self, check: &QuotaCheck<'_>, cost: u64) -> bool;
 
     /// Returns the position of the last charge in a current counter.

@@ -38,17 +38,16 @@ impl Headers {
     /// # }).unwrap();
     /// ```
     pub fn write(&self, decision: &DecisionView, headers: &mut HeaderMap) {
-        self.write_beside(Tightness::Tightest, decision, headers);
+        self.write_beside(Tightness::Tightest, &decision.visible(), headers);
     }
 
-    /// Writes the headers of a decision to a response that inner layers may have written to.
+    /// Writes the headers of a decision without hidden levels to a response that inner layers may have written to.
     pub(in crate::middleware) fn write_beside(
         &self,
         place: Tightness,
         decision: &DecisionView,
         headers: &mut HeaderMap,
     ) {
-        let decision = &*decision.visible();
         if decision.source() == Source::None {
             return;
         }

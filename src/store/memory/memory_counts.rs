@@ -245,8 +245,10 @@ impl MemoryCounts {
         let is_charged = !is_shared && shard.charge(name, adjust, now);
         self.record_len(len_before, shard.len());
         drop(shard);
-        let looked = (!is_charged).then(|| self.check(&[subject.check(0)]));
-        if let Some(Ok(looked)) = looked {
+        if is_charged {
+            return;
+        }
+        if let Ok(looked) = self.check(&[subject.check(0)]) {
             let rooms = looked.iter().map(|answer| answer.room(subject.quotas));
             let room = rooms.min().unwrap_or(0);
             let _ = self.check(&[subject.check(units.min(room))]);

@@ -106,8 +106,8 @@ impl Shard {
 
     /// Charges units to a key, which is added if it is new. Returns false if there is no room for it.
     pub(super) fn charge(&mut self, name: Fingerprint, charge: Adjust<'_>, now: u64) -> bool {
-        if self.get_mut(name).is_some() {
-            self.adjust(name, charge, now);
+        if let Some(counters) = self.entries.get_mut(name) {
+            counters.adjust(charge, now);
             return true;
         }
         let mut counters = Counters::default();

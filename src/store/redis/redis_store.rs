@@ -349,7 +349,7 @@ impl RedisStore {
         Self::with_settings(settings, None)
     }
 
-    /// Not called `new`: then the compiler would tell who writes `RedisStore::new` of this, not of `open`.
+    /// The name is not `new`: for `RedisStore::new`, the compiler would then name this function, and not `open`.
     pub(super) fn with_settings(settings: Settings, misuse: Option<Error>) -> Self {
         Self {
             shared: Arc::new(Shared {
