@@ -112,7 +112,7 @@ fn redis_decides_again_within_a_second_of_each_of_several_hangs() {
     alone(async {
         let server = Node::start(&[]);
         let layer = by_path(RedisStore::open(&server.url()).expect("a URL"), QUOTA);
-        let drive = Drive::start(&layer, |turn| format!("/{}", turn % KEYS));
+        let mut drive = Drive::start(&layer, |turn| format!("/{}", turn % KEYS));
         drive.goes_on_for(Duration::from_secs(1)).await;
         let (hangs, shortest) = short_or_long((3, 1), (9, 3));
         let mut spans = Vec::new();
@@ -123,6 +123,7 @@ fn redis_decides_again_within_a_second_of_each_of_several_hangs() {
             drive.goes_on_for(span).await;
             let resumed = drive.now();
             server.resume();
+            drive.goes_on_until_recovered().await;
             drive.goes_on_for(1_500 * MS).await;
             spans.push((resumed, drive.now()));
         }

@@ -107,6 +107,7 @@ pub(crate) struct Drive {
     has_ended: Arc<AtomicBool>,
     pacer: JoinHandle<()>,
     answers: mpsc::UnboundedReceiver<Answer>,
+    received: Vec<Answer>,
 }
 
 impl Drive {
@@ -155,6 +156,7 @@ impl Drive {
             has_ended,
             pacer,
             answers,
+            received: Vec::new(),
         }
     }
 
@@ -167,11 +169,29 @@ impl Drive {
         tokio::time::sleep(span).await;
     }
 
+    /// Waits for so many answers of Redis in a row that it counts as recovered.
+    pub(crate) async fn goes_on_until_recovered(&mut self) {
+        let from = self.now();
+        let steady = async {
+            let mut in_a_row = 0;
+            while in_a_row < STEADY {
+                let answer = self.answers.recv().await.expect("the load is on");
+                self.received.push(answer);
+                in_a_row = match answer.is_exact() && answer.due >= from {
+                    true => in_a_row + 1,
+                    false => 0,
+                };
+            }
+        };
+        let in_time = tokio::time::timeout(PATIENCE, steady).await;
+        assert!(in_time.is_ok(), "no {STEADY} answers of Redis in a row");
+    }
+
     /// Ends the load, and waits for every answer.
     pub(crate) async fn end(mut self) -> Answers {
         self.has_ended.store(true, Ordering::Relaxed);
         self.pacer.join().expect("the pacer ends within a turn");
-        let mut all = Vec::new();
+        let mut all = self.received;
         let collected = async {
             while let Some(answer) = self.answers.recv().await {
                 all.push(answer);

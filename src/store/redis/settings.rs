@@ -68,10 +68,12 @@ impl RedisStore {
     /// - **All connections of a store share a call.** Its result is kept for 3/4 of
     ///   [its life](crate::store::Credentials::valid_for), but for at least a second. Without a life, each new connection
     ///   asks, at most once a second.
-    /// - **Established connections are renewed.** At 3/4 of the life, the store sends `AUTH` with the new credentials on
-    ///   each connection. No check waits for that.
-    /// - **A failure keeps the connection.** If the closure fails, or a server refuses the `AUTH`, the store tries again
-    ///   each second, and logs one line. A new connection uses the last credentials to the end of their life.
+    /// - **Connections are replaced in time.** At 3/4 of the life, the store connects with new credentials. Calls use the
+    ///   old connection until the new one is established, so no check waits. No `AUTH` is sent between calls:
+    ///   [Redis 7.2 to 8 and Valkey 8](https://github.com/redis/redis/issues/15640) may leave out the reply to one that
+    ///   they refuse, and each later reply would be taken for that of another call.
+    /// - **A failure keeps the connection.** If the closure fails, or a server refuses the credentials, the store tries
+    ///   again each second, and logs one line. A new connection uses the last credentials to the end of their life.
     /// - **Rejected credentials are asked for again** at the next attempt to connect, at most once a second.
     ///
     /// The closure has 10 s, because clients of a token service retry for some seconds. It is called in a task of the

@@ -7,13 +7,30 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, RedisResult, Value};
 use tokio::task::JoinSet;
 
+use crate::error::Error;
+
 pub(super) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Called when a connection is lost.
-pub(super) type OnLost = Arc<dyn Fn() + Send + Sync>;
+/// The node of a connection, as the tasks of the connection know it.
+pub(super) trait Owner: Send + Sync {
+    /// Replaces the connection, which is lost.
+    fn lost(&self);
+
+    /// Replaces the connection once another one is established. Until then, calls use this one.
+    fn renew(&self) -> Boxed<'_, Result<(), Error>>;
+}
 
 /// Called with each message that a server pushes. With RESP2, it pushes none.
 pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
+
+/// For a connection that is made for one question.
+impl Owner for () {
+    fn lost(&self) {}
+
+    fn renew(&self) -> Boxed<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+}
 
 /// A connection of the application, of any type.
 pub(crate) trait GivenConnection: Send + Sync {

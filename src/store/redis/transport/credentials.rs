@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ConnectionInfo, RedisConnectionInfo};
+use redis::{ConnectionInfo, RedisConnectionInfo};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connection::{Boxed, OnLost, send_over};
+use super::connection::{Boxed, Owner};
 use crate::error::Error;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors as error;
@@ -146,13 +145,6 @@ impl Login {
             Some(user) => settings.set_username(user),
             None => settings,
         })
-    }
-
-    fn auth(&self) -> Cmd {
-        let Credentials { user, password, .. } = &self.credentials;
-        let mut auth = redis::cmd("AUTH");
-        auth.arg(user).arg(password);
-        auth
     }
 }
 
@@ -290,40 +282,31 @@ impl CredentialSource {
         }
     }
 
-    /// Authenticates a connection again whenever its credentials are to be replaced.
+    /// Replaces a connection before its credentials expire.
+    ///
+    /// No `AUTH` is sent over a connection with calls: if it is refused behind other commands, Redis from 7.2 and Valkey 8
+    /// leave out its reply, and each call after it would get the reply of the next one.
+    /// <https://github.com/redis/redis/issues/15640>
     pub(super) async fn renew(
         self: Arc<Self>,
-        mut login: Arc<Login>,
-        connection: MultiplexedConnection,
+        login: Arc<Login>,
         server: ServerName,
-        on_lost: OnLost,
+        owner: Arc<dyn Owner>,
     ) {
         let refusals = RenewalLog::default();
-        let mut retry = None;
+        let mut wait = login.left();
         while login.credentials.life.is_some() {
             // By the clock of tokio, so that a test that pauses it does not wait for this task.
-            tokio::time::sleep(retry.unwrap_or_else(|| login.left())).await;
-            retry = Some(RETRY);
-            let next = match self.current().await {
-                Ok(next) => next,
-                Err(cause) => {
-                    self.fetches.failed(&error::no_credentials(&server, &cause));
-                    continue;
-                }
-            };
+            tokio::time::sleep(wait).await;
+            wait = RETRY;
+            if let Err(cause) = self.current().await {
+                self.fetches.failed(&error::no_credentials(&server, &cause));
+                continue;
+            }
             self.fetches.succeeded(&server);
-            // A server that does not answer is found by the calls.
-            match send_over(&connection, &next.auth()).await {
-                Ok(_) => {
-                    refusals.succeeded(&server);
-                    (login, retry) = (next, None);
-                }
-                Err(error) if error.is_unrecoverable_error() => return on_lost(),
-                Err(error) => {
-                    self.reject(&next);
-                    let error = error::from_redis(error, error::Handshake::Unknown, &server);
-                    refusals.failed(&error);
-                }
+            match owner.renew().await {
+                Ok(()) => return refusals.succeeded(&server),
+                Err(error) => refusals.failed(&error),
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::connection::{Boxed, Connection, GivenConnection, OnLost, OnPush, send_over};
+use super::connection::{Boxed, Connection, GivenConnection, OnPush, Owner, send_over};
 use super::credentials::CredentialSource;
 use super::failure::{Cause, Failure};
 #[cfg(feature = "tls")]
@@ -28,7 +28,7 @@ use crate::store::redis::protocol::errors::{self as error, Handshake};
 use crate::store::redis::real_time;
 
 /// The limit on connecting, including the handshake: a server that hangs accepts the connection and never replies.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The limit on asking a port what it says unasked.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -51,7 +51,7 @@ pub(super) trait Dial: Send + Sync {
     }
 
     /// Connects, within a time of its own. Returns the connection and the server that it leads to.
-    fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>>;
+    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>>;
 
     /// Whether this process replaces a lost connection. The application's replaces itself.
     fn reconnects(&self) -> bool {
@@ -67,7 +67,7 @@ impl Dial for Given {
         &ServerName::UNKNOWN
     }
 
-    fn dial(&self, _: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+    fn dial(&self, _: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         let connection = Connection::Given(Arc::clone(&self.0));
         Box::pin(async { Ok((connection, ServerName::UNKNOWN)) })
     }
@@ -172,10 +172,13 @@ impl Server {
     }
 
     /// Connects with current credentials, and renews them while the connection lasts.
-    pub(super) async fn connect_for_calls(&self, on_lost: OnLost) -> Result<Connection, Failure> {
+    pub(super) async fn connect_for_calls(
+        &self,
+        owner: Arc<dyn Owner>,
+    ) -> Result<Connection, Failure> {
         let for_calls = self.for_calls.as_ref();
         let Some(source) = for_calls.and_then(|settings| settings.credentials.as_ref()) else {
-            let connection = self.connect_and_try(on_lost).await?;
+            let connection = self.connect_and_try(owner).await?;
             return Ok(Connection::Own(connection, JoinSet::new()));
         };
         let login = source.for_connection().await;
@@ -185,10 +188,10 @@ impl Server {
             info: login.apply_to(&self.info),
             ..self.clone()
         };
-        match server.connect_and_try(Arc::clone(&on_lost)).await {
+        match server.connect_and_try(Arc::clone(&owner)).await {
             Ok(connection) => {
                 let source = Arc::clone(source);
-                let renewing = source.renew(login, connection.clone(), server.name, on_lost);
+                let renewing = source.renew(login, server.name, owner);
                 Ok(Connection::Own(connection, JoinSet::new()).with_task(renewing))
             }
             Err(failure) => {
@@ -204,10 +207,13 @@ impl Server {
     ///
     /// Such a server quotes the arguments of a call in its error. They are no text, so the client cannot read the error
     /// and closes the connection: all calls in flight would fail with an error that says nothing about EVALSHA.
-    async fn connect_and_try(&self, on_lost: OnLost) -> Result<MultiplexedConnection, Failure> {
+    async fn connect_and_try(
+        &self,
+        owner: Arc<dyn Owner>,
+    ) -> Result<MultiplexedConnection, Failure> {
         let on_push = Box::new(move |push: &PushInfo| {
             if push.kind == PushKind::Disconnection {
-                on_lost();
+                owner.lost();
             }
         });
         let connection = self.connect(on_push).await?;
@@ -292,9 +298,9 @@ impl Dial for Server {
         }
     }
 
-    fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         Box::pin(async move {
-            let connection = self.connect_for_calls(on_lost).await?;
+            let connection = self.connect_for_calls(owner).await?;
             Ok((connection, self.name.clone()))
         })
     }

@@ -3,19 +3,19 @@
 //! At most one attempt to connect is in progress, however many callers wait for it. A server that leaves a call unanswered
 //! for a whole deadline is silent: nothing else is sent to it until it answers a PING.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::connection::Connection;
-use super::dial::Dial;
+use super::connection::{Boxed, Connection, Owner};
+use super::dial::{CONNECT_TIMEOUT, Dial};
 use super::failure::{Failure, Fate};
 use crate::clock::micros;
-use crate::error::Act;
+use crate::error::{Act, Error};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::real_time;
 
@@ -69,6 +69,12 @@ struct Up {
     connection: Connection,
     server: ServerName,
     /// When its attempt started. Identifies the connection.
+    since: Instant,
+}
+
+/// An attempt to connect, and the connection that came of it.
+struct Attempt {
+    node: Weak<Node>,
     since: Instant,
 }
 
@@ -277,34 +283,33 @@ impl Node {
                     let left = not_before.saturating_duration_since(Instant::now());
                     real_time::sleep(left).await;
                 }
-                let state = node.dialed().await;
+                let state = match node.dialed().await {
+                    Ok(up) => State::Up(up),
+                    Err(failure) => {
+                        let backoff = match failure.is_misconfigured() {
+                            true => MISCONFIGURED_BACKOFF,
+                            false => BACKOFF,
+                        };
+                        State::Down(Some((failure, Instant::now() + backoff)))
+                    }
+                };
                 node.state.send_replace(state);
             });
         }
     }
 
-    async fn dialed(self: &Arc<Self>) -> State {
+    async fn dialed(self: &Arc<Self>) -> Result<Arc<Up>, Failure> {
         let since = Instant::now();
-        let node = Arc::downgrade(self);
-        let on_lost = move || {
-            if let Some(node) = node.upgrade() {
-                node.replace(since);
-            }
+        let attempt = Attempt {
+            node: Arc::downgrade(self),
+            since,
         };
-        match self.dial.dial(Arc::new(on_lost)).await {
-            Ok((connection, server)) => State::Up(Arc::new(Up {
-                connection,
-                server,
-                since,
-            })),
-            Err(failure) => {
-                let backoff = match failure.is_misconfigured() {
-                    true => MISCONFIGURED_BACKOFF,
-                    false => BACKOFF,
-                };
-                State::Down(Some((failure, Instant::now() + backoff)))
-            }
-        }
+        let (connection, server) = self.dial.dial(Arc::new(attempt)).await?;
+        Ok(Arc::new(Up {
+            connection,
+            server,
+            since,
+        }))
     }
 
     /// Asks a silent server for a PING. Nothing else is sent meanwhile: a hung server would execute it after its callers
@@ -353,6 +358,33 @@ impl Node {
         let (replied_at, round_trip) = (self.made_at.elapsed(), sent_at.elapsed());
         self.replied_at.store(micros(replied_at), Ordering::Relaxed);
         self.round_trip.store(micros(round_trip), Ordering::Relaxed);
+    }
+}
+
+impl Owner for Attempt {
+    fn lost(&self) {
+        if let Some(node) = self.node.upgrade() {
+            node.replace(self.since);
+        }
+    }
+
+    fn renew(&self) -> Boxed<'_, Result<(), Error>> {
+        Box::pin(async {
+            let Some(node) = self.node.upgrade() else {
+                return Ok(());
+            };
+            let next = node.dialed().await;
+            let next = next.map_err(|failure| failure.into_error(CONNECT_TIMEOUT))?;
+            // Calls in flight end over the old connection.
+            node.state.send_if_modified(|state| {
+                let is_same = state.is_of(self.since);
+                if is_same {
+                    *state = State::Up(next);
+                }
+                is_same
+            });
+            Ok(())
+        })
     }
 }
 

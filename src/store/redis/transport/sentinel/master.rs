@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
-use super::super::connection::{Connection, OnLost};
+use super::super::connection::{Connection, Owner};
 use super::super::dial::{Server, timed_out};
 use super::super::failure::Failure;
 use super::sentinel::{Address, QUERY_TIMEOUT};
@@ -69,10 +69,10 @@ impl NamedMaster {
 pub(super) async fn connect(
     master: &Server,
     (host, port): &Address,
-    on_lost: OnLost,
+    owner: Arc<dyn Owner>,
 ) -> Result<(Connection, ServerName), Failure> {
     let server = master.at("Redis", host, *port);
-    let connection = server.connect_for_calls(on_lost).await?;
+    let connection = server.connect_for_calls(owner).await?;
     let role = redis::cmd("ROLE");
     let role = real_time::timeout(QUERY_TIMEOUT, connection.send(&role)).await;
     let error = match role.unwrap_or_else(|| Err(timed_out())) {
@@ -87,19 +87,19 @@ pub(super) async fn connect(
     Err(Failure::to_connect(server.name(), error))
 }
 
-/// Calls `on_lost` once another master than this one is named. What `seen` names does not count: the connection is
+/// Tells the owner that the connection is lost once another master than this one is named. What `seen` names does not count: the connection is
 /// newer. Ends with the store.
 pub(super) async fn watch(
     mut named: watch::Receiver<NamedMaster>,
     mut seen: NamedMaster,
     master: Address,
-    on_lost: OnLost,
+    owner: Arc<dyn Owner>,
 ) {
     while named.changed().await.is_ok() {
         let named = named.borrow_and_update().clone();
         let is_other = named.master().is_some_and(|named| *named != master);
         if is_other && named.master() != seen.master() {
-            return on_lost();
+            return owner.lost();
         }
         seen = named;
     }
@@ -118,7 +118,7 @@ pub(super) async fn promote(
         return;
     }
     let promoted = async {
-        let connect = || connect(&settings, &replica, Arc::new(|| ()));
+        let connect = || connect(&settings, &replica, Arc::new(()));
         while connect().await.is_err() {
             real_time::sleep(PROMOTION_BACKOFF).await;
         }

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::super::connection::{Boxed, Connection, OnLost};
+use super::super::connection::{Boxed, Connection, Owner};
 use super::super::dial::{Dial, Server, timed_out};
 use super::super::failure::{Failure, Fate};
 use super::super::node::Node;
@@ -146,12 +146,12 @@ impl Dial for SentinelDial {
 
     /// Connects and subscribes. A user without the right to subscribe gets no events, nor does a connection with RESP2,
     /// which cannot send commands while it is subscribed.
-    fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         let (service, events) = (Arc::clone(&self.service), self.events.clone());
         // An event is dropped if too many wait: the poll covers it.
         let on_push = move |push: &PushInfo| match Event::of(push, &service) {
             Some(event) => drop(events.try_send(event)),
-            None if push.kind == PushKind::Disconnection => on_lost(),
+            None if push.kind == PushKind::Disconnection => owner.lost(),
             None => {}
         };
         Box::pin(async move {

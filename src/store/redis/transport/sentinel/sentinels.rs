@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
-use super::super::connection::{Boxed, Connection, OnLost};
+use super::super::connection::{Boxed, Connection, Owner};
 use super::super::dial::{Dial, Server, name_all, timed_out};
 use super::super::failure::Failure;
 
@@ -87,7 +87,7 @@ impl Sentinels {
     }
 
     /// Asks the sentinels, connects to the master, and watches whether it stays the master.
-    async fn connect(&self, on_lost: OnLost) -> Result<(Connection, ServerName), Failure> {
+    async fn connect(&self, owner: Arc<dyn Owner>) -> Result<(Connection, ServerName), Failure> {
         let mut named = self.named.clone();
         named.mark_unchanged();
         // Fails if other events wait, after which the sentinels are asked as well.
@@ -100,9 +100,9 @@ impl Sentinels {
         // During a failover, some sentinels name the old master, which may be gone or a replica by
         // now.
         for address in seen.candidates() {
-            match master::connect(&self.master, &address, Arc::clone(&on_lost)).await {
+            match master::connect(&self.master, &address, Arc::clone(&owner)).await {
                 Ok((connection, name)) => {
-                    let watching = master::watch(named, seen, address, on_lost);
+                    let watching = master::watch(named, seen, address, owner);
                     return Ok((connection.with_task(watching), name));
                 }
                 Err(error) => failure = error,
@@ -117,8 +117,8 @@ impl Dial for Sentinels {
         &self.name
     }
 
-    fn dial(&self, on_lost: OnLost) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
-        Box::pin(self.connect(on_lost))
+    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+        Box::pin(self.connect(owner))
     }
 }
 
