@@ -93,15 +93,17 @@ async fn a_user_without_the_right_to_time_is_told_so_and_nothing_is_switched() {
     assert!(!log::kept().iter().any(|line| line.contains("refuses TIME")));
 }
 
-/// Tasks that check as fast as they can, half of them by each store.
-async fn flood(limiters: [RateLimiter; 2], lasts: Duration) -> Admissions {
+/// Tasks that check as fast as they can, half of them by each store. Returns what was admitted, and how many checks there
+/// were.
+async fn flood(limiters: [RateLimiter; 2], lasts: Duration) -> (Admissions, u64) {
     let begin = Instant::now();
     let tasks = (0..8).map(|task| {
         let limiter = limiters[task % 2].clone();
         tokio::spawn(async move {
-            let mut admitted = Vec::new();
+            let (mut admitted, mut checks) = (Vec::new(), 0);
             while begin.elapsed() < lasts {
                 let start = begin.elapsed();
+                checks += 1;
                 if limiter.check("ada").await.unwrap().is_allowed() {
                     let end = begin.elapsed();
                     let units = 1;
@@ -109,14 +111,16 @@ async fn flood(limiters: [RateLimiter; 2], lasts: Duration) -> Admissions {
                 }
                 tokio::time::sleep(MS / 2).await;
             }
-            admitted
+            (admitted, checks)
         })
     });
-    let mut admissions = Vec::new();
+    let (mut admissions, mut all_checks) = (Vec::new(), 0);
     for task in tasks.collect::<Vec<_>>() {
-        admissions.extend(task.await.unwrap());
+        let (admitted, checks) = task.await.unwrap();
+        admissions.extend(admitted);
+        all_checks += checks;
     }
-    Admissions::new(admissions)
+    (Admissions::new(admissions), all_checks)
 }
 
 /// No span as long as the window less twice the error has more than the algorithm promises.
@@ -134,7 +138,7 @@ async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
         }
     });
     let lasts = Duration::from_millis(some_or_all(1_300, 2_500));
-    let admissions = flood(limiters, lasts).await;
+    let (admissions, checks) = flood(limiters, lasts).await;
     let promised = promised(algorithm, LIMIT);
     let [whole, shorter] = [WINDOW, WINDOW - 2 * ERROR].map(|span| admissions.most_within(span));
     println!(
@@ -147,9 +151,10 @@ async fn keeps_its_promise(algorithm: Algorithm, lease: Option<Duration>) {
     let window = WINDOW + lease.unwrap_or_default();
     let windows = u64::try_from(admissions.lasted().as_millis() / window.as_millis()).unwrap();
     let (total, limit) = (admissions.total(), u64::from(LIMIT));
+    // On a busy machine, few are asked for.
     assert!(
-        10 * total >= 3 * windows * limit,
-        "{algorithm}: {total} in {windows} windows"
+        10 * total >= 3 * (windows * limit).min(checks),
+        "{algorithm}: {total} of {checks} in {windows} windows"
     );
     assert!(
         total <= (windows + 2) * limit,
@@ -250,7 +255,8 @@ async fn slots_of_callers_whose_clocks_differ_are_never_more_than_the_limit() {
     const LIMIT: u32 = 4;
     let server = TimelessServer::start();
     let limiters = apart(&server).map(|store| {
-        let quota = Quota::in_flight(LIMIT).slot_lease(Duration::from_secs(5));
+        // A tenth of it is the most that a busy machine may be unsure of the time.
+        let quota = Quota::in_flight(LIMIT).slot_lease(Duration::from_secs(60));
         RateLimiter::new(store, quota).name("slots")
     });
     let held = Running::default();
@@ -367,9 +373,11 @@ async fn blocks_end_by_the_time_that_is_told() {
         .await
         .unwrap();
     let begin = Instant::now();
-    let mut blocked_for = None;
+    let (mut blocked_for, mut slowest) = (None, Duration::ZERO);
     while begin.elapsed() < Duration::from_secs(5) {
+        let turn = Instant::now();
         let is_blocked = !other.check("eve").await.unwrap().is_allowed();
+        slowest = slowest.max(turn.elapsed());
         match (is_blocked, blocked_for) {
             (true, _) => blocked_for = Some(begin.elapsed()),
             (false, Some(_)) => break,
@@ -379,5 +387,7 @@ async fn blocks_end_by_the_time_that_is_told() {
     }
     let blocked_for = blocked_for.expect("the other process saw the block");
     assert!(blocked_for > Duration::from_millis(450), "{blocked_for:?}");
-    assert!(blocked_for < Duration::from_millis(900), "{blocked_for:?}");
+    // A check, and a refresh of the list beside it, are as late as the machine is.
+    let latest = Duration::from_millis(900) + 2 * slowest;
+    assert!(blocked_for < latest, "{blocked_for:?}, {slowest:?}");
 }
