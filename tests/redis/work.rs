@@ -15,6 +15,9 @@ const NOW_UNITS: u64 = 100;
 /// The longest that a script may keep the server from others, in microseconds.
 const MAX_MICROS: u64 = 1_000;
 
+/// Longer than a busy machine takes to store a million units.
+const WINDOW: Duration = Duration::from_secs(3_600);
+
 /// Stores a log of expired units, and some that count.
 fn fill(
     connection: &mut redis::Connection,
@@ -24,18 +27,18 @@ fn fill(
     live: u64,
 ) {
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
-    let (old, now) = ((seconds - 60) * 1_000_000, seconds * 1_000_000);
+    let (old, now) = (
+        (seconds - 2 * WINDOW.as_secs()) * 1_000_000,
+        seconds * 1_000_000,
+    );
     let times: Vec<u64> = (0..expired)
         .map(|unit| old + unit)
         .chain(now..now + live)
         .collect();
-    let value = name_of(
-        &format!("{{default,{key}}}"),
-        algorithm,
-        Duration::from_secs(30),
-    );
+    let value = name_of(&format!("{{default,{key}}}"), algorithm, WINDOW);
     if algorithm == Algorithm::SlidingLog {
-        return store_log(connection, &value, 30_000_000, u32::MAX, &times);
+        let longest = u64::try_from(WINDOW.as_micros()).unwrap();
+        return store_log(connection, &value, longest, u32::MAX, &times);
     }
     for (chunk, times) in (0_u64..).zip(times.chunks(50_000)) {
         let first = 1_000_000_000_000_000 + chunk * 50_000;
@@ -66,7 +69,7 @@ async fn time_to_drop_a_million(algorithm: Algorithm, keys: u64, live: u64) -> u
         let key = format!("ada{key}");
         fill(&mut connection, algorithm, &key, 1_000_000 / keys, live);
     }
-    let quota = Quota::new(u32::MAX, Duration::from_secs(30)).with_algorithm(algorithm);
+    let quota = Quota::new(u32::MAX, WINDOW).with_algorithm(algorithm);
     let limiter = RateLimiter::new(store_on(&server), quota);
     let _ = limiter.peek("nobody").await.unwrap();
     let mut work = async |key: String, used: u64| {
