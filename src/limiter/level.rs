@@ -123,12 +123,7 @@ impl Level {
 
     /// Asks only for slots. Returns whether a quota is in flight.
     pub(crate) fn leave_out_rates(&mut self) -> bool {
-        let quotas = self.record.asked_quotas();
-        let slots: Quotas = quotas
-            .iter()
-            .filter(|quota| quota.is_in_flight())
-            .cloned()
-            .collect();
+        let slots: Quotas = self.record.asked_quotas().slots().cloned().collect();
         let has_slots = !slots.is_empty();
         if has_slots {
             self.set_plan(slots);

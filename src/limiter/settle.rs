@@ -487,6 +487,5 @@ fn rates_of(quotas: &Quotas) -> Quotas {
     if !quotas.has_slots() {
         return quotas.clone();
     }
-    let rates = quotas.iter().filter(|quota| !quota.is_in_flight());
-    rates.cloned().collect()
+    quotas.rates().cloned().collect()
 }

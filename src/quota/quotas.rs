@@ -115,8 +115,7 @@ impl Quotas {
 
     /// Returns the share of a request, if a quota in flight has it.
     pub(crate) fn share_of_slots(&self, share: Option<ShareId>) -> Option<ShareId> {
-        let mut in_flight = self.iter().filter(|quota| quota.is_in_flight());
-        share.filter(|share| in_flight.any(|quota| quota.has_share(*share)))
+        share.filter(|share| self.slots().any(|quota| quota.has_share(*share)))
     }
 
     /// Returns the share of a request, if a quota with the stored count of this one has it. Each charge of the count is one
@@ -185,6 +184,16 @@ impl Quotas {
         &self.0.quotas
     }
 
+    /// Returns the quotas in flight.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Quota> {
+        self.iter().filter(|quota| quota.is_in_flight())
+    }
+
+    /// Returns the quotas of units in a window.
+    pub(crate) fn rates(&self) -> impl Iterator<Item = &Quota> {
+        self.iter().filter(|quota| !quota.is_in_flight())
+    }
+
     /// Returns whether a quota is in flight.
     #[inline]
     pub(crate) fn has_slots(&self) -> bool {
@@ -193,8 +202,7 @@ impl Quotas {
 
     /// Returns the most slots that a request of this share can ever hold, if any quota is in flight.
     pub(crate) fn min_slots(&self, share: Option<ShareId>) -> Option<u32> {
-        let in_flight = self.iter().filter(|quota| quota.is_in_flight());
-        in_flight.map(|quota| quota.ceiling(share)).min()
+        self.slots().map(|quota| quota.ceiling(share)).min()
     }
 
     /// Returns the highest cost that a request of this share can ever be admitted with, if there is any quota. Without a rate

@@ -114,11 +114,10 @@ impl HeldKey {
 
     /// Takes in the quotas that a check asks.
     pub(super) fn ask(&mut self, quotas: &Quotas) {
-        let in_flight = || quotas.iter().filter(|quota| quota.is_in_flight());
-        if self.quotas.iter().eq(in_flight()) {
+        if self.quotas.iter().eq(quotas.slots()) {
             return;
         }
-        self.quotas = in_flight().cloned().collect();
+        self.quotas = quotas.slots().cloned().collect();
         let longest = self.quotas.iter().map(Quota::window_micros).max();
         // The memory of this process ends with the permits in it.
         self.lease = match self.store.answers_at_once() {

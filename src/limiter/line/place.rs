@@ -53,9 +53,8 @@ impl Want {
         share: Option<ShareId>,
     ) -> Self {
         let line = LineKey::new(limiter, key, quotas.known_share(share));
-        let has_rates = quotas.iter().any(|quota| !quota.is_in_flight());
         let needs = Room {
-            units: if has_rates { cost } else { 0 },
+            units: quotas.rates().next().map_or(0, |_| cost),
             slots: if quotas.has_slots() { slots } else { 0 },
         };
         let slots_of = quotas.has_slots().then(|| {
