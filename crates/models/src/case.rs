@@ -88,6 +88,13 @@ pub(crate) fn with<M>(mut model: M, change: impl FnOnce(&mut M)) -> M {
     model
 }
 
+/// Sets an entry, if there is one.
+pub(crate) fn set<T>(entries: &mut [T], at: usize, value: T) {
+    if let Some(entry) = entries.get_mut(at) {
+        *entry = value;
+    }
+}
+
 impl Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Case")

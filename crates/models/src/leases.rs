@@ -5,7 +5,7 @@
 
 use stateright::{Model, Property};
 
-use crate::case::{Case, with};
+use crate::case::{Case, set, with};
 
 /// The most grants of a process.
 const GRANTS: usize = 2;
@@ -496,8 +496,7 @@ impl Model for Leases {
             if process.drift == 0 && process.measures() {
                 for other in 0..actions.len() {
                     if let Some(Action::Tick(mut is_slow)) = actions.get(other).copied() {
-                        let flag = is_slow.get_mut(at).into_iter();
-                        flag.for_each(|flag| *flag = true);
+                        set(&mut is_slow, at, true);
                         actions.push(Action::Tick(is_slow));
                     }
                 }

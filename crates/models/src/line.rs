@@ -8,7 +8,7 @@ use std::array::from_fn;
 
 use stateright::{Model, Property};
 
-use crate::case::{Case, with};
+use crate::case::{Case, set, with};
 
 /// The ticks after which units return.
 const WINDOW: u8 = 2;
@@ -255,10 +255,7 @@ impl State {
     }
 
     fn note(&mut self, key: usize) {
-        self.to_advance
-            .get_mut(key)
-            .into_iter()
-            .for_each(|flag| *flag = true);
+        set(&mut self.to_advance, key, true);
     }
 
     /// Takes a call out of all lines.
@@ -308,18 +305,12 @@ impl OneLine {
         for (key, _, units) in of_call() {
             // A call that is behind others for one key keeps nobody from its other keys.
             let stands = waits && (state.has_earlier(key, ticket) || !is_behind);
-            stands_in
-                .get_mut(key)
-                .into_iter()
-                .for_each(|flag| *flag = stands);
+            set(&mut stands_in, key, stands);
             if !stands && (!waits || stood_in.get(key) == Some(&true)) {
                 state.note(key);
             }
             if !waits {
-                asks_in
-                    .get_mut(key)
-                    .into_iter()
-                    .for_each(|asks| *asks = Some(is_trial));
+                set(&mut asks_in, key, Some(is_trial));
                 if let Some(line) = state.line(key).filter(|_| !self.has(Fault::RoomNotReduced)) {
                     line.room = line.room.saturating_sub(units);
                 }
@@ -338,19 +329,11 @@ impl OneLine {
     /// Lets those calls ask that may now, and removes the lines that are empty.
     fn advance(&self, state: &mut State) {
         while let Some(key) = state.to_advance.iter().position(|flag| *flag) {
-            state
-                .to_advance
-                .get_mut(key)
-                .into_iter()
-                .for_each(|flag| *flag = false);
+            set(&mut state.to_advance, key, false);
             if let Some(first) = state.first(key) {
                 self.try_start(state, first);
             } else if state.asking(key).next().is_none() {
-                state
-                    .lines
-                    .get_mut(key)
-                    .into_iter()
-                    .for_each(|line| *line = None);
+                set(&mut state.lines, key, None);
             }
         }
     }
@@ -641,6 +624,10 @@ impl Model for OneLine {
             Property::always("no call waits without end", |_, state: &State| {
                 let mut waiting = state.calls.iter().filter(|call| call.is_waiting());
                 waiting.all(|call| call.waited <= LONGEST_WAIT)
+            }),
+            // A bound of ticks says nothing if they end.
+            Property::always("time goes on", |model: &Self, state: &State| {
+                Self::may_tick(state) || !model.next_states(state).is_empty()
             }),
             Property::sometimes("all calls are admitted", |_, state: &State| {
                 state.calls.iter().all(|call| call.phase == Phase::Admitted)

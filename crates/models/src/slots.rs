@@ -5,7 +5,7 @@
 
 use stateright::{Model, Property};
 
-use crate::case::{Case, with};
+use crate::case::{Case, set, with};
 use crate::name::Name;
 
 /// The most late requests of a holder that are on their way to the server while it sends a message.
@@ -493,7 +493,8 @@ impl Slots {
             holder.known += granted.unwrap_or(0);
         }
         // After a failure, another check of the message may have granted the first slots.
-        if !has_failed || holder.valid == 0 || self.has(Fault::ValidWithoutReply) {
+        let are_first = holder.valid == 0 && granted > Some(0);
+        if !has_failed || are_first || self.has(Fault::ValidWithoutReply) {
             holder.valid = match self.fault {
                 Some(Fault::ValidFromReply) => self.certain_part(holder.lease),
                 _ => message.left,
@@ -644,8 +645,7 @@ impl Model for Slots {
             if holder.drift == 0 && (holder.valid > 0 || holder.message.is_some()) {
                 for other in 0..actions.len() {
                     if let Some(Action::Tick(mut slow)) = actions.get(other).copied() {
-                        let name = slow.get_mut(at).into_iter();
-                        name.for_each(|name| *name = Some(holder.name));
+                        set(&mut slow, at, Some(holder.name));
                         actions.push(Action::Tick(slow));
                     }
                 }

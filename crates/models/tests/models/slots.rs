@@ -24,7 +24,7 @@ fn each_planted_fault_breaks_a_promise() {
         ("Differences", "a released slot stays free", 5),
         ("NoSingleFlight", "no more permits than slots", 5),
         ("LateReplyGrants", "no more permits than slots", 6),
-        ("LossNotFinal", "no more permits than slots", 10),
+        ("LossNotFinal", "no more permits than slots", 11),
         (
             "LostNotStated",
             "lost permits count until they are dropped",
