@@ -52,6 +52,7 @@ fn documents() -> Vec<Document> {
         "benches/README.md",
         "examples/README.md",
         "crates/doctor/README.md",
+        "crates/models/README.md",
         "crates/postgres/README.md",
         "crates/torture/README.md",
     ];
@@ -66,6 +67,7 @@ fn is_doctested(path: &Path) -> bool {
     let sources = [
         ("src/guide/mod.rs", "src/guide", ""),
         ("crates/doctor/src/lib.rs", "crates/doctor", "../"),
+        ("crates/models/src/lib.rs", "crates/models", "../"),
         ("crates/postgres/src/lib.rs", "crates/postgres", "../"),
         ("crates/torture/src/lib.rs", "crates/torture", "../"),
         ("src/lib.rs", "", "../"),

@@ -71,6 +71,7 @@ pub(crate) fn built(name: &str) -> PathBuf {
         // doctor, which asks for no others.
         build.args(["build", "--quiet", "--all-features", "--workspace"]);
         build.args(["--exclude", "own_store", "--exclude", "tollgate-postgres"]);
+        build.args(["--exclude", "tollgate-models"]);
         if env!("CARGO_PKG_NAME") == "tollgate" {
             build.args(["--exclude", "tollgate-test-peers"]);
             build.args(["--exclude", "tollgate-torture"]);
