@@ -22,6 +22,7 @@
 //! | | [Postgres](postgres) | When is Postgres enough, and when do I need Redis? |
 //! | | [Capacity](capacity) | How much memory and CPU does Redis need, and how fast is a check? |
 //! | | [Metrics and alerts](monitoring) | How do I watch limits? |
+//! | | [Messages](messages) | What does the code of an error or a warning mean, and what helps? |
 //! | | [Security](security) | What can an attacker do, and what prevents it? |
 //! | **Develop** | [Testing](testing) | How do I test a service that has limits? |
 //! | | [Migrating](migrating) | How do I replace another limiter, or a script? |
@@ -86,6 +87,9 @@ pub mod capacity {}
 
 #[doc = include_str!("monitoring.md")]
 pub mod monitoring {}
+
+#[doc = include_str!("messages.md")]
+pub mod messages {}
 
 #[doc = include_str!("security.md")]
 pub mod security {}

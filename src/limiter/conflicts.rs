@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::decision::LimiterId;
+use crate::error::warning;
 use crate::quota::Quotas;
 
 /// The most limiters that are compared. Later ones are compared with these.
@@ -34,9 +35,15 @@ pub(super) fn warn_of_conflict(name: &str, limiter: &LimiterInUse, owner: Owner)
     let mut limiters = LIMITERS.lock().unwrap_or_else(PoisonError::into_inner);
     let conflict = limiters.add(limiter.clone(), owner);
     drop(limiters);
+    let Some(conflict) = conflict else {
+        return;
+    };
+    let code = match conflict {
+        Conflict::Leases(_) => warning::LEASES_DIFFER,
+        Conflict::Quotas(_) | Conflict::Keys | Conflict::Unnamed => warning::SHARED_NAME,
+    };
     let problem = match conflict {
-        None => return,
-        Some(Conflict::Quotas(other)) => {
+        Conflict::Quotas(other) => {
             let quotas = &limiter.quotas;
             format!(
                 "two limiters of this name and store have different quotas, \"{other}\" and \"{quotas}\": they share \
@@ -44,25 +51,25 @@ pub(super) fn warn_of_conflict(name: &str, limiter: &LimiterInUse, owner: Owner)
                  `LevelCheck::quotas`"
             )
         }
-        Some(Conflict::Keys) => {
+        Conflict::Keys => {
             "two limiters of this name and store have keys of different kinds: they share a count \
              where keys are equal; give each limiter its own name"
                 .to_owned()
         }
-        Some(Conflict::Leases(other)) => {
+        Conflict::Leases(other) => {
             let [one, other] = [other, limiter.lease].map(text);
             format!(
                 "two limiters of this name have different leases, {one} and {other}: they count apart, so a client \
                  may use its limit twice; give both the same lease"
             )
         }
-        Some(Conflict::Unnamed) => {
+        Conflict::Unnamed => {
             "two limiters of this store have the default name and the same quotas: they share the counts \
              of each key; give each limiter its own name, or use clones of one limiter"
                 .to_owned()
         }
     };
-    tracing::warn!(target: "tollgate::diagnostics", limiter = name, "{problem}");
+    tracing::warn!(target: "tollgate::diagnostics", code, limiter = name, "{problem}");
 }
 
 fn text(lease: Duration) -> String {

@@ -17,7 +17,7 @@ use tokio::task::JoinError;
 use super::level::{Level, State};
 use super::pending_check::{CheckError, Checked, PendingCheck, asked};
 use crate::decision::Answers;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Code, Error};
 use crate::store::join_all;
 
 /// A check that has ended in its task, and its result.
@@ -157,8 +157,8 @@ impl PendingCheck {
 }
 
 fn task_dropped() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
+    Error::coded(
+        Code::TASK_DROPPED,
         "the task of a check of several keys was dropped (runtime shut down?): the check may or may not have \
          been charged",
     )

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, warning};
 use crate::key::Key;
 use crate::telemetry::LineInterval;
 
@@ -40,6 +40,7 @@ impl Holds {
         if self.warnings.is_due() {
             tracing::warn!(
                 target: "tollgate::diagnostics",
+                code = warning::HOLD_NOT_SHARED,
                 limiter,
                 "cannot tell other processes that a key is held back: {error}"
             );

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::limiter::{Inner, RateLimiter};
 use super::line::{forget_room, wake_first};
 use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Code, Error, ErrorKind, warning};
 use crate::key::{IntoKey, Key};
 use crate::quota::Quotas;
 use crate::store::{Change, Subject, join_all};
@@ -236,8 +236,7 @@ impl RateLimiter {
         let Some(error) = errors.into_iter().next() else {
             return Ok(());
         };
-        let text = format!("failed to settle the levels {names:?}: {error}");
-        Err(Error::new(error.kind(), text).with_source(error))
+        Err(error.within(&format!("failed to settle the levels {names:?}")))
     }
 
     /// Adjusts the charge of one level to its actual cost, as [`settle`](Self::settle) does.
@@ -389,6 +388,7 @@ impl RateLimiter {
         } = &*self.0;
         if telemetry.charged_to_limit.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::CHARGED_TO_LIMIT,
                 limiter = &*facts.name,
                 "usage beyond a limit is not counted: {error}; implement `Change::Charge` in `Store::adjust`"
             );
@@ -438,6 +438,7 @@ impl RateLimiter {
         let others: Vec<_> = others.map(|(_, level)| level.limiter()).collect();
         if !others.is_empty() && self.0.telemetry.settled_alone.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::SETTLED_ALONE,
                 limiter = &*self.0.facts.name,
                 "a settlement of one level to 0 leaves the levels {others:?} charged: call `settle_all` to settle all \
                  levels"
@@ -461,8 +462,8 @@ impl RateLimiter {
         match holding.or(first) {
             Some(index) => Ok(Some(index)),
             None if decision.levels().len() == 0 => Ok(None),
-            None => Err(Error::new(
-                ErrorKind::Misconfigured,
+            None => Err(Error::coded(
+                Code::OTHER_LIMITER,
                 format!(
                     "cannot settle or refund a decision of another limiter at {:?}",
                     self.0.facts.name

@@ -92,7 +92,7 @@ impl RateLimiter {
         };
         if may_pass(failure) && lines.is_due() {
             let limiter = &*self.0.facts.name;
-            tracing::warn!(target: "tollgate::outage", limiter, "waiting until the store works again: {failure}");
+            tracing::warn!(target: "tollgate::outage", code = failure.code(), limiter, "waiting until the store works again: {failure}");
         }
         true
     }
@@ -138,8 +138,9 @@ impl Wait {
             return error;
         }
         let waited = self.started_at.elapsed();
-        let text = format!("the store still fails after a wait of {waited:.1?}: {error}");
-        Error::new(error.kind(), text).with_source(error)
+        error.within(&format!(
+            "the store still fails after a wait of {waited:.1?}"
+        ))
     }
 
     fn time_left(&self) -> Duration {

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body::Body;
 
+use crate::error::warning;
 use crate::telemetry::OnceFlag;
 
 /// The values that a [responder](crate::RateLimitLayer::responder) may return. A response of status 200 gets the
@@ -55,6 +56,7 @@ pub(super) fn with_ready_body<B: Body<Data = Bytes>>(response: Response<B>) -> R
         let bytes = ready_bytes(body);
         if bytes.is_none() && WARNED.first_time() {
             tracing::error!(target: "tollgate::diagnostics",
+                code = warning::STREAMED_REJECTION,
                 "the body of a rejection is left out: a responder has to return a body in memory, and this \
                  one is a stream that is not ready, or has failed"
             );

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::config::LayerConfig;
 use super::level::Level;
 use crate::decision::{Decision, DecisionView, TakenLevel};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Code, Error};
 use crate::limiter::{RateLimiter, settle_together};
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
@@ -232,8 +232,8 @@ impl Reservation {
 }
 
 fn no_runtime() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
+    Error::coded(
+        Code::TASK_DROPPED,
         "cannot settle in the background: not called in a tokio runtime",
     )
 }

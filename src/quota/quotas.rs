@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::quota::Quota;
 use super::shares::ShareId;
 use crate::clock::micros;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, warning};
 
 /// A list of quotas that apply together: a check is charged to all of them or to none.
 ///
@@ -288,6 +288,7 @@ pub(super) fn warn_of_zero(quotas: &Quotas) {
         && WARNED.fetch_add(1, Ordering::Relaxed) < MAX_ZERO_WARNINGS
     {
         tracing::warn!(target: "tollgate::diagnostics",
+            code = warning::LIMIT_OF_ZERO,
             "the configured quota \"{quota}\" refuses every request: for no limit, leave it out, or `disable` the layer"
         );
     }

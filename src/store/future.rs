@@ -11,7 +11,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::circuit_breaker::CircuitBreaker;
 use crate::decision::Answers;
-use crate::error::{Error, ErrorKind, polled_after_completion};
+use crate::error::{Code, Error, polled_after_completion};
 use crate::telemetry::{HAS_METRICS, WaitOutcome};
 
 /// The future of a store's answers, or of the result of another request to a store.
@@ -268,8 +268,8 @@ impl Drop for OutcomeRecorder {
 }
 
 fn sender_dropped() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
+    Error::coded(
+        Code::TASK_DROPPED,
         "the store task was dropped (runtime shut down?): the check may or may not have been charged",
     )
 }

@@ -104,10 +104,10 @@ impl OutageLog {
         let now = self.millis();
         if error.kind() == ErrorKind::Misconfigured {
             if self.misconfiguration.begins(now) {
-                tracing::error!(target: "tollgate::outage", limiter, "{} is misconfigured, {consequence}: {}", self.subject, WithSource(error));
+                tracing::error!(target: "tollgate::outage", code = error.code(), limiter, "{} is misconfigured, {consequence}: {}", self.subject, WithSource(error));
             }
         } else if self.outage.begins(now) {
-            tracing::warn!(target: "tollgate::outage", limiter, "{} failed, {consequence}: {}", self.subject, WithSource(error));
+            tracing::warn!(target: "tollgate::outage", code = error.code(), limiter, "{} failed, {consequence}: {}", self.subject, WithSource(error));
         }
     }
 
@@ -168,7 +168,7 @@ impl fmt::Display for WithSource<'_> {
         let Self(error) = self;
         match error.source() {
             Some(source) if error.kind() == ErrorKind::QuotasUnknown => {
-                write!(f, "{error}: {source}")
+                write!(f, "{}: {source} [{}]", error.problem(), error.code())
             }
             _ => error.fmt(f),
         }

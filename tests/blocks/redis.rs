@@ -337,9 +337,10 @@ async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
     refuse("bob").await;
     let lines = log::kept();
     assert!(
-        lines
-            .iter()
-            .all(|line| line.contains("cannot block a key that was refused too often")),
+        lines.iter().all(
+            |line| line.contains("cannot block a key that was refused too often")
+                && line.contains("tollgate::W018")
+        ),
         "{lines:?}"
     );
     assert_eq!(lines.len(), 2, "one for each limiter: {lines:?}");

@@ -12,13 +12,13 @@
 mod check;
 mod commands;
 mod markdown;
+mod messages;
 mod private_paths;
 mod project;
 mod snippets;
 mod sources;
 #[path = "../support/mod.rs"]
 mod support;
-mod texts;
 #[expect(dead_code, reason = "the picture needs more of it")]
 #[path = "../../examples/boundary/traffic.rs"]
 mod traffic;

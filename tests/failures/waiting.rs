@@ -183,11 +183,14 @@ async fn after_max_wait_the_last_error_tells_the_time_that_was_waited() {
     assert_eq!(error.kind(), ErrorKind::Full);
     assert_eq!(
         error.to_string(),
-        "the store still fails after a wait of 5.0s: the test store fails on demand: Full"
+        "the store still fails after a wait of 5.0s: the test store fails on demand: Full [tollgate::E007]"
     );
     let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
     let source: &Error = source.expect("the error of the store");
-    assert_eq!(source.to_string(), "the test store fails on demand: Full");
+    assert_eq!(
+        source.to_string(),
+        "the test store fails on demand: Full [tollgate::E007]"
+    );
 
     let other = waiting(&store).name("other");
     let levels = [limiter.on("ada"), other.on(Key::global())];
@@ -205,7 +208,7 @@ async fn without_time_to_wait_the_error_is_that_of_the_store() {
     let error = waiting(&store).until_ready("ada", 1, Duration::ZERO).await;
     assert_eq!(
         error.unwrap_err().to_string(),
-        "the test store fails on demand: Timeout"
+        "the test store fails on demand: Timeout [tollgate::E003]"
     );
     assert_eq!(costs(&store), [1]);
 }

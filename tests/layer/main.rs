@@ -5,6 +5,7 @@ mod support;
 
 mod any_service;
 mod clamping;
+mod codes;
 mod contract;
 mod diagnostics;
 mod dry_run;

@@ -202,5 +202,7 @@ async fn a_store_that_cannot_charge_beyond_a_limit_is_charged_up_to_it_with_one_
     assert_eq!(used(&limiter, &Key::from("bob")).await, 8);
     let log = log::kept();
     assert_eq!(log.len(), 1, "{log:?}");
-    assert!(log[0].contains("usage beyond a limit"), "{log:?}");
+    for part in ["usage beyond a limit", "code=\"tollgate::W014\""] {
+        assert!(log[0].contains(part), "{log:?}");
+    }
 }

@@ -133,8 +133,9 @@ async fn a_cost_above_the_bound_of_its_share_is_told_the_share_and_the_bound() {
         let limiter = RateLimiter::new(MemoryStore::new(), [Quota::per_day(5_000), thousand()]);
         let level = limiter.on("ada").cost(cost).share(share);
         let error = RateLimiter::check_all([level]).await.unwrap_err();
-        let expected =
-            format!("a cost of {cost} never passes a {bound}: lower the cost or change the quota");
+        let expected = format!(
+            "a cost of {cost} never passes a {bound}: lower the cost or change the quota [tollgate::E001]"
+        );
         assert_eq!(error.to_string(), expected);
     }
     // No share bounds this one.
@@ -156,6 +157,7 @@ async fn slots_above_the_bound_of_their_share_are_told_the_share_and_the_bound()
     let error = RateLimiter::try_acquire_all([level]).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "3 slots in flight never pass a bound of 2 for share \"batch\": take fewer slots or change the quota"
+        "3 slots in flight never pass a bound of 2 for share \"batch\": take fewer slots or change the quota \
+         [tollgate::E001]"
     );
 }

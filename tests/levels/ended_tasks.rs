@@ -38,6 +38,7 @@ fn drive<F: Future>(future: F) -> F::Output {
 fn assert_task_ended(checked: Result<Decision, Error>) {
     let error = checked.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.code(), "tollgate::E013");
     let text = error.to_string();
     assert!(text.contains("may or may not have been charged"), "{text}");
 }

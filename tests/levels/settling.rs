@@ -207,17 +207,17 @@ async fn each_level_is_settled_though_others_fail_and_the_error_names_those() {
         (
             &["account"][..],
             [1, 0],
-            r#"failed to settle the levels ["account"]: out of reach"#,
+            r#"failed to settle the levels ["account"]: out of reach [tollgate::E005]"#,
         ),
         (
             &["address"],
             [0, 1],
-            r#"failed to settle the levels ["address"]: out of reach"#,
+            r#"failed to settle the levels ["address"]: out of reach [tollgate::E005]"#,
         ),
         (
             &["address", "account"],
             [1, 1],
-            r#"failed to settle the levels ["account", "address"]: out of reach"#,
+            r#"failed to settle the levels ["account", "address"]: out of reach [tollgate::E005]"#,
         ),
     ] {
         let limiters = login(&Unkind(MemoryStore::new(), failing));
@@ -339,6 +339,7 @@ async fn who_settles_one_level_to_0_and_leaves_others_charged_is_told_once() {
             "WARN tollgate::diagnostics",
             &format!("to 0 leaves the levels [\"{other}\"] charged"),
             "call `settle_all`",
+            "code=\"tollgate::W013\"",
             &format!("limiter=\"{own}\""),
         ] {
             assert!(line.contains(part), "{part}: {line}");

@@ -278,9 +278,9 @@ async fn a_full_list_keeps_a_hold_in_this_process_and_warns() {
     let warned = async || {
         assert_eq!(source(&here).await, Source::HeldBack);
         let lines = log::all_kept();
-        lines
-            .iter()
-            .any(|line| line.contains("cannot tell other processes"))
+        lines.iter().any(|line| {
+            line.contains("cannot tell other processes") && line.contains("tollgate::W017")
+        })
     };
     until(warned).await;
     assert_eq!(source(&there).await, Source::Redis);

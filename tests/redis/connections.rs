@@ -150,7 +150,9 @@ fn a_check_outside_of_a_runtime_is_an_error_and_no_panic() {
     let Poll::Ready(answer) = check.as_mut().poll(&mut context) else {
         panic!("it waits");
     };
-    assert_eq!(answer.unwrap_err().kind(), ErrorKind::Misconfigured);
+    let error = answer.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert_eq!(error.code(), "tollgate::E124");
 }
 
 /// Whether a line of CLIENT LIST is a client of this protocol. Before Redis 7.0 the line lacks it.

@@ -179,6 +179,7 @@ async fn a_fetch_that_fails_keeps_the_connection_and_logs_one_line() {
     let address = format!("Redis at 127.0.0.1:{}", server.port());
     for part in [
         "WARN tollgate::diagnostics",
+        "tollgate::W021",
         &address,
         "the token service answers 503",
         "check the service that issues the token",

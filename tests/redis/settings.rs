@@ -80,6 +80,7 @@ async fn a_setting_of_a_store_in_use_fails_loudly_and_leaves_the_store_as_it_was
     ];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert_eq!(error.code(), "tollgate::E125");
         let text = error.to_string();
         for part in ["RedisStore::prefix", "RedisStore::open", "store.fork()"] {
             assert!(text.contains(part), "{text}");

@@ -673,7 +673,12 @@ async fn two_leases_of_one_name_are_told_once() {
     let [warning] = warnings.as_slice() else {
         panic!("{warnings:?}");
     };
-    for part in ["WARN", "limiter=\"service\"", "50ms and none"] {
+    for part in [
+        "WARN",
+        "tollgate::W016",
+        "limiter=\"service\"",
+        "50ms and none",
+    ] {
         assert!(warning.contains(part), "{warning}");
     }
 }
@@ -735,6 +740,7 @@ async fn two_layers_of_one_name_with_other_quotas_or_keys_are_told_once_each() {
     assert_eq!(quotas.len(), 1, "{quotas:?}");
     for part in [
         "WARN",
+        "tollgate::W015",
         "limiter=\"default\"",
         "\"100/minute\" and \"5/minute\"",
     ] {

@@ -12,7 +12,7 @@ use super::network_list::NetworkList;
 use super::networks;
 use super::single_header::{SingleAddress, SingleHeader};
 use super::trusted_proxies::{FoundClient, TrustedProxies};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, warning};
 use crate::key::error::{KeyError, KeyErrorKind};
 use crate::key::extractor::{KeyExtractor, inherent_or};
 use crate::key::ipv6_prefix::Ipv6Prefix;
@@ -187,6 +187,7 @@ impl ClientIp {
         });
         if trusts_everyone {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::TRUSTS_EVERYONE,
                 "`key::client_ip` trusts every peer as a proxy: clients can send any address as their key; \
                  trust only the networks of the proxies"
             );
@@ -326,6 +327,7 @@ impl ClientIp {
     fn count_proxy(&self, proxy: Option<IpAddr>) -> Option<IpAddr> {
         if proxy.is_some() && is_first(&self.warnings.unreadable) {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::UNREADABLE_ADDRESS,
                 "cannot read an address in `{}` from a trusted proxy: the proxy is counted, and all its \
                  clients share one limit; configure the proxy to write IP addresses, or choose another \
                  header with `client_ip().header(name)` or `.forwarded()`",
@@ -339,6 +341,7 @@ impl ClientIp {
     fn warn_too_short(&self, header: ListHeader) {
         if is_first(&self.warnings.too_short) {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::FEWER_PROXIES,
                 header = header.name(),
                 hops = self.proxies.hops,
                 "a request passed fewer proxies than `key::client_ip().hops(..)` expects: the address of \

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use super::block_counts::BlockCounts;
 use crate::clock::micros;
 use crate::decision::{LevelDecision, Source};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Fingerprint, HashFingerprint, Key};
 use crate::quota::BlockRule;
 use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
@@ -255,6 +255,7 @@ impl AutomaticBlocks {
             self.next_warning_at.store(next_at, Ordering::Relaxed);
             tracing::warn!(
                 target: "tollgate::diagnostics",
+                code = warning::NO_ROOM_TO_BLOCK,
                 limiter = self.limiter.as_str(),
                 "cannot block a key that was refused too often: the limiter or the store has no room for more automatic \
                  blocks; unblock keys, or block after more refusals"
@@ -281,6 +282,7 @@ impl AutomaticBlocks {
                 if self.failures.fail(is_lasting) {
                     tracing::warn!(
                         target: "tollgate::diagnostics",
+                        code = warning::REFUSALS_NOT_COUNTED,
                         limiter,
                         "failed to count refusals, so no key is blocked automatically: {error}"
                     );

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::message::{Message, Reply};
 use super::table::{PermitTable, State};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Code, Error};
 use crate::store::join_all;
 
 /// How long the thread stays when nothing is held or asked, in microseconds: its connections end with it.
@@ -44,7 +44,7 @@ impl PermitTable {
         if let Err(error) = started {
             let text =
                 format!("failed to start the thread that sends messages about slots: {error}");
-            let error = Error::new(ErrorKind::Unavailable, text).with_source(error);
+            let error = Error::coded(Code::TASK_DROPPED, text).with_source(error);
             self.with(|state, _| state.fail_questions(&error));
         }
         outcome

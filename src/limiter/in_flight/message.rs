@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::table::{Listener, SlotCheck};
 use crate::decision::{Answer, Answers, HoldingNote, QuotaAnswer, Source, Wait};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Code, Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::limiter::line::{Room, Want};
 use crate::quota::{Quota, Quotas};
@@ -130,7 +130,7 @@ pub(super) fn answer_to_caller(answer: &QuotaAnswer, hint: impl FnOnce() -> u64)
 
 pub(super) fn no_reply() -> Error {
     let text = "the message about slots was dropped (did the store panic, or not answer at once although it `answers_at_once`?): slots may be held until the next one";
-    Error::new(ErrorKind::Unavailable, text)
+    Error::coded(Code::TASK_DROPPED, text)
 }
 
 pub(super) fn late() -> Error {

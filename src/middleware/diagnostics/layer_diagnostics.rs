@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::level_diagnostics::answering_500;
 use crate::decision::DecisionView;
-use crate::error::Error;
+use crate::error::{Error, warning};
 use crate::middleware::rejection::Rejection;
 use crate::telemetry::{LineInterval, OnceFlag};
 
@@ -30,6 +30,7 @@ impl Diagnostics {
         if self.limiters_misconfigured.first_time() {
             let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
+                code = error.code(),
                 limiter,
                 "failed to check the limits of a layer, {answering}: {error}"
             );
@@ -40,6 +41,7 @@ impl Diagnostics {
     pub(in crate::middleware) fn unknown_level(&self, limiter: &str, settled: &str) {
         if self.unknown_level.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::UNKNOWN_LEVEL,
                 limiter,
                 "cannot settle the level {settled:?}: no limiter of this layer has that name; the charge stays"
             );
@@ -57,6 +59,7 @@ impl Diagnostics {
         if outers.any(|outer| outer.charges_same_count(decision)) && self.charged_twice.first_time()
         {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::CHARGED_TWICE,
                 limiter,
                 "a request was charged twice: two of its layers share name, key and store; give each \
                  layer its own name, or remove one"

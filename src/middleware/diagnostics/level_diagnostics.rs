@@ -4,7 +4,7 @@ use http::request::Parts;
 
 use super::misconfiguration::MisconfigurationChecks;
 use crate::decision::DecisionView;
-use crate::error::Error;
+use crate::error::{Code, Error, warning};
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::telemetry::{OnceFlag, OutageLog};
 
@@ -61,6 +61,7 @@ impl LevelDiagnostics {
         if self.key_misconfigured.first_time() {
             let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
+                code = warning::NO_KEY,
                 limiter,
                 "cannot extract a rate limit key, {answering}: {error}"
             );
@@ -77,6 +78,7 @@ impl LevelDiagnostics {
         if self.cost_too_large.first_time() {
             let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
+                code = error.code(),
                 limiter,
                 "failed to charge the cost of a request, {answering}: {error}"
             );
@@ -98,6 +100,7 @@ impl LevelDiagnostics {
             let quota = decision.reported();
             let bound = quota.map_or_else(String::new, |quota| quota.bound());
             tracing::warn!(target: "tollgate::diagnostics",
+                code = Code::COST_EXCEEDS_LIMIT.text,
                 limiter,
                 "a request costs {cost}, more than its {bound}, and is never admitted: change the quota or lower \
                  the cost"
@@ -106,6 +109,7 @@ impl LevelDiagnostics {
         // A limit of 0 may be meant, as for a plan that has ended.
         if limit == 0 && self.limit_of_zero.first_time() {
             tracing::info!(target: "tollgate::diagnostics",
+                code = warning::LIMIT_OF_ZERO,
                 limiter,
                 "a quota has the limit 0, which refuses every request of cost {cost}: raise the limit, unless this \
                  is meant"
@@ -117,6 +121,7 @@ impl LevelDiagnostics {
     pub(in crate::middleware) fn nothing_to_settle(&self, limiter: &str) {
         if self.nothing_to_settle.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::NOTHING_TO_SETTLE,
                 limiter,
                 "cannot settle a request of cost 0: nothing was charged, and no limit refuses it; charge at \
                  least 1 unit when the request arrives"

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::header::{FORWARDED, HeaderName};
 use http::request::Parts;
 
+use crate::error::warning;
 use crate::key::{Key, KeyError, KeyExtractor, ReadExtension, has_route, peer_of};
 use crate::telemetry::OnceFlag;
 
@@ -91,6 +92,7 @@ impl MisconfigurationChecks {
             && self.proxy_warned.first_time()
         {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::BEHIND_PROXY,
                 limiter,
                 "requests arrive from a private address with `{header}`: a proxy is in front, and all \
                  its clients share one limit; use `key::client_ip`"
@@ -108,6 +110,7 @@ impl MisconfigurationChecks {
     ) {
         if self.route.is_missing(has_route(parts), extracted, nth) {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::NO_ROUTE,
                 limiter,
                 "none of the first {nth} requests has a matched path, which `key::path` reads: add the \
                  layer by `Router::layer` to the router that has the routes; under tonic and for a service of \
@@ -130,6 +133,7 @@ impl MisconfigurationChecks {
         let is_there = is_in(&parts.extensions);
         if self.extension.is_missing(is_there, extracted, nth) {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::NO_EXTENSION,
                 limiter,
                 "none of the first {nth} requests has the extension `{name}`, which the key reads: the layer that \
                  inserts it runs too late; with `Router::layer`, add it after this one"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::block_list::micros;
-use crate::error::Error;
+use crate::error::{Error, warning};
 use crate::telemetry::FailureStreak;
 
 /// The refreshes of a list in the background, while there are checks.
@@ -56,6 +56,7 @@ impl Refreshes {
             }
             Err(error) if self.failures.fail(false) => tracing::warn!(
                 target: "tollgate::diagnostics",
+                code = warning::STALE_BLOCK_LIST,
                 "failed to refresh the block list: {error}"
             ),
             Err(_) => {}

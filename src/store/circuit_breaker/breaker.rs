@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Code, Error};
 
 /// The consecutive failures that open the breaker. One may be an accident, and each may cost a caller the whole
 /// deadline.
@@ -309,10 +309,10 @@ fn open_error(last: Option<&Error>) -> Error {
     match last {
         Some(last) => {
             let text = format!("{TEXT}; last error: {last}");
-            Error::new(ErrorKind::Unavailable, text).with_source(last.clone())
+            Error::coded(Code::BREAKER_OPEN, text).with_source(last.clone())
         }
-        None => Error::new(
-            ErrorKind::Unavailable,
+        None => Error::coded(
+            Code::BREAKER_OPEN,
             format!("{TEXT}; the last calls were not answered"),
         ),
     }

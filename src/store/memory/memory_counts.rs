@@ -5,7 +5,7 @@ use super::shard::Shard;
 use super::table::{LockedShards, Table};
 use crate::clock::Clock;
 use crate::decision::{Answer, Answers, CountScope, Holding, Source};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, warning};
 use crate::key::Fingerprint;
 use crate::store::counters::{Counters, DROPPABLE_PART};
 use crate::store::requests::{Adjust, Change, Check, Subject};
@@ -206,6 +206,7 @@ impl MemoryCounts {
         }
         if overflow.should_warn(now) {
             tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::MEMORY_FULL,
                 "the memory store is full of {} keys near their limits: new keys share one count \
                  per network (IPv4 /24, IPv6 /48) or one of a few other counts; raise `max_keys` if the keys \
                  belong to real clients",

@@ -15,7 +15,7 @@ use super::protocol::{
 use super::script::{Script, Scripts};
 use super::transport::{Deployment, Failure, Line, Node, Route};
 use crate::decision::Holding;
-use crate::error::{Act, Error, ErrorKind};
+use crate::error::{Act, Code, Error, ErrorKind};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::{Answerer, StoreFuture};
 use crate::store::redis::real_time::timeout_at;
@@ -411,8 +411,8 @@ async fn replies_of_all(
 /// Returns the current tokio runtime.
 pub(super) fn current_runtime() -> Result<Handle, Error> {
     Handle::try_current().map_err(|_| {
-        Error::new(
-            ErrorKind::Misconfigured,
+        Error::coded(
+            Code::NO_RUNTIME,
             "cannot use a RedisStore outside of a tokio runtime: call it from a task, or in `block_on`",
         )
     })

@@ -9,7 +9,7 @@ use super::client::Client;
 use super::protocol::{BatchEntry, errors as error};
 use super::script::{Script, time_trial};
 use super::transport::{Failure, Line, Route};
-use crate::error::{Act, Error};
+use crate::error::{Act, Error, warning};
 
 /// A lease of slots is at least as many times as long as the error of the time that calls tell. The clocks of two callers
 /// differ by at most twice the error, and a permit is lost a fifth of the lease before its slot is free.
@@ -111,6 +111,7 @@ impl Client {
             let refusal = refusal.trim_end_matches('.');
             tracing::warn!(
                 target: "tollgate::diagnostics",
+                code = warning::NO_TIME_IN_SCRIPTS,
                 "{} refuses TIME in scripts ({refusal}): this process tells each script the time, see the page \
                  \"Rented servers\" of the guide",
                 route.server()

@@ -110,6 +110,11 @@ pub fn remedy(error: &Error) -> Option<&Cow<'static, str>> {
     error.remedy()
 }
 
+/// Returns codes of errors with what users read about them as a remedy, for the guide.
+pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
+    errors::remedies()
+}
+
 /// Returns the code of Redis among the words of a text, if its meaning is known.
 #[must_use]
 pub fn known_code(text: &str) -> Option<&'static str> {

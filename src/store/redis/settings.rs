@@ -11,7 +11,7 @@ use super::script::Scripts;
 use super::transport::{CredentialSource, Credentials};
 #[cfg(feature = "test-util")]
 use crate::clock::{Clock, TestClock};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Code, Error};
 
 /// The longest deadline: as good as none, and can still be added to the current time.
 const MAX_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
@@ -271,8 +271,8 @@ impl RedisStore {
 
 /// The error of a setting that was changed while the store was in use.
 fn set_in_use(setting: &str) -> Error {
-    Error::new(
-        ErrorKind::Misconfigured,
+    Error::coded(
+        Code::IN_USE,
         format!(
             "`RedisStore::{setting}` was called on a store that is in use: call it right after \
              `RedisStore::open`, before the store is cloned or given to a limiter, or on `store.fork()`"

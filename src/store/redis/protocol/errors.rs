@@ -1,4 +1,4 @@
-//! The one table of what a server or the client library may say: how each error is found, its kind, what the store does
+//! The one table of what a server or the client library may say: how each error is found, its code, what the store does
 //! about it, and what users read.
 
 use std::error::Error as StdError;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use redis::{ErrorKind as RedisKind, RedisError};
 
 use super::server_name::ServerName;
-use crate::error::{Act, Error, ErrorKind};
+use crate::error::{Act, Code as C, Error, ErrorKind};
 
 /// A row of the table.
 #[derive(Clone, Copy)]
 struct Row {
     found: Found,
-    kind: ErrorKind,
+    code: C,
     act: Act,
     /// `{server}` is the server, `{cause}` what it says, and `{name}` the name in quotes behind the words that were found.
     text: &'static str,
@@ -33,34 +33,33 @@ enum Found {
     Client(fn(&RedisError, Handshake) -> bool),
 }
 
-use ErrorKind::{Full, InvalidReply, Misconfigured, Timeout, Unavailable};
 use Found::{Client, Code, Words};
 use Handshake::{Plain, Tls, TlsToNode};
 
-const fn row(kind: ErrorKind, found: Found) -> Row {
+const fn row(code: C, found: Found) -> Row {
     Row {
         found,
-        kind,
+        code,
         act: Act::Nothing,
         text: "failed to run a command on {server}: {cause}",
         remedy: None,
     }
 }
 
-const fn code(kind: ErrorKind, code: &'static str) -> Row {
-    row(kind, Code(code))
+const fn code(code: C, reply: &'static str) -> Row {
+    row(code, Code(reply))
 }
 
-const fn words(kind: ErrorKind, words: &'static [&'static str]) -> Row {
-    row(kind, Words(words))
+const fn words(code: C, words: &'static [&'static str]) -> Row {
+    row(code, Words(words))
 }
 
-const fn client(kind: ErrorKind, is_it: fn(&RedisError, Handshake) -> bool) -> Row {
-    row(kind, Client(is_it))
+const fn client(code: C, is_it: fn(&RedisError, Handshake) -> bool) -> Row {
+    row(code, Client(is_it))
 }
 
 const fn tls(is_it: fn(&RedisError, Handshake) -> bool) -> Row {
-    client(Misconfigured, is_it).text(TLS)
+    client(C::TLS, is_it).text(TLS)
 }
 
 impl Row {
@@ -106,42 +105,42 @@ const FORBIDDEN: &str = "{server} denies the user a right: {cause}";
 const TLS: &str = "failed to set up TLS with {server}: {cause}";
 const UNREACHABLE: &str = "failed to reach {server}: {cause}";
 
-const WRONG_PASSWORD: Row = code(Misconfigured, "WRONGPASS")
+const WRONG_PASSWORD: Row = code(C::WRONG_PASSWORD, "WRONGPASS")
     .text("{server} does not accept the user or the password: {cause}")
     .remedy(
         "correct the user or the password in the URL: redis://user:password@host, with # / ? % and @ in them \
          percent-encoded; or what `RedisStore::credentials` returns; or enable the user: ACL SETUSER <user> on",
     );
 
-const MALFORMED: Row = client(InvalidReply, |error, _| {
+const MALFORMED: Row = client(C::INVALID_REPLY, |error, _| {
     error.kind() == RedisKind::UnexpectedReturnType
 })
 .text("malformed reply from {server}: {cause}")
 .remedy("is it a Redis server, and does no proxy change its replies?");
 
 /// A reply that no row is for.
-const UNLISTED: Row = words(Misconfigured, &[]);
+const UNLISTED: Row = words(C::MISCONFIGURED, &[]);
 
 /// A redirect that is left over in a cluster, where redirects are followed: another URL would not help.
-const LEFT_OVER: Row = words(Unavailable, &[]);
+const LEFT_OVER: Row = words(C::CLUSTER_DOWN, &[]);
 
 /// The first row that fits counts.
 const TABLE: &[Row] = &[
     // Commands, before the codes: the quoted name of a command may look like a code, and a missing right has
     // the code ERR in scripts before Redis 7.0.
-    words(Misconfigured, &["to run the '"])
+    words(C::MISSING_RIGHT, &["to run the '"])
         .act(Act::ForbiddenCommand)
         .text(FORBIDDEN)
         .remedy("grant the right: ACL SETUSER <user> +{name}"),
     // A script, in Redis 7.0.
-    words(Misconfigured, &["can't run this command"])
+    words(C::MISSING_RIGHT, &["can't run this command"])
         .act(Act::ForbiddenCommand)
         .text(FORBIDDEN)
         .remedy(
             "grant the right: ACL SETUSER <user> +<command>; `tollgate-doctor` names the command",
         ),
     words(
-        Misconfigured,
+        C::MISSING_RIGHT,
         &[
             "no permissions to access",
             "can't access at least one of the keys",
@@ -150,17 +149,18 @@ const TABLE: &[Row] = &[
     .act(Act::ForbiddenKeys)
     .text(FORBIDDEN)
     .remedy("grant the right: ACL SETUSER <user> ~<prefix>:*"),
-    words(Misconfigured, &["unknown command '", "unknown command `"])
-        .act(Act::UnknownCommand)
-        .text(
-            "{server} does not know the command {name}, which is renamed or disabled there: \
-             {cause}",
-        )
-        .remedy(
-            "remove `rename-command {name}` from redis.conf, or use a server that has the command",
-        ),
     words(
-        Misconfigured,
+        C::UNKNOWN_COMMAND,
+        &["unknown command '", "unknown command `"],
+    )
+    .act(Act::UnknownCommand)
+    .text(
+        "{server} does not know the command {name}, which is renamed or disabled there: \
+             {cause}",
+    )
+    .remedy("remove `rename-command {name}` from redis.conf, or use a server that has the command"),
+    words(
+        C::UNKNOWN_COMMAND,
         &[
             "unknown command",
             "unknown subcommand",
@@ -174,101 +174,105 @@ const TABLE: &[Row] = &[
         "use a server that has the command under its standard name: this one lacks or renames \
              it",
     ),
-    words(Misconfigured, &["not allowed from script"])
+    words(C::UNKNOWN_COMMAND, &["not allowed from script"])
         .act(Act::NotInScripts)
         .remedy(
             "use a server that allows TIME in scripts: `tollgate-doctor` examines whether it does",
         ),
     // Users.
-    code(Misconfigured, "NOAUTH")
+    code(C::WRONG_PASSWORD, "NOAUTH")
         .text("{server} requires a password: {cause}")
         .remedy(
             "give a password in the URL: redis://:password@host, or by `RedisStore::credentials`",
         ),
     WRONG_PASSWORD,
-    code(Misconfigured, "NOPERM")
+    code(C::MISSING_RIGHT, "NOPERM")
         .text(FORBIDDEN)
         .remedy("grant the right with ACL SETUSER"),
     // The state of the server.
-    code(Unavailable, "READONLY")
+    code(C::REPLICA, "READONLY")
         .act(Act::Replica)
         .text("{server} is a replica, which takes no writes: {cause}")
         .remedy("connect to the master, or use redis+sentinel://"),
-    code(Full, "OOM")
+    code(C::OUT_OF_MEMORY, "OOM")
         .text("{server} is out of memory: {cause}")
         .remedy("raise maxmemory, or use a separate server for tollgate"),
-    code(Unavailable, "NOREPLICAS")
+    code(C::FEW_REPLICAS, "NOREPLICAS")
         .text("{server} has too few replicas in sync: {cause}")
         .remedy("repair the replicas, or lower min-replicas-to-write"),
-    code(Unavailable, "MISCONF")
+    code(C::NOT_SAVED, "MISCONF")
         .text("{server} cannot save its data and takes no writes: {cause}")
         .remedy("read the log of the server: the disk may be full"),
-    code(Unavailable, "LOADING")
+    code(C::LOADING, "LOADING")
         .text("{server} is loading its data: {cause}")
         .remedy("wait until the server has loaded its data"),
-    code(Unavailable, "BUSY")
+    code(C::BUSY, "BUSY")
         .text("{server} is busy with a script: {cause}")
         .remedy("run SCRIPT KILL to end the script"),
-    code(Unavailable, "UNKILLABLE"),
-    code(Unavailable, "MASTERDOWN"),
-    words(Unavailable, &["max number of clients reached"])
+    code(C::BUSY, "UNKILLABLE"),
+    code(C::REPLICA, "MASTERDOWN"),
+    words(C::MAX_CLIENTS, &["max number of clients reached"])
         .remedy("raise maxclients, or run fewer processes or tokio runtimes"),
     // Clusters.
-    code(Misconfigured, "MOVED")
+    code(C::CLUSTER_NODE, "MOVED")
         .act(Act::Redirect)
         .text("{server} is one node of a cluster: {cause}")
         .remedy("use redis+cluster:// to connect to the whole cluster"),
-    code(Misconfigured, "ASK").act(Act::Redirect),
-    code(Unavailable, "TRYAGAIN").act(Act::Moving),
-    code(Unavailable, "CLUSTERDOWN")
+    code(C::CLUSTER_NODE, "ASK").act(Act::Redirect),
+    code(C::CLUSTER_DOWN, "TRYAGAIN").act(Act::Moving),
+    code(C::CLUSTER_DOWN, "CLUSTERDOWN")
         .text("{server} belongs to a cluster that is down: {cause}")
         .remedy("run CLUSTER INFO: some slots are not served"),
-    code(Misconfigured, "CROSSSLOT")
+    code(C::CROSS_SLOT, "CROSSSLOT")
         .act(Act::SeveralSlots)
         .text("{server} found keys of several slots in one call: {cause}")
         .remedy("remove the proxy in front of it, which ignores hash tags"),
     // The proxy of Alibaba Cloud, in place of CROSSSLOT.
-    words(Misconfigured, &["keys must be in same slot"]).act(Act::SeveralSlots),
+    words(C::CROSS_SLOT, &["keys must be in same slot"]).act(Act::SeveralSlots),
     // Scripts and keys. NOWINDOW is of the script itself, and the time of the server follows.
-    code(Unavailable, NO_WINDOW)
+    code(C::CLOCKS_DIFFER, NO_WINDOW)
         .act(Act::NoWindow)
         .text("{server} has a time for which this process sent no window of the calendar: {cause}")
         .remedy("try again, and set the clocks: they differ by more than a window"),
-    code(Misconfigured, "NOSCRIPT")
+    code(C::UNKNOWN_SCRIPT, "NOSCRIPT")
         .act(Act::UnknownScript)
         .text("{server} does not know a script that was just sent: {cause}")
         .remedy("remove the proxy in front of it, which sends calls to several servers"),
-    code(Misconfigured, "WRONGTYPE")
+    code(C::WRONG_TYPE, "WRONGTYPE")
         .text("{server} has a value of another type under a key of tollgate: {cause}")
         .remedy("another program writes to the keys of this prefix: choose another prefix"),
     // Rented servers and servers that resemble Redis, in their own words as published.
     // Alibaba Cloud: "Usage of Lua scripts".
-    words(Misconfigured, &["should be passed using the keys array"]).remedy(
-        "set script_check_enable to 0 in the console: the proxy of Alibaba Cloud accepts only \
-             literal KEYS[n] otherwise",
+    words(
+        C::RESTRICTED_SCRIPTS,
+        &["should be passed using the keys array"],
+    )
+    .remedy(
+        "set `script_check_enable` to 0 in the console: the proxy of Alibaba Cloud accepts only \
+             literal `KEYS[n]` otherwise",
     ),
-    words(Misconfigured, &["not support for normal user"])
+    words(C::RESTRICTED_SCRIPTS, &["not support for normal user"])
         .remedy("update the minor version of the instance in the console of Alibaba Cloud"),
     // Garnet: RESP_ERR_LUA_DISABLED in CmdStrings.cs.
-    words(Misconfigured, &["scripting support disabled"]).remedy(
-        "start Garnet with --lua and --lua-transaction-mode: without the second, scripts are \
+    words(C::RESTRICTED_SCRIPTS, &["scripting support disabled"]).remedy(
+        "start Garnet with `--lua` and `--lua-transaction-mode`: without the second, scripts are \
              not atomic",
     ),
     // Dragonfly: "Scripting with Lua".
-    words(Misconfigured, &["accessing undeclared key"])
-        .remedy("start Dragonfly with --default_lua_flags=allow-undeclared-keys"),
+    words(C::RESTRICTED_SCRIPTS, &["accessing undeclared key"])
+        .remedy("start Dragonfly with `--default_lua_flags=allow-undeclared-keys`"),
     // The client library, in handshakes.
-    client(Unavailable, |error, handshake| {
+    client(C::CLOSED_EARLY, |error, handshake| {
         handshake == Plain && has_hung_up(error)
     })
     .text("{server} closed the connection before its first reply: {cause}")
     .remedy("use rediss:// if the port speaks TLS"),
-    client(Timeout, |error, handshake| {
+    client(C::TLS_TIMEOUT, |error, handshake| {
         handshake == Tls && error.is_timeout()
     })
     .text(TLS)
     .remedy("use redis:// if the port does not speak TLS"),
-    client(Timeout, |error, handshake| {
+    client(C::TLS_TIMEOUT, |error, handshake| {
         handshake == TlsToNode && error.is_timeout()
     })
     .text(TLS)
@@ -293,24 +297,28 @@ const TABLE: &[Row] = &[
     tls(|error, _| tls_fails(error, ""))
         .remedy("check the certificate of the server, and the `ca`, `cert` and `key` in the URL"),
     // The client library, in calls too.
-    client(InvalidReply, |error, _| is_unreadable(error))
+    client(C::INVALID_REPLY, |error, _| is_unreadable(error))
         .text("failed to read a reply of {server}: {cause}")
         .remedy("is it a Redis server? use rediss:// if the port speaks TLS"),
     MALFORMED,
-    client(Timeout, |error, _| error.is_timeout())
+    client(C::TIMEOUT, |error, _| error.is_timeout())
         .text("{server} did not answer in time: {cause}")
         .remedy("check its load and the network"),
-    client(Misconfigured, |error, _| {
+    client(C::MISCONFIGURED, |error, _| {
         use RedisKind::{InvalidClientConfig, RESP3NotSupported};
         matches!(error.kind(), InvalidClientConfig | RESP3NotSupported)
     }),
-    client(Unavailable, |error, _| cause_of(error).contains("refused"))
-        .text(UNREACHABLE)
-        .remedy("is redis-server running{at}?"),
-    client(Unavailable, |error, _| cause_of(error).contains("lookup"))
-        .text(UNREACHABLE)
-        .remedy("check the host name in the URL"),
-    client(Unavailable, |_, _| true).text(UNREACHABLE),
+    client(C::UNREACHABLE, |error, _| {
+        cause_of(error).contains("refused")
+    })
+    .text(UNREACHABLE)
+    .remedy("is redis-server running{at}?"),
+    client(C::UNREACHABLE, |error, _| {
+        cause_of(error).contains("lookup")
+    })
+    .text(UNREACHABLE)
+    .remedy("check the host name in the URL"),
+    client(C::UNREACHABLE, |_, _| true).text(UNREACHABLE),
 ];
 
 /// Returns the row of an error of a call or of a handshake.
@@ -354,11 +362,17 @@ fn explain(row: &Row, server: &ServerName, cause: &str) -> Error {
             .replace("{name}", name.unwrap_or_default())
             .replace("{cause}", cause)
     };
-    let error = Error::new(row.kind, fill(row.text));
+    let error = Error::coded(row.code, fill(row.text));
     match row.remedy {
         Some(remedy) => error.with_remedy(fill(remedy)),
         None => error,
     }
+}
+
+/// Returns each code of the table with its remedies, for the guide.
+pub(crate) fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let rows = TABLE.iter();
+    rows.filter_map(|row| Some((row.code.text, row.remedy?)))
 }
 
 /// Converts the error of a call, or of an attempt to connect.
@@ -406,7 +420,7 @@ pub(crate) fn may_refuse_time(error: &RedisError) -> bool {
 
 /// Whether a handshake failed by the configuration, of the client or of the server.
 pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
-    row_of(error, Handshake::Unknown).kind == Misconfigured
+    row_of(error, Handshake::Unknown).code.kind == ErrorKind::Misconfigured
 }
 
 /// Whether a server rejected the user or the password of a handshake. With RESP2, the client tells no code.
@@ -471,8 +485,8 @@ pub(crate) enum Handshake {
 
 /// The error of a check of several levels whose keys are in several slots of a cluster.
 pub(crate) fn several_slots() -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
+    Error::coded(
+        C::SEVERAL_SLOTS,
         "cannot decide keys of several cluster slots together: use one hash tag for them",
     )
 }
@@ -488,7 +502,7 @@ pub(crate) fn lease_too_short(
          to {clock_error:?}, of which a lease must be ten times as long"
     );
     let remedy = "raise the lease of `Quota::in_flight`, or use a server closer by";
-    Error::new(Misconfigured, text)
+    Error::coded(C::SHORT_LEASE, text)
         .with_remedy(remedy)
         .of_one_check()
 }
@@ -500,14 +514,14 @@ pub(crate) fn no_credentials(server: &ServerName, cause: &str) -> Error {
         "failed to get credentials for {server} from the closure of `RedisStore::credentials`: {cause}"
     );
     let remedy = "check the service that issues the token, and the right of this process to ask it";
-    Error::new(Unavailable, text).with_remedy(remedy)
+    Error::coded(C::NO_CREDENTIALS, text).with_remedy(remedy)
 }
 
 /// The error of a call that was not answered within the deadline.
 pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
     let text = format!("{server} did not answer within {deadline:?}");
     let remedy = "check its load and the network, or raise `RedisStore::deadline`";
-    Error::new(Timeout, text).with_remedy(remedy)
+    Error::coded(C::TIMEOUT, text).with_remedy(remedy)
 }
 
 /// The error of a check that waited in this process until its deadline, while the server answered others.
@@ -533,7 +547,7 @@ pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
 pub(crate) fn malformed_entry(cause: &str, server: &ServerName) -> Error {
     let text = format!("{server} replied nonsense to this check: {cause}");
     let remedy = "another program may write to the keys of this prefix: reset the key";
-    Error::new(InvalidReply, text)
+    Error::coded(C::INVALID_REPLY, text)
         .with_remedy(remedy)
         .of_one_check()
 }
@@ -600,6 +614,8 @@ fn cause_of(error: &RedisError) -> String {
 mod tests {
     use std::collections::BTreeSet;
     use std::io;
+
+    use ErrorKind::{Full, Misconfigured, Timeout, Unavailable};
 
     use super::super::server_name::CLUSTER;
     use super::*;
@@ -941,6 +957,63 @@ mod tests {
     }
 
     #[test]
+    fn errors_have_a_code() {
+        for (reply, code) in [
+            ("WRONGPASS", "tollgate::E105"),
+            ("NOPERM", "tollgate::E107"),
+            ("ERR unknown command", "tollgate::E108"),
+            ("READONLY", "tollgate::E109"),
+            ("OOM", "tollgate::E110"),
+            ("NOREPLICAS", "tollgate::E111"),
+            ("MISCONF", "tollgate::E112"),
+            ("LOADING", "tollgate::E113"),
+            ("BUSY", "tollgate::E114"),
+            ("ERR max number of clients reached", "tollgate::E115"),
+            ("MOVED", "tollgate::E116"),
+            ("CLUSTERDOWN", "tollgate::E117"),
+            ("CROSSSLOT", "tollgate::E118"),
+            ("NOWINDOW", "tollgate::E120"),
+            ("NOSCRIPT", "tollgate::E121"),
+            ("WRONGTYPE", "tollgate::E122"),
+            ("ERR accessing undeclared key", "tollgate::E123"),
+            ("ERR syntax error", "tollgate::E006"),
+        ] {
+            let error = of_call(&format!("{reply} and more"));
+            assert_eq!(error.code(), code, "{error}");
+            assert!(
+                error.to_string().ends_with(&format!(" [{code}]")),
+                "{error}"
+            );
+        }
+        let (second, server) = (Duration::from_secs(1), server());
+        let codes_of_client_errors: BTreeSet<_> = client_errors()
+            .into_iter()
+            .map(|(_, error, handshake)| from_redis(error, handshake, &server).code())
+            .collect();
+        let expected = [
+            "tollgate::E003",
+            "tollgate::E006",
+            "tollgate::E008",
+            "tollgate::E101",
+            "tollgate::E102",
+            "tollgate::E103",
+            "tollgate::E104",
+            "tollgate::E105",
+        ];
+        assert_eq!(codes_of_client_errors, BTreeSet::from(expected));
+        for (error, code) in [
+            (timeout(&server, second), "tollgate::E003"),
+            (queue_timeout(&server, second), "tollgate::E004"),
+            (malformed_entry("nothing", &server), "tollgate::E008"),
+            (no_credentials(&server, "no token"), "tollgate::E106"),
+            (several_slots(), "tollgate::E119"),
+            (lease_too_short(&server, second, second), "tollgate::E126"),
+        ] {
+            assert_eq!(error.code(), code, "{error}");
+        }
+    }
+
+    #[test]
     fn errors_have_a_kind() {
         for (reply, kind) in [
             ("WRONGTYPE Operation against a key", Misconfigured),
@@ -1052,8 +1125,8 @@ mod tests {
             Handshake::Unknown,
             &cluster,
         );
-        let text =
-            "failed to run a command on Redis Cluster at a:6379, b:6379: MOVED 1 10.0.0.8:6379";
+        let text = "failed to run a command on Redis Cluster at a:6379, b:6379: MOVED 1 10.0.0.8:6379 \
+             [tollgate::E117]";
         assert_eq!(
             (error.to_string().as_str(), error.kind()),
             (text, Unavailable)
@@ -1062,7 +1135,7 @@ mod tests {
         let error = from_redis(refused.into(), Handshake::Unknown, &ServerName::UNKNOWN);
         assert_eq!(
             error.to_string(),
-            "failed to reach Redis: connection refused; is redis-server running?"
+            "failed to reach Redis: connection refused; is redis-server running? [tollgate::E101]"
         );
     }
 

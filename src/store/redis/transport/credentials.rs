@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::{Boxed, Owner};
-use crate::error::Error;
+use crate::error::{Error, warning};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors as error;
 use crate::store::redis::real_time;
@@ -153,6 +153,7 @@ impl RenewalLog {
         if !self.0.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: "tollgate::diagnostics",
+                code = warning::OLD_CREDENTIALS,
                 "failed to renew the credentials of a connection, which keeps the last ones: {error}"
             );
         }

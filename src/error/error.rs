@@ -7,13 +7,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::code::Code;
+use super::kind::{ConfigErrorKind, ErrorKind};
+
 /// The error of a check, a refund or another operation of a limiter.
 ///
 /// A check that fails has no decision. A layer then applies its [`FailurePolicy`](crate::FailurePolicy); a
 /// [`RateLimiter`](crate::RateLimiter) without a policy returns the error.
 ///
 /// Programs match on the [`kind`](Self::kind). The text is for people: it names limits and addresses, never a
-/// key or a password. The [`source`](StdError::source) is the underlying error, if there is one.
+/// key or a password, and ends with the [`code`](Self::code). The [`source`](StdError::source) is the underlying error, if there is one.
 ///
 /// Cloning is cheap, because one failed call to Redis may fail many checks.
 ///
@@ -35,7 +38,7 @@ pub struct Error(Arc<Inner>);
 
 #[derive(Clone, Debug)]
 struct Inner {
-    kind: ErrorKind,
+    code: Code,
     text: Cow<'static, str>,
     remedy: Option<Cow<'static, str>>,
     act: Act,
@@ -73,93 +76,28 @@ pub(crate) enum Act {
     NotInScripts,
 }
 
-/// The kind of an [`Error`], for programs to act on.
-///
-/// After [`Timeout`](Self::Timeout), [`QueueTimeout`](Self::QueueTimeout) and
-/// [`Unavailable`](Self::Unavailable) a retry may help. After the other
-/// kinds, the check, the set-up or the store has to change first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The cost is above the limit of a quota, so no wait helps. The store was not asked.
-    CostExceedsLimit,
-    /// The cost is above the most units that the algorithm charges at once: 100 000 for
-    /// [`SlidingLog`](crate::Algorithm::SlidingLog) and [`SortedSetLog`](crate::Algorithm::SortedSetLog). A
-    /// [soft](crate::Quota::soft) quota does not count such a check, and causes no error.
-    CostTooLarge,
-    /// The store did not answer within the deadline. The check may or may not have been charged.
-    Timeout,
-    /// The check waited too long for its turn in this process, and missed the deadline. The store answered other
-    /// calls meanwhile, so it is not at fault: this process sends more checks than its connections carry. The
-    /// check may have been charged if its turn came late.
-    QueueTimeout,
-    /// The store cannot be reached or cannot serve now: the connection was refused or lost, the server is
-    /// loading, failing over or read-only, the closure for credentials failed, or the circuit breaker is open.
-    Unavailable,
-    /// The set-up or the call is wrong, and fails until it is changed. Examples are a wrong password, a
-    /// missing permission, a node of a cluster that was opened as a single server, a Redis key of another type, checks in two cluster slots, and a setting that was
-    /// changed on a store in use.
-    Misconfigured,
-    /// The store has no room for another key or unit, or the block list is full.
-    Full,
-    /// The reply of the store is malformed, or does not match the check. If this is so for one check of a call only,
-    /// the others have their answers.
-    InvalidReply,
-    /// The store does not implement this operation.
-    Unsupported,
-    /// The closure of [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for) failed to find the
-    /// quotas of a key.
-    QuotasUnknown,
-    /// No permit was free within the [`max_wait`](crate::RateLimiter::max_wait) of the limiter, or at once if its
-    /// [`queue`](crate::RateLimiter::queue) was full.
-    MaxWait,
-}
-
-impl ErrorKind {
-    /// All kinds, each at the index of its discriminant.
-    pub(crate) const ALL: [Self; 11] = [
-        Self::CostExceedsLimit,
-        Self::CostTooLarge,
-        Self::Timeout,
-        Self::QueueTimeout,
-        Self::Unavailable,
-        Self::Misconfigured,
-        Self::Full,
-        Self::InvalidReply,
-        Self::Unsupported,
-        Self::QuotasUnknown,
-        Self::MaxWait,
-    ];
-
-    /// Returns the name of this kind in metrics and events.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::CostExceedsLimit => "cost_exceeds_limit",
-            Self::CostTooLarge => "cost_too_large",
-            Self::Timeout => "timeout",
-            Self::QueueTimeout => "queue_timeout",
-            Self::Unavailable => "unavailable",
-            Self::Misconfigured => "misconfigured",
-            Self::Full => "full",
-            Self::InvalidReply => "invalid_reply",
-            Self::Unsupported => "unsupported",
-            Self::QuotasUnknown => "quotas_unknown",
-            Self::MaxWait => "max_wait",
-        }
-    }
-}
-
 impl Error {
     /// Creates an error, for a [`Store`](crate::Store) outside this crate. The text must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
+        Self::coded(Code::of(kind), text)
+    }
+
+    pub(crate) fn coded(code: Code, text: impl Into<Cow<'static, str>>) -> Self {
         Self(Arc::new(Inner {
-            kind,
+            code,
             text: text.into(),
             remedy: None,
             act: Act::Nothing,
             source: None,
         }))
+    }
+
+    /// Puts `context` before the text. The error itself becomes the source.
+    pub(crate) fn within(self, context: &str) -> Self {
+        let mut outer = Self::coded(self.0.code, format!("{context}: {}", self.0.text));
+        Arc::make_mut(&mut outer.0).remedy = self.0.remedy.clone();
+        outer.with_source(self)
     }
 
     /// Adds the underlying error.
@@ -189,8 +127,7 @@ impl Error {
         self.0.act
     }
 
-    /// The text without the remedy.
-    #[cfg(feature = "redis")]
+    /// The text without the remedy and the code.
     pub(crate) fn problem(&self) -> &str {
         &self.0.text
     }
@@ -204,7 +141,16 @@ impl Error {
     /// Returns the kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
-        self.0.kind
+        self.0.code.kind
+    }
+
+    /// Returns the code of this error, such as `tollgate::E101`, which its text has at the end. The page
+    /// [messages](crate::guide::messages) has the remedy of each.
+    ///
+    /// An error of a store outside this crate has the code of its kind.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.0.code.text
     }
 
     /// Returns whether the store failed. Otherwise no store could decide the check.
@@ -242,18 +188,13 @@ impl Error {
     /// Returns the error of two limiters that cannot be checked together.
     pub(crate) fn levels(one: &str, other: &str, problem: &str, remedy: &str) -> Self {
         let text = format!("cannot check limiters {one:?} and {other:?} together: {remedy}");
-        Self::new(ErrorKind::Misconfigured, text)
-            .with_source(ConfigError::levels(one, other, problem))
+        Self::coded(Code::LEVELS, text).with_source(ConfigError::levels(one, other, problem))
     }
 
     /// Returns whether the limiters of a check are misconfigured, with any store: they cannot be checked together,
     /// or have a lease and slots.
     pub(crate) fn is_config_error(&self) -> bool {
-        let source = self.source();
-        let config = source.and_then(|source| source.downcast_ref::<ConfigError>());
-        let kind = config.map(ConfigError::kind);
-        self.kind() == ErrorKind::Misconfigured
-            && matches!(kind, Some(ConfigErrorKind::Levels | ConfigErrorKind::Lease))
+        [Code::LEVELS, Code::LEASE].contains(&self.0.code)
     }
 
     /// `bound` names the limit, or the bound of a share.
@@ -275,7 +216,7 @@ impl Error {
         let text = format!(
             "limiter {limiter:?} has a quota in flight, and a check holds no slot: call `acquire` or `try_acquire`"
         );
-        Self::new(ErrorKind::Misconfigured, text)
+        Self::coded(Code::HOLDS_NOTHING, text)
     }
 
     /// Returns the error of a limiter with a lease and with quotas that are not held in advance, which `what` names.
@@ -285,7 +226,7 @@ impl Error {
             "limiter {limiter:?} has a lease, and {what} are not held in advance: remove the lease, or the {what}, or \
              give each a limiter of its own"
         );
-        Self::new(ErrorKind::Misconfigured, text).with_source(ConfigError::not_leased(what, lease))
+        Self::coded(Code::LEASE, text).with_source(ConfigError::not_leased(what, lease))
     }
 
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
@@ -302,10 +243,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.text)?;
-        match &self.0.remedy {
-            Some(remedy) => write!(f, "; {remedy}"),
-            None => Ok(()),
+        if let Some(remedy) = &self.0.remedy {
+            write!(f, "; {remedy}")?;
         }
+        write!(f, " [{}]", self.code())
     }
 }
 
@@ -338,29 +279,6 @@ pub struct ConfigError {
     text: String,
 }
 
-/// The kind of a [`ConfigError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ConfigErrorKind {
-    /// A window is shorter than 1 ms or longer than 366 days.
-    Window,
-    /// A text is not a valid quota, window or algorithm.
-    Quota,
-    /// A store URL is malformed, needs a feature that this build does not have, or names a TLS file that
-    /// cannot be read.
-    Url,
-    /// A key extractor is misconfigured: a network or a name is invalid, or there are no trusted proxies.
-    Key,
-    /// Limiters cannot be [checked together](crate::RateLimiter::check_all): they have different stores, or
-    /// count the same key.
-    Levels,
-    /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window, or one of the quotas is
-    /// [in flight](crate::Quota::in_flight).
-    Lease,
-    /// A number or a time of a [`BlockRule`](crate::BlockRule) is out of range.
-    BlockRule,
-}
-
 /// Never happens. With it, functions that take text also take values that need no conversion.
 impl From<Infallible> for ConfigError {
     fn from(never: Infallible) -> Self {
@@ -373,6 +291,12 @@ impl ConfigError {
     #[must_use]
     pub fn kind(&self) -> ConfigErrorKind {
         self.kind
+    }
+
+    /// Returns the code of this error, such as `tollgate::E202`, as [`Error::code`] does.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        Code::of_config(self.kind).text
     }
 
     pub(crate) fn window(window: Duration) -> Self {
@@ -468,7 +392,7 @@ fn excerpt(text: &str) -> String {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        write!(f, "{} [{}]", self.text, self.code())
     }
 }
 
