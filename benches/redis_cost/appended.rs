@@ -29,7 +29,7 @@ pub(crate) async fn print(args: &Args) {
     let server = args.start_server(&[&FILE[..], &AT_ONCE].concat());
     let _replica = start_replica(&server, args);
     let mut contestants = Contestant::algorithms(&server);
-    contestants.extend(Contestant::module(&server).await);
+    contestants.extend(Contestant::natives(&server).await);
     contestants.push(Contestant::textbook(&server).await);
     let mut meter = Meter::new(server.connect());
     println!("\n### Append-only file and replication\n\nIn the steady state.");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, Parser, ValueExt};
 
+use crate::support::increx::{Increx, SKIPPED};
 use crate::support::redis_server::RedisServer;
 
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +99,7 @@ impl Args {
     }
 
     /// The head of the output.
-    pub(crate) fn head(&self, server: &RedisServer) -> String {
+    pub(crate) async fn head(&self, server: &RedisServer) -> String {
         let info = redis::cmd("INFO")
             .arg("server")
             .query(&mut server.connect());
@@ -108,8 +109,12 @@ impl Args {
             Some(_) => "",
             None => "\nThe native module redis-cell was skipped: give its file with `--module`.",
         };
+        let increx = match Increx::connect(&server.url(), 1, Duration::from_secs(1)).await {
+            Some(_) => String::new(),
+            None => format!("\n{SKIPPED}"),
+        };
         format!(
-            "Redis {} on {}, {} cores; medians of {} rounds of {:?} each.{module}",
+            "Redis {} on {}, {} cores; medians of {} rounds of {:?} each.{module}{increx}",
             of("redis_version"),
             of("os"),
             std::thread::available_parallelism().map_or(0, usize::from),

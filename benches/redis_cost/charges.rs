@@ -70,7 +70,7 @@ pub(crate) async fn print(server: &RedisServer, args: &Args) {
 /// Charges take turns within each round, and contestants within each charge.
 async fn print_table(title: &str, server: &RedisServer, charges: &[(&str, Load)], args: &Args) {
     let mut contestants = Contestant::algorithms(server);
-    contestants.extend(Contestant::module(server).await);
+    contestants.extend(Contestant::natives(server).await);
     contestants.push(Contestant::textbook(server).await);
     let mut meter = Meter::new(server.connect());
     // By charge, then by contestant.

@@ -1,4 +1,4 @@
-//! The contestants: each algorithm, the textbook's sorted set, and a native module.
+//! The contestants: each algorithm, the textbook's sorted set, a native module, and a native command.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,6 +10,7 @@ use tollgate::{Algorithm, Quota, RateLimiter, RedisStore};
 
 use crate::setting::Setting;
 use crate::support::costs::algorithms;
+use crate::support::increx::Increx;
 use crate::support::load::{self, Decide, Done, Load};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::textbook::{self, Textbook};
@@ -47,6 +48,7 @@ enum Backend {
     Textbook(Vec<Textbook>),
     /// redis-cell's `CL.THROTTLE`: GCRA.
     Module(MultiplexedConnection),
+    Command(Increx),
 }
 
 impl Contestant {
@@ -60,8 +62,17 @@ impl Contestant {
         algorithms.map(contestant).collect()
     }
 
-    /// The module on one multiplexed connection, if the server has loaded it.
-    pub(crate) async fn module(server: &RedisServer) -> Option<Self> {
+    /// What the server decides without a script: each on one multiplexed connection, if the server has it.
+    pub(crate) async fn natives(server: &RedisServer) -> impl Iterator<Item = Self> {
+        let increx = Increx::connect(&server.url(), 1, Duration::from_secs(1)).await;
+        let increx = increx.map(|increx| Self {
+            name: "INCREX, a native command",
+            backend: Backend::Command(increx),
+        });
+        Self::module(server).await.into_iter().chain(increx)
+    }
+
+    async fn module(server: &RedisServer) -> Option<Self> {
         let mut connection = textbook::connect(&server.url()).await;
         let mut exists = redis::cmd("COMMAND");
         exists.arg("INFO").arg("CL.THROTTLE");
@@ -93,7 +104,7 @@ impl Contestant {
         match &self.backend {
             Backend::Tollgate(..) => true,
             Backend::Textbook(_) => quotas == 1 && cost == 1,
-            Backend::Module(_) => quotas == 1,
+            Backend::Module(_) | Backend::Command(_) => quotas == 1,
         }
     }
 
@@ -128,6 +139,10 @@ impl Contestant {
                     rate: Rate::of(setting),
                 },
             ),
+            Backend::Command(increx) => {
+                let increx = increx.limited(setting.limit, setting.window);
+                ("increx:".to_owned(), Implementation::Command(increx))
+            }
         };
         Arc::new(Limiter {
             implementation,
@@ -158,6 +173,7 @@ enum Implementation {
         connection: MultiplexedConnection,
         rate: Rate,
     },
+    Command(Increx),
 }
 
 /// The sum of what decisions say is used.
@@ -228,6 +244,7 @@ impl Limiter {
                 let [limited, ..]: [i64; 5] = reply.expect("the server answers");
                 limited == 0
             }
+            Implementation::Command(increx) => increx.check(key, cost).await,
         }
     }
 

@@ -26,7 +26,7 @@ use args::{Args, Part};
 async fn main() -> Result<(), lexopt::Error> {
     let args = Args::parse()?;
     let server = args.start_server(&[]);
-    println!("{}", args.head(&server));
+    println!("{}", args.head(&server).await);
     for part in &args.parts {
         match part {
             Part::Held => held::print(&server).await,

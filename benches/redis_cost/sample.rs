@@ -135,7 +135,7 @@ fn median_if_known(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> String
 async fn contestants(server: &RedisServer, setting: &Setting) -> Vec<Contestant> {
     let mut contestants = Contestant::algorithms(server);
     if setting.quotas == 1 {
-        contestants.extend(Contestant::module(server).await);
+        contestants.extend(Contestant::natives(server).await);
         contestants.push(Contestant::textbook_pool(server, setting.tasks).await);
         contestants.push(Contestant::textbook(server).await);
     }

@@ -170,7 +170,7 @@ pub(crate) async fn print(server: &RedisServer, args: &Args) {
 /// Contestants take turns in each round.
 async fn take(server: &RedisServer, load: Load, args: &Args) -> Samples {
     let mut contestants = Contestant::algorithms(server);
-    contestants.extend(Contestant::module(server).await);
+    contestants.extend(Contestant::natives(server).await);
     if load.tasks > 1 {
         contestants.push(Contestant::textbook_pool(server, load.tasks).await);
     }

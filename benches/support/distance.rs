@@ -20,8 +20,10 @@ impl Distance {
         spawn(move || {
             for near in listener.incoming() {
                 let near = near.expect("a connection");
-                let far = TcpStream::connect(("127.0.0.1", server));
-                let far = far.expect("the server accepts");
+                // The server may have ended, and its client may not know it yet.
+                let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else {
+                    continue;
+                };
                 let twin = |stream: &TcpStream| stream.try_clone().expect("a handle");
                 carry(twin(&near), twin(&far), round_trip / 2);
                 carry(far, near, round_trip / 2);

@@ -5,6 +5,7 @@
 pub(crate) mod costs;
 pub(crate) mod distance;
 pub(crate) mod http_client;
+pub(crate) mod increx;
 pub(crate) mod latencies;
 pub(crate) mod load;
 #[path = "../../tests/support/redis_server.rs"]

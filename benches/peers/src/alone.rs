@@ -8,6 +8,7 @@ use governor::DefaultKeyedRateLimiter;
 use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter, RedisStore};
 
 use crate::args::Args;
+use crate::support::increx::Increx;
 use crate::support::load::{self, Decide, Done, Load};
 use crate::support::redis_server::RedisServer;
 use crate::support::spent::{Meter, Spent};
@@ -23,6 +24,7 @@ const LIMIT: u32 = 1_000_000_000;
 enum Limiter {
     Tollgate(RateLimiter),
     Textbook(Textbook),
+    Increx(Increx),
     Governor(DefaultKeyedRateLimiter<String>),
 }
 
@@ -42,6 +44,7 @@ impl Decide for Keyed {
                 decision.expect("an answer").is_allowed()
             }
             Limiter::Textbook(textbook) => textbook.check(key).await,
+            Limiter::Increx(increx) => increx.check(key, 1).await,
             Limiter::Governor(governor) => governor.check_key(key).is_ok(),
         }
     }
@@ -102,7 +105,7 @@ fn sample(done: &Done, meter: &mut Meter) -> Sample {
     }
 }
 
-async fn all(server: &RedisServer, count: usize) -> [Keyed; 6] {
+async fn all(server: &RedisServer, count: usize) -> Vec<Keyed> {
     let keyed = |name: &'static str, on_redis, limiter| Keyed {
         name,
         limiter,
@@ -122,14 +125,17 @@ async fn all(server: &RedisServer, count: usize) -> [Keyed; 6] {
     let textbook = Textbook::connect(&server.url(), LIMIT, SECOND).await;
     let rate = NonZeroU32::new(LIMIT).expect("not zero");
     let governor = governor::RateLimiter::keyed(governor::Quota::per_second(rate));
-    [
+    let increx = Increx::connect(&server.url(), LIMIT, SECOND).await;
+    let increx = increx.map(|increx| keyed("increx", true, Limiter::Increx(increx)));
+    let others = [
         keyed("textbook", true, Limiter::Textbook(textbook)),
         keyed("tollgate-redis", true, on_redis(Algorithm::SlidingLog)),
         keyed("tollgate-redis-gcra", true, on_redis(Algorithm::Gcra)),
         keyed("tollgate-memory", false, in_memory(Algorithm::SlidingLog)),
         keyed("tollgate-memory-gcra", false, in_memory(Algorithm::Gcra)),
         keyed("governor", false, Limiter::Governor(governor)),
-    ]
+    ];
+    others.into_iter().chain(increx).collect()
 }
 
 fn row(name: &str, on_redis: bool, own: &[Sample], textbook: &[Sample]) -> Vec<String> {

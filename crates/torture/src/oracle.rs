@@ -11,15 +11,20 @@ use crate::history::{Action, Event, Outcome};
 /// The finding of an oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// By how much the promise is broken: units, slots, calls, or microseconds of a wait. 0 if it is held.
+    /// By how much the promise is broken. 0 if it is held.
     pub(crate) broken_by: u64,
+    pub(crate) unit: Measure,
     /// The observation in words.
     pub(crate) seen: String,
 }
 
 impl Finding {
-    pub(crate) fn new(broken_by: u64, seen: String) -> Self {
-        Self { broken_by, seen }
+    pub(crate) fn new(broken_by: u64, unit: Measure, seen: String) -> Self {
+        Self {
+            broken_by,
+            unit,
+            seen,
+        }
     }
 
     /// Returns the first of these that is broken, or the first of all.
@@ -27,11 +32,33 @@ impl Finding {
         let mut findings = findings.into_iter();
         let first = findings
             .next()
-            .unwrap_or_else(|| Self::new(0, String::new()));
+            .unwrap_or_else(|| Self::new(0, Measure::Unit, String::new()));
         if first.broken_by > 0 {
             return first;
         }
         findings.find(|each| each.broken_by > 0).unwrap_or(first)
+    }
+}
+
+/// What an excess is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Measure {
+    Unit,
+    Slot,
+    Key,
+    Microsecond,
+}
+
+impl Measure {
+    /// Returns an excess in words.
+    pub(crate) fn text(self, excess: u64) -> String {
+        let name = match self {
+            Self::Unit => "unit",
+            Self::Slot => "slot",
+            Self::Key => "key",
+            Self::Microsecond => return format!("{excess} µs"),
+        };
+        format!("{excess} {name}{}", if excess == 1 { "" } else { "s" })
     }
 }
 
@@ -102,14 +129,14 @@ pub(crate) fn bound(events: &[Event], promise: &Promise) -> Finding {
     });
     let worst = worst.max_by_key(|span| (span.excess, span.units));
     let Some(worst) = worst else {
-        return Finding::new(0, "nobody was admitted".to_owned());
+        return Finding::new(0, Measure::Unit, "nobody was admitted".to_owned());
     };
     let millis = worst.length / 1_000;
     let seen = format!(
         "{} units in {millis} ms, at most {} promised; {total} in all",
         worst.units, worst.most
     );
-    Finding::new(worst.excess, seen)
+    Finding::new(worst.excess, Measure::Unit, seen)
 }
 
 /// Returns the first moment at which each key may have been used, by whatever call.
@@ -218,7 +245,7 @@ pub(crate) fn once(events: &[Event], key: &str, limit: u64) -> Finding {
     let (admitted, unknown) = (units(&Event::is_admitted), units(&is_unknown));
     let lost = limit.saturating_sub(admitted + unknown);
     let seen = format!("{admitted} units admitted and {unknown} without a reply, of {limit}");
-    Finding::new(lost, seen)
+    Finding::new(lost, Measure::Unit, seen)
 }
 
 /// Judges whether the first check of a key was refused. Of calls that overlap, any may be the first: such keys are no
@@ -242,7 +269,11 @@ pub(crate) fn fresh_keys(events: &[Event]) -> Finding {
         "{refused} of {} keys refused at their first check",
         firsts.len()
     );
-    Finding::new(u64::try_from(refused).unwrap_or(u64::MAX), seen)
+    Finding::new(
+        u64::try_from(refused).unwrap_or(u64::MAX),
+        Measure::Key,
+        seen,
+    )
 }
 
 /// Judges the waits of one caller who is alone: after a refusal with a wait, the next check of the key says whether it was
@@ -273,7 +304,7 @@ pub(crate) fn waits(events: &[Event], is_exact: bool, resolution: u64) -> Option
         }
     }
     let seen = format!("{tried} waits; refused with {late} µs to go, admitted {early} µs early");
-    (tried > 0).then(|| Finding::new(late.max(early), seen))
+    (tried > 0).then(|| Finding::new(late.max(early), Measure::Microsecond, seen))
 }
 
 /// Judges whether more slots than the limit were held at the same time.
@@ -302,19 +333,21 @@ pub(crate) fn slots(events: &[Event], limit: u64) -> Finding {
     }
     let most = u64::try_from(most).unwrap_or_default();
     let seen = format!("{most} slots held at the same time, of {limit}");
-    Finding::new(most.saturating_sub(limit), seen)
+    Finding::new(most.saturating_sub(limit), Measure::Slot, seen)
 }
 
 /// Judges whether a key was admitted again at the end: the last check of `key` was.
 pub(crate) fn recovery(events: &[Event], key: &str) -> Finding {
     let mut checks = events.iter().rev().filter(|event| event.key == key);
     match checks.next() {
-        Some(last) if last.is_admitted() => Finding::new(0, "admits again".to_owned()),
+        Some(last) if last.is_admitted() => {
+            Finding::new(0, Measure::Key, "admits again".to_owned())
+        }
         Some(Event {
             outcome: Outcome::Failed(error),
             ..
-        }) => Finding::new(1, format!("does not recover: {error}")),
-        _ => Finding::new(1, "does not admit again".to_owned()),
+        }) => Finding::new(1, Measure::Key, format!("does not recover: {error}")),
+        _ => Finding::new(1, Measure::Key, "does not admit again".to_owned()),
     }
 }
 

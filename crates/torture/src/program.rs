@@ -327,10 +327,11 @@ fn replay(path: &Path, entries: &[Entry], runtime: &Handle) -> Result<ExitCode, 
         is_short,
     };
     let finding = (attack.judge)(&case, &events)?;
-    println!(
-        "in the history: broken by {}: {}",
-        finding.broken_by, finding.seen
-    );
+    let report = |finding: &Finding| {
+        let excess = finding.unit.text(finding.broken_by);
+        format!("broken by {excess}: {}", finding.seen)
+    };
+    println!("in the history: {}", report(&finding));
     let run = Run {
         entry: find(entries, value("--contestant"))?,
         attack,
@@ -340,10 +341,7 @@ fn replay(path: &Path, entries: &[Entry], runtime: &Handle) -> Result<ExitCode, 
     for attempt in 1..=10 {
         let (_, outcome) = run.attack(runtime);
         let finding = outcome?;
-        println!(
-            "attempt {attempt}: broken by {}: {}",
-            finding.broken_by, finding.seen
-        );
+        println!("attempt {attempt}: {}", report(&finding));
         if finding.broken_by > 0 {
             return Ok(ExitCode::SUCCESS);
         }

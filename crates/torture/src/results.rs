@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use crate::attacks::ALL;
 use crate::contestant::Failure;
-use crate::oracle::Finding;
+use crate::oracle::{Finding, Measure};
 
 /// The result of one attack on one contestant.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum Grade {
     Held,
     /// The attack could not be made.
     NotRun,
-    BrokenBy(u64),
+    BrokenBy(u64, Measure),
 }
 
 impl Row {
@@ -34,7 +34,9 @@ impl Row {
             None => Grade::NotOffered,
             Some(_) if !self.is_promised => Grade::NotPromised,
             Some(Err(_)) => Grade::NotRun,
-            Some(Ok(finding)) if finding.broken_by > 0 => Grade::BrokenBy(finding.broken_by),
+            Some(Ok(finding)) if finding.broken_by > 0 => {
+                Grade::BrokenBy(finding.broken_by, finding.unit)
+            }
             Some(Ok(_)) => Grade::Held,
         }
     }
@@ -44,7 +46,8 @@ impl Row {
             None => "–".to_owned(),
             Some(Err(error)) => error.to_string(),
             Some(Ok(finding)) if !self.is_promised && finding.broken_by > 0 => {
-                format!("{} (broken by {})", finding.seen, finding.broken_by)
+                let excess = finding.unit.text(finding.broken_by);
+                format!("{} (broken by {excess})", finding.seen)
             }
             Some(Ok(finding)) => finding.seen.clone(),
         }
@@ -58,22 +61,26 @@ impl fmt::Display for Grade {
             Self::NotPromised => f.write_str("not promised"),
             Self::Held => f.write_str("held"),
             Self::NotRun => f.write_str("not run"),
-            Self::BrokenBy(by) => write!(f, "**broken by {by}**"),
+            Self::BrokenBy(by, unit) => write!(f, "**broken by {}**", unit.text(*by)),
         }
     }
 }
 
 /// The columns of the short table, each for one attack or several.
-const COLUMNS: [(&str, &[&str]); 9] = [
-    ("threads", &["threads"]),
-    ("processes", &["processes"]),
-    ("edges, costs", &["edges", "costs"]),
-    ("cancelled", &["cancelled"]),
-    ("cut", &["cut"]),
-    ("outages", &["paused", "killed", "emptied", "full"]),
-    ("clocks", &["clock", "skew"]),
-    ("slots", &["slots"]),
-    ("waits", &["waits"]),
+const COLUMNS: [(&str, &[&str]); 10] = [
+    ("threads race", &["threads"]),
+    ("processes race", &["processes"]),
+    ("bursts around the end of a window", &["edges"]),
+    ("costs of 1 to 7, some given back", &["costs"]),
+    ("callers give up", &["cancelled"]),
+    ("requests and replies are lost", &["cut"]),
+    (
+        "the server stops, restarts, is emptied or full",
+        &["paused", "killed", "emptied", "full"],
+    ),
+    ("clocks are wrong", &["clock", "skew"]),
+    ("slots of crashed processes", &["slots"]),
+    ("calls just before and after a wait", &["waits"]),
 ];
 
 /// Returns the text of RESULTS.md. `about` tells how it was made, `versions` has those of all contestants, and `former`
@@ -125,7 +132,10 @@ fn line(row: &Row) -> String {
 
 fn short_table(rows: &[Row], versions: &[(String, String)]) -> String {
     let names = COLUMNS.map(|(name, _)| name).join(" | ");
-    let mut table = format!("| | {names} |\n|---|{}\n", "---|".repeat(COLUMNS.len()));
+    let mut table = format!(
+        "| limiter | {names} |\n|---|{}\n",
+        "---|".repeat(COLUMNS.len())
+    );
     for (contestant, version) in versions {
         let _ = write!(table, "| {contestant} {version} |");
         for (_, attacks) in COLUMNS {
@@ -207,7 +217,7 @@ mod tests {
             contestant: "ada".to_owned(),
             attack,
             is_promised,
-            finding: broken_by.map(|by| Ok(Finding::new(by, String::new()))),
+            finding: broken_by.map(|by| Ok(Finding::new(by, Measure::Unit, String::new()))),
         }
     }
 
@@ -220,5 +230,14 @@ mod tests {
         let paused = row("paused", true, Some(0));
         let cells = cell(&[&paused, &killed, &edges]);
         assert_eq!(cells, "held (paused, edges), not promised (killed)");
+    }
+
+    #[test]
+    fn an_excess_has_its_unit() {
+        let broken = |by| row("edges", true, Some(by)).grade().to_string();
+        assert_eq!(broken(1), "**broken by 1 unit**");
+        assert_eq!(broken(7), "**broken by 7 units**");
+        let seen = row("edges", false, Some(2)).seen();
+        assert_eq!(seen, " (broken by 2 units)");
     }
 }

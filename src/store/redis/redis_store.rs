@@ -43,7 +43,7 @@ pub(crate) trait FeatureRedis1 {
 /// A Lua script decides each check. Redis runs it as one atomic step, on its own clock. So a limit is exact for
 /// any number of processes, and their clocks do not matter.
 ///
-/// It runs on Redis 6.2 or later, and on Valkey. The tests have passed on Redis 6.2 to 8.6 and on Valkey 8.0 to
+/// It runs on Redis 6.2 or later, and on Valkey. The tests have passed on Redis 6.2 to 8.10 and on Valkey 8.0 to
 /// 9.1.
 ///
 /// # Examples

@@ -1,6 +1,7 @@
 //! The contestants, each around the same handler.
 
 mod governor;
+mod increx;
 #[cfg(feature = "limitador")]
 mod limitador;
 mod textbook;
@@ -20,6 +21,9 @@ pub(crate) struct Contestant {
     pub(crate) on_redis: bool,
 }
 
+/// It is left out where the server does not have the command.
+pub(crate) const INCREX: &str = "increx";
+
 /// The bare server first: the others are compared to it.
 pub(crate) const ALL: &[Contestant] = &[
     in_process("bare"),
@@ -29,6 +33,7 @@ pub(crate) const ALL: &[Contestant] = &[
     in_process("tollgate-memory-gcra"),
     in_process("tower_governor"),
     on_redis("textbook"),
+    on_redis(INCREX),
     on_redis("tower-rate-limiter-gcra"),
     on_redis("tower-rate-limiter-fixed"),
     in_process("tower-rate-limiter-memory"),
@@ -61,6 +66,7 @@ pub(crate) async fn router(name: &str, workload: &Workload, redis: &str) -> Rout
         "bare" => router,
         "tower_governor" => governor::layer(router, workload),
         "textbook" => textbook::layer(router, workload, redis).await,
+        INCREX => increx::layer(router, workload, redis).await,
         _ if name.starts_with("tollgate") => tollgate::layer(router, name, workload, redis),
         _ if name.starts_with("tower-rate-limiter") => {
             tower_rate_limiter::layer(router, name, workload, redis).await

@@ -10,7 +10,7 @@ use crate::arena::{Arena, Caller};
 use crate::case::{Case, KEY, is_tried};
 use crate::contestant::{Contestant, Failure, Offer};
 use crate::history::{Action, Event, Outcome};
-use crate::oracle::{self, Finding};
+use crate::oracle::{self, Finding, Measure};
 
 pub(super) const ATTACK: Attack = Attack {
     name: "slots",
@@ -54,7 +54,11 @@ fn judge(_: &Case, events: &[Event]) -> Result<Finding, Failure> {
         .iter()
         .filter(|event| event.caller == LAST && event.is_admitted());
     let leaked = u64::from(SLOTS).saturating_sub(u64::try_from(last.count())?);
-    let leaked = Finding::new(leaked, format!("{leaked} of {SLOTS} slots never came back"));
+    let leaked = Finding::new(
+        leaked,
+        Measure::Slot,
+        format!("{leaked} of {SLOTS} slots never came back"),
+    );
     Ok(Finding::worst([
         oracle::slots(events, SLOTS.into()),
         leaked,
