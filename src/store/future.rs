@@ -62,7 +62,7 @@ impl Drop for Call {
 
 /// Sends the answer of a [`StoreFuture`]: see [`StoreFuture::channel`].
 ///
-/// If it is dropped without an answer, the caller gets an error of kind [`ErrorKind::Unavailable`].
+/// If it is dropped without an answer, the caller gets an error of kind [`Unavailable`](crate::ErrorKind::Unavailable).
 #[derive(Debug)]
 pub struct Answerer<T>(oneshot::Sender<Result<T, Error>>);
 

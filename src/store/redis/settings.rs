@@ -85,10 +85,10 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// A check fails with an error of kind [`ErrorKind::Unavailable`] if a connection needs credentials and the closure
-    /// fails, panics or takes longer than 10 s. It fails with [`ErrorKind::Misconfigured`] if the server rejects them.
-    /// Both name the server. The text of the closure's error is a part of errors and of the log, so it must not contain a
-    /// secret.
+    /// A check fails with an error of kind [`Unavailable`](crate::ErrorKind::Unavailable) if a connection needs
+    /// credentials and the closure fails, panics or takes longer than 10 s. It fails with
+    /// [`Misconfigured`](crate::ErrorKind::Misconfigured) if the server rejects them. Both name the server. The text of the
+    /// closure's error is a part of errors and of the log, so it must not contain a secret.
     ///
     /// # Examples
     ///
