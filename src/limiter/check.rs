@@ -183,6 +183,8 @@ impl RateLimiter {
     /// - A call that waits for one key does not hold up its other keys.
     /// - A call that does not move for a second although it could, because its thread is blocked, lets others pass.
     /// - Calls that were checked in one round trip may change places if another process took units in that moment.
+    /// - A call stands in line when its task takes the refusal in. One that was refused after it, and whose task ran first, may
+    ///   be served before it.
     /// - Between processes there is no order: a unit goes to the process that asks first.
     /// - Each [share](crate::Quota::shares) of a key has a line of its own.
     ///
