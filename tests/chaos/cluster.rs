@@ -48,8 +48,8 @@ async fn is_counted_exactly(cluster: &Cluster, answers: &Answers, key: usize) ->
 }
 
 /// After half of the deadline, a call is not sent again: the rest is for the reply. A machine that stands still for as
-/// long lets checks fail.
-const STILL: Duration = Duration::from_millis(50);
+/// long, in a call and once more in its reply, lets checks fail.
+const STILL: Duration = Duration::from_millis(25);
 
 /// Watches how long servers or this process stand still, beside the load.
 struct Stalls {

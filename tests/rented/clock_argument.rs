@@ -371,12 +371,12 @@ async fn blocks_end_by_the_time_that_is_told() {
         RateLimiter::new(store, Quota::per_minute(1_000)).name("blocked")
     });
     one.admin()
-        .block("eve", Duration::from_millis(600))
+        .block("eve", Duration::from_secs(2))
         .await
         .unwrap();
     let begin = Instant::now();
     let (mut blocked_for, mut slowest) = (None, Duration::ZERO);
-    while begin.elapsed() < Duration::from_secs(5) {
+    while begin.elapsed() < Duration::from_secs(10) {
         let turn = Instant::now();
         let is_blocked = !other.check("eve").await.unwrap().is_allowed();
         slowest = slowest.max(turn.elapsed());
@@ -388,8 +388,11 @@ async fn blocks_end_by_the_time_that_is_told() {
         tokio::time::sleep(5 * MS).await;
     }
     let blocked_for = blocked_for.expect("the other process saw the block");
-    assert!(blocked_for > Duration::from_millis(450), "{blocked_for:?}");
+    assert!(
+        blocked_for > Duration::from_millis(1_850),
+        "{blocked_for:?}"
+    );
     // A check, and a refresh of the list beside it, are as late as the machine is.
-    let latest = Duration::from_millis(900) + 2 * slowest;
+    let latest = Duration::from_millis(2_300) + 2 * slowest;
     assert!(blocked_for < latest, "{blocked_for:?}, {slowest:?}");
 }
