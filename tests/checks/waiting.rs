@@ -385,7 +385,7 @@ async fn a_call_that_is_behind_others_for_one_key_does_not_stop_the_line_of_anot
             served
         }
     };
-    let mut callers: JoinSet<_> = (0..3).map(|_| serve("ada")).collect();
+    let callers: JoinSet<_> = (0..3).map(|_| serve("ada")).collect();
     let of_another_key = tokio::spawn(serve("bob"));
     // Both keys have lines when this call comes.
     sleep(50 * MILLI).await;
