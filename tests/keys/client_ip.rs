@@ -533,7 +533,8 @@ fn what_cannot_be_set_up_says_so_at_the_start_or_is_a_fault_of_the_server() {
         assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
         assert!(error.to_string().contains(text), "{error}");
         let at_start = key.checked().unwrap_err();
-        assert_eq!(at_start.to_string(), error.to_string());
+        let coded = format!("{error} [{}]", at_start.code());
+        assert_eq!(at_start.to_string(), coded);
     }
     assert!(behind().checked().is_ok() && client_ip().hops(1).checked().is_ok());
 }
