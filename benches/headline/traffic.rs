@@ -39,7 +39,7 @@ impl Call {
 pub(crate) struct Traffic {
     /// Checks a second, of all callers together.
     pub(crate) rate: u32,
-    /// So many that a caller rarely waits for an answer when its next check is due.
+    /// Enough that a caller rarely waits for an answer when its next check is due.
     pub(crate) callers: u32,
     /// Each check is for a random one of so many keys.
     pub(crate) keys: usize,

@@ -62,7 +62,7 @@ impl Contestant {
         algorithms.map(contestant).collect()
     }
 
-    /// What the server decides without a script: each on one multiplexed connection, if the server has it.
+    /// Decided by the server without a script: each on one multiplexed connection, if the server has it.
     pub(crate) async fn natives(server: &RedisServer) -> impl Iterator<Item = Self> {
         let increx = Increx::connect(&server.url(), 1, Duration::from_secs(1)).await;
         let increx = increx.map(|increx| Self {

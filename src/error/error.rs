@@ -16,7 +16,8 @@ use super::kind::{ConfigErrorKind, ErrorKind};
 /// [`RateLimiter`](crate::RateLimiter) without a policy returns the error.
 ///
 /// Programs match on the [`kind`](Self::kind). The text is for people: it names limits and addresses, never a
-/// key or a password, and ends with the [`code`](Self::code). The [`source`](StdError::source) is the underlying error, if there is one.
+/// key or a password, and ends with the [`code`](Self::code). The [`source`](StdError::source) is the underlying error,
+/// if there is one.
 ///
 /// Cloning is cheap, because one failed call to Redis may fail many checks.
 ///

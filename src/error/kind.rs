@@ -23,9 +23,9 @@ pub enum ErrorKind {
     /// The store cannot be reached or cannot serve now: the connection was refused or lost, the server is
     /// loading, failing over or read-only, the closure for credentials failed, or the circuit breaker is open.
     Unavailable,
-    /// The set-up or the call is wrong, and fails until it is changed. Examples are a wrong password, a
-    /// missing permission, a node of a cluster that was opened as a single server, a Redis key of another type, checks in two cluster slots, and a setting that was
-    /// changed on a store in use.
+    /// The set-up or the call is wrong, and fails until it is changed. Examples are a wrong password, a missing
+    /// permission, a node of a cluster that was opened as a single server, a Redis key of another type, checks in two
+    /// cluster slots, and a setting that was changed on a store in use.
     Misconfigured,
     /// The store has no room for another key or unit, or the block list is full.
     Full,

@@ -19,7 +19,7 @@ pub struct Case {
     explore: Box<dyn Fn(Option<usize>) -> Report + Send + Sync>,
 }
 
-/// What the checker found in a case.
+/// The findings of the checker in a case.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {

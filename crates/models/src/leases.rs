@@ -124,7 +124,7 @@ enum Action {
     LoseData,
 }
 
-/// What happens to a process, and to its messages.
+/// An event of a process or of one of its messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     /// It asks for units in advance.

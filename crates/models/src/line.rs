@@ -54,7 +54,7 @@ enum Fault {
     NewcomerAsks,
     /// A call that is refused goes to the end of the line.
     PlaceLost,
-    /// What calls ask for stays in the room of the line.
+    /// The units that calls ask for stay in the room of the line.
     RoomNotReduced,
     /// A call that does not move keeps its place.
     IdleBlocks,

@@ -105,7 +105,7 @@ struct Holder {
     is_changed: bool,
     /// The ticks until its clock may miss one again.
     drift: i8,
-    /// What the server is known to have. Only for messages with differences.
+    /// The number that the server is known to have. Only for messages with differences.
     known: u8,
     /// The ticks since the server has last heard of a process that is dead.
     silent: i8,
@@ -161,7 +161,7 @@ enum Action {
     LoseData,
 }
 
-/// What happens to a process, and to its messages.
+/// An event of a process or of one of its messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     /// It sends a message that wants so many slots.
@@ -571,7 +571,7 @@ impl Slots {
             (may_be_killed, Step::Kill(Rest::Late)),
             (may_be_killed && !is_idle, Step::Kill(Rest::Lost)),
         ]);
-        // Of a dead one, the requests arrive.
+        // The requests of a dead one arrive.
         let is_done =
             |step: &Step| !holder.is_dead || matches!(step, Step::Decide(_) | Step::DecideTwice(_));
         let possible = steps

@@ -40,7 +40,7 @@ impl Finding {
     }
 }
 
-/// What an excess is counted in.
+/// The unit of an excess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Measure {
     Unit,

@@ -316,7 +316,8 @@ impl Node {
     /// have gone.
     fn probe(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration) {
         let is_up = |state: &State| matches!(state, State::Up(_));
-        if !self.dial.reconnects() || !self.turn(up, is_up, State::Silent) {
+        let silent = State::Silent(Arc::clone(up));
+        if !self.dial.reconnects() || !self.turn(up.since, is_up, silent) {
             return;
         }
         let (node, up) = (Arc::clone(self), Arc::clone(up));
@@ -333,22 +334,19 @@ impl Node {
             if is_lost {
                 node.replace(up.since);
             } else {
-                node.turn(&up, |state| matches!(state, State::Silent(_)), State::Up);
+                let is_silent = |state: &State| matches!(state, State::Silent(_));
+                node.turn(up.since, is_silent, State::Up(up));
             }
         });
     }
 
-    /// Moves a connection from one state to another, if it is still in the first. Returns whether it was.
-    fn turn(
-        &self,
-        up: &Arc<Up>,
-        from: impl FnOnce(&State) -> bool,
-        to: impl FnOnce(Arc<Up>) -> State,
-    ) -> bool {
+    /// Moves the connection that started at `since` from one state to another, if it is still in the first. Returns whether
+    /// it was.
+    fn turn(&self, since: Instant, from: impl FnOnce(&State) -> bool, to: State) -> bool {
         self.state.send_if_modified(|state| {
-            let is_same = state.is_of(up.since) && from(state);
+            let is_same = state.is_of(since) && from(state);
             if is_same {
-                *state = to(Arc::clone(up));
+                *state = to;
             }
             is_same
         })
@@ -376,13 +374,7 @@ impl Owner for Attempt {
             let next = node.dialed().await;
             let next = next.map_err(|failure| failure.into_error(CONNECT_TIMEOUT))?;
             // Calls in flight end over the old connection.
-            node.state.send_if_modified(|state| {
-                let is_same = state.is_of(self.since);
-                if is_same {
-                    *state = State::Up(next);
-                }
-                is_same
-            });
+            node.turn(self.since, |_| true, State::Up(next));
             Ok(())
         })
     }

@@ -87,8 +87,8 @@ pub(super) async fn connect(
     Err(Failure::to_connect(server.name(), error))
 }
 
-/// Tells the owner that the connection is lost once another master than this one is named. What `seen` names does not count: the connection is
-/// newer. Ends with the store.
+/// Tells the owner that the connection is lost once another master than this one is named. The one that `seen` names does not
+/// count: the connection is newer. Ends with the store.
 pub(super) async fn watch(
     mut named: watch::Receiver<NamedMaster>,
     mut seen: NamedMaster,
