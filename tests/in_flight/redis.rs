@@ -323,6 +323,7 @@ async fn permits_given_while_redis_is_away_count_when_it_is_back() {
     let mut node = Node::start(&["--appendonly", "yes"]);
     let quota = Quota::in_flight(4).slot_lease(Duration::from_secs(5));
     let store = RedisStore::open(&node.url()).unwrap();
+    let store = store.deadline(Duration::from_secs(1));
     let limiter = RateLimiter::new(store, quota.clone()).on_failure(FailurePolicy::fall_back());
     let before = taken(&limiter).await.unwrap();
     node.kill();
@@ -384,6 +385,7 @@ async fn until_lost(permit: &Permit, began: Instant) {
 async fn a_permit_is_lost_by_the_lease_that_the_store_was_told_last() {
     let mut node = Node::start(&[]);
     let store = RedisStore::open(&node.url()).unwrap();
+    let store = store.deadline(Duration::from_secs(1));
     let [long, short] = [600, 5].map(|seconds| {
         let quota = Quota::in_flight(5).slot_lease(Duration::from_secs(seconds));
         RateLimiter::new(store.clone(), quota)

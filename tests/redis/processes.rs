@@ -6,6 +6,7 @@ use tollgate::{Quota, RateLimiter, RedisStore};
 
 use crate::support::process::{Process, argument, report};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 
 const PROCESSES: usize = 4;
 const TASKS: u32 = 16;
@@ -112,8 +113,7 @@ fn processes_that_settle_over_each_other_are_charged_in_full() {
     for child in children {
         assert_eq!(child.report(), "settled");
     }
-    let store = RedisStore::open(&server.url()).expect("a URL");
-    let limiter = RateLimiter::new(store, Quota::per_hour(LIMIT));
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(LIMIT));
     let looked = runtime.block_on(limiter.peek("ada")).expect("a look");
     let all = u32::try_from(PROCESSES).expect("a few") * SETTLING_TASKS * USED;
     assert!(all > 3 * LIMIT);

@@ -1,12 +1,15 @@
 //! Limiters of one name and store in one process.
 
+use std::time::Duration;
+
 use tollgate::{Quota, RateLimiter, RedisStore};
 
 use crate::support::log;
 use crate::support::redis_server::RedisServer;
 
 fn open(url: &str) -> RedisStore {
-    RedisStore::open(url).expect("a URL")
+    let store = RedisStore::open(url).expect("a URL");
+    store.deadline(Duration::from_secs(10))
 }
 
 fn limiter(store: &RedisStore, limit: u32) -> RateLimiter {
