@@ -119,6 +119,7 @@ impl Level {
         let record = self.record_mut();
         record.lease = lease;
         record.plan = Some(quotas);
+        self.fit_cost();
     }
 
     /// Asks only for slots. Returns whether a quota is in flight.

@@ -380,11 +380,6 @@ impl RateLimiter {
         self.0.max_wait.unwrap_or_default()
     }
 
-    /// Returns how many calls may wait for a key.
-    pub(crate) fn line(&self) -> Option<usize> {
-        self.0.line
-    }
-
     pub(crate) fn has_policy(&self) -> bool {
         self.0.on_failure.is_some()
     }

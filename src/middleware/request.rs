@@ -1,6 +1,7 @@
 //! The check of a request: from its head to its [`Outcome`].
 
 use std::future::Future;
+use std::mem;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use crate::store::join_all;
 /// The check of a request that waits for plans, for the store, or for units.
 pub(super) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// The levels of a request, each with the lookup of its plan.
-type Readings = SmallVec<[(AskedLevel, Option<PlanFuture>); 1]>;
+/// The lookup of the plan of each level, if it has one.
+type Lookups = SmallVec<[Option<PlanFuture>; 1]>;
 
 /// Checks a request, as far as that is possible without waiting. A store in memory decides it at once.
 ///
@@ -38,11 +39,11 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
         config.levels().for_each(Level::leave_out);
         return Ok(Ok(Pass::default()));
     }
-    let readings = match read(config, parts) {
-        ControlFlow::Continue(readings) => readings,
+    let (levels, lookups) = match read(config, parts) {
+        ControlFlow::Continue(asked) => asked,
         ControlFlow::Break(rejected) => return Ok(rejected),
     };
-    let mut check: PendingOutcome = Box::pin(check(Arc::clone(config), readings));
+    let mut check = check(Arc::clone(config), PendingCheck::new(levels), lookups);
     match check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => Ok(outcome),
         Poll::Pending => Err(check),
@@ -52,13 +53,13 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
 /// Reads what a request asks of each level. All closures of the application run here, before anything is charged. Breaks with
 /// the outcome if the request is rejected because of a key.
 #[inline]
-fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, Readings> {
-    let (mut readings, mut layer_cost) = (Readings::new(), None);
+fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevels, Lookups)> {
+    let (mut levels, mut lookups, mut layer_cost) = (AskedLevels::new(), Lookups::new(), None);
     for (place, level) in config.levels().enumerate() {
         let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
         match level.extract(parts) {
             Ok(key) => {
-                let lookup = level.look_up_plan(&key, parts);
+                lookups.push(level.look_up_plan(&key, parts));
                 let cost = level.cost_of(parts, cost);
                 let mut asked = AskedLevel::new(&level.limiter, key, cost).slots(level.slots);
                 if level.clamps_cost {
@@ -68,7 +69,7 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, Readings> {
                 record.share = level.share_of(parts);
                 record.place = place;
                 record.is_hidden = level.is_hidden;
-                readings.push((asked, lookup));
+                levels.push(asked);
             }
             Err(error) => {
                 if let Some(rejected) = outcome::without_key(config, level, error) {
@@ -77,41 +78,40 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, Readings> {
             }
         }
     }
-    ControlFlow::Continue(readings)
+    ControlFlow::Continue((levels, lookups))
 }
 
 /// Checks a request until it is decided.
-async fn check(config: Arc<LayerConfig>, readings: Readings) -> Outcome {
-    // A dry run delays no request.
-    let waits = !config.max_wait.is_zero() && !config.is_dry_run;
-    let mut waiting = waits.then(|| Place::new(config.max_wait, max_calls(&readings)));
-    let looks_up = readings.iter().any(|(_, lookup)| lookup.is_some());
-    let levels = match looks_up {
-        true => look_up_plans(&config, readings).await,
-        false => readings.into_iter().map(|(level, _)| level).collect(),
-    };
-    let mut check = PendingCheck::new(levels);
-    // A key of an unknown plan may have other quotas than its limiter.
-    waiting.take_if(|_| check.levels.iter().any(AskedLevel::is_unknown));
-    if let Some(place) = &mut waiting
-        && check.has_slots()
-    {
-        place.waits_for_slots(check.permit_meters());
-    }
-    while !check.levels.is_empty() {
-        let takes_slots = check.has_slots();
-        let checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
-        let taken_in = take_in(&config, &mut check, &mut waiting, checked);
-        if let ControlFlow::Break(outcome) = taken_in {
-            return outcome;
+fn check(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> PendingOutcome {
+    Box::pin(async move {
+        // A dry run delays no request.
+        let waits = !config.max_wait.is_zero() && !config.is_dry_run;
+        let mut waiting = waits.then(|| Place::new(config.max_wait, check.max_calls()));
+        if lookups.iter().any(Option::is_some) {
+            let levels = mem::take(&mut check.levels);
+            check.levels = look_up_plans(&config, levels, lookups).await;
         }
-    }
-    Ok(Pass::default())
+        // A key of an unknown plan may have other quotas than its limiter.
+        waiting.take_if(|_| check.levels.iter().any(AskedLevel::is_unknown));
+        if let Some(place) = &mut waiting
+            && check.has_slots()
+        {
+            place.waits_for_slots(check.permit_meters());
+        }
+        while !check.levels.is_empty() {
+            let takes_slots = check.has_slots();
+            let checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
+            let taken_in = take_in(&config, &mut check, &mut waiting, checked);
+            if let ControlFlow::Break(outcome) = taken_in {
+                return outcome;
+            }
+        }
+        Ok(Pass::default())
+    })
 }
 
 /// Waits for all lookups at the same time. Leaves out the levels that their plans exempt.
-async fn look_up_plans(config: &LayerConfig, readings: Readings) -> AskedLevels {
-    let (levels, lookups): (AskedLevels, Vec<_>) = readings.into_iter().unzip();
+async fn look_up_plans(config: &LayerConfig, levels: AskedLevels, lookups: Lookups) -> AskedLevels {
     let own = || Box::pin(std::future::ready(Ok(Plan::Default))) as PlanFuture;
     let lookups = lookups.into_iter().map(|lookup| lookup.unwrap_or_else(own));
     let plans = join_all(lookups.collect()).await;
@@ -132,12 +132,6 @@ async fn look_up_plans(config: &LayerConfig, readings: Readings) -> AskedLevels 
         Some(level)
     });
     planned.collect()
-}
-
-/// Returns how many requests may wait for a key.
-fn max_calls(readings: &Readings) -> Option<usize> {
-    let limiters = readings.iter().map(|(level, _)| &level.limiter);
-    limiters.filter_map(|limiter| limiter.line()).min()
 }
 
 /// Takes in what an attempt has brought. Breaks with the outcome, unless another attempt follows.

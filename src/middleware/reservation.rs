@@ -77,10 +77,6 @@ impl Reservation {
         Self::new(config, Decision::without_charge(view))
     }
 
-    pub(super) fn config(&self) -> &LayerConfig {
-        &self.0.config
-    }
-
     /// Returns the decision about the request. For an exempt request, it is an admission without any quota.
     #[must_use]
     pub fn decision(&self) -> &DecisionView {

@@ -41,7 +41,14 @@ pub(super) fn prepare_request(
         let handle = permit.handle(parts.extensions.get());
         parts.extensions.insert(handle);
     }
-    let reservation = decision.map(|decision| insert_decision(config, parts, decision));
+    let (mut decided, mut reservation) = (None, None);
+    if let Some(decision) = decision {
+        let decision = insert_decision(config, parts, decision);
+        decided = Some((Arc::clone(config), decision.view().clone()));
+        if config.reserves || config.settles() {
+            reservation = Some(Reservation::new(config, decision));
+        }
+    }
     if config.reserves {
         // Replaces the reservation of an outer layer, which the handler must not settle.
         let own = reservation.clone();
@@ -49,6 +56,7 @@ pub(super) fn prepare_request(
         parts.extensions.insert(own);
     }
     Ok(ResponseFinisher {
+        decided,
         reservation,
         would_reject,
         permit,
@@ -57,24 +65,27 @@ pub(super) fn prepare_request(
     })
 }
 
-/// Inserts the decision of a request that passes. Returns the holder of its charge.
+/// Inserts the view of the decision about a request that passes.
 fn insert_decision(
     config: &Arc<LayerConfig>,
     parts: &mut Parts,
     mut decision: Decision,
-) -> Reservation {
+) -> Decision {
     if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
         let (diagnostics, limiter) = (&config.diagnostics, &config.first.limiter.0.facts.name);
         diagnostics.observe_nested(limiter, decision.view(), &outer);
         decision.set_outer(outer);
     }
     parts.extensions.insert(decision.view().clone());
-    Reservation::new(config, decision)
+    decision
 }
 
 /// Adds headers to the response of the service and settles the charge. Does nothing if the request is exempt.
 #[derive(Default)]
 pub(super) struct ResponseFinisher {
+    /// The layer, and its decision. `None` if the request is exempt.
+    decided: Option<(Arc<LayerConfig>, DecisionView)>,
+    /// The charge, if the handler or the response may settle it.
     reservation: Option<Reservation>,
     would_reject: Option<Rejection>,
     permit: Option<HeldPermit>,
@@ -92,13 +103,14 @@ impl ResponseFinisher {
         if let Some(rejection) = self.would_reject.take() {
             // The extensions of the response say that a request passed only because of a dry run.
             head.extensions.insert(WouldReject::new(rejection));
-        } else if let Some(reservation) = &self.reservation {
-            let config = reservation.config();
+        } else if let Some((config, decision)) = &self.decided {
             if config.observes {
-                observe(reservation, head);
+                observe(config, decision, head);
             }
-            add_headers(config, reservation.decision(), head);
-            if config.settles() {
+            add_headers(config, decision, head);
+            if let Some(reservation) = &self.reservation
+                && config.settles()
+            {
                 // An outer router may remove the body of a HEAD response only after this layer.
                 let size = match self.is_head {
                     true => SizeHint::with_exact(0),
@@ -126,13 +138,13 @@ impl ResponseFinisher {
 
 /// Holds the key of the layer's own limiter back if the upstream asks for it.
 #[cold]
-fn observe(reservation: &Reservation, head: &response::Parts) {
-    let mut levels = reservation.decision().levels();
+fn observe(config: &LayerConfig, decision: &DecisionView, head: &response::Parts) {
+    let mut levels = decision.levels();
     let own = levels.find(|level| level.place() == 0);
     // A layer of this crate around the client has answered instead of the upstream.
     let is_rejection = head.extensions.get::<Rejection>().is_some();
     if let Some(own) = own.filter(|_| !is_rejection) {
-        let limiter = &reservation.config().first.limiter;
+        let limiter = &config.first.limiter;
         limiter.observe_head(&own.record().key, head.status, &head.headers);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::dialect::ResetFormat;
 use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
@@ -15,12 +15,19 @@ pub(super) fn write(format: ResetFormat, quota: QuotaDecision<'_>, headers: &mut
         true => quota.remaining(),
         false => 0,
     };
-    headers.insert(X_LIMIT, quota.limit().into());
-    headers.insert(X_REMAINING, remaining.into());
+    insert(X_LIMIT, quota.limit().into(), headers);
+    insert(X_REMAINING, remaining.into(), headers);
     match reported_wait(quota) {
-        Some(wait) => headers.insert(X_RESET, reset(format, wait).into()),
-        None => headers.remove(X_RESET),
-    };
+        Some(wait) => insert(X_RESET, reset(format, wait), headers),
+        None => drop(headers.remove(X_RESET)),
+    }
+}
+
+/// Sets a field to a number. `HeaderValue::from` of a number allocates twice.
+fn insert(field: HeaderName, number: u64, headers: &mut HeaderMap) {
+    if let Ok(value) = HeaderValue::from_str(itoa::Buffer::new().format(number)) {
+        headers.insert(field, value);
+    }
 }
 
 fn reset(format: ResetFormat, wait: Duration) -> u64 {
