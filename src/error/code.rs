@@ -21,35 +21,33 @@ impl Code {
         Self { text, kind }
     }
 
-    /// The cost or the slots of a check are above the limit of a quota, or above the bound of a share. No wait helps, so
-    /// the store was not asked.
+    /// The cost or the slots of a check are above a limit, or above the bound of a share. No wait helps.
     ///
     /// Lower the cost, or raise the limit.
     pub(crate) const COST_EXCEEDS_LIMIT: Self = Self::new("tollgate::E001", CostExceedsLimit);
 
-    /// The cost is above 100 000 units, the most that a log charges at once.
+    /// A log charges at most 100 000 units at once.
     ///
     /// Lower the cost, or choose another algorithm.
     const COST_TOO_LARGE: Self = Self::new("tollgate::E002", CostTooLarge);
 
-    /// The store did not answer within the deadline: it is overloaded, or the network is slow. The check may or may not
-    /// have been charged.
+    /// The store did not answer within the deadline: it is overloaded, or the network is slow. The check may have been
+    /// charged.
     ///
-    /// Check the load of the server and the network, or raise `RedisStore::deadline`.
+    /// Check the server's load and the network, or raise `RedisStore::deadline`.
     pub(crate) const TIMEOUT: Self = Self::new("tollgate::E003", Timeout);
 
-    /// A check waited in this process until the deadline, while the store answered others: the process sends more checks
-    /// than its connections carry.
+    /// The process sends more checks than its connections carry, so one waited here until the deadline.
     ///
     /// Take a lease for busy keys, or set `RedisStore::hash_tags`; on a single server, `RedisStore::by_slot` too.
     const QUEUE_TIMEOUT: Self = Self::new("tollgate::E004", QueueTimeout);
 
-    /// The store cannot serve now, for a reason that has no code of its own.
+    /// The store cannot serve now, for a reason without a code.
     ///
-    /// Try again. If it lasts, read the log of the server.
+    /// Try again. If it lasts, read the server's log.
     pub(crate) const UNAVAILABLE: Self = Self::new("tollgate::E005", Unavailable);
 
-    /// The server rejects a command, or a call is wrong, for a reason that has no code of its own.
+    /// The server rejects a command, or a call is wrong, for a reason without a code.
     ///
     /// Follow the text. `tollgate-doctor` examines a server.
     pub(crate) const MISCONFIGURED: Self = Self::new("tollgate::E006", Misconfigured);
@@ -59,8 +57,8 @@ impl Code {
     /// Raise `max_keys`, or unblock keys.
     const FULL: Self = Self::new("tollgate::E007", Full);
 
-    /// A reply is malformed or does not match the check: the port belongs to another program, a proxy changes replies, or
-    /// another program writes to the keys.
+    /// A reply does not match the check: the port belongs to another program, a proxy changes replies, or another
+    /// program writes to the keys.
     ///
     /// Correct the address or the prefix. If one key fails, reset it.
     pub(crate) const INVALID_REPLY: Self = Self::new("tollgate::E008", InvalidReply);
@@ -70,33 +68,32 @@ impl Code {
     /// Take a store that does, or implement the method of `Store`.
     const UNSUPPORTED: Self = Self::new("tollgate::E009", Unsupported);
 
-    /// The closure of `quotas_for` returned an error, which is the source of this one.
+    /// The closure of `quotas_for` returned an error, the source of this one.
     ///
-    /// Repair the lookup; return `Plan::Default` for keys that it does not know.
+    /// Repair the lookup; return `Plan::Default` for unknown keys.
     const QUOTAS_UNKNOWN: Self = Self::new("tollgate::E010", QuotasUnknown);
 
-    /// `acquire` got no permit within `max_wait`, or its line was full.
+    /// `acquire` got no permit within `max_wait`, or its queue was full.
     ///
     /// Raise `max_wait`, `queue` or the limit.
     const MAX_WAIT: Self = Self::new("tollgate::E011", MaxWait);
 
-    /// The circuit breaker is open after failed calls. Until a probe succeeds, the store is not asked.
+    /// The circuit breaker is open after failed calls, so the store is not asked.
     ///
-    /// Look up the code of the last error, which stands before this one.
+    /// Look up the code of the error before this one.
     pub(crate) const BREAKER_OPEN: Self = Self::new("tollgate::E012", Unavailable);
 
-    /// The task or thread of a call ended or did not start: its tokio runtime had shut down, or a store panicked. The call
-    /// may or may not have been charged.
+    /// The task of a call ended: its tokio runtime had shut down, or a store panicked. The call may have been charged.
     ///
     /// Keep the runtime until all calls are answered, and settle inside it.
     pub(crate) const TASK_DROPPED: Self = Self::new("tollgate::E013", Unavailable);
 
-    /// `check` was called on a limiter with a quota in flight, although it holds no slot.
+    /// `check` holds no slot, but the limiter has a quota in flight.
     ///
     /// Call `acquire` or `try_acquire`.
     pub(crate) const HOLDS_NOTHING: Self = Self::new("tollgate::E014", Misconfigured);
 
-    /// A limiter was asked to settle or refund a decision that another one made.
+    /// A limiter was asked to settle or refund the decision of another one.
     ///
     /// Pass the decision to the limiter that made it.
     pub(crate) const OTHER_LIMITER: Self = Self::new("tollgate::E015", Misconfigured);
@@ -110,26 +107,25 @@ impl Code {
 
     /// A quota, plan, share or algorithm breaks the rule that the text names.
     ///
-    /// Write it as in the example behind the rule.
+    /// Follow the example behind the rule.
     const QUOTA: Self = Self::new("tollgate::E202", Misconfigured);
 
-    /// The URL of a store is malformed, needs a feature that the build lacks, or names a file for TLS that cannot be read.
+    /// The URL of a store is malformed, needs a feature that is off, or names a TLS file that cannot be read.
     ///
     /// Correct it as the text says. Percent-encode all but letters and digits of a password.
     const URL: Self = Self::new("tollgate::E203", Misconfigured);
 
-    /// A key extractor is misconfigured: an invalid header or network, or `client_ip` without trusted proxies.
+    /// A key has an invalid header or network, or `client_ip` has no trusted proxies.
     ///
     /// Correct the name, or write the network like `10.0.0.0/8`.
     const KEY: Self = Self::new("tollgate::E204", Misconfigured);
 
     /// Levels cannot be decided together: their stores differ, or two count one key under one name.
     ///
-    /// Clone one store for both, and give each limiter its own name.
+    /// Clone one store for all, and name each limiter.
     pub(crate) const LEVELS: Self = Self::new("tollgate::E205", Misconfigured);
 
-    /// A lease is longer than a tenth of the shortest window, or a quota cannot be held in advance: it is in flight, soft,
-    /// or has shares.
+    /// A lease is longer than a tenth of the shortest window, or a quota is in flight, soft, or has shares.
     ///
     /// Shorten or remove the lease, or give that quota its own limiter.
     pub(crate) const LEASE: Self = Self::new("tollgate::E206", Misconfigured);
@@ -175,7 +171,7 @@ impl Code {
     /// No connection to the server: nothing listens at the address, its name has no address, or the network is cut.
     pub(crate) const UNREACHABLE: Self = Self::new("tollgate::E101", Unavailable);
 
-    /// The server closed a new connection without a word, as a TLS port does on plain text.
+    /// The server closed a new connection at once, as a TLS port does on plain text.
     pub(crate) const CLOSED_EARLY: Self = Self::new("tollgate::E102", Unavailable);
 
     /// The TLS handshake failed: a certificate is missing or not trusted, or the port speaks no TLS.
@@ -189,28 +185,28 @@ impl Code {
 
     /// The closure of `RedisStore::credentials` failed, panicked or took too long.
     ///
-    /// Check the service that issues tokens, and the right of this process to ask it.
+    /// Check the token service, and the right of this process to ask it.
     pub(crate) const NO_CREDENTIALS: Self = Self::new("tollgate::E106", Unavailable);
 
-    /// The ACL of the server does not grant the user a command or the names of the keys.
+    /// The ACL does not grant the user a command or the names of the keys.
     pub(crate) const MISSING_RIGHT: Self = Self::new("tollgate::E107", Misconfigured);
 
-    /// The server lacks a command, has renamed it, or does not allow it in scripts.
+    /// The server lacks a command, has renamed it, or refuses it in scripts.
     pub(crate) const UNKNOWN_COMMAND: Self = Self::new("tollgate::E108", Misconfigured);
 
-    /// The server is a replica: the URL names one, or a failover has made it one.
+    /// The server is a replica: the URL names one, or a failover made it one.
     pub(crate) const REPLICA: Self = Self::new("tollgate::E109", Unavailable);
 
     /// The server has reached `maxmemory` and evicts nothing.
     pub(crate) const OUT_OF_MEMORY: Self = Self::new("tollgate::E110", Full);
 
-    /// Fewer replicas are in sync than the master wants before it writes.
+    /// Fewer replicas are in sync than the master wants for a write.
     pub(crate) const FEW_REPLICAS: Self = Self::new("tollgate::E111", Unavailable);
 
     /// The server takes no writes because it could not save its data.
     pub(crate) const NOT_SAVED: Self = Self::new("tollgate::E112", Unavailable);
 
-    /// The server has just started, and loads its data.
+    /// The server has just started and loads its data.
     pub(crate) const LOADING: Self = Self::new("tollgate::E113", Unavailable);
 
     /// Another script occupies the server.
@@ -219,16 +215,16 @@ impl Code {
     /// The server has as many connections as it allows.
     pub(crate) const MAX_CLIENTS: Self = Self::new("tollgate::E115", Unavailable);
 
-    /// The server is one node of a cluster, and another node has the key.
+    /// The server is one node of a cluster, and another has the key.
     pub(crate) const CLUSTER_NODE: Self = Self::new("tollgate::E116", Misconfigured);
 
     /// The cluster does not serve some slots: a master has failed, or slots are moving.
     pub(crate) const CLUSTER_DOWN: Self = Self::new("tollgate::E117", Unavailable);
 
-    /// A call had keys of several slots, although tollgate sends one slot a call: a proxy joins or moves calls.
+    /// A call had keys of several slots, because a proxy joins or moves calls.
     pub(crate) const CROSS_SLOT: Self = Self::new("tollgate::E118", Misconfigured);
 
-    /// A check through the trait `Store` has keys in several slots of a cluster, which no script decides together.
+    /// A check through the trait `Store` has keys in several slots of a cluster.
     ///
     /// Give the keys one hash tag, or check through `RateLimiter::check_all`.
     pub(crate) const SEVERAL_SLOTS: Self = Self::new("tollgate::E119", Unsupported);
@@ -236,7 +232,7 @@ impl Code {
     /// The clock of the server shows a calendar window that this process did not send.
     pub(crate) const CLOCKS_DIFFER: Self = Self::new("tollgate::E120", Unavailable);
 
-    /// The server does not know a script that it has just been sent.
+    /// The server does not know a script that it was just sent.
     pub(crate) const UNKNOWN_SCRIPT: Self = Self::new("tollgate::E121", Misconfigured);
 
     /// A key of this prefix has a value that tollgate did not write.
@@ -263,17 +259,17 @@ impl Code {
 
 /// The codes of warnings. A warning about an error has the code of the error, unless it says more.
 pub(crate) mod warning {
-    /// `client_ip` trusts a network of all addresses, so each client can invent its key.
+    /// `client_ip` trusts all addresses, so each client can invent its key.
     ///
     /// Trust only the networks of the proxies.
     pub(crate) const TRUSTS_EVERYONE: &str = "tollgate::W001";
 
-    /// A trusted proxy sent a header without a readable address, so the proxy is the key of all its clients.
+    /// A trusted proxy sent a header without a readable address, so all its clients share one key.
     ///
     /// Have it write IP addresses, or choose another header.
     pub(crate) const UNREADABLE_ADDRESS: &str = "tollgate::W002";
 
-    /// A request passed fewer proxies than `hops` expects, so the address of its peer is the key.
+    /// A request passed fewer proxies than `hops` expects, so the key is the address of its peer.
     ///
     /// Lower `hops`, or let no request bypass a proxy.
     pub(crate) const FEWER_PROXIES: &str = "tollgate::W003";
@@ -285,8 +281,8 @@ pub(crate) mod warning {
 
     /// No request has a matched route, which `key::path` reads.
     ///
-    /// Add the layer by `Router::layer` to the router with the routes. Where no route matches, as under tonic, read the URI
-    /// by `key::from_fn`.
+    /// Add the layer by `Router::layer` to the router with the routes. Where no route matches, as under tonic, read the
+    /// URI by `key::from_fn`.
     pub(crate) const NO_ROUTE: &str = "tollgate::W005";
 
     /// No request has the extension that the key reads: the layer that inserts it runs later.
@@ -296,7 +292,7 @@ pub(crate) mod warning {
 
     /// The key extractor cannot work as the server is set up, so requests get 500.
     ///
-    /// Follow the text: most often the router is served without its `ConnectInfo`.
+    /// Follow the text: most often the router is served without `ConnectInfo`.
     pub(crate) const NO_KEY: &str = "tollgate::W007";
 
     /// A quota with the limit 0 refuses every request.
@@ -304,7 +300,7 @@ pub(crate) mod warning {
     /// Raise it. For no limit, leave the quota out, or `disable` the layer.
     pub(crate) const LIMIT_OF_ZERO: &str = "tollgate::W008";
 
-    /// A handler settles a request of cost 0, which nothing was charged for and no limit refuses.
+    /// A handler settles a request of cost 0, which was not charged.
     ///
     /// Charge at least 1 unit when the request arrives.
     pub(crate) const NOTHING_TO_SETTLE: &str = "tollgate::W009";
@@ -334,7 +330,7 @@ pub(crate) mod warning {
     /// Implement `Change::Charge` in `Store::adjust`.
     pub(crate) const CHARGED_TO_LIMIT: &str = "tollgate::W014";
 
-    /// Limiters of one name and store differ in quotas or keys, or share the default name: they share counts.
+    /// Limiters of one name and store differ in quotas or keys, or have the default name: they share counts.
     ///
     /// Name each limiter, or use one with `quotas_for`.
     pub(crate) const SHARED_NAME: &str = "tollgate::W015";
@@ -349,7 +345,7 @@ pub(crate) mod warning {
     /// Look up the error in the text.
     pub(crate) const HOLD_NOT_SHARED: &str = "tollgate::W017";
 
-    /// A key was refused too often and is not blocked, because the limiter or the store has no room for more blocks.
+    /// A key was refused too often and is not blocked: its limiter or the store has too many blocks.
     ///
     /// Unblock keys, or block after more refusals.
     pub(crate) const NO_ROOM_TO_BLOCK: &str = "tollgate::W018";
@@ -367,7 +363,7 @@ pub(crate) mod warning {
 
     /// A connection keeps its last credentials, because the closure or the server gave no others.
     ///
-    /// Look up the error in the text, before the credentials expire.
+    /// Look up the error in the text before they expire.
     #[cfg(feature = "redis")]
     pub(crate) const OLD_CREDENTIALS: &str = "tollgate::W021";
 

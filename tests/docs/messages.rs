@@ -66,18 +66,24 @@ fn remedies(code: &str) -> Vec<String> {
         let (first, rest) = text.split_at(1);
         first.to_uppercase() + rest
     });
-    let mut remedies: Vec<_> = remedies.collect();
+    let all: Vec<_> = remedies.collect();
+    let mut remedies = all.clone();
+    // Some errors know more, and so have a longer remedy.
+    remedies.retain(|remedy| {
+        let mut others = all.iter().filter(|other| *other != remedy);
+        !others.any(|other| other.starts_with(remedy))
+    });
     remedies.dedup();
     remedies
 }
 
 fn entry(code: &str, paragraphs: &[String]) -> String {
     let (what, remedy) = match paragraphs {
-        [what, remedy] => (what, format!("*Remedy:* {remedy}")),
+        [what, remedy] => (what, remedy.clone()),
         [what] => match &*remedies(code) {
             [] => panic!("{code} has no remedy"),
-            [remedy] => (what, format!("*Remedy:* {remedy}")),
-            several => (what, format!("*Remedy:*\n\n- {}", several.join("\n- "))),
+            [remedy] => (what, remedy.clone()),
+            several => (what, format!("- {}", several.join("\n- "))),
         },
         more => panic!("{code} has {more:?}"),
     };
