@@ -92,7 +92,8 @@ fn blocks_and_commands_are_current() {
     let mut found = Vec::new();
     for document in documents() {
         let mut problems = problems(&document, is_doctested(&document.path));
-        if regenerate {
+        // Other tests write other pages at the same time.
+        if regenerate && problems.iter().any(|each| each.replacement.is_some()) {
             let path = root().join(&document.path);
             std::fs::write(path, regenerated(&document, &problems)).expect("a file");
             problems.retain(|problem| problem.replacement.is_none());
