@@ -6,6 +6,7 @@ use super::table::{Listener, SlotCheck};
 use crate::clock::{certain_part, micros};
 use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};
+use crate::limiter::level::Level;
 use crate::limiter::line::{Room, Want, Wants};
 use crate::limiter::wait::jittered;
 use crate::quota::{Quota, Quotas, ShareId};
@@ -73,12 +74,8 @@ pub(super) struct HeldKey {
 }
 
 impl HeldKey {
-    pub(super) fn new(
-        subject: Subject<'_>,
-        store: &ProtectedStore,
-        meter: PermitMeter,
-        want: Want,
-    ) -> Self {
+    pub(super) fn new(level: &Level, want: Want) -> Self {
+        let (subject, meter) = (level.subject(), level.limiter.permit_meter());
         // Registers the metrics at the recorder of this thread. That of the table may have another one.
         meter.record_grant(0);
         Self {
@@ -86,7 +83,7 @@ impl HeldKey {
             key: subject.key.clone(),
             quotas: Quotas::from(Vec::new()),
             share: subject.quotas.share_of_slots(subject.share),
-            store: store.clone(),
+            store: level.limiter.0.store.clone(),
             statement: Want {
                 needs: Room::default(),
                 ..want

@@ -65,7 +65,7 @@ impl State {
             let mut may_ask = !question.in_flight().any(|(_, id, _)| is_blocked(id));
             let is_behind = may_ask
                 && caller.is_some_and(|caller| {
-                    LINES.is_behind(ticket, &question.wants, caller.presence.is_some())
+                    LINES.is_behind(ticket, &question.wants, caller.wait.is_some())
                 });
             for (_, id, slots) in question.in_flight() {
                 if let Some((of_key, sum)) = asked.get(&id) {
@@ -296,7 +296,7 @@ impl State {
         let left = left.map(|(want, left, is_refused)| (want, by.map(|_| left), is_refused));
         let left: SmallVec<[_; 2]> = left.collect();
         if let Some(caller) = question.caller {
-            let woken = LINES.take_in(caller.ticket, &left, caller.presence.as_ref());
+            let woken = LINES.take_in(caller.ticket, &left, caller.wait.as_ref());
             self.outbox.woken.push(woken);
             let taken = Ok((answers, held));
             self.outbox.answers.push((caller.answer, taken));

@@ -15,8 +15,9 @@ use crate::clock::Clock;
 use crate::decision::{Answers, StoreId, holder_for};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::limiter::line::{Presence, Ticket, Want, Wants, Woken};
+use crate::limiter::line::{Ticket, Want, Wants, Woken};
 use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
+use crate::telemetry::PermitWait;
 
 /// The tables of this process, by store.
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
@@ -87,7 +88,7 @@ pub(super) struct SlotCheck {
 pub(super) struct Caller {
     pub(super) ticket: Ticket,
     /// `None` if the call does not wait after a refusal.
-    pub(super) presence: Option<Weak<Presence>>,
+    pub(super) wait: Option<Weak<PermitWait>>,
     pub(super) answer: oneshot::Sender<Taken>,
 }
 

@@ -22,6 +22,7 @@ use crate::decision::LimiterId;
 use crate::key::Fingerprint;
 use crate::limiter::wait::jittered;
 use crate::quota::ShareId;
+use crate::telemetry::PermitWait;
 
 /// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
@@ -52,9 +53,6 @@ pub(in crate::limiter) struct Lines {
 
 /// The number of a call, in the order of arrival.
 pub(in crate::limiter) type Ticket = u64;
-
-/// A call that may wait for slots is there as long as this is: a task that asks for several groups may outlive its caller.
-pub(in crate::limiter) struct Presence;
 
 /// The key of a line. Each share of a key has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -192,22 +190,23 @@ impl Lines {
         !self.are_empty() && self.with(is_behind)
     }
 
-    /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that may wait
-    /// stands in their lines if it is there, so that no later one asks before it.
+    /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that waits
+    /// stands in their lines, so that no later one asks before it. It waits as long as `wait` is there: a task that asks for
+    /// several groups may outlive its caller.
     pub(in crate::limiter) fn take_in(
         &self,
         ticket: Ticket,
         answers: &[(Want, Option<Room>, bool)],
-        presence: Option<&Weak<Presence>>,
+        wait: Option<&Weak<PermitWait>>,
     ) -> Woken {
         let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
-        if self.are_empty() && !(is_refused && presence.is_some()) {
+        if self.are_empty() && !(is_refused && wait.is_some()) {
             return Woken::default();
         }
         let now = Instant::now();
         let ((), woken) = self.change(|state| {
             state.stop_asking(ticket);
-            let waits = presence.is_some_and(|presence| presence.strong_count() > 0);
+            let waits = wait.is_some_and(|wait| wait.strong_count() > 0);
             let refused = answers
                 .iter()
                 .filter(|(.., is_refused)| *is_refused && waits);

@@ -3,6 +3,6 @@
 mod lines;
 mod place;
 
-pub(in crate::limiter) use lines::{LINES, LineKey, Presence, Room, Ticket, Wants, Woken};
+pub(in crate::limiter) use lines::{LINES, LineKey, Room, Ticket, Wants, Woken};
 pub(crate) use place::{Place, TooLate, Want};
 pub(in crate::limiter) use place::{forget_room, wake_first};

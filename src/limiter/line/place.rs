@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, MAX_STEP, Presence, Refusal, Room, Ticket, Wants};
-use crate::decision::{DecisionView, LevelDecision, Source};
+use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, Ticket, Wants};
+use crate::decision::{DecisionView, LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::wait::random;
@@ -30,10 +30,8 @@ pub(crate) struct Place {
     max_calls: Option<usize>,
     is_in_line: bool,
     timer: Option<Pin<Box<Sleep>>>,
-    /// `None` if the call takes no slots.
-    for_slots: Option<PermitWait>,
-    /// `None` unless answers about slots may come, which let the call stand in line.
-    presence: Option<Arc<Presence>>,
+    /// The wait for slots. `None` if the call takes none. As long as it is there, answers may let the call stand in line.
+    for_slots: Option<Arc<PermitWait>>,
 }
 
 /// No wait helps in time: certainly not before this wait is over, because of this level.
@@ -45,16 +43,14 @@ pub(crate) struct TooLate {
 
 impl Want {
     /// Returns what a level asks of a key. A share of the quotas has a line of its own.
-    pub(crate) fn new(
-        limiter: &RateLimiter,
-        key: &Key,
-        quotas: &Quotas,
-        (cost, slots): (u32, u32),
-        share: Option<ShareId>,
-    ) -> Self {
+    pub(crate) fn new(limiter: &RateLimiter, record: &Record, slots: u32) -> Self {
+        let Record {
+            key, cost, share, ..
+        } = record;
+        let (quotas, share) = (record.quotas(), *share);
         let line = LineKey::new(limiter, key, quotas.known_share(share));
         let needs = Room {
-            units: quotas.rates().next().map_or(0, |_| cost),
+            units: quotas.rates().next().map_or(0, |_| *cost),
             slots: if quotas.has_slots() { slots } else { 0 },
         };
         let slots_of = quotas.has_slots().then(|| {
@@ -124,22 +120,18 @@ impl Place {
             is_in_line: false,
             timer: None,
             for_slots: None,
-            presence: None,
         }
     }
 
     /// Records the wait for slots of these limiters.
     pub(crate) fn waits_for_slots(&mut self, limiters: impl IntoIterator<Item = PermitMeter>) {
-        self.for_slots = Some(PermitWait::begin(limiters));
-        self.presence = Some(Arc::new(Presence));
+        self.for_slots = Some(Arc::new(PermitWait::begin(limiters)));
     }
 
-    /// Returns whether the call is there, for those who take in the answers about its slots.
-    pub(in crate::limiter) fn presence(&self) -> Weak<Presence> {
-        self.presence
-            .as_ref()
-            .map(Arc::downgrade)
-            .unwrap_or_default()
+    /// Returns the wait for slots, which is there as long as the call waits.
+    pub(in crate::limiter) fn wait_for_slots(&self) -> Weak<PermitWait> {
+        let wait = self.for_slots.as_ref();
+        wait.map(Arc::downgrade).unwrap_or_default()
     }
 
     /// Waits until the call may ask the store about these keys.
@@ -223,7 +215,7 @@ impl Place {
         if let Some(wait) = self.for_slots.take() {
             wait.succeed(self.since.elapsed());
         }
-        (self.presence, self.is_in_line) = (None, false);
+        self.is_in_line = false;
         if LINES.are_empty() {
             return;
         }
@@ -310,7 +302,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         // A call for slots stands in line before it knows, by an answer that is taken in before the lock here, or not at all.
-        if self.presence.take().is_some() || !LINES.are_empty() {
+        if self.for_slots.take().is_some() || !LINES.are_empty() {
             LINES.with(|lines| lines.leave(self.ticket, Instant::now()));
         }
     }
