@@ -139,8 +139,6 @@ struct Asking {
 
 struct Call {
     wants: Wants,
-    /// The lines in which it stands, or stood before it asked.
-    stands_in: SmallVec<[LineKey; 2]>,
     phase: Phase,
     waker: Option<Waker>,
     runtime: Option<runtime::Id>,
@@ -205,33 +203,26 @@ impl Lines {
         }
         let now = Instant::now();
         let ((), woken) = self.change(|state| {
-            state.stop_asking(ticket);
-            let waits = wait.is_some_and(|wait| wait.strong_count() > 0);
-            let refused = answers
-                .iter()
-                .filter(|(.., is_refused)| *is_refused && waits);
-            let refused: Wants = refused.map(|(want, ..)| *want).collect();
-            for want in &refused {
-                let line = state.lines.entry(want.line).or_default();
-                line.standing.insert(ticket, want.needs.units);
+            let waits = is_refused && wait.is_some_and(|wait| wait.strong_count() > 0);
+            match waits {
+                true => {
+                    state.take_out(ticket);
+                    // Until its task takes the refusal in.
+                    let wants = || answers.iter().map(|(want, ..)| *want).collect();
+                    let call = state.calls.entry(ticket);
+                    call.or_insert_with(|| Call::new(wants(), Phase::Asking(now)));
+                }
+                false => state.remove(ticket),
             }
-            for (want, left, _) in answers {
+            for (want, left, is_refused) in answers {
+                if waits && *is_refused {
+                    let line = state.lines.entry(want.line).or_default();
+                    line.standing.insert(ticket, want.needs.units);
+                }
                 if let (Some(left), Some(line)) = (left, state.lines.get_mut(&want.line)) {
                     line.take_in(*left);
                     line.polls_at = Some(now + jittered(POLL));
                     state.to_advance.push(want.line);
-                }
-            }
-            if refused.is_empty() {
-                state.remove(ticket);
-            } else {
-                let stands_in = refused.iter().map(|want| want.line);
-                match state.calls.get_mut(&ticket) {
-                    Some(call) => call.stands_in.extend(stands_in),
-                    None => {
-                        let stands_in = stands_in.collect();
-                        state.insert(ticket, refused, stands_in, Phase::Asking(now));
-                    }
                 }
             }
             state.advance(now);
@@ -378,6 +369,17 @@ impl Line {
     }
 }
 
+impl Call {
+    fn new(wants: Wants, phase: Phase) -> Self {
+        Self {
+            wants,
+            phase,
+            waker: None,
+            runtime: None,
+        }
+    }
+}
+
 impl State {
     /// Returns whether there is a line for any of these keys.
     pub(super) fn has_line(&self, wants: &Wants) -> bool {
@@ -416,24 +418,25 @@ impl State {
 
     /// Lets a call that has not asked yet stand in the lines of its keys.
     pub(super) fn join(&mut self, ticket: Ticket, wants: Wants) {
-        let lines = wants.iter().map(|want| want.line);
-        let stands_in = lines.filter(|line| self.lines.contains_key(line)).collect();
-        self.insert(ticket, wants, stands_in, Phase::Ready);
+        self.calls.insert(ticket, Call::new(wants, Phase::Ready));
+        self.stand(ticket);
     }
 
     /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second.
-    /// `None` if it lacks slots: then it also stands where it stood before.
+    /// `None` if it lacks slots: then it also stands in the other lines of its keys.
     pub(super) fn stand_refused(
         &mut self,
         ticket: Ticket,
         wants: Wants,
-        refusals: &[(LineKey, Refusal)],
+        refusals: &[(Want, Refusal)],
         fits_at: Option<Instant>,
         now: Instant,
     ) {
-        let before = self.remove(ticket);
-        for (line, refusal) in refusals {
-            let line = self.lines.entry(*line).or_default();
+        self.remove(ticket);
+        for (want, refusal) in refusals {
+            let line = self.lines.entry(want.line).or_default();
+            line.standing.insert(ticket, want.needs.units);
+            self.to_advance.push(want.line);
             if fits_at.is_some() {
                 line.take_in(Room::default());
                 line.room = Room::default();
@@ -448,38 +451,14 @@ impl State {
                 });
             }
         }
-        let mut stands_in: SmallVec<_> = refusals.iter().map(|(line, _)| *line).collect();
-        let phase = match fits_at {
-            Some(fits_at) => Phase::Asleep(fits_at.min(now + MAX_BACKOFF)),
-            None => {
-                let is_new = |line: &LineKey| !stands_in.contains(line);
-                let before: SmallVec<[LineKey; 2]> =
-                    before.into_iter().flatten().filter(is_new).collect();
-                stands_in.extend(before);
-                Phase::Ready
+        match fits_at {
+            Some(fits_at) => {
+                let phase = Phase::Asleep(fits_at.min(now + MAX_BACKOFF));
+                self.calls.insert(ticket, Call::new(wants, phase));
             }
-        };
-        self.to_advance.extend(stands_in.iter().copied());
-        self.insert(ticket, wants, stands_in, phase);
+            None => self.join(ticket, wants),
+        }
         self.advance(now);
-    }
-
-    fn insert(
-        &mut self,
-        ticket: Ticket,
-        wants: Wants,
-        stands_in: SmallVec<[LineKey; 2]>,
-        phase: Phase,
-    ) {
-        let call = Call {
-            wants,
-            stands_in,
-            phase,
-            waker: None,
-            runtime: None,
-        };
-        self.calls.insert(ticket, call);
-        self.stand(ticket);
     }
 
     /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.
@@ -516,17 +495,10 @@ impl State {
         self.advance(now);
     }
 
-    /// Removes a call. Returns the lines in which it stood.
-    fn remove(&mut self, ticket: Ticket) -> Option<SmallVec<[LineKey; 2]>> {
-        self.stop_asking(ticket);
-        let call = self.calls.remove(&ticket)?;
-        self.wakers.extend(call.waker);
-        for want in &call.wants {
-            if let Some(line) = self.lines.get_mut(&want.line) {
-                line.standing.remove(&ticket);
-            }
-        }
-        Some(call.stands_in)
+    fn remove(&mut self, ticket: Ticket) {
+        self.take_out(ticket);
+        let call = self.calls.remove(&ticket);
+        self.wakers.extend(call.and_then(|call| call.waker));
     }
 
     /// Notes the task that waits, and lets a call that stood aside stand in its lines again.
@@ -598,7 +570,6 @@ impl State {
         }
         let next_at = next_at.filter(|next_at| now < *next_at);
         if is_behind || !has_room || next_at.is_some() {
-            call.stands_in.clear();
             for want in &call.wants {
                 let Some(line) = lines.get_mut(&want.line) else {
                     continue;
@@ -607,7 +578,6 @@ impl State {
                 // is the next one.
                 if line.has_earlier(ticket) || !is_behind {
                     line.standing.insert(ticket, want.needs.units);
-                    call.stands_in.push(want.line);
                 } else if line.standing.remove(&ticket).is_some() {
                     to_advance.push(want.line);
                 }
@@ -643,9 +613,10 @@ impl State {
         let Some(call) = self.calls.get(&ticket) else {
             return false;
         };
-        let (own_runtime, stands_in) = (call.runtime, call.stands_in.clone());
-        for key in stands_in {
-            let Some(line) = self.lines.get(&key) else {
+        let (own_runtime, wants) = (call.runtime, call.wants.clone());
+        for want in wants {
+            let stands_in = |line: &&Line| line.standing.contains_key(&ticket);
+            let Some(line) = self.lines.get(&want.line).filter(stands_in) else {
                 continue;
             };
             let asking = line.asking.iter().map(|asking| asking.ticket);
@@ -683,36 +654,32 @@ impl State {
     }
 
     fn set_aside(&mut self, ticket: Ticket) {
-        self.stop_asking(ticket);
+        self.take_out(ticket);
         if let Some(call) = self.calls.get_mut(&ticket) {
             call.phase = Phase::Aside;
             self.wakers.extend(call.waker.take());
-            for line in &call.stands_in {
-                if let Some(line) = self.lines.get_mut(line) {
-                    line.standing.remove(&ticket);
-                }
-            }
         }
     }
 
+    /// Lets a call stand in all lines of its keys. It leaves those that it may leave to others when it is the first there.
     fn stand(&mut self, ticket: Ticket) {
-        if let Some(call) = self.calls.get(&ticket) {
-            let stands_in = |want: &&Want| call.stands_in.contains(&want.line);
-            for want in call.wants.iter().filter(stands_in) {
-                let line = self.lines.entry(want.line).or_default();
+        let call = self.calls.get(&ticket);
+        for want in call.into_iter().flat_map(|call| &call.wants) {
+            if let Some(line) = self.lines.get_mut(&want.line) {
                 line.standing.insert(ticket, want.needs.units);
+                self.to_advance.push(want.line);
             }
         }
     }
 
-    /// Lets a call ask no more. Notes all lines of its keys, in which it may stand no more either.
-    fn stop_asking(&mut self, ticket: Ticket) {
-        if let Some(call) = self.calls.get(&ticket) {
-            for want in &call.wants {
-                if let Some(line) = self.lines.get_mut(&want.line) {
-                    line.asking.retain(|asking| asking.ticket != ticket);
-                    self.to_advance.push(want.line);
-                }
+    /// Takes a call out of the lines in which it stands or asks.
+    fn take_out(&mut self, ticket: Ticket) {
+        let call = self.calls.get(&ticket);
+        for want in call.into_iter().flat_map(|call| &call.wants) {
+            if let Some(line) = self.lines.get_mut(&want.line) {
+                line.standing.remove(&ticket);
+                line.asking.retain(|asking| asking.ticket != ticket);
+                self.to_advance.push(want.line);
             }
         }
     }

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, Ticket, Wants};
+use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, State, Ticket, Wants};
 use crate::decision::{DecisionView, LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
@@ -85,25 +85,29 @@ impl LineKey {
 
 /// Lets the first call of each line of a key ask, after units of the key were given back.
 pub(in crate::limiter) fn wake_first(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
-    if LINES.are_empty() {
-        return;
-    }
-    let now = Instant::now();
-    LINES.with(|lines| {
-        for share in quotas.shares_and_none() {
-            lines.returned(LineKey::new(limiter, key, share), now);
-        }
+    change_lines(limiter, key, quotas, |lines, key| {
+        lines.returned(key, Instant::now());
     });
 }
 
 /// Forgets the units that the last answers left of a key, after it was charged without a check.
 pub(in crate::limiter) fn forget_room(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
+    change_lines(limiter, key, quotas, State::forget_room);
+}
+
+/// Changes the lines of a key: one for each share.
+fn change_lines(
+    limiter: &RateLimiter,
+    key: &Key,
+    quotas: &Quotas,
+    change: impl Fn(&mut State, LineKey),
+) {
     if LINES.are_empty() {
         return;
     }
     LINES.with(|lines| {
         for share in quotas.shares_and_none() {
-            lines.forget_room(LineKey::new(limiter, key, share));
+            change(lines, LineKey::new(limiter, key, share));
         }
     });
 }
@@ -237,19 +241,16 @@ impl Place {
         let wants: Wants = wants.into_iter().collect();
         let levels = wants.iter().zip(decision.levels());
         let refusals = levels.filter(|(_, level)| level.is_asked() && !level.is_allowed());
-        let refusals = refusals.map(|(want, level)| (want.line, self.refusal(level, now)));
+        let refusals = refusals.map(|(want, level)| (*want, self.refusal(level, now)));
         let mut refusals: SmallVec<[_; 2]> = refusals.collect();
-        // Meanwhile, others may have its other keys.
-        if refusals
-            .iter()
-            .any(|(_, refusal)| refusal.fits_at.is_some())
-        {
-            refusals.retain(|(_, refusal)| refusal.fits_at.is_some());
-        }
         let mut fits_at = refusals
             .iter()
             .filter_map(|(_, refusal)| refusal.fits_at)
             .max();
+        if fits_at.is_some() {
+            // Meanwhile, others may have its other keys.
+            refusals.retain(|(_, refusal)| refusal.fits_at.is_some());
+        }
         if decision.retry_after().is_none() || self.ends_before(fits_at.unwrap_or(now)) {
             return false;
         }
@@ -319,22 +320,18 @@ fn time_of_a_unit(level: LevelDecision<'_>) -> Duration {
 impl Room {
     /// Returns the room of quotas by that of each of them. Without rates, or without slots, it has any number of them.
     pub(in crate::limiter) fn least_of(quotas: impl IntoIterator<Item = (bool, u32)>) -> Self {
-        let all = Self {
+        let mut room = Self {
             units: u32::MAX,
             slots: u32::MAX,
         };
-        quotas
-            .into_iter()
-            .fold(all, |room, (is_in_flight, left)| match is_in_flight {
-                true => Self {
-                    slots: room.slots.min(left),
-                    ..room
-                },
-                false => Self {
-                    units: room.units.min(left),
-                    ..room
-                },
-            })
+        for (is_in_flight, left) in quotas {
+            let least = match is_in_flight {
+                true => &mut room.slots,
+                false => &mut room.units,
+            };
+            *least = left.min(*least);
+        }
+        room
     }
 
     fn left_by(level: LevelDecision<'_>) -> Self {
