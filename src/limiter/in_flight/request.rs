@@ -10,12 +10,12 @@ use tokio::sync::oneshot;
 use super::held_key::HeldKey;
 use super::message::{late, no_reply};
 use super::state::DecidedBy;
-use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, State, Taken};
+use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, SlotLevel, State, Taken};
 use crate::decision::{Answers, Holding, holder_for};
 use crate::error::Error;
 use crate::limiter::level::Level;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::{LINES, Place, Ticket, Wants};
+use crate::limiter::line::{LINES, Place, Ticket};
 use crate::store::{Check, ProtectedStore, SendMarks, join_all};
 use crate::telemetry::PermitWait;
 
@@ -30,9 +30,10 @@ pub(in crate::limiter) struct SlotsOfCheck {
 impl SlotsOfCheck {
     /// The call waits at this place if it is refused.
     pub(in crate::limiter) fn new(place: Option<&Place>) -> Self {
+        let wait = place.and_then(|place| place.for_slots.as_ref());
         Self {
             ticket: place.map_or_else(|| LINES.ticket(), |place| place.ticket),
-            wait: place.map(Place::wait_for_slots),
+            wait: wait.map(Arc::downgrade),
             held: Vec::new(),
         }
     }
@@ -120,20 +121,21 @@ fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
 impl State {
     /// Returns the question of a call, whose keys take in its quotas.
     fn question(&mut self, limiter: &RateLimiter, levels: &[&Level], caller: Caller) -> SlotCheck {
-        let wants: Wants = levels.iter().map(|level| level.want()).collect();
-        for (level, want) in levels.iter().zip(&wants) {
+        let slot_level = |level: &&Level| {
+            let want = level.want();
             if let Some(id) = want.slots_of {
-                let new = || HeldKey::new(level, *want);
+                let new = || HeldKey::new(level, want);
                 self.keys.entry(id).or_insert_with(new).ask(level.quotas());
                 self.changed.push(id);
             }
-        }
+            let check = level.check().owned();
+            SlotLevel { check, want }
+        };
         SlotCheck {
             store: limiter.0.store.clone(),
-            checks: levels.iter().map(|level| level.check().owned()).collect(),
-            wants,
+            levels: levels.iter().map(slot_level).collect(),
             sent: SendMarks::new(),
-            caller: Some(caller),
+            caller,
         }
     }
 
@@ -147,8 +149,8 @@ impl State {
     ) -> Option<Answers> {
         self.sequence += 1;
         let sequence = self.sequence;
-        for (level, id, slots) in question.in_flight().collect::<Vec<_>>() {
-            let (Some(key), Some(check)) = (self.key(id), question.checks.get_mut(level)) else {
+        for SlotLevel { check, want } in &mut question.levels {
+            let Some(key) = want.slots_of.and_then(|id| self.key(id)) else {
                 continue;
             };
             let (held, others) = (key.holding(holder, sequence, now), key.other_shares());
@@ -160,7 +162,7 @@ impl State {
                 };
                 decide(&[check.check().subject.check(0).with_holding(&holding)]);
             }
-            check.set_holding(held.wants(slots).stated());
+            check.set_holding(held.wants(want.needs.slots).stated());
         }
         decide(&question.checks())
     }

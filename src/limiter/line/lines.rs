@@ -8,7 +8,6 @@
 //! the next message is made, and no later call gets its slots.
 
 use std::collections::{BTreeMap, HashMap};
-use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError, Weak};
 use std::task::Waker;
@@ -81,6 +80,13 @@ pub(in crate::limiter) struct Room {
 /// The units and slots that a call asks of each of its keys.
 pub(in crate::limiter) type Wants = SmallVec<[Want; 2]>;
 
+/// No wait helps in time: certainly not before this wait is over, because of this level.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TooLate {
+    pub(crate) level: usize,
+    pub(crate) wait: Duration,
+}
+
 /// The last refusal of a line.
 #[derive(Clone, Copy)]
 pub(super) struct Refusal {
@@ -152,7 +158,7 @@ enum Phase {
     Asleep(Instant),
     /// It is first. It asks at this time, or as soon as slots are free.
     Next(Instant),
-    /// Asks, since then.
+    /// Asks since then. Or it was refused then, and its task has not taken that in.
     Asking(Instant),
     /// Others go before it until it is polled.
     Aside,
@@ -174,11 +180,11 @@ impl Lines {
     pub(in crate::limiter) fn is_behind(
         &self,
         ticket: Ticket,
-        wants: &Wants,
+        lines: impl Iterator<Item = LineKey>,
         may_wait: bool,
     ) -> bool {
         let is_behind = |state: &mut State| {
-            let mut lines = wants.iter().filter_map(|want| state.lines.get(&want.line));
+            let mut lines = lines.filter_map(|line| state.lines.get(&line));
             lines.any(|line| {
                 let mut asking = line.asking.iter();
                 let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
@@ -196,21 +202,22 @@ impl Lines {
         ticket: Ticket,
         answers: &[(Want, Option<Room>, bool)],
         wait: Option<&Weak<PermitWait>>,
-    ) -> Woken {
+        woken: &mut Woken,
+    ) {
         let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
         if self.are_empty() && !(is_refused && wait.is_some()) {
-            return Woken::default();
+            return;
         }
         let now = Instant::now();
-        let ((), woken) = self.change(|state| {
+        self.change(woken, |state| {
             let waits = is_refused && wait.is_some_and(|wait| wait.strong_count() > 0);
             match waits {
                 true => {
                     state.take_out(ticket);
-                    // Until its task takes the refusal in.
                     let wants = || answers.iter().map(|(want, ..)| *want).collect();
                     let call = state.calls.entry(ticket);
-                    call.or_insert_with(|| Call::new(wants(), Phase::Asking(now)));
+                    let call = call.or_insert_with(|| Call::new(wants(), Phase::Ready));
+                    call.phase = Phase::Asking(now);
                 }
                 false => state.remove(ticket),
             }
@@ -227,7 +234,6 @@ impl Lines {
             }
             state.advance(now);
         });
-        woken
     }
 
     /// Takes in that slots of a key were given back. Returns whether a call of this process asks for them now. If other
@@ -237,12 +243,13 @@ impl Lines {
         key: LineKey,
         slots: u32,
         is_shared: bool,
-    ) -> (bool, Woken) {
+        woken: &mut Woken,
+    ) -> bool {
         if self.are_empty() {
-            return (false, Woken::default());
+            return false;
         }
         let now = Instant::now();
-        self.change(|state| {
+        self.change(woken, |state| {
             let Some(line) = state.lines.get_mut(&key) else {
                 return false;
             };
@@ -259,23 +266,22 @@ impl Lines {
 
     /// Changes the state, and then wakes those that may ask now.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let (outcome, _woken) = self.change(change);
-        outcome
+        self.change(&mut Woken::default(), change)
     }
 
-    /// Changes the state. Those that may ask now are woken when the second value is dropped, which may drop a permit.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> (T, Woken) {
+    /// Changes the state. Adds those that may ask now: to wake one may drop a permit.
+    fn change<T>(&self, woken: &mut Woken, change: impl FnOnce(&mut State) -> T) -> T {
         // Consistent after a panic: no step of a change panics.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = change(&mut state);
         self.waiting.store(state.calls.len(), Ordering::Relaxed);
-        (outcome, Woken(mem::take(&mut state.wakers)))
+        woken.0.append(&mut state.wakers);
+        outcome
     }
 }
 
 /// Calls that may ask now. They are woken when this is dropped.
 #[derive(Default)]
-#[must_use = "calls are woken when this is dropped"]
 pub(in crate::limiter) struct Woken(Vec<Waker>);
 
 impl Drop for Woken {
@@ -310,8 +316,7 @@ impl Line {
         let asking = self.asking.iter().map(|asking| asking.ticket);
         let asking = asking.filter(|other| *other < ticket);
         let standing = self.standing.range(..ticket).map(|(other, _)| *other);
-        let last = max_calls.checked_sub(1);
-        last.is_none_or(|last| asking.chain(standing).nth(last).is_some())
+        asking.chain(standing).take(max_calls).count() == max_calls
     }
 
     fn has_earlier(&self, ticket: Ticket) -> bool {
@@ -397,23 +402,23 @@ impl State {
         max_calls.is_some_and(is_full)
     }
 
-    /// Returns the time before which a call is certainly not admitted, and which of its keys has this line.
-    pub(super) fn earliest(&self, ticket: Ticket, wants: &Wants, now: Instant) -> (usize, Instant) {
-        let of_lines = wants.iter().enumerate().filter_map(|(index, want)| {
+    /// Returns the wait before which a call is certainly not admitted, and the level with the longest one.
+    pub(super) fn too_late(&self, ticket: Ticket, wants: &Wants, now: Instant) -> TooLate {
+        let waits = wants.iter().enumerate().filter_map(|(level, want)| {
             let line = self.lines.get(&want.line)?;
-            Some((
-                index,
-                line.earliest(ticket, want.needs.units, now)?.max(now),
-            ))
+            let earliest = line.earliest(ticket, want.needs.units, now)?;
+            let wait = earliest.saturating_duration_since(now);
+            Some(TooLate { level, wait })
         });
-        let latest = of_lines.max_by_key(|(_, earliest)| *earliest);
-        latest.unwrap_or((0, now))
+        let longest = waits.max_by_key(|too_late| too_late.wait);
+        longest.unwrap_or_default()
     }
 
     /// Returns the same for a call that stands in line.
-    pub(super) fn earliest_in_line(&self, ticket: Ticket, now: Instant) -> (usize, Instant) {
+    pub(super) fn too_late_in_line(&self, ticket: Ticket, now: Instant) -> TooLate {
         let call = self.calls.get(&ticket);
-        call.map_or((0, now), |call| self.earliest(ticket, &call.wants, now))
+        let too_late = call.map(|call| self.too_late(ticket, &call.wants, now));
+        too_late.unwrap_or_default()
     }
 
     /// Lets a call that has not asked yet stand in the lines of its keys.
@@ -501,42 +506,36 @@ impl State {
         self.wakers.extend(call.and_then(|call| call.waker));
     }
 
-    /// Notes the task that waits, and lets a call that stood aside stand in its lines again.
-    pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker, runtime: Option<runtime::Id>) {
-        let Some(call) = self.calls.get_mut(&ticket) else {
-            return;
-        };
+    /// Notes the task of a call, and lets the call ask if it is first in all lines and there may be room for it. Returns when
+    /// it is to look again, unless it asks. A call that stood aside stands in its lines again.
+    pub(super) fn poll(
+        &mut self,
+        ticket: Ticket,
+        waker: &Waker,
+        runtime: Option<runtime::Id>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let call = self.calls.get_mut(&ticket)?;
         let is_known = |known: &Waker| known.will_wake(waker);
         if !call.waker.as_ref().is_some_and(is_known) {
             self.wakers.extend(call.waker.replace(waker.clone()));
         }
         call.runtime = runtime;
-        if matches!(call.phase, Phase::Aside) {
+        if call.phase == Phase::Aside {
             call.phase = Phase::Ready;
             self.stand(ticket);
         }
-    }
-
-    /// Returns the time at which a call is to look again.
-    pub(super) fn looks_again_at(&self, ticket: Ticket, now: Instant) -> Instant {
-        match self.calls.get(&ticket).map(|call| call.phase) {
-            Some(Phase::Asleep(until) | Phase::Next(until)) if until > now => until.min(now + IDLE),
-            _ => now + IDLE,
+        self.try_start(ticket, now);
+        self.advance(now);
+        self.pass_idle(ticket, now);
+        match self.calls.get(&ticket)?.phase {
+            Phase::Asking(_) => None,
+            Phase::Asleep(until) | Phase::Next(until) if until > now => Some(until.min(now + IDLE)),
+            _ => Some(now + IDLE),
         }
     }
 
-    /// Lets a call ask if it is first in all lines and there may be room for it. Returns whether it asks.
-    pub(super) fn start(&mut self, ticket: Ticket, now: Instant) -> bool {
-        self.try_start(ticket, now);
-        self.advance(now);
-        self.is_asking(ticket)
-    }
-
-    fn is_asking(&self, ticket: Ticket) -> bool {
-        let phase = self.calls.get(&ticket).map(|call| call.phase);
-        matches!(phase, Some(Phase::Asking(_)))
-    }
-
+    /// Lets a call ask if it is first in all lines and there may be room for it.
     fn try_start(&mut self, ticket: Ticket, now: Instant) {
         let Self {
             lines,
@@ -607,11 +606,10 @@ impl State {
         wakers.extend(call.waker.take());
     }
 
-    /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one. Returns
-    /// whether this one asks then.
-    pub(super) fn pass_idle(&mut self, ticket: Ticket, now: Instant) -> bool {
+    /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one.
+    fn pass_idle(&mut self, ticket: Ticket, now: Instant) {
         let Some(call) = self.calls.get(&ticket) else {
-            return false;
+            return;
         };
         let (own_runtime, wants) = (call.runtime, call.wants.clone());
         for want in wants {
@@ -634,23 +632,20 @@ impl State {
                 continue;
             }
             // With a call of another runtime, all that stand here and are of that runtime: each alone would take a second.
-            let runtimes = idle
-                .iter()
-                .filter_map(|other| self.calls.get(other)?.runtime);
-            let blocked: Vec<_> = runtimes
-                .filter(|runtime| Some(*runtime) != own_runtime)
-                .collect();
-            let is_blocked = |other: &&Ticket| {
-                let runtime = self.calls.get(other).and_then(|call| call.runtime);
-                runtime.is_some_and(|runtime| blocked.contains(&runtime))
+            let other_runtime = |other: &Ticket| {
+                let runtime = self.calls.get(other)?.runtime?;
+                (Some(runtime) != own_runtime).then_some(runtime)
             };
-            let with_them: Vec<_> = line.standing.keys().filter(is_blocked).copied().collect();
+            let blocked: Vec<_> = idle.iter().filter_map(other_runtime).collect();
+            let is_blocked = |runtime| blocked.contains(&runtime);
+            let standing = line.standing.keys().copied();
+            let with_them = standing.filter(|other| other_runtime(other).is_some_and(is_blocked));
+            let with_them: Vec<_> = with_them.collect();
             for other in idle.into_iter().chain(with_them) {
                 self.set_aside(other);
             }
         }
         self.advance(now);
-        self.is_asking(ticket)
     }
 
     fn set_aside(&mut self, ticket: Ticket) {
@@ -661,7 +656,8 @@ impl State {
         }
     }
 
-    /// Lets a call stand in all lines of its keys. It leaves those that it may leave to others when it is the first there.
+    /// Lets a call stand in the lines of its keys that exist. If it is the first of one and behind others in another, it leaves
+    /// the first one when that advances.
     fn stand(&mut self, ticket: Ticket) {
         let call = self.calls.get(&ticket);
         for want in call.into_iter().flat_map(|call| &call.wants) {

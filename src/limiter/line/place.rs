@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, State, Ticket, Wants};
+use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, State, Ticket, TooLate, Wants, Woken};
 use crate::decision::{DecisionView, LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
@@ -20,25 +20,21 @@ use crate::quota::{Quotas, ShareId};
 use crate::store::Subject;
 use crate::telemetry::{PermitMeter, PermitWait};
 
+/// Longer than any call waits.
+const FOREVER: Duration = Duration::from_secs(36_525 * 86_400);
+
 /// The place of a call that may wait. It leaves its lines when this is dropped.
 pub(crate) struct Place {
     pub(in crate::limiter) ticket: Ticket,
     since: Instant,
-    /// The time at which it gives up. `None` if it has no end that a clock could show.
-    until: Option<Instant>,
+    /// The time at which it gives up.
+    until: Instant,
     /// How many calls may wait for a key.
     max_calls: Option<usize>,
     is_in_line: bool,
     timer: Option<Pin<Box<Sleep>>>,
     /// The wait for slots. `None` if the call takes none. As long as it is there, answers may let the call stand in line.
-    for_slots: Option<Arc<PermitWait>>,
-}
-
-/// No wait helps in time: certainly not before this wait is over, because of this level.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TooLate {
-    pub(crate) level: usize,
-    pub(crate) wait: Duration,
+    pub(in crate::limiter) for_slots: Option<Arc<PermitWait>>,
 }
 
 impl Want {
@@ -119,7 +115,7 @@ impl Place {
         Self {
             ticket: LINES.ticket(),
             since,
-            until: since.checked_add(max_wait),
+            until: since + max_wait.min(FOREVER),
             max_calls,
             is_in_line: false,
             timer: None,
@@ -132,76 +128,56 @@ impl Place {
         self.for_slots = Some(Arc::new(PermitWait::begin(limiters)));
     }
 
-    /// Returns the wait for slots, which is there as long as the call waits.
-    pub(in crate::limiter) fn wait_for_slots(&self) -> Weak<PermitWait> {
-        let wait = self.for_slots.as_ref();
-        wait.map(Arc::downgrade).unwrap_or_default()
-    }
-
     /// Waits until the call may ask the store about these keys.
     pub(crate) async fn turn(
         &mut self,
         wants: impl IntoIterator<Item = Want>,
     ) -> Result<(), TooLate> {
-        self.enter(wants)?;
-        poll_fn(|cx| self.poll_turn(cx)).await
+        if !self.is_in_line && !LINES.are_empty() {
+            self.enter(wants.into_iter().collect())?;
+        }
+        match self.is_in_line {
+            true => poll_fn(|cx| self.poll_turn(cx)).await,
+            false => Ok(()),
+        }
     }
 
     /// Stands in the lines of the keys of a call, if there are any.
-    fn enter(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), TooLate> {
-        if self.is_in_line || LINES.are_empty() {
-            return Ok(());
-        }
-        let wants: Wants = wants.into_iter().collect();
+    fn enter(&mut self, wants: Wants) -> Result<(), TooLate> {
         let now = Instant::now();
-        self.is_in_line = LINES.with(|lines| {
+        LINES.with(|lines| {
             if !lines.has_line(&wants) {
-                return Ok(false);
+                return Ok(());
             }
-            let (level, earliest) = lines.earliest(self.ticket, &wants, now);
+            let too_late = lines.too_late(self.ticket, &wants, now);
             let is_full = lines.is_full(self.ticket, &wants, self.max_calls);
-            if is_full || self.ends_before(earliest) {
-                let wait = earliest - now;
-                return Err(TooLate { level, wait });
+            if is_full || self.until < now + too_late.wait {
+                return Err(too_late);
             }
             lines.join(self.ticket, wants);
-            Ok(true)
-        })?;
-        Ok(())
+            self.is_in_line = true;
+            Ok(())
+        })
     }
 
     /// Waits in line until the call may ask the store.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
-        if !self.is_in_line {
-            return Poll::Ready(Ok(()));
-        }
         let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
         loop {
             let now = Instant::now();
-            let turn = LINES.with(|lines| {
-                lines.poll(self.ticket, cx.waker(), runtime);
-                if lines.start(self.ticket, now) || lines.pass_idle(self.ticket, now) {
-                    return Ok(None);
-                }
-                if self.until.is_some_and(|until| until <= now) {
-                    let (level, earliest) = lines.earliest_in_line(self.ticket, now);
-                    let wait = earliest - now;
-                    return Err(TooLate { level, wait });
-                }
-                Ok(Some(lines.looks_again_at(self.ticket, now)))
-            });
-            let looks_again_at = match turn {
-                Ok(Some(looks_again_at)) => looks_again_at,
-                Ok(None) => return Poll::Ready(Ok(())),
-                Err(too_late) => return Poll::Ready(Err(too_late)),
+            let polled = LINES.with(|lines| lines.poll(self.ticket, cx.waker(), runtime, now));
+            let Some(looks_again_at) = polled else {
+                return Poll::Ready(Ok(()));
             };
+            if self.until <= now {
+                let too_late = LINES.with(|lines| lines.too_late_in_line(self.ticket, now));
+                return Poll::Ready(Err(too_late));
+            }
+            let at = looks_again_at.min(self.until);
             if runtime.is_none() && self.for_slots.is_some() {
                 // There are no timers. It is woken when this process gives slots back.
                 return Poll::Pending;
             }
-            let at = self
-                .until
-                .map_or(looks_again_at, |until| until.min(looks_again_at));
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
             timer.as_mut().reset(at);
             if timer.as_mut().poll(cx).is_pending() {
@@ -226,9 +202,13 @@ impl Place {
         let levels = wants.into_iter().zip(decision.levels());
         // The slots that are left were taken in with the answer.
         let rates = levels.filter(|(want, _)| want.needs.slots == 0);
-        let left = rates.map(|(want, level)| (want, Some(Room::left_by(level)), false));
+        let left = rates.map(|(want, level)| {
+            let quotas = level.quotas();
+            let left = quotas.map(|quota| (quota.quota().is_in_flight(), quota.remaining()));
+            (want, Some(Room::least_of(left)), false)
+        });
         let left: SmallVec<[_; 2]> = left.collect();
-        drop(LINES.take_in(self.ticket, &left, None));
+        LINES.take_in(self.ticket, &left, None, &mut Woken::default());
     }
 
     /// Takes in that an attempt was refused. Returns whether the call waits for its next turn.
@@ -251,7 +231,7 @@ impl Place {
             // Meanwhile, others may have its other keys.
             refusals.retain(|(_, refusal)| refusal.fits_at.is_some());
         }
-        if decision.retry_after().is_none() || self.ends_before(fits_at.unwrap_or(now)) {
+        if decision.retry_after().is_none() || self.until < fits_at.unwrap_or(now) {
             return false;
         }
         // All processes see the end of a hold in the same moment.
@@ -294,10 +274,6 @@ impl Place {
             step: is_held_back.then(|| time_of_a_unit(level)),
         }
     }
-
-    fn ends_before(&self, time: Instant) -> bool {
-        self.until.is_some_and(|until| until < time)
-    }
 }
 
 impl Drop for Place {
@@ -332,13 +308,5 @@ impl Room {
             *least = left.min(*least);
         }
         room
-    }
-
-    fn left_by(level: LevelDecision<'_>) -> Self {
-        Self::least_of(
-            level
-                .quotas()
-                .map(|quota| (quota.quota().is_in_flight(), quota.remaining())),
-        )
     }
 }
