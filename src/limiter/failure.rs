@@ -55,12 +55,7 @@ impl PendingCheck {
                     limiter.record_failure(&error, action);
                     if let Some(slots) = &mut self.slots {
                         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-                        slots.hold(
-                            limiter,
-                            &[level.check()],
-                            vec![(limiter, level.slots)],
-                            admit,
-                        );
+                        slots.hold(limiter, &[level], admit);
                     }
                     level.open();
                 }
@@ -101,14 +96,15 @@ impl PendingCheck {
                 level.falls_back() && store.has_same_fallback(&limiter.0.store)
             };
             let together = || self.levels.iter().filter(|level| is_together(level));
-            let checks: SmallVec<[_; 4]> = together().map(Level::check).collect();
+            let decide = |checks: &[Check<'_>]| limiter.0.store.check_fallback(checks);
             let answers = match &mut self.slots {
-                None => limiter.0.store.check_fallback(&checks),
+                None => {
+                    let checks: SmallVec<[_; 4]> = together().map(Level::check).collect();
+                    decide(&checks)
+                }
                 Some(slots) => {
-                    let wanted = together().map(|level| (&level.limiter, level.slots));
-                    let store = &limiter.0.store;
-                    let decide = |checks: &[Check<'_>]| store.check_fallback(checks);
-                    slots.hold(&limiter, &checks, wanted.collect(), decide)
+                    let levels: SmallVec<[_; 4]> = together().collect();
+                    slots.hold(&limiter, &levels, decide)
                 }
             };
             let Some(answers) = answers else {
@@ -116,7 +112,6 @@ impl PendingCheck {
                 together().for_each(|level| closed.add_falling(level));
                 return closed.0.map_or(Ok(false), Err);
             };
-            drop(checks);
             let are_admitted = answers.are_admitted();
             let together = self.levels.iter_mut().filter(|level| is_together(level));
             for (level, answer) in together.zip(answers.into_answers()) {

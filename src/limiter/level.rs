@@ -178,16 +178,7 @@ impl Level {
 
     /// Returns what the level asks of its key, for a call that may wait.
     pub(super) fn want(&self) -> Want {
-        let Record {
-            key, cost, share, ..
-        } = self.record();
-        Want::new(
-            &self.limiter,
-            key,
-            self.quotas(),
-            (*cost, self.slots),
-            *share,
-        )
+        Want::new(&self.limiter, self.record(), self.slots)
     }
 
     /// Begins an attempt, and looks at what is known without the store. Fails if the check is misuse.

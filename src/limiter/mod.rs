@@ -26,7 +26,7 @@ mod wait;
 
 pub use admin::Admin;
 pub use failure_policy::FailurePolicy;
-pub(crate) use in_flight::SlotsOfCheck;
+pub(crate) use in_flight::HeldSlots;
 pub use in_flight::{Acquired, Permit};
 pub use key_status::{BlockReason, KeyStatus};
 pub(crate) use level::{Level as AskedLevel, Levels as AskedLevels};

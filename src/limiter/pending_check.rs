@@ -14,7 +14,7 @@ use std::future::{self, Future};
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::in_flight::SlotsOfCheck;
+use super::in_flight::{HeldSlots, SlotsOfCheck};
 use super::level::{CheckRules, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
 use super::line::{TooLate, Want};
@@ -83,10 +83,11 @@ impl PendingCheck {
         self.too_late = Some(too_late);
     }
 
-    /// Returns what the check has taken, if it takes slots.
+    /// Returns the slots that the check has taken.
     #[inline]
-    pub(crate) fn take_permits(&mut self) -> Option<Box<SlotsOfCheck>> {
-        self.slots.take()
+    pub(crate) fn take_slots(&mut self) -> Vec<HeldSlots> {
+        let slots = self.slots.take();
+        slots.map_or_else(Vec::new, |slots| slots.held)
     }
 
     /// Returns whether a quota in flight applies to a level.
@@ -272,12 +273,9 @@ impl PendingCheck {
         &mut self,
     ) -> Pin<Box<dyn Future<Output = Result<Answers, Error>> + Send + '_>> {
         let Self { levels, slots, .. } = self;
-        let checks: Vec<_> = asked(levels).map(Level::check).collect();
-        let wanted = asked(levels).map(|level| (&level.limiter, level.slots));
-        match (slots, asked(levels).next()) {
-            (Some(slots), Some(first)) => {
-                Box::pin(slots.ask(&first.limiter, &checks, wanted.collect()))
-            }
+        let levels: Vec<_> = asked(levels).collect();
+        match (slots, levels.first()) {
+            (Some(slots), Some(first)) => Box::pin(slots.ask(&first.limiter, &levels)),
             _ => Box::pin(future::ready(Ok(Answers::default()))),
         }
     }

@@ -122,7 +122,7 @@ impl Wait {
 
     /// Sleeps after a failure that may pass. Returns whether to check again.
     pub(in crate::limiter) async fn after_failure(&mut self, error: &Error) -> bool {
-        let time_left = self.time_left();
+        let time_left = self.max_wait.saturating_sub(self.started_at.elapsed());
         if time_left.is_zero() || !may_pass(error) {
             return false;
         }
@@ -141,10 +141,6 @@ impl Wait {
         error.within(&format!(
             "the store still fails after a wait of {waited:.1?}"
         ))
-    }
-
-    fn time_left(&self) -> Duration {
-        self.max_wait.saturating_sub(self.started_at.elapsed())
     }
 }
 

@@ -51,8 +51,8 @@ pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: C
         // Cost 0 passes even a limit that was lowered below the used units.
         Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
             check.record_admission();
-            let permits = check.take_permits();
-            let permit = permits.and_then(|permits| HeldPermit::new(decision.view(), *permits));
+            let slots = check.take_slots();
+            let permit = (!slots.is_empty()).then(|| HeldPermit::new(decision.view(), slots));
             Ok(Pass {
                 decision: Some(decision),
                 permit,

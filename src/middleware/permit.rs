@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::decision::{Decision, DecisionView};
-use crate::limiter::{Permit, SlotsOfCheck};
+use crate::limiter::{HeldSlots, Permit};
 
 /// The permit of a request in the extensions of the request, if its layer has a quota
 /// [in flight](crate::Quota::in_flight).
@@ -73,16 +73,12 @@ impl fmt::Debug for PermitHandle {
 pub(super) struct HeldPermit(SharedPermit);
 
 impl HeldPermit {
-    /// Holds the slots of an admitted request. `None` if it took none.
+    /// Holds the slots of an admitted request.
     #[cold]
-    pub(super) fn new(decision: &DecisionView, slots: SlotsOfCheck) -> Option<Self> {
-        let held = slots.into_held();
-        if held.is_empty() {
-            return None;
-        }
+    pub(super) fn new(decision: &DecisionView, slots: Vec<HeldSlots>) -> Self {
         let decision = Decision::without_charge(decision.clone());
-        let permit = Permit::new(decision, held);
-        Some(Self(Arc::new(Mutex::new(Some(permit)))))
+        let permit = Permit::new(decision, slots);
+        Self(Arc::new(Mutex::new(Some(permit))))
     }
 
     /// Returns a handle for the handler, which takes the permit of an outer layer with it.

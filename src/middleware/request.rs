@@ -145,7 +145,7 @@ fn take_in(
     let checked = match checked {
         Ok(decision) if config.observes && is_held_back(config, check, &decision) => {
             Reservation::new(config, decision).give_back();
-            drop(check.take_permits());
+            drop(check.take_slots());
             return ControlFlow::Continue(());
         }
         checked => checked,

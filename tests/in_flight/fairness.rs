@@ -216,6 +216,27 @@ async fn a_key_that_is_blocked_meanwhile_gives_no_slot() {
 }
 
 #[tokio::test]
+async fn a_call_that_gets_its_slot_while_its_key_is_held_back_gets_it_again_after_the_hold() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server).deadline(PATIENCE), Quota::in_flight(1));
+    let held = limiter.acquire("ada").await.unwrap();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire("ada").await }
+    });
+    sleep(200 * MILLI).await;
+    drop(held);
+    // The call asks. Its answer comes while its runtime is busy, so it takes the answer in when the hold has begun.
+    tokio::task::yield_now().await;
+    std::thread::sleep(300 * MILLI);
+    limiter.hold_back("ada", 500 * MILLI);
+    let began = Instant::now();
+    let permit = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
+    assert!(began.elapsed() >= 400 * MILLI);
+    assert_eq!(permit.decision().remaining(), 0);
+}
+
+#[tokio::test]
 async fn a_wait_through_an_outage_gets_its_permit_after_it() {
     let mut node = Node::start(&[]);
     let store = RedisStore::open(&node.url()).unwrap();

@@ -238,6 +238,13 @@ impl State {
             .filter_map(move |call| *call.asks_in.get(key)?)
     }
 
+    /// Returns the lines of the keys of a call that exist.
+    fn lines_of(&self, at: usize) -> Option<[bool; KEYS]> {
+        let wants = self.calls.get(at)?.wants;
+        let is_line = |key: usize| self.lines.get(key).is_some_and(Option::is_some);
+        Some(from_fn(|key| is_line(key) && wants.get(key) > Some(&0)))
+    }
+
     fn line(&mut self, key: usize) -> Option<&mut Line> {
         self.lines.get_mut(key)?.as_mut()
     }
@@ -340,9 +347,7 @@ impl OneLine {
 
     fn arrive(&self, state: &mut State, at: usize) -> Option<()> {
         let arrived = state.calls.iter().map(|call| call.arrived).max()? + 1;
-        let wants = state.calls.get(at)?.wants;
-        let is_line = |key: usize| state.lines.get(key).is_some_and(Option::is_some);
-        let stands_in = from_fn(|key| is_line(key) && wants.get(key) > Some(&0));
+        let stands_in = state.lines_of(at)?;
         let ticket = state.calls.iter().map(|call| call.ticket).max()? + 1;
         let call = state.calls.get_mut(at)?;
         (call.arrived, call.ticket) = (arrived, ticket);
@@ -371,12 +376,13 @@ impl OneLine {
     }
 
     fn poll(&self, state: &mut State, at: usize) -> Option<()> {
+        let lines = state.lines_of(at)?;
         let call = state.calls.get_mut(at)?;
         call.looked = 0;
         match call.phase {
             Phase::Asking => return Self::send(state, at),
             Phase::Aside => {
-                (call.phase, call.stands_in) = (Phase::Ready, call.stood_in);
+                (call.phase, call.stands_in) = (Phase::Ready, lines);
             }
             _ => {}
         }

@@ -1,93 +1,21 @@
 //! Checks that take slots in flight: at once, or in the order of arrival.
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::message::{late, no_reply};
 use super::permit::{Acquired, Permit};
-use super::request::{LevelSlots, SlotRequest};
-use super::table::{HeldSlots, PermitTable};
-use crate::decision::{Answers, Decision, DecisionView};
+use super::table::PermitTable;
+use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::limiter::level_check::{LevelCheck, levels};
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::{Place, Presence, Ticket};
 use crate::limiter::pending_check::PendingCheck;
-use crate::store::Check;
 use crate::telemetry::PermitMeter;
 
 /// The default of [`RateLimiter::max_wait`].
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// The slots that an attempt takes.
-pub(crate) struct SlotsOfCheck {
-    /// The place in line of a call that may wait, as long as it is there.
-    waiting: Option<(Ticket, Weak<Presence>)>,
-    held: Vec<HeldSlots>,
-}
-
-impl SlotsOfCheck {
-    /// The call waits at this place if it is refused.
-    pub(crate) fn new(place: Option<&Place>) -> Self {
-        let held = Vec::new();
-        let waiting = place.map(|place| (place.ticket, place.presence()));
-        Self { waiting, held }
-    }
-
-    /// Fails if slots are lost that were granted before others.
-    pub(in crate::limiter) fn verify_held(&self) -> Result<(), Error> {
-        let is_lost = |held: &HeldSlots| held.lost_in() == Some(0);
-        match self.held.iter().any(is_lost) {
-            true => Err(late()),
-            false => Ok(()),
-        }
-    }
-
-    pub(crate) fn into_held(self) -> Vec<HeldSlots> {
-        self.held
-    }
-
-    /// Asks the store about checks, which want these slots. They are asked when this returns.
-    pub(in crate::limiter) fn ask<'a>(
-        &'a mut self,
-        limiter: &RateLimiter,
-        checks: &[Check<'_>],
-        levels: Vec<LevelSlots<'_>>,
-    ) -> impl Future<Output = Result<Answers, Error>> + Send + use<'a> {
-        let taken = limiter.permits().table.ask(&SlotRequest {
-            store: &limiter.0.store,
-            checks,
-            levels,
-            waiting: self.waiting.clone(),
-        });
-        async move {
-            let (answers, held) = taken.await.unwrap_or_else(|_| Err(no_reply()))?;
-            self.held.extend(held);
-            Ok(answers)
-        }
-    }
-
-    /// Holds the slots of checks without the store, if `decide` admits them.
-    pub(in crate::limiter) fn hold(
-        &mut self,
-        limiter: &RateLimiter,
-        checks: &[Check<'_>],
-        levels: Vec<LevelSlots<'_>>,
-        decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
-    ) -> Option<Answers> {
-        let request = SlotRequest {
-            store: &limiter.0.store,
-            checks,
-            levels,
-            waiting: self.waiting.clone(),
-        };
-        let (answers, held) = limiter.permits().table.hold(&request, decide)?;
-        self.held.extend(held);
-        Some(answers)
-    }
-}
 
 /// The permits of a limiter.
 pub(in crate::limiter) struct LimiterPermits {
@@ -269,11 +197,7 @@ impl RateLimiter {
 /// Returns the permit of a decision, with the slots that its check has taken.
 fn acquired(decision: Decision, mut check: PendingCheck) -> Acquired {
     match decision.is_allowed() {
-        true => {
-            let slots = check.take_permits();
-            let slots = slots.map_or_else(Vec::new, |slots| slots.into_held());
-            Acquired::Permit(Permit::new(decision, slots))
-        }
+        true => Acquired::Permit(Permit::new(decision, check.take_slots())),
         false => Acquired::Refused(decision),
     }
 }

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use super::table::{Listener, SlotCheck};
+use smallvec::smallvec;
+use tokio::sync::oneshot;
+
+use super::table::{Caller, Listener, SlotCheck, SlotLevel};
 use crate::clock::{certain_part, micros};
 use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};
-use crate::limiter::line::{Room, Want, Wants};
+use crate::limiter::level::Level;
+use crate::limiter::line::{Room, Want};
 use crate::limiter::wait::jittered;
 use crate::quota::{Quota, Quotas, ShareId};
 use crate::store::{ProtectedStore, SendMarks, StoreFuture, Subject};
@@ -33,7 +37,7 @@ pub(super) struct HeldKey {
     pub(super) quotas: Quotas,
     /// The share that holds the slots.
     pub(super) share: Option<ShareId>,
-    store: ProtectedStore,
+    pub(super) store: ProtectedStore,
     /// The request of a check that only states the slots: it asks for none.
     statement: Want,
     pub(super) meter: PermitMeter,
@@ -73,12 +77,8 @@ pub(super) struct HeldKey {
 }
 
 impl HeldKey {
-    pub(super) fn new(
-        subject: Subject<'_>,
-        store: &ProtectedStore,
-        meter: PermitMeter,
-        want: Want,
-    ) -> Self {
+    pub(super) fn new(level: &Level, want: Want) -> Self {
+        let (subject, meter) = (level.subject(), level.limiter.permit_meter());
         // Registers the metrics at the recorder of this thread. That of the table may have another one.
         meter.record_grant(0);
         Self {
@@ -86,7 +86,7 @@ impl HeldKey {
             key: subject.key.clone(),
             quotas: Quotas::from(Vec::new()),
             share: subject.quotas.share_of_slots(subject.share),
-            store: store.clone(),
+            store: level.limiter.0.store.clone(),
             statement: Want {
                 needs: Room::default(),
                 ..want
@@ -180,10 +180,17 @@ impl HeldKey {
         let check = self.subject().check(0);
         SlotCheck {
             store: self.store.clone(),
-            checks: vec![check.with_holding(&holding).owned()],
-            wants: Wants::from_iter([self.statement]),
+            levels: smallvec![SlotLevel {
+                check: check.with_holding(&holding).owned(),
+                want: self.statement,
+            }],
             sent: SendMarks::new(),
-            caller: None,
+            // Nobody takes the answer.
+            caller: Caller {
+                ticket: 0,
+                wait: None,
+                answer: oneshot::channel().0,
+            },
         }
     }
 

@@ -34,17 +34,11 @@ impl HeldSlots {
     /// Gives the slots back. Returns what waits until the store knows, if it `is_awaited`.
     fn give_back(&mut self, is_awaited: bool) -> Vec<StoreFuture<()>> {
         let of_keys = mem::take(&mut self.of_keys);
-        let is_shared = !self.table.answers_at_once;
         let acknowledged = self.table.change(|state, now| {
             let held_for = now.saturating_sub(self.since);
             let acknowledged = of_keys.iter().filter_map(|(want, epoch)| {
-                let is_asked = state.give_back(want, *epoch, held_for, is_shared);
-                let key = state.key(want.slots_of?)?;
-                let acknowledged = is_awaited.then(|| key.tell(now));
-                if key.is_changed {
-                    key.flush(is_asked, now);
-                }
-                acknowledged
+                let key = state.give_back(want, *epoch, held_for, now)?;
+                is_awaited.then(|| key.tell(now))
             });
             acknowledged.collect()
         });

@@ -3,11 +3,12 @@
 //! The thread has a runtime of its own. So messages, renewals and releases outlive callers, and no runtime of the program can
 //! stop them.
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
-use std::{io, thread};
+use std::{io, mem, thread};
 
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -32,7 +33,7 @@ impl PermitTable {
                 }
                 for message in messages {
                     // It is ready at the first poll, or else the message fails.
-                    let mut sent = pin!(Sent::new(self, message).run());
+                    let mut sent = pin!(send(Arc::clone(self), message));
                     let _ = sent.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 }
             }
@@ -94,7 +95,7 @@ impl Keeper {
             });
             for message in messages {
                 // A task, so that a store that panics or hangs stops no other message.
-                tokio::spawn(Sent::new(&in_use, message).run());
+                tokio::spawn(send(Arc::clone(&in_use), message));
             }
             let Some((next, is_idle)) = next else { return };
             // An idle table goes with its last limiter, and the thread with it.
@@ -113,43 +114,38 @@ impl Drop for Keeper {
     }
 }
 
-/// The message that is under way. Without a reply, its keys may hold slots in the store without a permit.
+/// A message that is under way. When this is dropped, the table takes in its replies. They are missing if the store panics:
+/// then the keys may hold slots in the store without a permit.
 struct Sent {
     table: Arc<PermitTable>,
-    message: Option<Message>,
+    message: Message,
+    replies: Vec<Reply>,
 }
 
-impl Sent {
-    fn new(table: &Arc<PermitTable>, message: Message) -> Self {
-        Self {
-            table: Arc::clone(table),
-            message: Some(message),
-        }
-    }
-
-    async fn run(mut self) {
-        if let Some(message) = &mut self.message {
-            let replies = join_all(message.ask()).await;
-            self.complete(replies);
-        }
-    }
-
-    fn complete(&mut self, replies: Vec<Reply>) {
-        if let Some(message) = self.message.take() {
-            let table = Arc::clone(&self.table);
-            let complete = |state: &mut State, now| state.complete(&table, message, replies, now);
-            match table.answers_at_once {
-                // The next message follows.
-                true => table.with(complete),
-                false => table.change(complete),
-            }
-        }
+/// Sends a message, and has the table take in its replies.
+fn send(table: Arc<PermitTable>, message: Message) -> impl Future<Output = ()> + Send {
+    // Before the first poll: a task may be dropped without any.
+    let mut sent = Sent {
+        table,
+        message,
+        replies: Vec::new(),
+    };
+    async move {
+        let replies = join_all(sent.message.ask()).await;
+        sent.replies.extend(replies);
     }
 }
 
 impl Drop for Sent {
-    /// Gives the message up if the store panics.
     fn drop(&mut self) {
-        self.complete(Vec::new());
+        let table = &self.table;
+        let message = mem::take(&mut self.message);
+        let replies = mem::take(&mut self.replies);
+        let complete = |state: &mut State, now| state.complete(table, message, replies, now);
+        match table.answers_at_once {
+            // The next message follows.
+            true => table.with(complete),
+            false => table.change(complete),
+        }
     }
 }

@@ -21,6 +21,6 @@ mod table;
 mod tests;
 
 pub(super) use acquire::LimiterPermits;
-pub(crate) use acquire::SlotsOfCheck;
-
 pub use permit::{Acquired, Permit};
+pub(super) use request::SlotsOfCheck;
+pub(crate) use table::HeldSlots;

@@ -1,5 +1,6 @@
 //! The requests of callers to a table: for slots, and for the moment when all are given back.
 
+use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -7,72 +8,135 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::held_key::HeldKey;
+use super::message::{late, no_reply};
 use super::state::DecidedBy;
-use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, State, Taken};
+use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, SlotLevel, State, Taken};
 use crate::decision::{Answers, Holding, holder_for};
 use crate::error::Error;
+use crate::limiter::level::Level;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::{LINES, Presence, Ticket, Want, Wants};
+use crate::limiter::line::{LINES, Place, Ticket};
 use crate::store::{Check, ProtectedStore, SendMarks, join_all};
+use crate::telemetry::PermitWait;
 
-/// Checks that want slots.
-pub(super) struct SlotRequest<'a> {
-    pub(super) store: &'a ProtectedStore,
-    pub(super) checks: &'a [Check<'a>],
-    pub(super) levels: Vec<LevelSlots<'a>>,
-    /// The place in line of a call that may wait, as long as it is there.
-    pub(super) waiting: Option<(Ticket, Weak<Presence>)>,
+/// The slots that an attempt takes.
+pub(in crate::limiter) struct SlotsOfCheck {
+    ticket: Ticket,
+    /// `None` if the call does not wait after a refusal.
+    wait: Option<Weak<PermitWait>>,
+    pub(in crate::limiter) held: Vec<HeldSlots>,
 }
 
-/// The limiter of a level, and the slots that it wants if it has quotas in flight.
-pub(in crate::limiter) type LevelSlots<'a> = (&'a RateLimiter, u32);
-
-impl SlotRequest<'_> {
-    /// Returns the remembered refusals of the checks, if there is one.
-    fn remembered(&self) -> Option<Answers> {
-        let wanted = |slots| Holding::new([0; 16], 0, 0, slots, Duration::ZERO);
-        let wanted: Vec<_> = self.levels.iter().map(|level| wanted(level.1)).collect();
-        let checks = self.checks.iter().zip(&wanted);
-        let checks: Vec<_> = checks
-            .map(|(check, wanted)| check.with_holding(wanted))
-            .collect();
-        self.store.repeat_refusals(&checks)
+impl SlotsOfCheck {
+    /// The call waits at this place if it is refused.
+    pub(in crate::limiter) fn new(place: Option<&Place>) -> Self {
+        let wait = place.and_then(|place| place.for_slots.as_ref());
+        Self {
+            ticket: place.map_or_else(|| LINES.ticket(), |place| place.ticket),
+            wait: wait.map(Arc::downgrade),
+            held: Vec::new(),
+        }
     }
+
+    /// Fails if slots are lost that were granted before others.
+    pub(in crate::limiter) fn verify_held(&self) -> Result<(), Error> {
+        let is_lost = |held: &HeldSlots| held.lost_in() == Some(0);
+        match self.held.iter().any(is_lost) {
+            true => Err(late()),
+            false => Ok(()),
+        }
+    }
+
+    /// Asks the store about levels, unless a refusal is remembered. They are asked when this returns.
+    pub(in crate::limiter) fn ask<'a>(
+        &'a mut self,
+        limiter: &RateLimiter,
+        levels: &[&Level],
+    ) -> impl Future<Output = Result<Answers, Error>> + Send + use<'a> {
+        let (caller, taken) = self.caller();
+        let refused = match self.wait {
+            None => remembered(limiter, levels),
+            Some(_) => None,
+        };
+        match refused {
+            Some(refused) => drop(caller.answer.send(Ok((refused, None)))),
+            None => limiter.permits().table.change(|state, _| {
+                let question = state.question(limiter, levels, caller);
+                state.ask(question);
+            }),
+        }
+        async move {
+            let (answers, held) = taken.await.unwrap_or_else(|_| Err(no_reply()))?;
+            self.held.extend(held);
+            Ok(answers)
+        }
+    }
+
+    /// Holds the slots of levels without the store, if `decide` admits them by what this process holds. The store learns it
+    /// later.
+    pub(in crate::limiter) fn hold(
+        &mut self,
+        limiter: &RateLimiter,
+        levels: &[&Level],
+        decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
+    ) -> Option<Answers> {
+        let table = &limiter.permits().table;
+        let (caller, mut taken) = self.caller();
+        // Under the lock, so that no two checks see the same slot free.
+        table.change(|state, now| {
+            let mut question = state.question(limiter, levels, caller);
+            let answers = state.decide_here(table.holder, &mut question, decide, now);
+            if let Some(answers) = answers {
+                state.decided(table, question, answers, DecidedBy::Process, now);
+            }
+        });
+        let (answers, held) = taken.try_recv().ok()?.ok()?;
+        self.held.extend(held);
+        Some(answers)
+    }
+
+    fn caller(&self) -> (Caller, oneshot::Receiver<Taken>) {
+        let (answer, taken) = oneshot::channel();
+        let (ticket, wait) = (self.ticket, self.wait.clone());
+        let caller = Caller {
+            ticket,
+            wait,
+            answer,
+        };
+        (caller, taken)
+    }
+}
+
+/// Returns the remembered refusals of levels, if there is one.
+fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
+    let wanted = |level: &&Level| Holding::new([0; 16], 0, 0, level.slots, Duration::ZERO);
+    let wanted: Vec<_> = levels.iter().map(wanted).collect();
+    let levels = levels.iter().zip(&wanted);
+    let checks: Vec<_> = levels
+        .map(|(level, wanted)| level.check().with_holding(wanted))
+        .collect();
+    limiter.0.store.repeat_refusals(&checks)
 }
 
 impl State {
     /// Returns the question of a call, whose keys take in its quotas.
-    fn question(&mut self, request: &SlotRequest<'_>) -> (SlotCheck, oneshot::Receiver<Taken>) {
-        let mut wants = Wants::new();
-        for (check, (limiter, slots)) in request.checks.iter().zip(&request.levels) {
-            let asked = (check.cost, *slots);
-            let want = Want::new(limiter, check.key, check.quotas, asked, check.share);
-            wants.push(want);
+    fn question(&mut self, limiter: &RateLimiter, levels: &[&Level], caller: Caller) -> SlotCheck {
+        let slot_level = |level: &&Level| {
+            let want = level.want();
             if let Some(id) = want.slots_of {
-                let new =
-                    || HeldKey::new(check.subject, request.store, limiter.permit_meter(), want);
-                self.keys.entry(id).or_insert_with(new).ask(check.quotas);
+                let new = || HeldKey::new(level, want);
+                self.keys.entry(id).or_insert_with(new).ask(level.quotas());
                 self.changed.push(id);
             }
-        }
-        let (answer, taken) = oneshot::channel();
-        let (ticket, presence) = match request.waiting.clone() {
-            Some((ticket, presence)) => (ticket, Some(presence)),
-            None => (LINES.ticket(), None),
+            let check = level.check().owned();
+            SlotLevel { check, want }
         };
-        let caller = Caller {
-            ticket,
-            presence,
-            answer,
-        };
-        let question = SlotCheck {
-            store: request.store.clone(),
-            checks: request.checks.iter().map(Check::owned).collect(),
-            wants,
+        SlotCheck {
+            store: limiter.0.store.clone(),
+            levels: levels.iter().map(slot_level).collect(),
             sent: SendMarks::new(),
-            caller: Some(caller),
-        };
-        (question, taken)
+            caller,
+        }
     }
 
     /// Decides a question by counts of this process, with what it holds: also for other shares, which are holders of their own.
@@ -85,8 +149,8 @@ impl State {
     ) -> Option<Answers> {
         self.sequence += 1;
         let sequence = self.sequence;
-        for (level, id, slots) in question.in_flight().collect::<Vec<_>>() {
-            let (Some(key), Some(check)) = (self.key(id), question.checks.get_mut(level)) else {
+        for SlotLevel { check, want } in &mut question.levels {
+            let Some(key) = want.slots_of.and_then(|id| self.key(id)) else {
                 continue;
             };
             let (held, others) = (key.holding(holder, sequence, now), key.other_shares());
@@ -98,45 +162,13 @@ impl State {
                 };
                 decide(&[check.check().subject.check(0).with_holding(&holding)]);
             }
-            check.set_holding(held.wants(slots).stated());
+            check.set_holding(held.wants(want.needs.slots).stated());
         }
         decide(&question.checks())
     }
 }
 
 impl PermitTable {
-    /// Asks the store for slots, and for the units of the same checks, unless a refusal is remembered.
-    pub(super) fn ask(self: &Arc<Self>, request: &SlotRequest<'_>) -> oneshot::Receiver<Taken> {
-        if request.waiting.is_none()
-            && let Some(refused) = request.remembered()
-        {
-            let (answer, taken) = oneshot::channel();
-            drop(answer.send(Ok((refused, None))));
-            return taken;
-        }
-        self.change(|state, _| {
-            let (question, taken) = state.question(request);
-            state.ask(question);
-            taken
-        })
-    }
-
-    /// Holds slots without the store, if `decide` admits them by what this process holds. The store learns it later.
-    pub(super) fn hold(
-        self: &Arc<Self>,
-        request: &SlotRequest<'_>,
-        decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
-    ) -> Option<(Answers, Option<HeldSlots>)> {
-        // Under the lock, so that no two checks see the same slot free.
-        let mut taken = self.change(|state, now| {
-            let (mut question, taken) = state.question(request);
-            let answers = state.decide_here(self.holder, &mut question, decide, now)?;
-            state.decided(self, question, answers, DecidedBy::Process, now);
-            Some(taken)
-        })?;
-        taken.try_recv().ok()?.ok()
-    }
-
     /// Waits until the store knows what was given back: also, for at most the deadline, of permits that are dropped meanwhile.
     pub(in crate::limiter) async fn release(
         self: &Arc<Self>,

@@ -8,10 +8,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::held_key::{GATHERED, HeldKey};
-use super::message::{HINTS, Message, Reply, answer_to_caller, late, no_reply, superseded};
-use super::table::{HeldSlots, PermitTable, SlotCheck, State};
+use super::message::{HINTS, Message, Reply, late, no_reply, superseded};
+use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, SlotLevel, State};
 use crate::clock::certain_part;
-use crate::decision::{Answers, HoldingNote};
+use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::limiter::line::{LINES, LineKey, Want};
@@ -19,6 +19,9 @@ use crate::store::StoreFuture;
 
 /// How many permits of a limiter the wait that a refusal suggests is the median of.
 const REMEMBERED_TIMES: usize = 33;
+
+/// The longest time for which a refusal is repeated: other processes may give slots back.
+const REPEATED: Duration = Duration::from_millis(20);
 
 /// Decides a question of a caller.
 #[derive(Clone, Copy)]
@@ -32,23 +35,21 @@ impl State {
     /// Adds a question for the next message about its keys.
     pub(super) fn ask(&mut self, question: SlotCheck) {
         let mut is_busy = false;
-        for (_, id, _) in question.in_flight() {
+        for (id, _) in question.in_flight() {
             if let Some(key) = self.keys.get_mut(&id) {
                 key.questions += 1;
                 is_busy |= key.is_busy;
             }
         }
         self.may_ask |= !is_busy;
-        if let Some(caller) = &question.caller {
-            self.questions.insert(caller.ticket, question);
-        }
+        self.questions.insert(question.caller.ticket, question);
     }
 
     /// Returns the messages that are due, about keys of which none is under way. Questions that have keys in common are one
     /// message, in the order in which the calls arrived. They want no more than the limit: the others come with the next
     /// message, or wait in line meanwhile.
     pub(super) fn due(&mut self, holder: [u8; 16], now: u64) -> Vec<Message> {
-        let mut messages: Vec<(Vec<SlotCheck>, Vec<Fingerprint>)> = Vec::new();
+        let mut messages: Vec<Message> = Vec::new();
         // The message of each key, and the slots that it wants.
         let mut asked: HashMap<Fingerprint, (usize, u32)> = HashMap::new();
         // No question overtakes another one of the same key.
@@ -58,16 +59,14 @@ impl State {
             false => BTreeMap::new(),
         };
         for (ticket, question) in questions {
-            let caller = question.caller.as_ref();
-            let is_gone = caller.is_none_or(|caller| caller.answer.is_closed());
-            let is_blocked = |id| self.is_busy(id) || blocked.contains(&id);
+            let (caller, is_gone) = (&question.caller, question.caller.answer.is_closed());
+            let is_busy = |id| self.keys.get(&id).is_some_and(|key| key.is_busy);
+            let is_blocked = |id| is_busy(id) || blocked.contains(&id);
             let mut message = None;
-            let mut may_ask = !question.in_flight().any(|(_, id, _)| is_blocked(id));
-            let is_behind = may_ask
-                && caller.is_some_and(|caller| {
-                    LINES.is_behind(ticket, &question.wants, caller.presence.is_some())
-                });
-            for (_, id, slots) in question.in_flight() {
+            let mut may_ask = !question.in_flight().any(|(id, _)| is_blocked(id));
+            let lines = question.levels.iter().map(|level| level.want.line);
+            let is_behind = may_ask && LINES.is_behind(ticket, lines, caller.wait.is_some());
+            for (id, slots) in question.in_flight() {
                 if let Some((of_key, sum)) = asked.get(&id) {
                     let limit = self.keys.get(&id).map_or(0, HeldKey::limit);
                     may_ask &= *message.get_or_insert(*of_key) == *of_key
@@ -75,11 +74,11 @@ impl State {
                 }
             }
             if !(may_ask || is_gone || is_behind) {
-                blocked.extend(question.in_flight().map(|(_, id, _)| id));
+                blocked.extend(question.in_flight().map(|(id, _)| id));
                 self.questions.insert(ticket, question);
                 continue;
             }
-            for (_, id, _) in question.in_flight() {
+            for (id, _) in question.in_flight() {
                 if let Some(key) = self.key(id) {
                     key.questions = key.questions.saturating_sub(1);
                 }
@@ -88,81 +87,68 @@ impl State {
                 let refused = question.refused_in_line();
                 self.answer(question, refused, None, None);
             } else if !is_gone {
-                let message = message.unwrap_or(messages.len());
-                if message == messages.len() {
-                    messages.push(Default::default());
+                let index = message.unwrap_or(messages.len());
+                if index == messages.len() {
+                    messages.push(Message::about(Vec::new(), now));
                 }
-                let Some((parts, ids)) = messages.get_mut(message) else {
+                let Some(message) = messages.get_mut(index) else {
                     continue;
                 };
-                for (_, id, slots) in question.in_flight() {
+                for (id, slots) in question.in_flight() {
                     let (_, sum) = asked.entry(id).or_insert_with(|| {
-                        ids.push(id);
-                        (message, 0)
+                        message.keys.push((id, Vec::new()));
+                        (index, 0)
                     });
                     *sum = sum.saturating_add(slots);
                 }
-                parts.push(question);
+                message.parts.push(question);
             }
         }
         let due = self.timers.iter().take_while(|(at, _)| *at <= now);
         let due = due.map(|(_, id)| *id).filter(|id| !asked.contains_key(id));
         // Before the questions: another share may ask for what these have given back.
-        let mut all: Vec<_> = due.map(|id| (Vec::new(), vec![id])).collect();
+        let due = due.map(|id| Message::about(vec![(id, Vec::new())], now));
+        let mut all: Vec<_> = due.collect();
         all.append(&mut messages);
-        let begin = |(parts, ids)| self.begin(holder, parts, ids, now);
-        all.into_iter().map(begin).collect()
+        for message in &mut all {
+            self.begin(message, holder);
+        }
+        all
     }
 
-    fn is_busy(&self, id: Fingerprint) -> bool {
-        self.keys.get(&id).is_some_and(|key| key.is_busy)
-    }
-
-    /// Begins a message about keys, which only states what is held if it has no parts.
-    fn begin(
-        &mut self,
-        holder: [u8; 16],
-        mut parts: Vec<SlotCheck>,
-        ids: Vec<Fingerprint>,
-        now: u64,
-    ) -> Message {
+    /// Begins a message, which only states what is held of its keys if it has no parts.
+    fn begin(&mut self, message: &mut Message, holder: [u8; 16]) {
         self.sequence += 1;
-        let (sequence, wants) = (self.sequence, !parts.is_empty());
-        let (mut keys, mut holdings) = (Vec::new(), HashMap::new());
-        for id in ids {
-            if let Some(key) = self.key(id) {
-                let holding = key.begin_message(holder, sequence, wants, now);
-                keys.push((id, mem::take(&mut key.listeners)));
-                holdings.insert(id, holding);
-                parts.extend((!wants).then(|| key.statement(holding)));
+        let (sequence, wants) = (self.sequence, !message.parts.is_empty());
+        let mut holdings = HashMap::new();
+        for (id, listeners) in &mut message.keys {
+            if let Some(key) = self.key(*id) {
+                let holding = key.begin_message(holder, sequence, wants, message.sent_at);
+                *listeners = mem::take(&mut key.listeners);
+                holdings.insert(*id, holding);
+                let statement = (!wants).then(|| key.statement(holding));
+                message.parts.extend(statement);
             }
         }
-        for part in parts.iter_mut().filter(|_| wants) {
-            for (level, id, slots) in part.in_flight().collect::<SmallVec<[_; 1]>>() {
-                let holding = holdings.get(&id).map(|holding| holding.wants(slots));
-                if let (Some(check), Some(holding)) = (part.checks.get_mut(level), holding) {
-                    check.set_holding(holding);
+        for part in message.parts.iter_mut().filter(|_| wants) {
+            for SlotLevel { check, want } in &mut part.levels {
+                if let Some(holding) = want.slots_of.and_then(|id| holdings.get(&id)) {
+                    check.set_holding(holding.wants(want.needs.slots));
                 }
             }
-        }
-        Message {
-            sent_at: now,
-            parts,
-            keys,
         }
     }
 
     /// Fails the questions that no message has.
     pub(super) fn fail_questions(&mut self, error: &Error) {
         for (_, question) in mem::take(&mut self.questions) {
-            for (_, id, _) in question.in_flight() {
+            for (id, _) in question.in_flight() {
                 if let Some(key) = self.key(id) {
                     key.questions = 0;
                 }
             }
-            let failed = question.caller.map(|caller| caller.answer);
-            let failed = failed.map(|answer| (answer, Err(error.clone())));
-            self.outbox.answers.extend(failed);
+            let answer = question.caller.answer;
+            self.outbox.answers.push((answer, Err(error.clone())));
         }
     }
 
@@ -189,12 +175,11 @@ impl State {
             }
         }
         let (mut failure, mut has_lost_data) = (None, false);
-        let replies = replies.into_iter().map(Some);
-        let replies = replies.chain(std::iter::repeat_with(|| None));
-        for (part, reply) in parts.into_iter().zip(replies) {
-            let reply = reply.unwrap_or_else(|| Err(no_reply()));
+        let mut replies = replies.into_iter();
+        for part in parts {
+            let reply = replies.next().unwrap_or_else(|| Err(no_reply()));
             let reply = reply.and_then(|mut answers| {
-                let keys = part.in_flight().filter_map(|(_, id, _)| self.keys.get(&id));
+                let keys = part.in_flight().filter_map(|(id, _)| self.keys.get(&id));
                 has_lost_data |= keys.into_iter().any(|key| key.is_known)
                     && part.has_note(&mut answers, HoldingNote::Missing);
                 match part.has_note(&mut answers, HoldingNote::Superseded) {
@@ -206,9 +191,8 @@ impl State {
             match reply {
                 Ok(answers) => self.decided(table, part, answers, DecidedBy::Store, now),
                 Err(error) => {
-                    let caller = part.caller.map(|caller| caller.answer);
-                    let caller = caller.map(|answer| (answer, Err(error.clone())));
-                    self.outbox.answers.extend(caller);
+                    let answer = part.caller.answer;
+                    self.outbox.answers.push((answer, Err(error.clone())));
                     failure = Some(error);
                 }
             }
@@ -238,16 +222,17 @@ impl State {
         now: u64,
     ) {
         let is_admitted = answers.are_admitted();
-        let is_gone = question
-            .caller
-            .as_ref()
-            .is_none_or(|caller| caller.answer.is_closed());
+        let is_gone = question.caller.answer.is_closed();
         let mut of_keys = SmallVec::new();
-        for (level, id, slots) in question.in_flight() {
-            let Some(key) = self.key(id) else { continue };
-            let is_nearly_full = question
-                .slot_answers(level, &mut answers)
-                .any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit());
+        for (index, level) in question.levels.iter().enumerate() {
+            let Some(key) = level.want.slots_of.and_then(|id| self.key(id)) else {
+                continue;
+            };
+            let slots = level.want.needs.slots;
+            let is_nearly_full = answers.get_mut(index).is_some_and(|answer| {
+                let mut answers = level.slot_answers(answer);
+                answers.any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit())
+            });
             key.gathered = if is_nearly_full { 0 } else { GATHERED };
             if !is_admitted {
                 continue;
@@ -260,7 +245,7 @@ impl State {
                 DecidedBy::Process => key.grant_untold(slots, now),
                 DecidedBy::Store => key.grant(slots),
             };
-            of_keys.extend(question.wants.get(level).map(|want| (*want, epoch)));
+            of_keys.push((level.want, epoch));
         }
         if is_gone {
             return;
@@ -283,33 +268,39 @@ impl State {
         held: Option<HeldSlots>,
     ) {
         self.suggest_waits(&question, &mut answers);
-        question.remember(&answers);
-        let left = question.room_left(&answers, |want| {
-            let key = want.slots_of.and_then(|id| self.keys.get(&id));
-            let returned = key.map_or(0, |key| key.returned);
-            // The counts of this process know them.
-            match by {
-                Some(DecidedBy::Store) => returned,
-                _ => 0,
+        let (store, checks) = (&question.store, question.checks());
+        store.remember(&checks, &question.sent, &answers, REPEATED);
+        let left = question.room_left(&answers);
+        let left = left.map(|(want, mut left, is_refused)| {
+            if let Some(DecidedBy::Store) = by {
+                // The counts of this process know what was given back after the message.
+                let key = want.slots_of.and_then(|id| self.keys.get(&id));
+                let returned = key.map_or(0, |key| key.returned);
+                left.slots = left.slots.saturating_add(returned);
             }
+            (want, by.map(|_| left), is_refused)
         });
-        let left = left.map(|(want, left, is_refused)| (want, by.map(|_| left), is_refused));
         let left: SmallVec<[_; 2]> = left.collect();
-        if let Some(caller) = question.caller {
-            let woken = LINES.take_in(caller.ticket, &left, caller.presence.as_ref());
-            self.outbox.woken.push(woken);
-            let taken = Ok((answers, held));
-            self.outbox.answers.push((caller.answer, taken));
-        }
+        let Caller {
+            ticket,
+            wait,
+            answer,
+        } = question.caller;
+        LINES.take_in(ticket, &left, wait.as_ref(), &mut self.outbox.woken);
+        self.outbox.answers.push((answer, Ok((answers, held))));
     }
 
     /// Makes these the answers for the caller: without notes, and with a suggested wait for slots.
     fn suggest_waits(&self, question: &SlotCheck, answers: &mut Answers) {
-        for (level, id, _) in question.in_flight() {
-            let key = self.keys.get(&id);
+        for (level, answer) in question.levels.iter().zip(answers.iter_mut()) {
+            let key = level.want.slots_of.and_then(|id| self.keys.get(&id));
             let times = key.and_then(|key| self.held_for.get(&key.limiter.fingerprint()));
-            for (_, answer) in question.slot_answers(level, answers) {
-                *answer = answer_to_caller(answer, || median(times));
+            for (_, answer) in level.slot_answers(answer) {
+                let wait = match answer.wait() {
+                    Wait::Micros(_) => Wait::Micros(median(times)),
+                    wait => wait,
+                };
+                *answer = QuotaAnswer::from_micros(answer.used(), wait, 0);
             }
         }
     }
@@ -344,35 +335,32 @@ impl State {
         }
     }
 
-    /// Gives slots of a key back. Returns whether a call of this process asks for them now: it tells the store what was given
-    /// back.
+    /// Gives slots of a key back, and sets when the store learns it. Returns the key.
     pub(super) fn give_back(
         &mut self,
         want: &Want,
         epoch: u64,
         held_for: u64,
-        is_shared: bool,
-    ) -> bool {
-        let (line, slots) = (want.line, want.needs.slots);
-        let Some(key) = want.slots_of.and_then(|id| self.key(id)) else {
-            return false;
-        };
+        now: u64,
+    ) -> Option<&mut HeldKey> {
+        let (line, slots, id) = (want.line, want.needs.slots, want.slots_of?);
+        let key = self.keys.get_mut(&id)?;
+        self.changed.push(id);
         key.release(slots, epoch);
         key.meter
             .record_release(slots, Duration::from_micros(held_for));
-        let (limiter, others) = (key.limiter.fingerprint(), key.other_shares());
-        let times = self.held_for.entry(limiter).or_default();
+        let times = self.held_for.entry(key.limiter.fingerprint()).or_default();
         times.push_back(held_for);
         if times.len() > REMEMBERED_TIMES {
             times.pop_front();
         }
-        let (is_asked, woken) = LINES.returned_slots(line, slots, is_shared);
-        self.outbox.woken.push(woken);
-        for (share, _) in others {
-            let (_, woken) = LINES.returned_slots(LineKey { share, ..line }, slots, false);
-            self.outbox.woken.push(woken);
+        let (woken, is_shared) = (&mut self.outbox.woken, !key.store.answers_at_once());
+        let is_asked = LINES.returned_slots(line, slots, is_shared, woken);
+        for (share, _) in key.other_shares() {
+            LINES.returned_slots(LineKey { share, ..line }, slots, false, woken);
         }
-        is_asked
+        key.flush(is_asked, now);
+        Some(key)
     }
 
     /// Tells the store what is held of each key of which it may not know. Returns what waits until it does.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
@@ -15,11 +15,12 @@ use crate::clock::Clock;
 use crate::decision::{Answers, StoreId, holder_for};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::limiter::line::{Presence, Ticket, Want, Wants, Woken};
+use crate::limiter::line::{Ticket, Want, Woken};
 use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
+use crate::telemetry::PermitWait;
 
 /// The tables of this process, by store.
-static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
+static TABLES: Mutex<Tables> = Mutex::new(Vec::new());
 
 /// Wakes those who wait for the end of a lease that ends sooner now. A permit may be of several tables.
 pub(super) static LEASE_SHORTENED: Notify = Notify::const_new();
@@ -66,7 +67,7 @@ pub(super) struct State {
 pub(super) struct Outbox {
     pub(super) answers: Vec<(oneshot::Sender<Taken>, Taken)>,
     pub(super) acknowledged: Vec<(Listener, Result<(), Error>)>,
-    pub(super) woken: Vec<Woken>,
+    pub(super) woken: Woken,
     /// Whether a lease ends sooner than before.
     pub(super) ends_sooner: bool,
 }
@@ -74,20 +75,23 @@ pub(super) struct Outbox {
 /// A check that wants slots, or that only states what is held.
 pub(super) struct SlotCheck {
     pub(super) store: ProtectedStore,
-    pub(super) checks: Vec<OwnedCheck>,
-    /// The units and slots that it asks of each level.
-    pub(super) wants: Wants,
+    pub(super) levels: SmallVec<[SlotLevel; 1]>,
     /// The marks of a message that is sent, for the refusal cache.
     pub(super) sent: SendMarks,
-    /// `None` if the check only states what is held.
-    pub(super) caller: Option<Caller>,
+    pub(super) caller: Caller,
 }
 
-/// The caller of a check.
+/// A level of a check, and the units and slots that it asks.
+pub(super) struct SlotLevel {
+    pub(super) check: OwnedCheck,
+    pub(super) want: Want,
+}
+
+/// The caller of a check. It has gone if nobody takes the answer.
 pub(super) struct Caller {
     pub(super) ticket: Ticket,
     /// `None` if the call does not wait after a refusal.
-    pub(super) presence: Option<Weak<Presence>>,
+    pub(super) wait: Option<Weak<PermitWait>>,
     pub(super) answer: oneshot::Sender<Taken>,
 }
 
@@ -121,14 +125,10 @@ impl PermitTable {
 
     fn new(store: &ProtectedStore) -> Self {
         // Each `RandomState` has a random key, so the hash of a constant is a random number.
-        let random = || RandomState::new().hash_one(0).to_be_bytes();
-        let (first, second) = (random(), random());
-        let mut bytes = first.into_iter().chain(second);
+        let random = || u128::from(RandomState::new().hash_one(0));
+        let bytes = (random() << 64 | random()).to_be_bytes();
         Self {
-            holder: holder_for(
-                std::array::from_fn(|_| bytes.next().unwrap_or_default()),
-                None,
-            ),
+            holder: holder_for(bytes, None),
             clock: Clock::monotonic(),
             answers_at_once: store.answers_at_once(),
             state: Mutex::default(),

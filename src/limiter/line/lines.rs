@@ -8,7 +8,6 @@
 //! the next message is made, and no later call gets its slots.
 
 use std::collections::{BTreeMap, HashMap};
-use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError, Weak};
 use std::task::Waker;
@@ -22,6 +21,7 @@ use crate::decision::LimiterId;
 use crate::key::Fingerprint;
 use crate::limiter::wait::jittered;
 use crate::quota::ShareId;
+use crate::telemetry::PermitWait;
 
 /// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
@@ -53,9 +53,6 @@ pub(in crate::limiter) struct Lines {
 /// The number of a call, in the order of arrival.
 pub(in crate::limiter) type Ticket = u64;
 
-/// A call that may wait for slots is there as long as this is: a task that asks for several groups may outlive its caller.
-pub(in crate::limiter) struct Presence;
-
 /// The key of a line. Each share of a key has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::limiter) struct LineKey {
@@ -82,6 +79,13 @@ pub(in crate::limiter) struct Room {
 
 /// The units and slots that a call asks of each of its keys.
 pub(in crate::limiter) type Wants = SmallVec<[Want; 2]>;
+
+/// No wait helps in time: certainly not before this wait is over, because of this level.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TooLate {
+    pub(crate) level: usize,
+    pub(crate) wait: Duration,
+}
 
 /// The last refusal of a line.
 #[derive(Clone, Copy)]
@@ -141,8 +145,6 @@ struct Asking {
 
 struct Call {
     wants: Wants,
-    /// The lines in which it stands, or stood before it asked.
-    stands_in: SmallVec<[LineKey; 2]>,
     phase: Phase,
     waker: Option<Waker>,
     runtime: Option<runtime::Id>,
@@ -156,7 +158,7 @@ enum Phase {
     Asleep(Instant),
     /// It is first. It asks at this time, or as soon as slots are free.
     Next(Instant),
-    /// Asks, since then.
+    /// Asks since then. Or it was refused then, and its task has not taken that in.
     Asking(Instant),
     /// Others go before it until it is polled.
     Aside,
@@ -178,11 +180,11 @@ impl Lines {
     pub(in crate::limiter) fn is_behind(
         &self,
         ticket: Ticket,
-        wants: &Wants,
+        lines: impl Iterator<Item = LineKey>,
         may_wait: bool,
     ) -> bool {
         let is_behind = |state: &mut State| {
-            let mut lines = wants.iter().filter_map(|want| state.lines.get(&want.line));
+            let mut lines = lines.filter_map(|line| state.lines.get(&line));
             lines.any(|line| {
                 let mut asking = line.asking.iter();
                 let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
@@ -192,52 +194,46 @@ impl Lines {
         !self.are_empty() && self.with(is_behind)
     }
 
-    /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that may wait
-    /// stands in their lines if it is there, so that no later one asks before it.
+    /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that waits
+    /// stands in their lines, so that no later one asks before it. It waits as long as `wait` is there: a task that asks for
+    /// several groups may outlive its caller.
     pub(in crate::limiter) fn take_in(
         &self,
         ticket: Ticket,
         answers: &[(Want, Option<Room>, bool)],
-        presence: Option<&Weak<Presence>>,
-    ) -> Woken {
+        wait: Option<&Weak<PermitWait>>,
+        woken: &mut Woken,
+    ) {
         let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
-        if self.are_empty() && !(is_refused && presence.is_some()) {
-            return Woken::default();
+        if self.are_empty() && !(is_refused && wait.is_some()) {
+            return;
         }
         let now = Instant::now();
-        let ((), woken) = self.change(|state| {
-            state.stop_asking(ticket);
-            let waits = presence.is_some_and(|presence| presence.strong_count() > 0);
-            let refused = answers
-                .iter()
-                .filter(|(.., is_refused)| *is_refused && waits);
-            let refused: Wants = refused.map(|(want, ..)| *want).collect();
-            for want in &refused {
-                let line = state.lines.entry(want.line).or_default();
-                line.standing.insert(ticket, want.needs.units);
+        self.change(woken, |state| {
+            let waits = is_refused && wait.is_some_and(|wait| wait.strong_count() > 0);
+            match waits {
+                true => {
+                    state.take_out(ticket);
+                    let wants = || answers.iter().map(|(want, ..)| *want).collect();
+                    let call = state.calls.entry(ticket);
+                    let call = call.or_insert_with(|| Call::new(wants(), Phase::Ready));
+                    call.phase = Phase::Asking(now);
+                }
+                false => state.remove(ticket),
             }
-            for (want, left, _) in answers {
+            for (want, left, is_refused) in answers {
+                if waits && *is_refused {
+                    let line = state.lines.entry(want.line).or_default();
+                    line.standing.insert(ticket, want.needs.units);
+                }
                 if let (Some(left), Some(line)) = (left, state.lines.get_mut(&want.line)) {
                     line.take_in(*left);
                     line.polls_at = Some(now + jittered(POLL));
                     state.to_advance.push(want.line);
                 }
             }
-            if refused.is_empty() {
-                state.remove(ticket);
-            } else {
-                let stands_in = refused.iter().map(|want| want.line);
-                match state.calls.get_mut(&ticket) {
-                    Some(call) => call.stands_in.extend(stands_in),
-                    None => {
-                        let stands_in = stands_in.collect();
-                        state.insert(ticket, refused, stands_in, Phase::Asking(now));
-                    }
-                }
-            }
             state.advance(now);
         });
-        woken
     }
 
     /// Takes in that slots of a key were given back. Returns whether a call of this process asks for them now. If other
@@ -247,12 +243,13 @@ impl Lines {
         key: LineKey,
         slots: u32,
         is_shared: bool,
-    ) -> (bool, Woken) {
+        woken: &mut Woken,
+    ) -> bool {
         if self.are_empty() {
-            return (false, Woken::default());
+            return false;
         }
         let now = Instant::now();
-        self.change(|state| {
+        self.change(woken, |state| {
             let Some(line) = state.lines.get_mut(&key) else {
                 return false;
             };
@@ -269,23 +266,22 @@ impl Lines {
 
     /// Changes the state, and then wakes those that may ask now.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let (outcome, _woken) = self.change(change);
-        outcome
+        self.change(&mut Woken::default(), change)
     }
 
-    /// Changes the state. Those that may ask now are woken when the second value is dropped, which may drop a permit.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> (T, Woken) {
+    /// Changes the state. Adds those that may ask now: to wake one may drop a permit.
+    fn change<T>(&self, woken: &mut Woken, change: impl FnOnce(&mut State) -> T) -> T {
         // Consistent after a panic: no step of a change panics.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = change(&mut state);
         self.waiting.store(state.calls.len(), Ordering::Relaxed);
-        (outcome, Woken(mem::take(&mut state.wakers)))
+        woken.0.append(&mut state.wakers);
+        outcome
     }
 }
 
 /// Calls that may ask now. They are woken when this is dropped.
 #[derive(Default)]
-#[must_use = "calls are woken when this is dropped"]
 pub(in crate::limiter) struct Woken(Vec<Waker>);
 
 impl Drop for Woken {
@@ -320,8 +316,7 @@ impl Line {
         let asking = self.asking.iter().map(|asking| asking.ticket);
         let asking = asking.filter(|other| *other < ticket);
         let standing = self.standing.range(..ticket).map(|(other, _)| *other);
-        let last = max_calls.checked_sub(1);
-        last.is_none_or(|last| asking.chain(standing).nth(last).is_some())
+        asking.chain(standing).take(max_calls).count() == max_calls
     }
 
     fn has_earlier(&self, ticket: Ticket) -> bool {
@@ -379,6 +374,17 @@ impl Line {
     }
 }
 
+impl Call {
+    fn new(wants: Wants, phase: Phase) -> Self {
+        Self {
+            wants,
+            phase,
+            waker: None,
+            runtime: None,
+        }
+    }
+}
+
 impl State {
     /// Returns whether there is a line for any of these keys.
     pub(super) fn has_line(&self, wants: &Wants) -> bool {
@@ -396,45 +402,46 @@ impl State {
         max_calls.is_some_and(is_full)
     }
 
-    /// Returns the time before which a call is certainly not admitted, and which of its keys has this line.
-    pub(super) fn earliest(&self, ticket: Ticket, wants: &Wants, now: Instant) -> (usize, Instant) {
-        let of_lines = wants.iter().enumerate().filter_map(|(index, want)| {
+    /// Returns the wait before which a call is certainly not admitted, and the level with the longest one.
+    pub(super) fn too_late(&self, ticket: Ticket, wants: &Wants, now: Instant) -> TooLate {
+        let waits = wants.iter().enumerate().filter_map(|(level, want)| {
             let line = self.lines.get(&want.line)?;
-            Some((
-                index,
-                line.earliest(ticket, want.needs.units, now)?.max(now),
-            ))
+            let earliest = line.earliest(ticket, want.needs.units, now)?;
+            let wait = earliest.saturating_duration_since(now);
+            Some(TooLate { level, wait })
         });
-        let latest = of_lines.max_by_key(|(_, earliest)| *earliest);
-        latest.unwrap_or((0, now))
+        let longest = waits.max_by_key(|too_late| too_late.wait);
+        longest.unwrap_or_default()
     }
 
     /// Returns the same for a call that stands in line.
-    pub(super) fn earliest_in_line(&self, ticket: Ticket, now: Instant) -> (usize, Instant) {
+    pub(super) fn too_late_in_line(&self, ticket: Ticket, now: Instant) -> TooLate {
         let call = self.calls.get(&ticket);
-        call.map_or((0, now), |call| self.earliest(ticket, &call.wants, now))
+        let too_late = call.map(|call| self.too_late(ticket, &call.wants, now));
+        too_late.unwrap_or_default()
     }
 
     /// Lets a call that has not asked yet stand in the lines of its keys.
     pub(super) fn join(&mut self, ticket: Ticket, wants: Wants) {
-        let lines = wants.iter().map(|want| want.line);
-        let stands_in = lines.filter(|line| self.lines.contains_key(line)).collect();
-        self.insert(ticket, wants, stands_in, Phase::Ready);
+        self.calls.insert(ticket, Call::new(wants, Phase::Ready));
+        self.stand(ticket);
     }
 
     /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second.
-    /// `None` if it lacks slots: then it also stands where it stood before.
+    /// `None` if it lacks slots: then it also stands in the other lines of its keys.
     pub(super) fn stand_refused(
         &mut self,
         ticket: Ticket,
         wants: Wants,
-        refusals: &[(LineKey, Refusal)],
+        refusals: &[(Want, Refusal)],
         fits_at: Option<Instant>,
         now: Instant,
     ) {
-        let before = self.remove(ticket);
-        for (line, refusal) in refusals {
-            let line = self.lines.entry(*line).or_default();
+        self.remove(ticket);
+        for (want, refusal) in refusals {
+            let line = self.lines.entry(want.line).or_default();
+            line.standing.insert(ticket, want.needs.units);
+            self.to_advance.push(want.line);
             if fits_at.is_some() {
                 line.take_in(Room::default());
                 line.room = Room::default();
@@ -449,38 +456,14 @@ impl State {
                 });
             }
         }
-        let mut stands_in: SmallVec<_> = refusals.iter().map(|(line, _)| *line).collect();
-        let phase = match fits_at {
-            Some(fits_at) => Phase::Asleep(fits_at.min(now + MAX_BACKOFF)),
-            None => {
-                let is_new = |line: &LineKey| !stands_in.contains(line);
-                let before: SmallVec<[LineKey; 2]> =
-                    before.into_iter().flatten().filter(is_new).collect();
-                stands_in.extend(before);
-                Phase::Ready
+        match fits_at {
+            Some(fits_at) => {
+                let phase = Phase::Asleep(fits_at.min(now + MAX_BACKOFF));
+                self.calls.insert(ticket, Call::new(wants, phase));
             }
-        };
-        self.to_advance.extend(stands_in.iter().copied());
-        self.insert(ticket, wants, stands_in, phase);
+            None => self.join(ticket, wants),
+        }
         self.advance(now);
-    }
-
-    fn insert(
-        &mut self,
-        ticket: Ticket,
-        wants: Wants,
-        stands_in: SmallVec<[LineKey; 2]>,
-        phase: Phase,
-    ) {
-        let call = Call {
-            wants,
-            stands_in,
-            phase,
-            waker: None,
-            runtime: None,
-        };
-        self.calls.insert(ticket, call);
-        self.stand(ticket);
     }
 
     /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.
@@ -517,55 +500,42 @@ impl State {
         self.advance(now);
     }
 
-    /// Removes a call. Returns the lines in which it stood.
-    fn remove(&mut self, ticket: Ticket) -> Option<SmallVec<[LineKey; 2]>> {
-        self.stop_asking(ticket);
-        let call = self.calls.remove(&ticket)?;
-        self.wakers.extend(call.waker);
-        for want in &call.wants {
-            if let Some(line) = self.lines.get_mut(&want.line) {
-                line.standing.remove(&ticket);
-            }
-        }
-        Some(call.stands_in)
+    fn remove(&mut self, ticket: Ticket) {
+        self.take_out(ticket);
+        let call = self.calls.remove(&ticket);
+        self.wakers.extend(call.and_then(|call| call.waker));
     }
 
-    /// Notes the task that waits, and lets a call that stood aside stand in its lines again.
-    pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker, runtime: Option<runtime::Id>) {
-        let Some(call) = self.calls.get_mut(&ticket) else {
-            return;
-        };
+    /// Notes the task of a call, and lets the call ask if it is first in all lines and there may be room for it. Returns when
+    /// it is to look again, unless it asks. A call that stood aside stands in its lines again.
+    pub(super) fn poll(
+        &mut self,
+        ticket: Ticket,
+        waker: &Waker,
+        runtime: Option<runtime::Id>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let call = self.calls.get_mut(&ticket)?;
         let is_known = |known: &Waker| known.will_wake(waker);
         if !call.waker.as_ref().is_some_and(is_known) {
             self.wakers.extend(call.waker.replace(waker.clone()));
         }
         call.runtime = runtime;
-        if matches!(call.phase, Phase::Aside) {
+        if call.phase == Phase::Aside {
             call.phase = Phase::Ready;
             self.stand(ticket);
         }
-    }
-
-    /// Returns the time at which a call is to look again.
-    pub(super) fn looks_again_at(&self, ticket: Ticket, now: Instant) -> Instant {
-        match self.calls.get(&ticket).map(|call| call.phase) {
-            Some(Phase::Asleep(until) | Phase::Next(until)) if until > now => until.min(now + IDLE),
-            _ => now + IDLE,
+        self.try_start(ticket, now);
+        self.advance(now);
+        self.pass_idle(ticket, now);
+        match self.calls.get(&ticket)?.phase {
+            Phase::Asking(_) => None,
+            Phase::Asleep(until) | Phase::Next(until) if until > now => Some(until.min(now + IDLE)),
+            _ => Some(now + IDLE),
         }
     }
 
-    /// Lets a call ask if it is first in all lines and there may be room for it. Returns whether it asks.
-    pub(super) fn start(&mut self, ticket: Ticket, now: Instant) -> bool {
-        self.try_start(ticket, now);
-        self.advance(now);
-        self.is_asking(ticket)
-    }
-
-    fn is_asking(&self, ticket: Ticket) -> bool {
-        let phase = self.calls.get(&ticket).map(|call| call.phase);
-        matches!(phase, Some(Phase::Asking(_)))
-    }
-
+    /// Lets a call ask if it is first in all lines and there may be room for it.
     fn try_start(&mut self, ticket: Ticket, now: Instant) {
         let Self {
             lines,
@@ -599,7 +569,6 @@ impl State {
         }
         let next_at = next_at.filter(|next_at| now < *next_at);
         if is_behind || !has_room || next_at.is_some() {
-            call.stands_in.clear();
             for want in &call.wants {
                 let Some(line) = lines.get_mut(&want.line) else {
                     continue;
@@ -608,7 +577,6 @@ impl State {
                 // is the next one.
                 if line.has_earlier(ticket) || !is_behind {
                     line.standing.insert(ticket, want.needs.units);
-                    call.stands_in.push(want.line);
                 } else if line.standing.remove(&ticket).is_some() {
                     to_advance.push(want.line);
                 }
@@ -638,15 +606,15 @@ impl State {
         wakers.extend(call.waker.take());
     }
 
-    /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one. Returns
-    /// whether this one asks then.
-    pub(super) fn pass_idle(&mut self, ticket: Ticket, now: Instant) -> bool {
+    /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one.
+    fn pass_idle(&mut self, ticket: Ticket, now: Instant) {
         let Some(call) = self.calls.get(&ticket) else {
-            return false;
+            return;
         };
-        let (own_runtime, stands_in) = (call.runtime, call.stands_in.clone());
-        for key in stands_in {
-            let Some(line) = self.lines.get(&key) else {
+        let (own_runtime, wants) = (call.runtime, call.wants.clone());
+        for want in wants {
+            let stands_in = |line: &&Line| line.standing.contains_key(&ticket);
+            let Some(line) = self.lines.get(&want.line).filter(stands_in) else {
                 continue;
             };
             let asking = line.asking.iter().map(|asking| asking.ticket);
@@ -664,56 +632,50 @@ impl State {
                 continue;
             }
             // With a call of another runtime, all that stand here and are of that runtime: each alone would take a second.
-            let runtimes = idle
-                .iter()
-                .filter_map(|other| self.calls.get(other)?.runtime);
-            let blocked: Vec<_> = runtimes
-                .filter(|runtime| Some(*runtime) != own_runtime)
-                .collect();
-            let is_blocked = |other: &&Ticket| {
-                let runtime = self.calls.get(other).and_then(|call| call.runtime);
-                runtime.is_some_and(|runtime| blocked.contains(&runtime))
+            let other_runtime = |other: &Ticket| {
+                let runtime = self.calls.get(other)?.runtime?;
+                (Some(runtime) != own_runtime).then_some(runtime)
             };
-            let with_them: Vec<_> = line.standing.keys().filter(is_blocked).copied().collect();
+            let blocked: Vec<_> = idle.iter().filter_map(other_runtime).collect();
+            let is_blocked = |runtime| blocked.contains(&runtime);
+            let standing = line.standing.keys().copied();
+            let with_them = standing.filter(|other| other_runtime(other).is_some_and(is_blocked));
+            let with_them: Vec<_> = with_them.collect();
             for other in idle.into_iter().chain(with_them) {
                 self.set_aside(other);
             }
         }
         self.advance(now);
-        self.is_asking(ticket)
     }
 
     fn set_aside(&mut self, ticket: Ticket) {
-        self.stop_asking(ticket);
+        self.take_out(ticket);
         if let Some(call) = self.calls.get_mut(&ticket) {
             call.phase = Phase::Aside;
             self.wakers.extend(call.waker.take());
-            for line in &call.stands_in {
-                if let Some(line) = self.lines.get_mut(line) {
-                    line.standing.remove(&ticket);
-                }
-            }
         }
     }
 
+    /// Lets a call stand in the lines of its keys that exist. If it is the first of one and behind others in another, it leaves
+    /// the first one when that advances.
     fn stand(&mut self, ticket: Ticket) {
-        if let Some(call) = self.calls.get(&ticket) {
-            let stands_in = |want: &&Want| call.stands_in.contains(&want.line);
-            for want in call.wants.iter().filter(stands_in) {
-                let line = self.lines.entry(want.line).or_default();
+        let call = self.calls.get(&ticket);
+        for want in call.into_iter().flat_map(|call| &call.wants) {
+            if let Some(line) = self.lines.get_mut(&want.line) {
                 line.standing.insert(ticket, want.needs.units);
+                self.to_advance.push(want.line);
             }
         }
     }
 
-    /// Lets a call ask no more. Notes all lines of its keys, in which it may stand no more either.
-    fn stop_asking(&mut self, ticket: Ticket) {
-        if let Some(call) = self.calls.get(&ticket) {
-            for want in &call.wants {
-                if let Some(line) = self.lines.get_mut(&want.line) {
-                    line.asking.retain(|asking| asking.ticket != ticket);
-                    self.to_advance.push(want.line);
-                }
+    /// Takes a call out of the lines in which it stands or asks.
+    fn take_out(&mut self, ticket: Ticket) {
+        let call = self.calls.get(&ticket);
+        for want in call.into_iter().flat_map(|call| &call.wants) {
+            if let Some(line) = self.lines.get_mut(&want.line) {
+                line.standing.remove(&ticket);
+                line.asking.retain(|asking| asking.ticket != ticket);
+                self.to_advance.push(want.line);
             }
         }
     }

@@ -3,6 +3,7 @@
 mod lines;
 mod place;
 
-pub(in crate::limiter) use lines::{LINES, LineKey, Presence, Room, Ticket, Wants, Woken};
-pub(crate) use place::{Place, TooLate, Want};
+pub(crate) use lines::TooLate;
+pub(in crate::limiter) use lines::{LINES, LineKey, Room, Ticket, Woken};
+pub(crate) use place::{Place, Want};
 pub(in crate::limiter) use place::{forget_room, wake_first};

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, MAX_STEP, Presence, Refusal, Room, Ticket, Wants};
-use crate::decision::{DecisionView, LevelDecision, Source};
+use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, State, Ticket, TooLate, Wants, Woken};
+use crate::decision::{DecisionView, LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::wait::random;
@@ -20,41 +20,33 @@ use crate::quota::{Quotas, ShareId};
 use crate::store::Subject;
 use crate::telemetry::{PermitMeter, PermitWait};
 
+/// Longer than any call waits.
+const FOREVER: Duration = Duration::from_secs(36_525 * 86_400);
+
 /// The place of a call that may wait. It leaves its lines when this is dropped.
 pub(crate) struct Place {
     pub(in crate::limiter) ticket: Ticket,
     since: Instant,
-    /// The time at which it gives up. `None` if it has no end that a clock could show.
-    until: Option<Instant>,
+    /// The time at which it gives up.
+    until: Instant,
     /// How many calls may wait for a key.
     max_calls: Option<usize>,
     is_in_line: bool,
     timer: Option<Pin<Box<Sleep>>>,
-    /// `None` if the call takes no slots.
-    for_slots: Option<PermitWait>,
-    /// `None` unless answers about slots may come, which let the call stand in line.
-    presence: Option<Arc<Presence>>,
-}
-
-/// No wait helps in time: certainly not before this wait is over, because of this level.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TooLate {
-    pub(crate) level: usize,
-    pub(crate) wait: Duration,
+    /// The wait for slots. `None` if the call takes none. As long as it is there, answers may let the call stand in line.
+    pub(in crate::limiter) for_slots: Option<Arc<PermitWait>>,
 }
 
 impl Want {
     /// Returns what a level asks of a key. A share of the quotas has a line of its own.
-    pub(crate) fn new(
-        limiter: &RateLimiter,
-        key: &Key,
-        quotas: &Quotas,
-        (cost, slots): (u32, u32),
-        share: Option<ShareId>,
-    ) -> Self {
+    pub(crate) fn new(limiter: &RateLimiter, record: &Record, slots: u32) -> Self {
+        let Record {
+            key, cost, share, ..
+        } = record;
+        let (quotas, share) = (record.quotas(), *share);
         let line = LineKey::new(limiter, key, quotas.known_share(share));
         let needs = Room {
-            units: quotas.rates().next().map_or(0, |_| cost),
+            units: quotas.rates().next().map_or(0, |_| *cost),
             slots: if quotas.has_slots() { slots } else { 0 },
         };
         let slots_of = quotas.has_slots().then(|| {
@@ -89,25 +81,29 @@ impl LineKey {
 
 /// Lets the first call of each line of a key ask, after units of the key were given back.
 pub(in crate::limiter) fn wake_first(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
-    if LINES.are_empty() {
-        return;
-    }
-    let now = Instant::now();
-    LINES.with(|lines| {
-        for share in quotas.shares_and_none() {
-            lines.returned(LineKey::new(limiter, key, share), now);
-        }
+    change_lines(limiter, key, quotas, |lines, key| {
+        lines.returned(key, Instant::now());
     });
 }
 
 /// Forgets the units that the last answers left of a key, after it was charged without a check.
 pub(in crate::limiter) fn forget_room(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
+    change_lines(limiter, key, quotas, State::forget_room);
+}
+
+/// Changes the lines of a key: one for each share.
+fn change_lines(
+    limiter: &RateLimiter,
+    key: &Key,
+    quotas: &Quotas,
+    change: impl Fn(&mut State, LineKey),
+) {
     if LINES.are_empty() {
         return;
     }
     LINES.with(|lines| {
         for share in quotas.shares_and_none() {
-            lines.forget_room(LineKey::new(limiter, key, share));
+            change(lines, LineKey::new(limiter, key, share));
         }
     });
 }
@@ -119,27 +115,17 @@ impl Place {
         Self {
             ticket: LINES.ticket(),
             since,
-            until: since.checked_add(max_wait),
+            until: since + max_wait.min(FOREVER),
             max_calls,
             is_in_line: false,
             timer: None,
             for_slots: None,
-            presence: None,
         }
     }
 
     /// Records the wait for slots of these limiters.
     pub(crate) fn waits_for_slots(&mut self, limiters: impl IntoIterator<Item = PermitMeter>) {
-        self.for_slots = Some(PermitWait::begin(limiters));
-        self.presence = Some(Arc::new(Presence));
-    }
-
-    /// Returns whether the call is there, for those who take in the answers about its slots.
-    pub(in crate::limiter) fn presence(&self) -> Weak<Presence> {
-        self.presence
-            .as_ref()
-            .map(Arc::downgrade)
-            .unwrap_or_default()
+        self.for_slots = Some(Arc::new(PermitWait::begin(limiters)));
     }
 
     /// Waits until the call may ask the store about these keys.
@@ -147,65 +133,51 @@ impl Place {
         &mut self,
         wants: impl IntoIterator<Item = Want>,
     ) -> Result<(), TooLate> {
-        self.enter(wants)?;
-        poll_fn(|cx| self.poll_turn(cx)).await
+        if !self.is_in_line && !LINES.are_empty() {
+            self.enter(wants.into_iter().collect())?;
+        }
+        match self.is_in_line {
+            true => poll_fn(|cx| self.poll_turn(cx)).await,
+            false => Ok(()),
+        }
     }
 
     /// Stands in the lines of the keys of a call, if there are any.
-    fn enter(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), TooLate> {
-        if self.is_in_line || LINES.are_empty() {
-            return Ok(());
-        }
-        let wants: Wants = wants.into_iter().collect();
+    fn enter(&mut self, wants: Wants) -> Result<(), TooLate> {
         let now = Instant::now();
-        self.is_in_line = LINES.with(|lines| {
+        LINES.with(|lines| {
             if !lines.has_line(&wants) {
-                return Ok(false);
+                return Ok(());
             }
-            let (level, earliest) = lines.earliest(self.ticket, &wants, now);
+            let too_late = lines.too_late(self.ticket, &wants, now);
             let is_full = lines.is_full(self.ticket, &wants, self.max_calls);
-            if is_full || self.ends_before(earliest) {
-                let wait = earliest - now;
-                return Err(TooLate { level, wait });
+            if is_full || self.until < now + too_late.wait {
+                return Err(too_late);
             }
             lines.join(self.ticket, wants);
-            Ok(true)
-        })?;
-        Ok(())
+            self.is_in_line = true;
+            Ok(())
+        })
     }
 
     /// Waits in line until the call may ask the store.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
-        if !self.is_in_line {
-            return Poll::Ready(Ok(()));
-        }
         let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
         loop {
             let now = Instant::now();
-            let turn = LINES.with(|lines| {
-                lines.poll(self.ticket, cx.waker(), runtime);
-                if lines.start(self.ticket, now) || lines.pass_idle(self.ticket, now) {
-                    return Ok(None);
-                }
-                if self.until.is_some_and(|until| until <= now) {
-                    let (level, earliest) = lines.earliest_in_line(self.ticket, now);
-                    let wait = earliest - now;
-                    return Err(TooLate { level, wait });
-                }
-                Ok(Some(lines.looks_again_at(self.ticket, now)))
-            });
-            let looks_again_at = match turn {
-                Ok(Some(looks_again_at)) => looks_again_at,
-                Ok(None) => return Poll::Ready(Ok(())),
-                Err(too_late) => return Poll::Ready(Err(too_late)),
+            let polled = LINES.with(|lines| lines.poll(self.ticket, cx.waker(), runtime, now));
+            let Some(looks_again_at) = polled else {
+                return Poll::Ready(Ok(()));
             };
+            if self.until <= now {
+                let too_late = LINES.with(|lines| lines.too_late_in_line(self.ticket, now));
+                return Poll::Ready(Err(too_late));
+            }
+            let at = looks_again_at.min(self.until);
             if runtime.is_none() && self.for_slots.is_some() {
                 // There are no timers. It is woken when this process gives slots back.
                 return Poll::Pending;
             }
-            let at = self
-                .until
-                .map_or(looks_again_at, |until| until.min(looks_again_at));
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
             timer.as_mut().reset(at);
             if timer.as_mut().poll(cx).is_pending() {
@@ -223,16 +195,20 @@ impl Place {
         if let Some(wait) = self.for_slots.take() {
             wait.succeed(self.since.elapsed());
         }
-        (self.presence, self.is_in_line) = (None, false);
+        self.is_in_line = false;
         if LINES.are_empty() {
             return;
         }
         let levels = wants.into_iter().zip(decision.levels());
         // The slots that are left were taken in with the answer.
         let rates = levels.filter(|(want, _)| want.needs.slots == 0);
-        let left = rates.map(|(want, level)| (want, Some(Room::left_by(level)), false));
+        let left = rates.map(|(want, level)| {
+            let quotas = level.quotas();
+            let left = quotas.map(|quota| (quota.quota().is_in_flight(), quota.remaining()));
+            (want, Some(Room::least_of(left)), false)
+        });
         let left: SmallVec<[_; 2]> = left.collect();
-        drop(LINES.take_in(self.ticket, &left, None));
+        LINES.take_in(self.ticket, &left, None, &mut Woken::default());
     }
 
     /// Takes in that an attempt was refused. Returns whether the call waits for its next turn.
@@ -245,20 +221,17 @@ impl Place {
         let wants: Wants = wants.into_iter().collect();
         let levels = wants.iter().zip(decision.levels());
         let refusals = levels.filter(|(_, level)| level.is_asked() && !level.is_allowed());
-        let refusals = refusals.map(|(want, level)| (want.line, self.refusal(level, now)));
+        let refusals = refusals.map(|(want, level)| (*want, self.refusal(level, now)));
         let mut refusals: SmallVec<[_; 2]> = refusals.collect();
-        // Meanwhile, others may have its other keys.
-        if refusals
-            .iter()
-            .any(|(_, refusal)| refusal.fits_at.is_some())
-        {
-            refusals.retain(|(_, refusal)| refusal.fits_at.is_some());
-        }
         let mut fits_at = refusals
             .iter()
             .filter_map(|(_, refusal)| refusal.fits_at)
             .max();
-        if decision.retry_after().is_none() || self.ends_before(fits_at.unwrap_or(now)) {
+        if fits_at.is_some() {
+            // Meanwhile, others may have its other keys.
+            refusals.retain(|(_, refusal)| refusal.fits_at.is_some());
+        }
+        if decision.retry_after().is_none() || self.until < fits_at.unwrap_or(now) {
             return false;
         }
         // All processes see the end of a hold in the same moment.
@@ -301,16 +274,12 @@ impl Place {
             step: is_held_back.then(|| time_of_a_unit(level)),
         }
     }
-
-    fn ends_before(&self, time: Instant) -> bool {
-        self.until.is_some_and(|until| until < time)
-    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         // A call for slots stands in line before it knows, by an answer that is taken in before the lock here, or not at all.
-        if self.presence.take().is_some() || !LINES.are_empty() {
+        if self.for_slots.take().is_some() || !LINES.are_empty() {
             LINES.with(|lines| lines.leave(self.ticket, Instant::now()));
         }
     }
@@ -327,29 +296,17 @@ fn time_of_a_unit(level: LevelDecision<'_>) -> Duration {
 impl Room {
     /// Returns the room of quotas by that of each of them. Without rates, or without slots, it has any number of them.
     pub(in crate::limiter) fn least_of(quotas: impl IntoIterator<Item = (bool, u32)>) -> Self {
-        let all = Self {
+        let mut room = Self {
             units: u32::MAX,
             slots: u32::MAX,
         };
-        quotas
-            .into_iter()
-            .fold(all, |room, (is_in_flight, left)| match is_in_flight {
-                true => Self {
-                    slots: room.slots.min(left),
-                    ..room
-                },
-                false => Self {
-                    units: room.units.min(left),
-                    ..room
-                },
-            })
-    }
-
-    fn left_by(level: LevelDecision<'_>) -> Self {
-        Self::least_of(
-            level
-                .quotas()
-                .map(|quota| (quota.quota().is_in_flight(), quota.remaining())),
-        )
+        for (is_in_flight, left) in quotas {
+            let least = match is_in_flight {
+                true => &mut room.slots,
+                false => &mut room.units,
+            };
+            *least = left.min(*least);
+        }
+        room
     }
 }

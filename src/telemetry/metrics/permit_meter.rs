@@ -131,7 +131,7 @@ impl PermitWait {
     }
 
     /// Records that the call got its permit after this time.
-    pub(crate) fn succeed(self, waited: Duration) {
+    pub(crate) fn succeed(&self, waited: Duration) {
         for meter in &self.0 {
             meter.record_wait(waited);
         }

@@ -19,7 +19,7 @@ use crate::decision::StoreId;
 use crate::error::Error;
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
-use crate::store::{Check, MemoryStore, Store, StoreFuture, TestClock};
+use crate::store::{Check, MemoryStore, OwnedCheck, Store, StoreFuture, TestClock};
 
 const KEY: &str = "ada";
 
@@ -37,9 +37,8 @@ impl Store for NotAsked {
 }
 
 /// Decides a part of a message, by counts that all processes share.
-fn decide(part: &SlotCheck, counts: &MemoryStore) -> Reply {
-    let checks: Vec<_> = part.checks.iter().map(|check| check.check()).collect();
-    let answers = counts.check(&checks).try_ready();
+fn decide(checks: &[Check<'_>], counts: &MemoryStore) -> Reply {
+    let answers = counts.check(checks).try_ready();
     answers.expect("the memory answers at once")
 }
 
@@ -49,7 +48,7 @@ struct Process {
     table: Arc<PermitTable>,
     under_way: Vec<Message>,
     /// Messages without a reply, which may arrive later, or never.
-    late: Vec<SlotCheck>,
+    late: Vec<Vec<OwnedCheck>>,
     /// The permits, and the callers that may have a permit without knowing it yet.
     permits: u32,
     callers: u32,
@@ -78,8 +77,8 @@ impl Process {
         let new = table.with(|state, now| state.due(table.holder, now));
         let (least, most) = (self.permits, self.permits + self.callers);
         let parts = new.iter().flat_map(|message| &message.parts);
-        for check in parts.flat_map(|part| &part.checks) {
-            let held = check.check().holding.expect("a check of slots").held;
+        for check in parts.flat_map(SlotCheck::checks) {
+            let held = check.holding.expect("a check of slots").held;
             assert!(
                 (least..=most).contains(&held),
                 "{least} to {most} slots are held, and {held} stated"
@@ -91,9 +90,12 @@ impl Process {
 
     fn complete(&mut self, counts: Option<&MemoryStore>) {
         for message in std::mem::take(&mut self.under_way) {
-            let replies = counts
-                .into_iter()
-                .flat_map(|counts| message.parts.iter().map(|part| decide(part, counts)));
+            let replies = counts.into_iter().flat_map(|counts| {
+                message
+                    .parts
+                    .iter()
+                    .map(|part| decide(&part.checks(), counts))
+            });
             let replies = replies.collect();
             let table = &self.table;
             table.with(|state, now| state.complete(table, message, replies, now));
@@ -108,13 +110,8 @@ impl Process {
     /// The message gets no reply.
     fn fail(&mut self) {
         for part in self.under_way.iter().flat_map(|message| &message.parts) {
-            self.late.push(SlotCheck {
-                store: part.store.clone(),
-                checks: part.checks.clone(),
-                wants: part.wants.clone(),
-                sent: part.sent.clone(),
-                caller: None,
-            });
+            let checks = part.checks();
+            self.late.push(checks.iter().map(Check::owned).collect());
         }
         self.complete(None);
     }
@@ -251,7 +248,8 @@ impl World {
             }
             Step::Arrive(process) => {
                 for part in std::mem::take(&mut self.processes[process].late) {
-                    let _ = decide(&part, &self.counts);
+                    let checks: Vec<_> = part.iter().map(OwnedCheck::check).collect();
+                    let _ = decide(&checks, &self.counts);
                 }
             }
         }
