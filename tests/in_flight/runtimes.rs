@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
-use tollgate::{ErrorKind, MemoryStore, Permit, Quota, RateLimiter, Store};
+use tollgate::{ErrorKind, MemoryStore, Permit, Quota, RateLimiter, RedisStore, Store};
 
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::RedisServer;
 use crate::support::{runtime, store_on};
 use crate::taken;
@@ -101,6 +102,48 @@ fn a_runtime_that_stands_still_stops_no_renewal_and_no_wait() {
     });
     is_over.store(true, Ordering::Relaxed);
     assert!(!stands_still.join().unwrap(), "its permit is lost");
+}
+
+#[test]
+fn a_call_that_stands_still_while_its_message_is_refused_lets_others_pass() {
+    let server = RedisServer::start();
+    let of_proxy = Builder::new_multi_thread().enable_all().build().unwrap();
+    let proxy = of_proxy.block_on(Proxy::before(server.port()));
+    let store = RedisStore::open(&proxy.url()).unwrap().deadline(DEADLINE);
+    let limiter = RateLimiter::new(store, Quota::in_flight(1));
+    let other = RateLimiter::new(store_on(&server), Quota::in_flight(1));
+    let runtime_here = runtime();
+    let held = runtime_here.block_on(other.acquire("ada")).unwrap();
+    // So that there is a connection.
+    drop(runtime_here.block_on(limiter.acquire("bob")).unwrap());
+    proxy.set(Wire::Slow(1_500 * MILLI));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let stands_still = thread::spawn({
+        let (limiter, is_over) = (limiter.clone(), Arc::clone(&is_over));
+        move || {
+            runtime().block_on(async {
+                let mut first = Box::pin(limiter.acquire("ada"));
+                assert!(timeout(100 * MILLI, first.as_mut()).await.is_err());
+                // A task that blocks its thread.
+                while !is_over.load(Ordering::Relaxed) {
+                    thread::sleep(10 * MILLI);
+                }
+                first.await
+            })
+        }
+    });
+    runtime_here.block_on(async {
+        sleep(200 * MILLI).await;
+        let waiting = tokio::spawn(async move { limiter.acquire("ada").await });
+        // The first call is passed after a second, then refused, and then the second one is refused, too.
+        sleep(3_500 * MILLI).await;
+        proxy.set(Wire::Whole);
+        drop(held);
+        let permit = timeout(DEADLINE, waiting).await;
+        drop(permit.expect("it passes the first call").unwrap().unwrap());
+    });
+    is_over.store(true, Ordering::Relaxed);
+    assert!(stands_still.join().unwrap().is_ok());
 }
 
 #[test]

@@ -71,8 +71,8 @@ impl RateLimiter {
     /// backs off after an error, lets later ones have its slots. So does one whose task is not polled for a second. Calls that
     /// were asked in one round trip may change places.
     ///
-    /// There is no order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, and at
-    /// once when one of its own permits is dropped. For more slots or another cost, see [`acquire_all`](Self::acquire_all).
+    /// There is no order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, for at most
+    /// 4 000 keys a second, and at once when one of its own permits is dropped. For more slots or another cost, see [`acquire_all`](Self::acquire_all).
     ///
     /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
     /// asks for a slot. While it waits, it holds nothing: no slots of another key, and no units of a [lease](Self::lease).

@@ -35,6 +35,10 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The mean time between two looks whether other processes have given slots back. Each is between half of it and half more.
 const POLL: Duration = Duration::from_millis(25);
 
+/// The mean time between two looks of a process, over all of its lines. With more than a hundred lines, each looks less often
+/// than every 25 ms.
+const POLL_OF_ANY: Duration = Duration::from_micros(250);
+
 /// How long a process whose calls wait takes each slot again that it gives back. Then other processes may get one, until its
 /// next look. So it is without its slots for about 2.5 % of the time.
 const KEPT: Duration = Duration::from_secs(1);
@@ -221,6 +225,8 @@ impl Lines {
                 }
                 false => state.remove(ticket),
             }
+            let lines = u32::try_from(state.lines.len()).unwrap_or(u32::MAX);
+            let poll = POLL.max(POLL_OF_ANY.saturating_mul(lines));
             for (want, left, is_refused) in answers {
                 if waits && *is_refused {
                     let line = state.lines.entry(want.line).or_default();
@@ -228,7 +234,7 @@ impl Lines {
                 }
                 if let (Some(left), Some(line)) = (left, state.lines.get_mut(&want.line)) {
                     line.take_in(*left);
-                    line.polls_at = Some(now + jittered(POLL));
+                    line.polls_at = Some(now + jittered(poll));
                     state.to_advance.push(want.line);
                 }
             }
@@ -693,5 +699,36 @@ impl State {
                 None => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::limiter::RateLimiter;
+    use crate::limiter::level::Level;
+    use crate::quota::Quota;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn the_more_keys_calls_wait_for_the_less_often_a_process_looks_at_each() {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
+        let (lines, wait) = (Lines::default(), Arc::new(PermitWait::begin([])));
+        let mut looked_at = Vec::new();
+        for key in 0..1_000_u32 {
+            let want = Level::new(&limiter, key, 1).want();
+            let none = Room::least_of([(true, 0)]);
+            let (before, wait) = (Instant::now(), Arc::downgrade(&wait));
+            let refused = [(want, Some(none), true)];
+            lines.take_in(lines.ticket(), &refused, Some(&wait), &mut Woken::default());
+            let polls_at = lines.with(|state| state.lines.get(&want.line)?.polls_at);
+            looked_at.push(polls_at.unwrap().saturating_duration_since(before));
+        }
+        // Each is between half of the mean and half more.
+        let of = |index: usize| looked_at[index].as_secs_f64() * 1_000.0;
+        assert!(of(0) >= 12.0 && of(99) >= 12.0, "{looked_at:?}");
+        assert!(of(999) >= 125.0, "{looked_at:?}");
     }
 }
