@@ -266,7 +266,7 @@ pub(crate) mod warning {
 
     /// A trusted proxy sent a header without a readable address, so all its clients share one key.
     ///
-    /// Have it write IP addresses, or choose another header.
+    /// Make the proxy write IP addresses, or choose another header.
     pub(crate) const UNREADABLE_ADDRESS: &str = "tollgate::W002";
 
     /// A request passed fewer proxies than `hops` expects, so the key is the address of its peer.

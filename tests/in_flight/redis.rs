@@ -322,9 +322,7 @@ async fn slots_that_the_server_has_forgotten_are_stated_again() {
 async fn permits_given_while_redis_is_away_count_when_it_is_back() {
     let mut node = Node::start(&["--appendonly", "yes"]);
     let quota = Quota::in_flight(4).slot_lease(Duration::from_secs(5));
-    let store = RedisStore::open(&node.url()).unwrap();
-    let store = store.deadline(Duration::from_secs(1));
-    let limiter = RateLimiter::new(store, quota.clone()).on_failure(FailurePolicy::fall_back());
+    let limiter = process(&node.url(), quota.clone()).on_failure(FailurePolicy::fall_back());
     let before = taken(&limiter).await.unwrap();
     node.kill();
     let mut permits = Vec::new();

@@ -110,10 +110,8 @@ async fn checks_follow_a_master_that_is_changed_on_purpose() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_failover_forgets_no_more_than_moments() {
     let sentinels = Sentinels::start();
-    let store = RedisStore::open(&sentinels.url()).unwrap();
     // No check is charged after its caller has given up.
-    let store = store.deadline(Duration::from_secs(10));
-    let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
+    let limiter = patient(&sentinels.url());
     let _ = decided(&limiter, "ada").await;
     let (mut checks, mut admitted) = (JoinSet::new(), 1);
     let mut turns = tokio::time::interval(Duration::from_millis(1));

@@ -72,7 +72,8 @@ impl RateLimiter {
     /// were asked in one round trip may change places.
     ///
     /// There is no order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, for at most
-    /// 4 000 keys a second, and at once when one of its own permits is dropped. For more slots or another cost, see [`acquire_all`](Self::acquire_all).
+    /// 4 000 keys a second, and at once when one of its own permits is dropped. For more slots or another cost, see
+    /// [`acquire_all`](Self::acquire_all).
     ///
     /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
     /// asks for a slot. While it waits, it holds nothing: no slots of another key, and no units of a [lease](Self::lease).
