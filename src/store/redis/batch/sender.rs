@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -305,8 +305,10 @@ impl Turn {
         client
             .meter
             .record_batch(call.iter().map(|entry| entry.count).sum());
-        let decided = client.decide(route, line, &call);
-        match self.expiring(decided, &mut waiters).await {
+        let replies = self
+            .expiring(pin!(client.decide(route, line, &call)), &mut waiters)
+            .await;
+        match replies {
             Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),
             Err(error) => entries.iter_mut().for_each(|entry| entry.fail(&error)),
             Ok(replies) => {
@@ -346,11 +348,14 @@ impl Turn {
     ///
     /// The call is awaited to its end even if all of its waiters have gone. Until then this turn sends no other call. That
     /// bounds what is sent to a server that hangs.
-    async fn expiring<T>(&self, call: impl Future<Output = T>, waiters: &mut [&mut Waiters]) -> T {
+    async fn expiring<T>(
+        &self,
+        mut call: Pin<&mut impl Future<Output = T>>,
+        waiters: &mut [&mut Waiters],
+    ) -> T {
         let Self { sender, queue, .. } = self;
         let (client, sent_at) = (&sender.client, Instant::now());
         let late_error = |since| client.late_error(&queue.route, since, Some(sent_at));
-        let mut call = pin!(call);
         // Queued checks came later than the first of these waiters.
         let mut queue_deadline = None;
         loop {

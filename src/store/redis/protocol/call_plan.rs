@@ -76,7 +76,7 @@ pub(crate) struct CallPlan<'a> {
     pub(super) keys: Vec<(Subject<'a>, ValueName)>,
     pub(super) read_first: u64,
     /// The number of the key of each level of each entry, from 1.
-    numbers: SmallVec<[u64; 64]>,
+    numbers: Vec<u64>,
     /// The place among the arguments behind all lists.
     pub(super) end_of_lists: u64,
 }
@@ -130,7 +130,7 @@ impl<'a> CallPlan<'a> {
             groups: SmallVec::new(),
             keys: Vec::with_capacity(entries.len()),
             read_first: 0,
-            numbers: SmallVec::new(),
+            numbers: Vec::with_capacity(entries.len()),
             end_of_lists: CALL_FIELDS.len() as u64 + 1,
         };
         let mut apart = Vec::new();

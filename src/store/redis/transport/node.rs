@@ -3,6 +3,7 @@
 //! At most one attempt to connect is in progress, however many callers wait for it. A server that leaves a call unanswered
 //! for a whole deadline is silent: nothing else is sent to it until it answers a PING.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -403,8 +404,10 @@ impl Line {
 
     /// Sends a command, once.
     pub(super) async fn send(&self, command: &Cmd, deadline: Duration) -> Result<Value, Failure> {
-        let reply = self.up.connection.send(command);
-        self.exchange(reply, deadline).await
+        let sent_at = Instant::now();
+        let reply = pin!(self.up.connection.send(command));
+        let reply = real_time::timeout(deadline, reply).await;
+        self.received(reply, sent_at, deadline)
     }
 
     /// Sends a command, once, to a node that is about to get the slot of its keys.
@@ -414,27 +417,30 @@ impl Line {
         command: &Cmd,
         deadline: Duration,
     ) -> Result<Value, Failure> {
-        let reply = self.up.connection.send_asking(command);
-        self.exchange(reply, deadline).await
+        let sent_at = Instant::now();
+        let reply = pin!(self.up.connection.send_asking(command));
+        let reply = real_time::timeout(deadline, reply).await;
+        self.received(reply, sent_at, deadline)
     }
 
-    async fn exchange(
+    /// Takes in the reply to a command that was sent at `sent_at`, or that none came within the deadline.
+    fn received(
         &self,
-        reply: impl Future<Output = RedisResult<Value>>,
+        reply: Option<RedisResult<Value>>,
+        sent_at: Instant,
         deadline: Duration,
     ) -> Result<Value, Failure> {
         let Self { node, up, .. } = self;
-        let sent_at = Instant::now();
-        let Some(reply) = real_time::timeout(deadline, reply).await else {
-            node.probe(up, deadline);
-            return Err(Failure::late(&up.server, Fate::Unknown));
-        };
         let error = match reply {
-            Ok(reply) => {
+            Some(Ok(reply)) => {
                 node.record_reply(sent_at);
                 return Ok(reply);
             }
-            Err(error) => error,
+            Some(Err(error)) => error,
+            None => {
+                node.probe(up, deadline);
+                return Err(Failure::late(&up.server, Fate::Unknown));
+            }
         };
         if error.code().is_some() {
             node.record_reply(sent_at);
