@@ -15,7 +15,7 @@ pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, GrantUse, Wait};
 pub use answers::Answers;
 pub use decision::{Decision, DecisionView};
-pub(crate) use decision::{Records, TakenLevel};
+pub(crate) use decision::TakenLevel;
 pub use holding::Holding;
 pub(crate) use holding::{HoldingNote, holder_for};
 pub use levels::{LevelDecision, QuotaDecision};

@@ -429,7 +429,7 @@ impl Inner {
 
     fn set_lease(&mut self, lease: Duration) {
         self.lease = (!lease.is_zero()).then(|| {
-            let lease = Lease::new(lease, &self.store, &self.facts.name, &self.scope);
+            let lease = Lease::new(lease, &self.store, &self.facts.name);
             Arc::new(lease)
         });
         self.first_check = Arc::default();

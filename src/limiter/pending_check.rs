@@ -14,11 +14,13 @@ use std::future::{self, Future};
 use std::pin::Pin;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::in_flight::{HeldSlots, SlotsOfCheck};
 use super::level::{CheckRules, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
 use super::line::{TooLate, Want};
-use crate::decision::{Answer, Answers, Decision, LevelDecision, Records};
+use crate::decision::{Answer, Answers, Decision, LevelDecision};
 use crate::error::{Error, ErrorKind};
 use crate::store::StoreFuture;
 use crate::telemetry::{OutcomeLabel, PermitMeter};
@@ -233,13 +235,8 @@ impl PendingCheck {
         });
         if self.slots.is_some() && self.asks_for_slots() {
             answers = self.ask_for_slots().await?;
-        } else if let [level] = &self.levels[..] {
-            // Without a vector.
-            let checks = [level.check()];
-            let store = &level.limiter.0.store;
-            store.check(&checks, max_age, &mut answers).await?;
         } else if let Some(first) = self.levels.first() {
-            let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
+            let checks: SmallVec<[_; 1]> = asked(&self.levels).map(Level::check).collect();
             let store = &first.limiter.0.store;
             store.check(&checks, max_age, &mut answers).await?;
         }
@@ -250,10 +247,6 @@ impl PendingCheck {
     #[inline]
     fn take_in(&mut self, answers: &mut Answers) -> Result<bool, Error> {
         let are_admitted = answers.are_admitted();
-        if let ([level], [answer]) = (&mut self.levels[..], &mut answers[..]) {
-            level.take_in(answer, are_admitted)?;
-            return Ok(are_admitted);
-        }
         let mut answers = answers.iter_mut();
         for level in self.levels.iter_mut().filter(|level| level.is_to_ask()) {
             let mut none = Answer::default();
@@ -314,11 +307,6 @@ impl PendingCheck {
     /// Decides by the answers. What this process held returns, unless the check is admitted.
     #[inline]
     pub(super) fn decide(&mut self) -> Decision {
-        if let [level] = &mut self.levels[..] {
-            let is_admitted = level.record().answer.is_admitted();
-            level.end(is_admitted);
-            return Decision::of(Records::from_buf([level.share_record()]), is_admitted);
-        }
         let mut levels = self.levels.iter();
         let is_admitted = levels.all(|level| level.record().answer.is_admitted());
         for level in &mut self.levels {

@@ -60,6 +60,7 @@ pub use real_time::timeout;
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Credentials, HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
+pub(crate) use requests::OwnedSubject;
 pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]

@@ -325,7 +325,7 @@ impl<'a> Deref for Adjust<'a> {
 
 /// A [`Subject`] that owns its parts.
 #[derive(Clone, Debug)]
-struct OwnedSubject {
+pub(crate) struct OwnedSubject {
     limiter: Key,
     key: Key,
     quotas: Quotas,
@@ -334,7 +334,7 @@ struct OwnedSubject {
 }
 
 impl OwnedSubject {
-    fn subject(&self) -> Subject<'_> {
+    pub(crate) fn subject(&self) -> Subject<'_> {
         Subject {
             share: self.share,
             lease_micros: self.lease_micros,

@@ -9,13 +9,13 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::grant::Grant;
-use super::table::{Ask, LeaseKey, LeaseTable, TakenUnits, Times};
+use super::table::{Ask, LeaseTable, TakenUnits, Times};
 use crate::clock::{Clock, certain_part, micros};
-use crate::decision::{Answer, GrantUnits};
+use crate::decision::{Answer, GrantUnits, QuotaAnswer};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
-use crate::store::{ProtectedStore, StoreFuture, Subject, join_all};
+use crate::store::{OwnedSubject, ProtectedStore, StoreFuture, Subject, join_all};
 use crate::telemetry::{HAS_METRICS, LeaseMeter};
 
 #[cfg(all(test, feature = "test-util"))]
@@ -40,8 +40,6 @@ pub(in crate::limiter) struct Lease {
     /// The longest time for which units are held.
     duration: Duration,
     store: ProtectedStore,
-    /// The stored form of the limiter's name.
-    scope: Key,
     table: LeaseTable,
     /// An average of the last round trips, in microseconds.
     round_trip: AtomicU64,
@@ -55,12 +53,10 @@ impl Lease {
         duration: Duration,
         store: &ProtectedStore,
         name: &Arc<str>,
-        scope: &Key,
     ) -> Self {
         Self {
             duration,
             store: store.clone(),
-            scope: scope.clone(),
             table: LeaseTable::new(Clock::monotonic()),
             round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
             holds_units: AtomicBool::new(store.supports_leases()),
@@ -82,10 +78,9 @@ impl Lease {
         cost: u32,
         answer: &mut Answer,
     ) -> TakenUnits {
-        let lease_key = LeaseKey::of(subject);
         let is_leased = self.holds_units.load(Ordering::Relaxed)
             && cost > 0
-            && lease_key.quotas.min_limit(None) >= Some(MIN_LIMIT);
+            && subject.quotas.min_limit(None) >= Some(MIN_LIMIT);
         if !is_leased {
             return TakenUnits::default();
         }
@@ -93,9 +88,9 @@ impl Lease {
             period: subject.lease_micros,
             round_trip: self.round_trip.load(Ordering::Relaxed),
         };
-        let mut taken = self.table.take(lease_key, cost, times, answer);
+        let mut taken = self.table.take(subject, cost, times, answer);
         if let Some(ask) = taken.ask.take() {
-            self.send(lease_key, ask, times);
+            self.send(subject, ask, times);
         }
         taken
     }
@@ -112,11 +107,10 @@ impl Lease {
 
     /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
     #[cold]
-    fn send(self: &Arc<Self>, lease_key: LeaseKey<'_>, ask: Ask, times: Times) {
+    fn send(self: &Arc<Self>, subject: Subject<'_>, ask: Ask, times: Times) {
         let request = Request {
             lease: Arc::clone(self),
-            key: lease_key.key.clone(),
-            quotas: lease_key.quotas.clone(),
+            subject: subject.into(),
             ask,
             pause: times.period,
         };
@@ -126,15 +120,17 @@ impl Lease {
     }
 
     /// Returns the grant of an answer to a request that was sent at this time.
-    fn grant(&self, quotas: &Quotas, sent_at: u64, answer: Answer) -> Grant {
+    fn grant(&self, subject: Subject<'_>, sent_at: u64, answer: Answer) -> Grant {
         let units = 1 + answer.extra_units();
         self.meter.record_grant(units);
-        let windows = quotas.iter().zip(answer.quotas());
-        let windows = windows
+        let window_ends = subject
+            .quotas
+            .iter()
+            .zip(answer.quotas())
             .filter(|(quota, _)| quota.algorithm() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
-        let lease = quotas.lease_micros(self.duration);
-        let period = windows.min().map_or(lease, |end| end.min(lease));
+        let lease = subject.lease_micros;
+        let period = window_ends.min().map_or(lease, |end| end.min(lease));
         Grant {
             number: LATEST_GRANT.fetch_add(1, Ordering::Relaxed) + 1,
             answer,
@@ -160,19 +156,15 @@ impl Lease {
         units: u32,
         charged: u32,
     ) -> StoreFuture<()> {
-        if self
-            .table
-            .put_back(LeaseKey::of(subject), answer.grant(), units)
-        {
+        if self.table.put_back(subject, answer.grant(), units) {
             return StoreFuture::ready(Ok(()));
         }
         self.recorded(units, self.refund(subject, answer, units, charged))
     }
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
-    fn give_back_later(&self, lease_key: LeaseKey<'_>, taken: &GrantUnits) {
+    fn give_back_later(&self, subject: Subject<'_>, taken: &GrantUnits) {
         let charged = taken.units.saturating_add(taken.answer.extra_units());
-        let subject = self.subject(lease_key);
         let sent = self.give_back(subject, &taken.answer, taken.units, charged);
         if let (Err(future), Ok(runtime)) = (sent.try_ready(), Handle::try_current()) {
             drop(runtime.spawn(future));
@@ -191,12 +183,11 @@ impl Lease {
     }
 
     /// Returns what is left of a grant that has ended.
-    fn refund_grant(&self, lease_key: LeaseKey<'_>, grant: &Grant) -> StoreFuture<()> {
+    fn refund_grant(&self, subject: Subject<'_>, grant: &Grant) -> StoreFuture<()> {
         self.meter.record_end(grant.units, grant.left);
         if grant.left == 0 {
             return StoreFuture::ready(Ok(()));
         }
-        let subject = self.subject(lease_key);
         let sent = self.refund(subject, &grant.answer, grant.left, grant.units);
         self.recorded(grant.left, sent)
     }
@@ -229,27 +220,11 @@ impl Lease {
     }
 
     /// Returns what is left of grants that have ended.
-    async fn refund_grants(&self, ended: Vec<(Key, Quotas, Grant)>) -> Result<(), Error> {
+    async fn refund_grants(&self, ended: Vec<(OwnedSubject, Grant)>) -> Result<(), Error> {
         let refunds = ended
             .iter()
-            .map(|(key, quotas, grant)| self.refund_grant(LeaseKey { key, quotas }, grant));
+            .map(|(owned, grant)| self.refund_grant(owned.subject(), grant));
         join_all(refunds.collect()).await.into_iter().collect()
-    }
-
-    fn subject<'a>(&'a self, lease_key: LeaseKey<'a>) -> Subject<'a> {
-        Subject {
-            lease_micros: lease_key.quotas.lease_micros(self.duration),
-            ..Subject::new(&self.scope, lease_key.key, lease_key.quotas)
-        }
-    }
-}
-
-impl<'a> LeaseKey<'a> {
-    fn of(subject: Subject<'a>) -> Self {
-        Self {
-            key: subject.key,
-            quotas: subject.quotas,
-        }
     }
 }
 
@@ -258,8 +233,7 @@ impl<'a> LeaseKey<'a> {
 #[derive(Debug)]
 pub(in crate::limiter) struct HeldUnits {
     lease: Arc<Lease>,
-    key: Key,
-    quotas: Quotas,
+    subject: OwnedSubject,
     /// The units of the answer, if that is complete.
     answered: Option<GrantUnits>,
     others: Vec<GrantUnits>,
@@ -282,8 +256,7 @@ impl HeldUnits {
         });
         Self {
             lease: Arc::clone(lease),
-            key: subject.key.clone(),
-            quotas: subject.quotas.clone(),
+            subject: subject.into(),
             answered,
             others: taken.grants.clone(),
         }
@@ -306,11 +279,7 @@ impl HeldUnits {
 impl Drop for HeldUnits {
     fn drop(&mut self) {
         for taken in self.answered.iter().chain(&self.others) {
-            let lease_key = LeaseKey {
-                key: &self.key,
-                quotas: &self.quotas,
-            };
-            self.lease.give_back_later(lease_key, taken);
+            self.lease.give_back_later(self.subject.subject(), taken);
         }
     }
 }
@@ -318,8 +287,7 @@ impl Drop for HeldUnits {
 /// A request for units of one key. On drop, it lets the next request be sent.
 struct Request {
     lease: Arc<Lease>,
-    key: Key,
-    quotas: Quotas,
+    subject: OwnedSubject,
     ask: Ask,
     /// How long no other request is sent after this one, in microseconds.
     pause: u64,
@@ -328,105 +296,77 @@ struct Request {
 impl Request {
     /// Sends the request, and returns what is left of its grant when that ends.
     async fn run(self) {
-        let (lease, key, quotas) = (
-            Arc::clone(&self.lease),
-            self.key.clone(),
-            self.quotas.clone(),
-        );
-        let lease_key = LeaseKey {
-            key: &key,
-            quotas: &quotas,
-        };
+        let (lease, owned) = (Arc::clone(&self.lease), self.subject.clone());
+        let subject = owned.subject();
         let Some(grant) = self.send().await else {
             return;
         };
         let _end = EndOnDrop {
             lease: &lease,
-            lease_key,
+            subject,
             grant: &grant,
         };
         let time_left = grant.ends_at.saturating_sub(lease.table.clock.now());
         sleep(Duration::from_micros(time_left)).await;
-        if let Some(left) = lease.table.end(lease_key, grant.number) {
-            let ended = Grant {
-                left,
-                ..grant.clone()
-            };
+        if let Some(left) = lease.table.end(subject, grant.number) {
+            let grant = grant.clone();
+            let ended = Grant { left, ..grant };
             // A failed return leaves the units counted until they leave their window.
-            let _ = lease.refund_grant(lease_key, &ended).await;
+            let _ = lease.refund_grant(subject, &ended).await;
         }
     }
 
     /// Sends the request. Returns the grant, whose units were added to the table.
     async fn send(mut self) -> Option<Grant> {
-        let Self {
-            lease, key, quotas, ..
-        } = &self;
-        let lease_key = LeaseKey { key, quotas };
-        let units = self.ask.units.min(max_units(quotas));
-        let check = lease.subject(lease_key).check(1);
-        let check = check.with_extra_units(units - 1);
+        let (lease, subject) = (&self.lease, self.subject.subject());
+        let units = self.ask.units.min(max_units(subject.quotas));
+        let check = subject.check(1).with_extra_units(units - 1);
         let sent_at = lease.table.clock.now();
         let answer = lease.store.check_uncached(check).await.ok()?;
         if !answer.is_admitted() {
-            let waits = answer
-                .quotas()
-                .iter()
-                .filter_map(|quota| quota.retry_after());
+            let quotas = answer.quotas().iter();
+            let waits = quotas.filter_map(QuotaAnswer::retry_after);
             let wait = waits.max().map_or(self.pause, micros);
             self.pause = certain_part(wait.min(self.pause));
             return None;
         }
-        let grant = lease.grant(quotas, sent_at, answer);
+        let grant = lease.grant(subject, sent_at, answer);
         lease.record_round_trip(grant.answered_at.saturating_sub(sent_at));
         if !lease.holds_units.load(Ordering::Relaxed) {
-            let _ = lease.refund_grant(lease_key, &grant).await;
+            let _ = lease.refund_grant(subject, &grant).await;
             return None;
         }
-        if let Some(grant) = lease.table.add(lease_key, self.ask, grant.clone()) {
-            let _ = lease.refund_grant(lease_key, &grant).await;
+        if let Some(grant) = lease.table.add(subject, self.ask, grant.clone()) {
+            let _ = lease.refund_grant(subject, &grant).await;
             return None;
         }
         // Near the limit there are few units, and asking again at once would bring fewer.
-        self.pause = if grant.units < units / 4 {
-            self.pause / 8
-        } else {
-            0
-        };
+        let is_short = grant.units < units / 4;
+        self.pause = if is_short { self.pause / 8 } else { 0 };
         Some(grant)
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let Self {
-            lease,
-            key,
-            quotas,
-            pause,
-            ..
-        } = self;
-        lease.table.end_request(LeaseKey { key, quotas }, *pause);
+        let table = &self.lease.table;
+        table.end_request(self.subject.subject(), self.pause);
     }
 }
 
 /// Ends a grant if its task is dropped, such as with its runtime. Nothing would return its units later.
 struct EndOnDrop<'a> {
     lease: &'a Lease,
-    lease_key: LeaseKey<'a>,
+    subject: Subject<'a>,
     grant: &'a Grant,
 }
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        let Self {
-            lease,
-            lease_key,
-            grant,
-        } = self;
-        if let Some(left) = lease.table.end(*lease_key, grant.number) {
-            lease.meter.record_end(grant.units, left);
-            let _lost = lease.meter.begin_return(left);
+        let Lease { table, meter, .. } = self.lease;
+        if let Some(left) = table.end(self.subject, self.grant.number) {
+            meter.record_end(self.grant.units, left);
+            let _lost = meter.begin_return(left);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::clock::{Clock, certain_part};
 use crate::decision::{Answer, GrantUnits};
 use crate::key::{Fingerprint, Key};
 use crate::quota::Quotas;
+use crate::store::{OwnedSubject, Subject};
 
 #[cfg(all(test, feature = "test-util"))]
 mod tests;
@@ -53,19 +54,11 @@ struct Shard {
     sweeps_at: u64,
 }
 
-/// A key and a list of quotas: what the table holds units for.
-#[derive(Clone, Copy)]
-pub(super) struct LeaseKey<'a> {
-    pub(super) key: &'a Key,
-    pub(super) quotas: &'a Quotas,
-}
-
 /// One key and list of quotas.
 #[derive(Debug)]
 struct LeasedKey {
     fingerprint: Fingerprint,
-    key: Key,
-    quotas: Quotas,
+    subject: OwnedSubject,
     use_rate: UseRate,
     /// The grants, in the order in which they are used. One without units may get some back.
     grants: SmallVec<[Grant; 2]>,
@@ -127,16 +120,16 @@ impl LeaseTable {
     #[inline]
     pub(super) fn take(
         &self,
-        lease_key: LeaseKey<'_>,
+        subject: Subject<'_>,
         cost: u32,
         times: Times,
         answer: &mut Answer,
     ) -> TakenUnits {
-        let fingerprint = lease_key.key.fingerprint();
+        let fingerprint = subject.key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
         // Under the lock, so that a thread that has waited for it uses no unit after its end.
         let now = self.clock.now();
-        let Some(key) = shard.find_or_insert(fingerprint, lease_key, now, times.period) else {
+        let Some(key) = shard.find_or_insert(fingerprint, subject, now, times.period) else {
             return TakenUnits::default();
         };
         key.use_rate.record(cost, now, times.period);
@@ -151,15 +144,15 @@ impl LeaseTable {
     }
 
     /// Returns units to their grant. Returns false if it has ended.
-    pub(super) fn put_back(&self, lease_key: LeaseKey<'_>, grant: u64, units: u32) -> bool {
-        self.with(lease_key, |key, now| key.put_back(grant, units, now))
+    pub(super) fn put_back(&self, subject: Subject<'_>, grant: u64, units: u32) -> bool {
+        self.with(subject, |key, now| key.put_back(grant, units, now))
             .unwrap_or(false)
     }
 
     /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
-    pub(super) fn add(&self, lease_key: LeaseKey<'_>, ask: Ask, grant: Grant) -> Option<Grant> {
+    pub(super) fn add(&self, subject: Subject<'_>, ask: Ask, grant: Grant) -> Option<Grant> {
         let mut grant = Some(grant);
-        self.with(lease_key, |key, _| {
+        self.with(subject, |key, _| {
             if key.generation == ask.generation {
                 key.grants.extend(grant.take());
             }
@@ -168,56 +161,46 @@ impl LeaseTable {
     }
 
     /// Ends a request for units. No other is sent for `pause` microseconds.
-    pub(super) fn end_request(&self, lease_key: LeaseKey<'_>, pause: u64) {
-        self.with(lease_key, |key, now| {
+    pub(super) fn end_request(&self, subject: Subject<'_>, pause: u64) {
+        self.with(subject, |key, now| {
             key.is_asking = false;
             (key.looks_at, key.enough) = (now.saturating_add(pause), 0);
         });
     }
 
     /// Ends a grant, and returns the units that are left. `None` if it has ended before.
-    pub(super) fn end(&self, lease_key: LeaseKey<'_>, grant: u64) -> Option<u32> {
-        self.with(lease_key, |key, _| key.end(grant)).flatten()
+    pub(super) fn end(&self, subject: Subject<'_>, grant: u64) -> Option<u32> {
+        self.with(subject, |key, _| key.end(grant)).flatten()
     }
 
-    /// Ends all grants of a key, and returns them with their quotas.
-    pub(super) fn void(&self, name: &Key) -> Vec<(Key, Quotas, Grant)> {
-        let fingerprint = name.fingerprint();
+    /// Ends all grants of a key, and returns them.
+    pub(super) fn void(&self, key: &Key) -> Vec<(OwnedSubject, Grant)> {
+        let fingerprint = key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
-        let mut ended = Vec::new();
-        for key in shard.keys.iter_hash_mut(fingerprint.hash()) {
-            if key.fingerprint == fingerprint {
-                let quotas = key.quotas.clone();
-                let grants = key.end_all();
-                ended.extend(grants.map(|grant| (name.clone(), quotas.clone(), grant)));
-            }
-        }
-        ended
+        let keys = shard.keys.iter_hash_mut(fingerprint.hash());
+        let of_key = keys.filter(|key| key.fingerprint == fingerprint);
+        of_key.flat_map(LeasedKey::end_all).collect()
     }
 
-    /// Ends all grants, and returns them with their keys and quotas.
-    pub(super) fn end_all(&self) -> Vec<(Key, Quotas, Grant)> {
+    /// Ends all grants, and returns them.
+    pub(super) fn end_all(&self) -> Vec<(OwnedSubject, Grant)> {
         let mut ended = Vec::new();
         for shard in self.shards.iter().chain([&self.first]) {
-            for key in &mut shard.lock().keys {
-                let (name, quotas) = (key.key.clone(), key.quotas.clone());
-                let grants = key.end_all();
-                ended.extend(grants.map(|grant| (name.clone(), quotas.clone(), grant)));
-            }
+            ended.extend(shard.lock().keys.iter_mut().flat_map(LeasedKey::end_all));
         }
         ended
     }
 
     fn with<T>(
         &self,
-        lease_key: LeaseKey<'_>,
+        subject: Subject<'_>,
         change: impl FnOnce(&mut LeasedKey, u64) -> T,
     ) -> Option<T> {
-        let fingerprint = lease_key.key.fingerprint();
+        let fingerprint = subject.key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
         let now = self.clock.now();
         shard
-            .find(fingerprint, lease_key.quotas)
+            .find(fingerprint, subject.quotas)
             .map(|key| change(key, now))
     }
 
@@ -250,22 +233,22 @@ impl Shard {
     fn find_or_insert(
         &mut self,
         fingerprint: Fingerprint,
-        lease_key: LeaseKey<'_>,
+        subject: Subject<'_>,
         now: u64,
         period: u64,
     ) -> Option<&mut LeasedKey> {
         if self.keys.len() >= MAX_KEYS_PER_SHARD {
             self.sweep(now, period);
             if self.keys.len() >= MAX_KEYS_PER_SHARD {
-                return self.find(fingerprint, lease_key.quotas);
+                return self.find(fingerprint, subject.quotas);
             }
         }
-        let is_same = |key: &LeasedKey| key.is(fingerprint, lease_key.quotas);
+        let is_same = |key: &LeasedKey| key.is(fingerprint, subject.quotas);
         let hash = |key: &LeasedKey| key.fingerprint.hash();
         match self.keys.entry(fingerprint.hash(), is_same, hash) {
             Entry::Occupied(key) => Some(key.into_mut()),
             Entry::Vacant(vacant) => {
-                let key = vacant.insert(LeasedKey::new(fingerprint, lease_key, now));
+                let key = vacant.insert(LeasedKey::new(fingerprint, subject, now));
                 Some(key.into_mut())
             }
         }
@@ -282,11 +265,10 @@ impl Shard {
 }
 
 impl LeasedKey {
-    fn new(fingerprint: Fingerprint, lease_key: LeaseKey<'_>, now: u64) -> Self {
+    fn new(fingerprint: Fingerprint, subject: Subject<'_>, now: u64) -> Self {
         Self {
             fingerprint,
-            key: lease_key.key.clone(),
-            quotas: lease_key.quotas.clone(),
+            subject: subject.into(),
             use_rate: UseRate::starting_at(now),
             grants: SmallVec::new(),
             is_asking: false,
@@ -298,7 +280,7 @@ impl LeasedKey {
 
     #[inline]
     fn is(&self, fingerprint: Fingerprint, quotas: &Quotas) -> bool {
-        self.fingerprint == fingerprint && self.quotas == *quotas
+        self.fingerprint == fingerprint && self.subject.subject().quotas == quotas
     }
 
     fn is_idle(&self, now: u64, period: u64) -> bool {
@@ -321,9 +303,10 @@ impl LeasedKey {
     }
 
     /// Ends all grants. A request in flight adds none.
-    fn end_all(&mut self) -> impl Iterator<Item = Grant> {
+    fn end_all(&mut self) -> impl Iterator<Item = (OwnedSubject, Grant)> {
         self.generation += 1;
-        self.grants.drain(..)
+        let grants = self.grants.drain(..);
+        grants.map(|grant| (self.subject.clone(), grant))
     }
 
     /// Returns the units at hand.

@@ -26,13 +26,10 @@ fn quotas() -> Quotas {
 }
 
 /// One key with these quotas.
-fn ada() -> LeaseKey<'static> {
+fn ada() -> Subject<'static> {
     static KEY: LazyLock<Key> = LazyLock::new(|| Key::from("ada"));
     static QUOTAS: LazyLock<Quotas> = LazyLock::new(quotas);
-    LeaseKey {
-        key: &KEY,
-        quotas: &QUOTAS,
-    }
+    Subject::new(&KEY, &KEY, &QUOTAS)
 }
 
 /// A grant that ends after some microseconds.
@@ -49,17 +46,17 @@ fn grant(table: &LeaseTable, number: u64, units: u32, micros: u64) -> Grant {
     }
 }
 
-fn take(table: &LeaseTable, lease_key: LeaseKey<'_>, cost: u32) -> (TakenUnits, Answer) {
+fn take(table: &LeaseTable, subject: Subject<'_>, cost: u32) -> (TakenUnits, Answer) {
     let mut answer = Answer::default();
-    let result = table.take(lease_key, cost, TIMES, &mut answer);
+    let result = table.take(subject, cost, TIMES, &mut answer);
     (result, answer)
 }
 
 /// Checks a key until it asks for units.
-fn ask(table: &LeaseTable, lease_key: LeaseKey<'_>, clock: &TestClock) -> Ask {
+fn ask(table: &LeaseTable, subject: Subject<'_>, clock: &TestClock) -> Ask {
     for _ in 0..1_000 {
         clock.advance(Duration::from_micros(1));
-        if let Some(ask) = take(table, lease_key, 1).0.ask {
+        if let Some(ask) = take(table, subject, 1).0.ask {
             return ask;
         }
     }
@@ -69,16 +66,16 @@ fn ask(table: &LeaseTable, lease_key: LeaseKey<'_>, clock: &TestClock) -> Ask {
 #[test]
 fn a_busy_key_asks_once_and_for_what_it_used() {
     let (clock, table) = table();
-    let lease_key = ada();
-    let first = ask(&table, lease_key, &clock);
+    let subject = ada();
+    let first = ask(&table, subject, &clock);
     assert_eq!(MIN_CHECKS, 16);
     assert_eq!(u64::from(first.units), certain_part(MIN_CHECKS));
     for _ in 0..100 {
-        assert_eq!(take(&table, lease_key, 1).0.ask, None);
+        assert_eq!(take(&table, subject, 1).0.ask, None);
     }
-    table.end_request(lease_key, 0);
+    table.end_request(subject, 0);
     assert_eq!(
-        u64::from(ask(&table, lease_key, &clock).units),
+        u64::from(ask(&table, subject, &clock).units),
         certain_part(MIN_CHECKS + 101)
     );
 }
@@ -86,38 +83,38 @@ fn a_busy_key_asks_once_and_for_what_it_used() {
 #[test]
 fn a_request_that_found_few_units_is_not_repeated_at_once() {
     let (clock, table) = table();
-    let lease_key = ada();
-    ask(&table, lease_key, &clock);
-    table.end_request(lease_key, 500);
+    let subject = ada();
+    ask(&table, subject, &clock);
+    table.end_request(subject, 500);
     for _ in 0..499 {
         clock.advance(Duration::from_micros(1));
-        assert_eq!(take(&table, lease_key, 1).0.ask, None);
+        assert_eq!(take(&table, subject, 1).0.ask, None);
     }
     clock.advance(Duration::from_micros(1));
-    assert!(take(&table, lease_key, 1).0.ask.is_some());
+    assert!(take(&table, subject, 1).0.ask.is_some());
 }
 
 #[test]
 fn units_are_used_until_their_grant_ends_and_not_later() {
     let (clock, table) = table();
-    let lease_key = ada();
-    let request = ask(&table, lease_key, &clock);
+    let subject = ada();
+    let request = ask(&table, subject, &clock);
     assert!(
         table
-            .add(lease_key, request, grant(&table, 1, 100, 800))
+            .add(subject, request, grant(&table, 1, 100, 800))
             .is_none()
     );
     clock.advance(Duration::from_micros(799));
-    let (result, answer) = take(&table, lease_key, 60);
+    let (result, answer) = take(&table, subject, 60);
     assert!(result.is_complete && result.grants.is_empty());
     assert_eq!((answer.grant(), answer.extra_units()), (1, 40));
     // 40 of the 100 are left.
     assert_eq!(answer.quotas()[0].used(), 60);
     clock.advance(Duration::from_micros(1));
-    assert!(!take(&table, lease_key, 1).0.is_complete);
-    assert!(!table.put_back(lease_key, 1, 10));
+    assert!(!take(&table, subject, 1).0.is_complete);
+    assert!(!table.put_back(subject, 1, 10));
     assert_eq!(
-        (table.end(lease_key, 1), table.end(lease_key, 1)),
+        (table.end(subject, 1), table.end(subject, 1)),
         (Some(40), None)
     );
 }
@@ -125,8 +122,8 @@ fn units_are_used_until_their_grant_ends_and_not_later() {
 #[test]
 fn units_that_a_later_grant_holds_do_not_lower_the_use_that_is_told() {
     let (clock, table) = table();
-    let lease_key = ada();
-    let request = ask(&table, lease_key, &clock);
+    let subject = ada();
+    let request = ask(&table, subject, &clock);
     // The store has charged 100 units, and then 50 more.
     for (number, units, used) in [(1, 100, 100), (2, 50, 150)] {
         let answer = QuotaAnswer::admitted(used, Duration::from_secs(60));
@@ -134,11 +131,11 @@ fn units_that_a_later_grant_holds_do_not_lower_the_use_that_is_told() {
             answer: Answer::new(Source::Other, [answer]),
             ..grant(&table, number, units, 800)
         };
-        assert!(table.add(lease_key, request, grant).is_none());
+        assert!(table.add(subject, request, grant).is_none());
     }
     let mut used = 0;
     for cost in [60, 60, 5] {
-        let (result, answer) = take(&table, lease_key, cost);
+        let (result, answer) = take(&table, subject, cost);
         assert!(result.is_complete);
         used += cost;
         assert_eq!(answer.quotas()[0].used(), used);
@@ -148,13 +145,13 @@ fn units_that_a_later_grant_holds_do_not_lower_the_use_that_is_told() {
 #[test]
 fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     let (clock, table) = table();
-    let lease_key = ada();
-    let request = ask(&table, lease_key, &clock);
+    let subject = ada();
+    let request = ask(&table, subject, &clock);
     for number in 1..=3 {
         let grant = grant(&table, number, 10, 800);
-        assert!(table.add(lease_key, request, grant).is_none());
+        assert!(table.add(subject, request, grant).is_none());
     }
-    let (result, answer) = take(&table, lease_key, 15);
+    let (result, answer) = take(&table, subject, 15);
     assert!(result.is_complete);
     let others: Vec<_> = (result.grants.iter())
         .map(|taken| {
@@ -169,8 +166,8 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     assert_eq!((answer.grant(), answer.extra_units()), (2, 5));
     assert_eq!(others, [(1, 10, 0)]);
     // A grant without units may get some back.
-    assert!(table.put_back(lease_key, 1, 4));
-    let (result, _) = take(&table, lease_key, 100);
+    assert!(table.put_back(subject, 1, 4));
+    let (result, _) = take(&table, subject, 100);
     let taken: Vec<_> = (result.grants.iter())
         .map(|taken| (taken.answer.grant(), taken.units))
         .collect();
@@ -181,21 +178,21 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
 #[test]
 fn a_grant_that_arrives_after_its_key_became_void_is_not_added() {
     let (clock, table) = table();
-    let lease_key = ada();
-    let request = ask(&table, lease_key, &clock);
+    let subject = ada();
+    let request = ask(&table, subject, &clock);
     assert!(
         table
-            .add(lease_key, request, grant(&table, 1, 10, 800))
+            .add(subject, request, grant(&table, 1, 10, 800))
             .is_none()
     );
-    let void = table.void(lease_key.key);
-    assert_eq!(void.iter().map(|(_, _, grant)| grant.left).sum::<u32>(), 10);
+    let void = table.void(subject.key);
+    assert_eq!(void.iter().map(|(_, grant)| grant.left).sum::<u32>(), 10);
     assert!(
         table
-            .add(lease_key, request, grant(&table, 2, 10, 800))
+            .add(subject, request, grant(&table, 2, 10, 800))
             .is_some()
     );
-    assert!(!take(&table, lease_key, 1).0.is_complete);
+    assert!(!take(&table, subject, 1).0.is_complete);
 }
 
 #[test]
@@ -208,11 +205,8 @@ fn a_flood_of_keys_takes_bounded_memory_and_ends() {
     };
     let check = |number: usize| {
         let key = Key::from(number.to_string());
-        let lease_key = LeaseKey {
-            key: &key,
-            quotas: &quotas,
-        };
-        let _ = take(&table, lease_key, 1);
+        let subject = Subject::new(&key, &key, &quotas);
+        let _ = take(&table, subject, 1);
     };
     (0..100_000).for_each(check);
     assert_eq!(len(), SHARDS * MAX_KEYS_PER_SHARD);
@@ -224,11 +218,11 @@ fn a_flood_of_keys_takes_bounded_memory_and_ends() {
 #[test]
 fn threads_take_and_put_back_every_unit_once() {
     let (clock, table) = table();
-    let lease_key = ada();
-    let request = ask(&table, lease_key, &clock);
+    let subject = ada();
+    let request = ask(&table, subject, &clock);
     for number in 1..=4 {
         let grant = grant(&table, number, 50_000, 1_000_000);
-        assert!(table.add(lease_key, request, grant).is_none());
+        assert!(table.add(subject, request, grant).is_none());
     }
     let used = AtomicU32::new(0);
     thread::scope(|scope| {
@@ -236,12 +230,12 @@ fn threads_take_and_put_back_every_unit_once() {
             let (table, used) = (&table, &used);
             scope.spawn(move || {
                 for step in 0..20_000 {
-                    let (result, answer) = take(table, lease_key, 1 + (step + thread) % 3);
+                    let (result, answer) = take(table, subject, 1 + (step + thread) % 3);
                     let own = 1 + (step + thread) % 3;
                     let others: u32 = result.grants.iter().map(|taken| taken.units).sum();
                     let first = if result.is_complete { own - others } else { 0 };
                     if step % 2 == 0 && first > 0 {
-                        assert!(table.put_back(lease_key, answer.grant(), first));
+                        assert!(table.put_back(subject, answer.grant(), first));
                         used.fetch_add(others, Ordering::Relaxed);
                     } else {
                         used.fetch_add(first + others, Ordering::Relaxed);
@@ -251,7 +245,7 @@ fn threads_take_and_put_back_every_unit_once() {
         }
     });
     let left: u32 = (1..=4)
-        .filter_map(|number| table.end(lease_key, number))
+        .filter_map(|number| table.end(subject, number))
         .sum();
     assert_eq!(used.into_inner() + left, 200_000);
 }
@@ -283,8 +277,8 @@ proptest! {
     ) {
         let (clock, table) = table();
         let (key, quotas) = (Key::from("ada"), quotas());
-        let lease_key = LeaseKey { key: &key, quotas: &quotas };
-        let request = ask(&table, lease_key, &clock);
+        let subject = Subject::new(&key, &key, &quotas);
+        let request = ask(&table, subject, &clock);
         // The units at hand and the end of each grant, in a model.
         let mut grants: HashMap<u64, (u32, u64)> = HashMap::new();
         let mut taken: Vec<(u64, u32)> = Vec::new();
@@ -292,7 +286,7 @@ proptest! {
             let now = table.clock.now();
             match step {
                 Step::Take(cost) => {
-                    let (result, answer) = take(&table, lease_key, cost);
+                    let (result, answer) = take(&table, subject, cost);
                     let live = grants.values().filter(|(_, end)| now < *end);
                     let held: u32 = live.map(|(left, _)| left).sum();
                     prop_assert_eq!(result.is_complete, held >= cost);
@@ -315,7 +309,7 @@ proptest! {
                 Step::PutBack(index) if !taken.is_empty() => {
                     let (number, units) = taken.swap_remove(index % taken.len());
                     let live = grants.get_mut(&number).filter(|(_, end)| now < *end);
-                    prop_assert_eq!(table.put_back(lease_key, number, units), live.is_some());
+                    prop_assert_eq!(table.put_back(subject, number, units), live.is_some());
                     if let Some((left, _)) = live {
                         *left += units;
                     }
@@ -323,11 +317,11 @@ proptest! {
                 Step::PutBack(_) => {}
                 Step::Add(units, micros) => {
                     let number = u64::try_from(grants.len()).unwrap() + 1;
-                    assert!(table.add(lease_key, request, grant(&table, number, units, micros)).is_none());
+                    assert!(table.add(subject, request, grant(&table, number, units, micros)).is_none());
                     grants.insert(number, (units, now + micros));
                 }
                 Step::End(number) => {
-                    let left = table.end(lease_key, number).unwrap_or(0);
+                    let left = table.end(subject, number).unwrap_or(0);
                     let known = grants.get_mut(&number);
                     prop_assert_eq!(left, known.map_or(0, |(left, end)| {
                         *end = 0;
