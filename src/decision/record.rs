@@ -34,7 +34,7 @@ pub(crate) struct Record {
 
 /// A record that a check writes in place, and then shares with its decision. Unlike the `Arc` of std, it has no weak
 /// references, so that writing takes no atomic step.
-pub(crate) type SharedRecord = triomphe::Arc<Record>;
+pub(crate) type SharedRecord = Arc<Record>;
 
 /// The part of a limiter that its decisions know: one value, so that a level counts one reference for all of it.
 #[derive(Clone, Debug)]

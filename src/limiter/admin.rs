@@ -1,6 +1,7 @@
 //! Operations for operators on the keys of a limiter.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -355,20 +356,15 @@ impl Admin {
     ///
     /// Returns an error if the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
-        let Inner {
-            store,
-            scope,
-            holds,
-            ..
-        } = &*self.limiter.0;
+        let Inner { store, holds, .. } = &*self.limiter.0;
         store.refresh_blocks().await?;
-        let mut blocked = store.block_list().of_limiter(scope);
-        blocked.extend(store.block_list().of_limiter(&holds.name));
+        let list = store.block_list();
+        let mut ends = list.of_limiter(&self.limiter.0.scope);
+        ends.extend(list.of_limiter(&holds.name));
         // A key that is both has the longer time.
-        blocked.sort_by(|(key, left), (other_key, other_left)| {
-            key.cmp(other_key).then_with(|| other_left.cmp(left))
-        });
-        blocked.dedup_by(|(key, _), (other_key, _)| key == other_key);
+        ends.sort_by_key(|(_, left)| *left);
+        let longest: HashMap<Key, Duration> = ends.into_iter().collect();
+        let mut blocked: Vec<_> = longest.into_iter().collect();
         blocked.sort_by(|(key, left), (other_key, other_left)| {
             other_left.cmp(left).then_with(|| key.cmp(other_key))
         });

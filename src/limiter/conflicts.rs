@@ -12,7 +12,7 @@ use crate::quota::Quotas;
 const MAX_LIMITERS: usize = 1_000;
 
 /// A limiter of this process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct LimiterInUse {
     pub(super) id: LimiterId,
     pub(super) is_unnamed: bool,
@@ -109,7 +109,7 @@ impl Limiters {
     fn add(&mut self, limiter: LimiterInUse, owner: Owner) -> Option<Conflict> {
         let is_owner = |other: &Owner| std::ptr::addr_eq(other.as_ptr(), owner.as_ptr());
         let mut known = self.known.iter();
-        if known.any(|(known, other)| known.equals(&limiter) && is_owner(other)) {
+        if known.any(|(known, other)| *known == limiter && is_owner(other)) {
             return None;
         }
         if self.known.len() >= MAX_LIMITERS {
@@ -139,18 +139,11 @@ impl Limiters {
 }
 
 impl LimiterInUse {
-    fn equals(&self, other: &Self) -> bool {
-        self.id == other.id
-            && self.key_type == other.key_type
-            && (self.lease, self.counted) == (other.lease, other.counted)
-            && self.quotas.iter().eq(other.quotas.iter())
-    }
-
     fn conflict_with(&self, other: &Self) -> Option<Conflict> {
         if self.lease != other.lease && self.counted != other.counted {
             return Some(Conflict::Leases(self.lease));
         }
-        if !self.quotas.iter().eq(other.quotas.iter()) {
+        if self.quotas != other.quotas {
             return Some(Conflict::Quotas(self.quotas.clone()));
         }
         let both = self.key_type.zip(other.key_type);

@@ -2,13 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::failure_policy::{FailureAction, FailureHandler};
-use super::level::{Level, State, exceeds_limit};
+use super::failure_policy::FailureAction;
+use super::level::{Level, State};
 use super::limiter::RateLimiter;
 use super::pending_check::{CheckError, PendingCheck};
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
-use crate::quota::Quotas;
 use crate::store::Check;
 
 impl RateLimiter {
@@ -136,42 +135,16 @@ impl PendingCheck {
             let Some(on_failure) = level.limiter.0.on_failure.clone() else {
                 continue;
             };
-            let portion = match Portion::of(level, &on_failure, takes_slots) {
-                Portion::Decides(portion) => portion,
-                Portion::TooSmall(portion) => {
-                    closed.add_falling(level);
-                    portion
-                }
-            };
+            let quotas = level.quotas();
+            let portion = on_failure.portion_of(quotas, &level.limiter.0.facts.quotas);
+            // What only the portion never admits will pass again when the store recovers: a refusal would have no wait.
+            if level.exceeds(&portion, takes_slots) && !level.exceeds(quotas, takes_slots) {
+                closed.add_falling(level);
+            }
             level.record_mut().portion = Some(portion);
             level.fit_cost();
         }
         closed.0.map_or(Ok(()), Err)
-    }
-}
-
-/// The portion of this process in the quotas of a level.
-enum Portion {
-    Decides(Quotas),
-    /// The cost is above it, but within the limit, so it will pass again when the store recovers. A refusal without a wait
-    /// would be wrong. The same holds for slots.
-    TooSmall(Quotas),
-}
-
-impl Portion {
-    fn of(level: &Level, on_failure: &FailureHandler, takes_slots: bool) -> Self {
-        let quotas = level.quotas();
-        let share = level.record().share;
-        let portion = on_failure.portion_of(quotas, &level.limiter.0.facts.quotas);
-        let is_above = |quotas: &Quotas| {
-            let limit = quotas.min_slots(share).filter(|_| takes_slots);
-            limit.is_some_and(|limit| level.slots > limit)
-                || exceeds_limit(quotas, share, level.cost_by(quotas))
-        };
-        match is_above(&portion) && !is_above(quotas) {
-            true => Self::TooSmall(portion),
-            false => Self::Decides(portion),
-        }
     }
 }
 

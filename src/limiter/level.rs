@@ -332,14 +332,7 @@ impl Level {
     /// Returns what the level counts.
     #[inline]
     pub(super) fn subject(&self) -> Subject<'_> {
-        let Record {
-            key, share, lease, ..
-        } = self.record();
-        Subject {
-            share: *share,
-            lease_micros: *lease,
-            ..Subject::new(&self.limiter.0.scope, key, self.quotas())
-        }
+        self.limiter.subject_of(self.record(), self.quotas())
     }
 
     /// Returns the check of this level: what the store has to charge.
@@ -347,6 +340,14 @@ impl Level {
     pub(super) fn check(&self) -> Check<'_> {
         let held = self.held.as_ref().map_or(0, |held| held.units());
         self.subject().check(self.record.cost.saturating_sub(held))
+    }
+
+    /// Returns whether the cost or the slots are above what these quotas ever admit.
+    pub(super) fn exceeds(&self, quotas: &Quotas, takes_slots: bool) -> bool {
+        let share = self.record().share;
+        let max_slots = quotas.min_slots(share).filter(|_| takes_slots);
+        max_slots.is_some_and(|limit| self.slots > limit)
+            || exceeds_limit(quotas, share, self.cost_by(quotas))
     }
 
     /// Returns the group of the level: see [`Store::atomic_group`](crate::Store::atomic_group).

@@ -380,10 +380,6 @@ impl RateLimiter {
         self.0.max_wait.unwrap_or_default()
     }
 
-    pub(crate) fn has_policy(&self) -> bool {
-        self.0.on_failure.is_some()
-    }
-
     /// Returns what a check asks of this limiter for a key, at a cost of 1.
     #[inline]
     pub(super) fn record(&self, key: impl IntoKey, cost: u32) -> SharedRecord {
@@ -396,6 +392,16 @@ impl RateLimiter {
     pub(super) fn now(&self) -> u64 {
         let blocks = self.0.automatic_blocks.as_ref();
         blocks.map_or(0, |blocks| blocks.now())
+    }
+
+    /// Returns what a record of this limiter counts, by these quotas.
+    #[inline]
+    pub(super) fn subject_of<'a>(&'a self, record: &'a Record, quotas: &'a Quotas) -> Subject<'a> {
+        Subject {
+            share: record.share,
+            lease_micros: record.lease,
+            ..Subject::new(&self.0.scope, &record.key, quotas)
+        }
     }
 
     /// Returns the subject of a request without a share.
@@ -438,31 +444,19 @@ impl Inner {
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            store: _,
-            facts,
-            scope: _,
-            on_failure,
-            lease,
-            automatic_blocks,
-            holds: _,
-            waits_through_outages,
-            telemetry: _,
-            max_wait: _,
-            line: _,
-            permits: _,
-            first_check: _,
-        } = &*self.0;
-        let quotas: Vec<_> = facts.quotas.iter().map(Quota::to_string).collect();
-        let policy = on_failure.as_ref().map(|handler| handler.policy);
-        let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());
+        let inner = &*self.0;
+        let quotas: Vec<_> = inner.facts.quotas.iter().map(Quota::to_string).collect();
+        let rule = inner.automatic_blocks.as_ref().map(|blocks| blocks.rule());
         f.debug_struct("RateLimiter")
-            .field("name", &facts.name)
+            .field("name", &inner.facts.name)
             .field("quotas", &quotas)
-            .field("on_failure", &policy)
-            .field("lease", lease)
+            .field("on_failure", &self.policy())
+            .field("lease", &inner.lease)
             .field("block_after", &rule)
-            .field("waits_through_outages", &waits_through_outages.is_some())
+            .field(
+                "waits_through_outages",
+                &inner.waits_through_outages.is_some(),
+            )
             .finish_non_exhaustive()
     }
 }

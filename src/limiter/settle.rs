@@ -75,11 +75,7 @@ impl RateLimiter {
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let subject = Subject {
-            share: record.share,
-            lease_micros: record.lease,
-            ..self.subject(quotas, key)
-        };
+        let subject = self.subject_of(record, quotas);
         // Units return to the charges in their order. These were returned before.
         let mut returned = level.cost().saturating_sub(held.saturating_add(units));
         let (mut units, mut outcome) = (units, Ok(()));
@@ -331,11 +327,7 @@ impl RateLimiter {
     async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
         let record = level.record();
         let quotas = rates_of(record.quotas());
-        let subject = Subject {
-            share: record.share,
-            lease_micros: record.lease,
-            ..self.subject(&quotas, &record.key)
-        };
+        let subject = self.subject_of(record, &quotas);
         if level.source() == Source::Fallback {
             let charge = subject.adjust(Change::Charge { units: more });
             let fallback = self.0.store.fallback_if_used();

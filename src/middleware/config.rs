@@ -82,7 +82,9 @@ impl LayerConfig {
 
     /// Adds a level. A limiter without a failure policy gets the layer's.
     pub(super) fn add(&mut self, mut level: Level) {
-        if let (false, Some(policy)) = (level.limiter.has_policy(), self.first.limiter.policy()) {
+        if level.limiter.policy().is_none()
+            && let Some(policy) = self.first.limiter.policy()
+        {
             level.inherits_policy = true;
             level.limiter = level.limiter.on_failure(policy);
         }

@@ -850,7 +850,7 @@ impl RateLimitLayer {
 /// its [`queue`](RateLimiter::queue) bounds how many.
 impl From<RateLimiter> for RateLimitLayer {
     fn from(mut limiter: RateLimiter) -> Self {
-        if !limiter.has_policy() {
+        if limiter.policy().is_none() {
             limiter = limiter.on_failure(FailurePolicy::fall_back());
         }
         Self {
