@@ -14,8 +14,6 @@ use std::future::{self, Future};
 use std::pin::Pin;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::in_flight::{HeldSlots, SlotsOfCheck};
 use super::level::{CheckRules, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
@@ -235,8 +233,12 @@ impl PendingCheck {
         });
         if self.slots.is_some() && self.asks_for_slots() {
             answers = self.ask_for_slots().await?;
+        } else if let [level] = &self.levels[..] {
+            // Without a vector: a check is large.
+            let store = &level.limiter.0.store;
+            store.check(&[level.check()], max_age, &mut answers).await?;
         } else if let Some(first) = self.levels.first() {
-            let checks: SmallVec<[_; 1]> = asked(&self.levels).map(Level::check).collect();
+            let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
             let store = &first.limiter.0.store;
             store.check(&checks, max_age, &mut answers).await?;
         }
