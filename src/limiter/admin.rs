@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::automatic_blocks::BlockCounts;
 use super::key_status::{BlockReason, KeyStatus};
+use super::level::Level;
 use super::limiter::{Inner, RateLimiter};
 use crate::decision::{Holding, holder_for};
 use crate::error::{Error, ErrorKind};
@@ -157,10 +158,9 @@ impl Admin {
         let Self { limiter, quotas } = self;
         let key = key.into_key();
         limiter.0.store.refresh_blocks().await?;
-        let counted_with = (None, limiter.lease_of(quotas));
-        let decision = limiter
-            .check_despite_block(quotas, counted_with, &key, 0)
-            .await?;
+        let mut level = Level::new(limiter, &key, 0);
+        level.set_plan(quotas.clone());
+        let decision = level.check_despite_block().await?;
         let list = limiter.0.store.block_list();
         let block = list.blocked_for(&limiter.0.scope, &key);
         let hold = list.blocked_for(&limiter.0.holds.name, &key);

@@ -14,7 +14,6 @@ use super::wait::Wait;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::key::IntoKey;
-use crate::quota::{Quotas, ShareId};
 
 impl RateLimiter {
     /// Charges one unit to `key` if every quota has room for it.
@@ -137,23 +136,7 @@ impl RateLimiter {
     /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
     /// decides.
     pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
-        let counted_with = (None, self.lease_of(&self.0.facts.quotas));
-        self.check_despite_block(&self.0.facts.quotas, counted_with, key, 0)
-            .await
-    }
-
-    /// Checks against these quotas with a share and a lease, even if the key is blocked.
-    pub(super) async fn check_despite_block(
-        &self,
-        quotas: &Quotas,
-        (share, lease): (Option<ShareId>, u64),
-        key: impl IntoKey,
-        cost: u32,
-    ) -> Result<Decision, Error> {
-        let mut level = Level::new(self, key, cost);
-        let record = level.record_mut();
-        record.plan = Some(quotas.clone());
-        (record.share, record.lease) = (share, lease);
+        let level = Level::new(self, key, 0);
         level.check_despite_block().await
     }
 

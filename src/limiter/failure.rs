@@ -28,9 +28,10 @@ impl RateLimiter {
 
     /// Returns what the policy does about an error. Without a policy, the caller gets it.
     fn action_on(&self, error: &Error) -> FailureAction {
-        let on_failure = self.0.on_failure.as_deref();
-        let on_failure = on_failure.filter(|_| error.is_store_failure());
-        on_failure.map_or(FailureAction::Closed, |on_failure| on_failure.policy.action)
+        match self.policy() {
+            Some(policy) if error.is_store_failure() => policy.action,
+            _ => FailureAction::Closed,
+        }
     }
 }
 

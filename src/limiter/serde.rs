@@ -10,11 +10,13 @@ use crate::decision::{QuotaDecision, Source};
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl Serialize for KeyStatus {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let levels = self.view.levels();
-        let levels = levels.filter(|level| !level.is_hidden() && level.source() != Source::None);
-        let quotas = levels.flat_map(|level| level.quotas());
-        let quotas: Vec<QuotaDecision<'_>> =
-            quotas.filter(|quota| !quota.quota().is_soft()).collect();
+        let quotas: Vec<QuotaDecision<'_>> = self
+            .view
+            .levels()
+            .filter(|level| !level.is_hidden() && level.source() != Source::None)
+            .flat_map(|level| level.quotas())
+            .filter(|quota| !quota.quota().is_soft())
+            .collect();
         let blocked_for = self.blocked_for.map(|left| left.as_secs_f64());
         let mut status = serializer.serialize_struct("KeyStatus", 2)?;
         status.serialize_field("quotas", &quotas)?;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Fingerprint, HashFingerprint, Key};
 use crate::quota::BlockRule;
 use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
-use crate::telemetry::{FailureStreak, Telemetry};
+use crate::telemetry::{FailureStreak, LineInterval, Telemetry};
 
 /// The shortest time between two calls of a store that does not answer at once.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -33,9 +33,6 @@ const MAX_UNSENT: usize = 10_000;
 
 /// The keys that are sent together, so that the checks of clients are not delayed behind thousands.
 const KEYS_AT_ONCE: usize = 100;
-
-/// The time between two warnings that the block list is full, in microseconds.
-const WARNING_INTERVAL: u64 = 60_000_000;
 
 /// The automatic blocks of one limiter. Clones of the limiter share them.
 pub(in crate::limiter) struct AutomaticBlocks {
@@ -49,8 +46,8 @@ pub(in crate::limiter) struct AutomaticBlocks {
     failures: FailureStreak,
     /// Whether the store cannot block keys at all.
     is_unsupported: AtomicBool,
-    /// The time of the next warning that the block list is full.
-    next_warning_at: AtomicU64,
+    /// The warnings that the block list is full.
+    full_list: LineInterval,
 }
 
 type Unsent = HashMap<Fingerprint, Refused, HashFingerprint>;
@@ -100,7 +97,7 @@ impl AutomaticBlocks {
             sending: Arc::default(),
             failures: FailureStreak::default(),
             is_unsupported: AtomicBool::new(false),
-            next_warning_at: AtomicU64::new(0),
+            full_list: LineInterval::new(Duration::from_secs(60)),
         })
     }
 
@@ -194,11 +191,13 @@ impl AutomaticBlocks {
         let now = self.now();
         let mut unsent = self.unsent();
         unsent.retain(|_, refused| !self.is_outdated(refused, now));
-        let sent = unsent.extract_if(|_, refused| !self.counts.are_failing(&refused.key));
         // Refusals of a key that is blocked meanwhile do not count.
         let is_blocked = |key: &Key| self.list().blocked_for(&self.limiter, key).is_some();
-        let sent = sent.map(|(_, refused)| refused);
-        let sent = sent.filter(|refused| !is_blocked(&refused.key)).collect();
+        let sent = unsent
+            .extract_if(|_, refused| !self.counts.are_failing(&refused.key))
+            .map(|(_, refused)| refused)
+            .filter(|refused| !is_blocked(&refused.key))
+            .collect();
         (sent, !unsent.is_empty())
     }
 
@@ -249,10 +248,7 @@ impl AutomaticBlocks {
     }
 
     fn warn_of_full_list(&self) {
-        let (now, due_at) = (self.now(), self.next_warning_at.load(Ordering::Relaxed));
-        if now >= due_at {
-            let next_at = now.saturating_add(WARNING_INTERVAL);
-            self.next_warning_at.store(next_at, Ordering::Relaxed);
+        if self.full_list.is_due() {
             tracing::warn!(
                 target: "tollgate::diagnostics",
                 code = warning::NO_ROOM_TO_BLOCK,

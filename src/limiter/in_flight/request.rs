@@ -110,10 +110,11 @@ impl SlotsOfCheck {
 /// Returns the remembered refusals of levels, if there is one.
 fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
     let wanted = |level: &&Level| Holding::new([0; 16], 0, 0, level.slots, Duration::ZERO);
-    let wanted: Vec<_> = levels.iter().map(wanted).collect();
-    let levels = levels.iter().zip(&wanted);
+    let holdings: Vec<_> = levels.iter().map(wanted).collect();
     let checks: Vec<_> = levels
-        .map(|(level, wanted)| level.check().with_holding(wanted))
+        .iter()
+        .zip(&holdings)
+        .map(|(level, holding)| level.check().with_holding(holding))
         .collect();
     limiter.0.store.repeat_refusals(&checks)
 }

@@ -105,10 +105,11 @@ impl State {
             }
         }
         let due = self.timers.iter().take_while(|(at, _)| *at <= now);
-        let due = due.map(|(_, id)| *id).filter(|id| !asked.contains_key(id));
+        let only_stated = due.map(|(_, id)| *id).filter(|id| !asked.contains_key(id));
         // Before the questions: another share may ask for what these have given back.
-        let due = due.map(|id| Message::about(vec![(id, Vec::new())], now));
-        let mut all: Vec<_> = due.collect();
+        let mut all: Vec<_> = only_stated
+            .map(|id| Message::about(vec![(id, Vec::new())], now))
+            .collect();
         all.append(&mut messages);
         for message in &mut all {
             self.begin(message, holder);

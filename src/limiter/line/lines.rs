@@ -319,10 +319,9 @@ impl Room {
 impl Line {
     /// Returns whether as many calls wait before this one.
     fn is_full(&self, ticket: Ticket, max_calls: usize) -> bool {
-        let asking = self.asking.iter().map(|asking| asking.ticket);
-        let asking = asking.filter(|other| *other < ticket);
-        let standing = self.standing.range(..ticket).map(|(other, _)| *other);
-        asking.chain(standing).take(max_calls).count() == max_calls
+        let asking = self.asking.iter().filter(|asking| asking.ticket < ticket);
+        let standing = self.standing.range(..ticket);
+        asking.count() + standing.take(max_calls).count() >= max_calls
     }
 
     fn has_earlier(&self, ticket: Ticket) -> bool {
@@ -624,16 +623,17 @@ impl State {
                 continue;
             };
             let asking = line.asking.iter().map(|asking| asking.ticket);
-            let blocking = asking.chain(line.standing.keys().next().copied());
-            let blocking = blocking.filter(|other| *other != ticket);
+            let first = line.standing.keys().next().copied();
+            let blocking = asking.chain(first).filter(|other| *other != ticket);
             let is_idle = |call: &&Call| match call.phase {
                 Phase::Asleep(since) | Phase::Next(since) | Phase::Asking(since) => {
                     now > since + IDLE
                 }
                 Phase::Ready | Phase::Aside => false,
             };
-            let idle = blocking.filter(|other| self.calls.get(other).filter(is_idle).is_some());
-            let idle: Vec<_> = idle.collect();
+            let idle: Vec<_> = blocking
+                .filter(|other| self.calls.get(other).filter(is_idle).is_some())
+                .collect();
             if idle.is_empty() {
                 continue;
             }

@@ -219,10 +219,12 @@ impl Place {
     ) -> bool {
         let now = Instant::now();
         let wants: Wants = wants.into_iter().collect();
-        let levels = wants.iter().zip(decision.levels());
-        let refusals = levels.filter(|(_, level)| level.is_asked() && !level.is_allowed());
-        let refusals = refusals.map(|(want, level)| (*want, self.refusal(level, now)));
-        let mut refusals: SmallVec<[_; 2]> = refusals.collect();
+        let mut refusals: SmallVec<[_; 2]> = wants
+            .iter()
+            .zip(decision.levels())
+            .filter(|(_, level)| level.is_asked() && !level.is_allowed())
+            .map(|(want, level)| (*want, self.refusal(level, now)))
+            .collect();
         let mut fits_at = refusals
             .iter()
             .filter_map(|(_, refusal)| refusal.fits_at)
@@ -266,11 +268,11 @@ impl Place {
             .filter(|quota| !quota.is_allowed() && (is_blocked || !quota.quota().is_in_flight()));
         let longest = refusing.max_by_key(|quota| quota.retry_after());
         let wait = longest.and_then(|quota| quota.retry_after());
-        let longest = longest.map(|quota| (quota.limit(), quota.quota().window()));
+        let rate = longest.map(|quota| (quota.limit(), quota.quota().window()));
         Refusal {
             ticket: self.ticket,
             fits_at: wait.and_then(|wait| now.checked_add(wait)),
-            rate: longest.filter(|_| !is_blocked),
+            rate: rate.filter(|_| !is_blocked),
             step: is_held_back.then(|| time_of_a_unit(level)),
         }
     }
