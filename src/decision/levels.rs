@@ -92,8 +92,8 @@ impl<'a> LevelDecision<'a> {
 
     /// Returns the key, as it is stored.
     #[must_use]
-    pub fn key(&self) -> Option<&'a Key> {
-        Some(&self.record.key)
+    pub fn key(&self) -> &'a Key {
+        &self.record.key
     }
 
     /// Returns the cost that was checked at this level, in units.
@@ -334,8 +334,8 @@ impl<'a> QuotaDecision<'a> {
 
     /// Returns the key that the quota counts, as it is stored.
     #[must_use]
-    pub fn key(&self) -> Option<&'a Key> {
-        Some(&self.record.key)
+    pub fn key(&self) -> &'a Key {
+        &self.record.key
     }
 
     /// Returns the cost that was checked against this quota, in units.
