@@ -344,7 +344,7 @@ impl FromStr for Algorithm {
 /// Formats the algorithm as [`FromStr`](#impl-FromStr-for-Algorithm) parses it.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.facts().text)?;
+        f.write_str(self.text())?;
         match self.buckets() {
             None => Ok(()),
             Some(buckets) => write!(f, ":{buckets}"),
@@ -358,7 +358,7 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
         Some((name, buckets)) => (name, Some(buckets)),
     };
     let mut algorithms = Algorithm::ALL.iter().chain([&Algorithm::InFlight]);
-    let algorithm = algorithms.find(|algorithm| algorithm.facts().text == name)?;
+    let algorithm = algorithms.find(|algorithm| algorithm.text() == name)?;
     match (algorithm.buckets(), buckets) {
         (None, None) => Some(*algorithm),
         (Some(_), Some(buckets)) => {
@@ -420,7 +420,7 @@ impl fmt::Display for Quota {
                 algorithm => write!(f, " {algorithm}")?,
             }
         }
-        for share in self.share_list().list() {
+        for share in self.share_list().iter() {
             write!(f, " {share}")?;
         }
         if self.is_soft() {
@@ -737,7 +737,7 @@ mod tests {
             Quota::per_calendar_month(100, "Europe/Berlin").as_ref()
         );
         assert_eq!(quota.algorithm(), Algorithm::FixedWindow);
-        assert_eq!(quota.time_zone(), Some("Europe/Berlin"));
+        assert_eq!(quota.calendar().unwrap().zone(), "Europe/Berlin");
         assert_eq!(quota.window(), Duration::from_secs(31 * 86_400));
         assert_eq!(quota.short_window(), "month");
         for text in [
