@@ -322,16 +322,14 @@ impl DecisionView {
     /// It says nothing about [`is_allowed`](Self::is_allowed), which depends on the other quotas.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
-        let mut quotas = self.levels().flat_map(|level| level.quotas());
-        quotas.any(|quota| quota.is_exceeded())
+        self.quotas().any(|quota| quota.is_exceeded())
     }
 
     /// Returns whether the used units of a quota have reached the part of its limit that
     /// [`warn_at`](crate::Quota::warn_at) sets.
     #[must_use]
     pub fn is_warned(&self) -> bool {
-        let mut quotas = self.levels().flat_map(|level| level.quotas());
-        quotas.any(|quota| quota.is_warned())
+        self.quotas().any(|quota| quota.is_warned())
     }
 
     /// Returns the time until the reported quota has more units left than now.
