@@ -14,10 +14,11 @@ const MAX_SHARES: usize = 64;
 /// Checks, indexed by outcome, then by source.
 type Counts = Box<[[OnceLock<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>;
 
-/// The checks of one share of a limiter, linked to those of the next share: most limiters have none, and a list that only
-/// grows is read without a lock.
-#[derive(Debug)]
+/// The checks of one share of a limiter, or of none, linked to those of the next share: most limiters have none, and a list
+/// that only grows is read without a lock.
+#[derive(Debug, Default)]
 struct ShareCounts {
+    /// Empty for checks without a share.
     share: Box<str>,
     counts: Counts,
     next: OnceLock<Box<Self>>,
@@ -28,9 +29,7 @@ struct ShareCounts {
 pub(crate) struct CheckCounts {
     limiter: Arc<str>,
     store: Arc<str>,
-    /// The checks without a share.
-    counts: Counts,
-    by_share: OnceLock<Box<ShareCounts>>,
+    without_share: ShareCounts,
     blocks: Counter,
     marks: [Counter; Mark::ALL.len()],
     held_back: Counter,
@@ -56,8 +55,7 @@ impl CheckCounts {
         Self {
             limiter: Arc::clone(limiter),
             store: Arc::clone(store),
-            counts: Box::default(),
-            by_share: OnceLock::new(),
+            without_share: ShareCounts::default(),
             blocks: Counter::new(
                 "tollgate_blocks_total",
                 "Keys that were blocked because they were refused too often.",
@@ -75,9 +73,10 @@ impl CheckCounts {
         if !HAS_METRICS {
             return;
         }
-        let share = share.and_then(|share| self.counts_of(share));
-        if self.add(outcome, source, share, 1) {
-            self.initialize(source, share);
+        let counts = share.and_then(|share| self.counts_of(share));
+        let counts = counts.unwrap_or(&self.without_share);
+        if self.add(outcome, source, counts, 1) {
+            self.initialize(source, counts);
         }
     }
 
@@ -85,13 +84,12 @@ impl CheckCounts {
     // Apart from the code of checks without shares.
     #[inline(never)]
     fn counts_of(&self, share: &str) -> Option<&ShareCounts> {
-        let mut place = &self.by_share;
+        let mut place = &self.without_share.next;
         for _ in 0..MAX_SHARES {
             let own = place.get_or_init(|| {
                 Box::new(ShareCounts {
                     share: share.into(),
-                    counts: Box::default(),
-                    next: OnceLock::new(),
+                    ..ShareCounts::default()
                 })
             });
             if &*own.share == share {
@@ -123,17 +121,17 @@ impl CheckCounts {
     /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter. It would miss
     /// all of an outage that is shorter than the time between two scrapes.
     #[cold]
-    fn initialize(&self, source: Source, share: Option<&ShareCounts>) {
+    fn initialize(&self, source: Source, counts: &ShareCounts) {
         if source != Source::None {
-            self.add(OutcomeLabel::Admitted, source, share, 0);
-            self.add(OutcomeLabel::Refused, source, share, 0);
+            self.add(OutcomeLabel::Admitted, source, counts, 0);
+            self.add(OutcomeLabel::Refused, source, counts, 0);
         }
         // The outcomes of a check that its store did not decide, for every failure policy.
-        self.add(OutcomeLabel::Admitted, Source::Fallback, share, 0);
-        self.add(OutcomeLabel::Refused, Source::Fallback, share, 0);
-        self.add(OutcomeLabel::Admitted, Source::None, share, 0);
+        self.add(OutcomeLabel::Admitted, Source::Fallback, counts, 0);
+        self.add(OutcomeLabel::Refused, Source::Fallback, counts, 0);
+        self.add(OutcomeLabel::Admitted, Source::None, counts, 0);
         // A check without a decision is counted without a share.
-        self.add(OutcomeLabel::Failed, Source::None, None, 0);
+        self.add(OutcomeLabel::Failed, Source::None, &self.without_share, 0);
     }
 
     /// Counts checks. Returns whether the recorder got its first value.
@@ -142,35 +140,31 @@ impl CheckCounts {
         &self,
         outcome: OutcomeLabel,
         source: Source,
-        share: Option<&ShareCounts>,
+        counts: &ShareCounts,
         checks: u64,
     ) -> bool {
-        let counts = share.map_or(&self.counts, |share| &share.counts);
-        let by_outcome = counts.get(outcome as usize);
-        let count = by_outcome.and_then(|counts| counts.get(source as usize));
+        let by_outcome = counts.counts.get(outcome as usize);
+        let count = by_outcome.and_then(|by_source| by_source.get(source as usize));
         count.is_some_and(|count| {
-            let count = count.get_or_init(|| self.counter(outcome, source, share));
+            let count = count.get_or_init(|| self.counter(outcome, source, &counts.share));
             count.record(checks)
         })
     }
 
     #[cold]
-    fn counter(
-        &self,
-        outcome: OutcomeLabel,
-        source: Source,
-        share: Option<&ShareCounts>,
-    ) -> Counter {
-        let mut labels = vec![
+    fn counter(&self, outcome: OutcomeLabel, source: Source, share: &str) -> Counter {
+        let labels = [
             ("limiter", &*self.limiter),
             ("outcome", outcome.text()),
             ("source", source.text(&self.store)),
+            ("share", share),
         ];
-        labels.extend(share.map(|share| ("share", &*share.share)));
+        // The last label is for shares only.
+        let labels = labels.get(..3 + usize::from(!share.is_empty()));
         Counter::new(
             "tollgate_checks_total",
             "Checks by outcome and source.",
-            &labels,
+            labels.unwrap_or_default(),
         )
     }
 }
