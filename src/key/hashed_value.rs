@@ -16,7 +16,7 @@ pub(super) struct HashedValue<Name> {
     tag: Arc<str>,
     context: &'static str,
     /// `None` if values are stored as readable text.
-    hash_key: Option<HashKey>,
+    pub(super) hash_key: Option<HashKey>,
     missing: KeyError,
     ambiguous: KeyError,
 }
@@ -43,11 +43,6 @@ impl<Name> HashedValue<Name> {
             missing: error(KeyErrorKind::Missing, missing),
             ambiguous: error(KeyErrorKind::Ambiguous, ambiguous),
         }
-    }
-
-    /// Stores values as readable text.
-    pub(super) fn plain(&mut self) {
-        self.hash_key = None;
     }
 
     /// Hashes values with a secret of the application.

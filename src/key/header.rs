@@ -56,7 +56,7 @@ impl Header {
     /// tenant's name.
     #[must_use]
     pub fn plain(mut self) -> Self {
-        self.0.plain();
+        self.0.hash_key = None;
         self
     }
 

@@ -112,12 +112,7 @@ impl MostRefused {
         let keys = counts.keys.values().map(CountedKey::rounded);
         let mut keys: Vec<_> = keys.filter(|key| key.refused > 0).collect();
         drop(counts);
-        keys.sort_by(|one, two| {
-            let order = |key: &RefusedKey| (Reverse(key.refused), key.error);
-            order(one)
-                .cmp(&order(two))
-                .then_with(|| one.key.cmp(&two.key))
-        });
+        keys.sort_by_cached_key(|key| (Reverse(key.refused), key.error, key.key.clone()));
         keys.truncate(max);
         keys
     }

@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::busiest_refused::{MostRefused, RefusedKey};
 use super::events::Events;
@@ -13,13 +12,12 @@ use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
 
 use crate::decision::{DecisionView, LevelDecision, Source};
-use crate::key::Key;
 
 /// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    counts: CheckCounts,
-    events: Events,
+    pub(crate) counts: CheckCounts,
+    pub(crate) events: Events,
     most_refused: Option<MostRefused>,
     /// Whether it was logged that a settlement has left other levels charged.
     pub(crate) settled_alone: OnceFlag,
@@ -89,26 +87,6 @@ impl Telemetry {
         if let (Some(keys), Some(level)) = (&self.most_refused, level) {
             keys.record(level.key());
         }
-    }
-
-    /// Records automatic blocks. Zero shows that there may be some.
-    pub(crate) fn record_blocks(&self, blocks: u64) {
-        self.counts.count_blocks(blocks);
-    }
-
-    /// Logs an automatic block.
-    pub(crate) fn log_block(&self, key: &Key, duration: Duration, blocks: u32) {
-        self.events.log_block(key, duration, blocks);
-    }
-
-    /// Counts an answer of an upstream that said when to send again.
-    pub(crate) fn record_upstream_answer(&self, makes_sense: bool) {
-        self.counts.count_upstream_answer(makes_sense);
-    }
-
-    /// Logs that a key is held back from now on.
-    pub(crate) fn log_hold(&self, key: &Key, duration: Duration) {
-        self.events.log_hold(key, duration);
     }
 
     /// Records a request that is exempt from limits.

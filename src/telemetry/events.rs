@@ -35,7 +35,7 @@ macro_rules! info_or_debug {
 
 /// The events of one limiter.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(crate) struct Events {
     limiter: Arc<str>,
     /// The name of the store.
     store: Arc<str>,
@@ -105,7 +105,7 @@ impl Events {
     }
 
     /// Logs an automatic block.
-    pub(super) fn log_block(&self, key: &Key, duration: Duration, blocks: u32) {
+    pub(crate) fn log_block(&self, key: &Key, duration: Duration, blocks: u32) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
         info_or_debug!(
             self.turn(&self.blocks, is_info),
@@ -145,7 +145,7 @@ impl Events {
     }
 
     /// Logs that a key is held back from now on.
-    pub(super) fn log_hold(&self, key: &Key, duration: Duration) {
+    pub(crate) fn log_hold(&self, key: &Key, duration: Duration) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
         info_or_debug!(
             self.turn(&self.holds, is_info),

@@ -105,15 +105,14 @@ impl AlgorithmState for Log {
 
     fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
         let changes = self.rewind(check);
-        let Receipt {
-            generation,
-            position,
-            ..
-        } = charge.receipt;
-        let is_of_buckets = check.bucket > 0;
-        let time = if is_of_buckets { position } else { charge.time };
+        let (receipt, is_of_buckets) = (charge.receipt, check.bucket > 0);
+        let time = if is_of_buckets {
+            receipt.position
+        } else {
+            charge.time
+        };
         let start = self.entries.first();
-        let is_same = start.is_some_and(|start| start.time() == generation);
+        let is_same = start.is_some_and(|start| start.time() == receipt.generation);
         let counts = time.saturating_add(self.reach(check.window)) > check.now;
         if counts && (is_same || !is_of_buckets) {
             self.take(time, units, check.share);

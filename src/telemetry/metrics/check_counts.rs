@@ -100,7 +100,7 @@ impl CheckCounts {
         None
     }
 
-    /// Counts keys that were blocked automatically.
+    /// Counts keys that were blocked automatically. Zero shows that there may be some.
     pub(crate) fn count_blocks(&self, blocks: u64) {
         self.blocks.record(blocks);
     }

@@ -125,14 +125,7 @@ mod enabled {
     #[derive(Debug)]
     pub(crate) struct GaugeShare {
         gauge: Gauge,
-        state: Mutex<ShareState>,
-    }
-
-    #[derive(Debug, Default)]
-    struct ShareState {
-        value: i64,
-        /// The part of the value that was added to the gauge.
-        recorded: i64,
+        value: Mutex<i64>,
     }
 
     impl GaugeShare {
@@ -143,7 +136,7 @@ mod enabled {
         ) -> Self {
             Self {
                 gauge: Gauge::new(name, description, labels),
-                state: Mutex::default(),
+                value: Mutex::default(),
             }
         }
 
@@ -158,25 +151,23 @@ mod enabled {
         }
 
         fn change(&self, change: impl FnOnce(i64) -> i64) -> bool {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.value = change(state.value);
-            self.gauge.with(|gauge| {
-                if self.gauge.handle.get().is_none() {
-                    // The handle is not cached, so its recorder records nothing: nothing was added to it before.
-                    gauge.set(as_f64(state.value));
-                    return;
-                }
-                gauge.increment(as_f64(state.value - state.recorded));
-                state.recorded = state.value;
+            let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without a cached handle, nothing was added to the gauge before.
+            let recorded = self.gauge.handle.get().map_or(0, |_| *value);
+            *value = change(*value);
+            self.gauge.with(|gauge| match self.gauge.handle.get() {
+                // This recorder records nothing.
+                None => gauge.set(as_f64(*value)),
+                Some(_) => gauge.increment(as_f64(*value - recorded)),
             })
         }
     }
 
     impl Drop for GaugeShare {
         fn drop(&mut self) {
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let value = self.value.get_mut().unwrap_or_else(PoisonError::into_inner);
             if let Some(gauge) = self.gauge.handle.get() {
-                gauge.decrement(as_f64(state.recorded));
+                gauge.decrement(as_f64(*value));
             }
         }
     }
