@@ -81,15 +81,6 @@ impl_bytes!(CounterState<T> {
 });
 
 impl<T: CountingRule> CounterState<T> {
-    #[cfg(feature = "redis")]
-    pub(super) fn from_numbers(generation: u64, numbers: &[u64]) -> Option<Self> {
-        let counter = T::from_numbers(numbers)?;
-        Some(Self {
-            counter,
-            generation,
-        })
-    }
-
     /// Moves charges in the future to now. There are such charges after the clock has stepped back.
     #[inline]
     fn bring_to_now(&mut self, check: &QuotaCheck<'_>) -> Changes {
@@ -171,6 +162,13 @@ impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
             self.counter.credit(check, units);
         }
         Changes::EMPTIED.only_if(used > 0 && units >= used)
+    }
+
+    #[cfg(feature = "redis")]
+    fn set_numbers(&mut self, generation: u64, numbers: &[u64]) -> Option<()> {
+        self.counter = T::from_numbers(numbers)?;
+        self.generation = generation;
+        Some(())
     }
 
     #[cfg(feature = "redis")]

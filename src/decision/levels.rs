@@ -102,6 +102,12 @@ impl<'a> LevelDecision<'a> {
         self.record.cost
     }
 
+    /// Returns the index of the level in its layer or call. Levels that are left out have one, too.
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        self.record.place
+    }
+
     /// Returns whether this level was asked.
     ///
     /// If not, another level refused first. Then [`quotas`](Self::quotas) is empty, because the waits and the

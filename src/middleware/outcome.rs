@@ -61,9 +61,7 @@ pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: C
         }
         Ok(decision) => {
             let view = decision.into_view();
-            let place = view
-                .reported_level()
-                .map_or(0, |level| level.record().place);
+            let place = view.reported_level().map_or(0, |level| level.place());
             let refusing = config.level(place);
             let limiter = &refusing.limiter.0.facts.name;
             refusing.diagnostics.observe_refusal(limiter, &view);

@@ -163,7 +163,7 @@ impl Reservation {
             charge,
         } = &*self.0;
         // Before the lock: a closure of the application may settle, too.
-        let places = view.levels().map(|level| level.record().place).enumerate();
+        let places = view.levels().map(|level| level.place()).enumerate();
         let costs = places.map(|(index, place)| actual_cost(index, place));
         let costs: SmallVec<[_; 4]> = costs.collect();
         let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +172,7 @@ impl Reservation {
             let taken = used.and_then(|used| charge.take_all(index, used));
             match taken.filter(|taken| taken.held != taken.used) {
                 Some(_) if level.cost() == 0 => {
-                    let level = config.level(level.record().place);
+                    let level = config.level(level.place());
                     level
                         .diagnostics
                         .nothing_to_settle(&level.limiter.0.facts.name);
@@ -223,9 +223,7 @@ impl Reservation {
         let levels = settlements
             .iter()
             .filter_map(|taken| view.level(taken.index));
-        levels
-            .map(|level| config.level(level.record().place))
-            .collect()
+        levels.map(|level| config.level(level.place())).collect()
     }
 }
 

@@ -140,7 +140,7 @@ impl ResponseFinisher {
 #[cold]
 fn observe(config: &LayerConfig, decision: &DecisionView, head: &response::Parts) {
     let mut levels = decision.levels();
-    let own = levels.find(|level| level.record().place == 0);
+    let own = levels.find(|level| level.place() == 0);
     // A layer of this crate around the client has answered instead of the upstream.
     let is_rejection = head.extensions.get::<Rejection>().is_some();
     if let Some(own) = own.filter(|_| !is_rejection) {

@@ -89,6 +89,11 @@ impl Telemetry {
         }
     }
 
+    /// Counts an answer of an upstream that said when to send again.
+    pub(crate) fn record_upstream_answer(&self, makes_sense: bool) {
+        self.counts.count_upstream_answer(makes_sense);
+    }
+
     /// Records a request that is exempt from limits.
     // Apart from the code of an admission.
     #[inline(never)]

@@ -67,10 +67,7 @@ impl RateLimiter {
         headers: &HeaderMap,
     ) -> Option<Duration> {
         let wait = read(status, headers)?;
-        self.0
-            .telemetry
-            .counts
-            .count_upstream_answer(wait.is_some());
+        self.0.telemetry.record_upstream_answer(wait.is_some());
         wait.map(|wait| self.hold_back(key, wait))
     }
 }
