@@ -47,6 +47,13 @@ pub(crate) trait AlgorithmState: Bytes {
         None
     }
 
+    /// Sets the numbers of a counter, in the order of the script. `None` for other states, and if numbers are missing or too
+    /// large.
+    #[cfg(feature = "redis")]
+    fn set_numbers(&mut self, _generation: u64, _numbers: &[u64]) -> Option<()> {
+        None
+    }
+
     /// Removes units that were charged to a counter at the time of its last charge. Other states keep them.
     #[cfg(feature = "redis")]
     fn remove_latest(&mut self, _units: u64) {}

@@ -18,8 +18,8 @@ pub(crate) trait Bytes {
 
 /// Implements [`Bytes`] for a struct, field by field.
 macro_rules! impl_bytes {
-    ($type:ty { $($field:ident),* $(; $rest:expr)? }) => {
-        impl Bytes for $type {
+    ($type:ident $(<$parameter:ident>)? { $($field:tt),* $(; $rest:expr)? }) => {
+        impl $(<$parameter: Bytes>)? Bytes for $type $(<$parameter>)? {
             fn write(&self, bytes: &mut Vec<u8>) {
                 $(self.$field.write(bytes);)*
             }

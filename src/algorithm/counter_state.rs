@@ -5,10 +5,9 @@
 //! refusal writes nothing.
 
 use super::algorithm_state::AlgorithmState;
-use super::arithmetic::saturate;
-use super::bytes::Bytes;
+use super::bytes::{Bytes, impl_bytes};
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
-use crate::decision::{CountScope, Receipt, Wait};
+use crate::decision::Receipt;
 
 /// A few numbers that count units, and the rule by which the units return.
 ///
@@ -37,11 +36,6 @@ pub(crate) trait CountingRule: Clone + Default {
 
     /// Returns the time until at most `target` units count. The target is lower than the current count.
     fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64;
-
-    /// Returns whether all units have returned.
-    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
-        self.current(check).used(check) == 0
-    }
 
     /// Returns the number of windows within which a charged unit returns.
     fn windows(&self) -> u64 {
@@ -81,32 +75,12 @@ pub(crate) struct CounterState<T> {
     generation: u64,
 }
 
-impl<T: Bytes> Bytes for CounterState<T> {
-    fn write(&self, bytes: &mut Vec<u8>) {
-        self.counter.write(bytes);
-        self.generation.write(bytes);
-    }
-
-    fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let counter = T::read(bytes)?;
-        let generation = u64::read(bytes)?;
-        Some(Self {
-            counter,
-            generation,
-        })
-    }
-}
+impl_bytes!(CounterState<T> {
+    counter,
+    generation
+});
 
 impl<T: CountingRule> CounterState<T> {
-    #[cfg(feature = "redis")]
-    pub(super) fn from_numbers(generation: u64, numbers: &[u64]) -> Option<Self> {
-        let counter = T::from_numbers(numbers)?;
-        Some(Self {
-            counter,
-            generation,
-        })
-    }
-
     /// Moves charges in the future to now. There are such charges after the clock has stepped back.
     #[inline]
     fn bring_to_now(&mut self, check: &QuotaCheck<'_>) -> Changes {
@@ -160,7 +134,7 @@ impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
     }
 
     fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
-        self.counter.is_idle(check)
+        self.counter.current(check).used(check) == 0
     }
 
     fn windows(&self) -> u64 {
@@ -191,6 +165,13 @@ impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
     }
 
     #[cfg(feature = "redis")]
+    fn set_numbers(&mut self, generation: u64, numbers: &[u64]) -> Option<()> {
+        self.counter = T::from_numbers(numbers)?;
+        self.generation = generation;
+        Some(())
+    }
+
+    #[cfg(feature = "redis")]
     fn remove_latest(&mut self, units: u64) {
         self.counter.remove_latest(units);
     }
@@ -204,28 +185,10 @@ fn judge<T: CountingRule>(
     generation: u64,
     check: QuotaCheck<'_>,
 ) -> Verdict {
-    let (limit, cost) = (u64::from(check.limit), u64::from(check.cost));
-    let wait = if cost > limit {
-        Wait::Never
-    } else if used + cost <= limit {
-        Wait::Zero
-    } else {
-        Wait::Micros(current.time_until(&check, limit - cost))
-    };
-    // One more unit is left once fewer units count than now, and fewer than the limit if it was lowered.
-    let fewer = used.min(limit).checked_sub(1);
-    Verdict {
-        used: saturate(used),
-        wait,
-        reset: match fewer {
-            Some(fewer) => current.time_until(&check, fewer),
-            None => 0,
-        },
-        changes: Changes::NONE,
-        receipt: Receipt {
-            generation,
-            position: current.position(&check),
-            scope: CountScope::Own,
-        },
-    }
+    let limit = i64::from(check.limit);
+    let room = limit.saturating_sub_unsigned(used);
+    let receipt = Receipt::new(generation, current.position(&check));
+    Verdict::new(&check, room, limit, receipt, |units| {
+        current.time_until(&check, limit.abs_diff(units))
+    })
 }

@@ -32,14 +32,10 @@ impl CountingRule for FixedWindow {
     #[inline]
     fn current(&self, check: &QuotaCheck<'_>) -> Self {
         let current = check.fixed_window();
-        if self.window < current.index {
-            let window = current.index;
-            Self { window, count: 0 }
-        } else {
-            Self {
-                window: self.window.min(current.last_index()),
-                count: self.count,
-            }
+        let is_over = self.window < current.index;
+        Self {
+            window: self.window.clamp(current.index, current.last_index()),
+            count: if is_over { 0 } else { self.count },
         }
     }
 

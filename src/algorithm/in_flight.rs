@@ -73,24 +73,21 @@ impl InFlight {
             let others = slots(others.clone().filter(|holder| of_share(&holder.id)));
             others.saturating_add(own.map_or(0, |_| base))
         };
-        let room = share_room(check, used, used_by);
-        let wanted = i64::from(holding.map_or(0, |holding| holding.wanted));
-        let fits = wanted <= room;
-        Verdict {
-            used: u32::try_from(i64::from(check.limit) - room).unwrap_or(u32::MAX),
-            wait: match (
-                fits && note != HoldingNote::Superseded,
-                wanted > share_room(check, 0, |_| 0),
-            ) {
-                (true, _) => Wait::Zero,
-                (false, true) => Wait::Never,
-                // Nobody knows when a slot is given back.
-                (false, false) => Wait::Micros(1),
-            },
-            reset: 0,
-            changes: Changes::NONE,
-            receipt: Receipt::new(note.number(), 0),
+        let (room, most) = (
+            share_room(check, used, used_by),
+            share_room(check, 0, |_| 0),
+        );
+        let cost = holding.map_or(0, |holding| holding.wanted);
+        let asked = QuotaCheck { cost, ..*check };
+        // Nobody knows when a slot is given back.
+        let unknown = |_| 1;
+        let receipt = Receipt::new(note.number(), 0);
+        let mut verdict = Verdict::new(&asked, room, most, receipt, unknown);
+        verdict.reset = 0;
+        if note == HoldingNote::Superseded && verdict.wait == Wait::Zero {
+            verdict.wait = Wait::Micros(1);
         }
+        verdict
     }
 
     /// Writes the entry of a holder: with the slots that it wants if they are granted. Does nothing if it is superseded.

@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-use super::arithmetic::aligned;
+use super::arithmetic::{aligned, saturate};
 use crate::decision::{QuotaAnswer, Receipt, Wait};
 use crate::quota::{AlignedWindow, Quota, ShareId, Shares};
 
@@ -96,6 +96,36 @@ pub(crate) struct Verdict {
     pub(crate) changes: Changes,
     /// The receipt of the charge, if the check was charged.
     pub(crate) receipt: Receipt,
+}
+
+impl Verdict {
+    /// Compares a cost with the units that may be charged now, and with the `most` that may be charged when all units have
+    /// returned. `has_room_in` returns the time until so many units may be charged, which are at most these.
+    #[inline]
+    pub(super) fn new(
+        check: &QuotaCheck<'_>,
+        room: i64,
+        most: i64,
+        receipt: Receipt,
+        has_room_in: impl Fn(i64) -> u64,
+    ) -> Self {
+        let cost = i64::from(check.cost);
+        // Units beyond the room have to return first.
+        let more = room.max(0) + 1;
+        Self {
+            used: saturate(i64::from(check.limit).abs_diff(room)),
+            wait: if cost > most {
+                Wait::Never
+            } else if cost <= room {
+                Wait::Zero
+            } else {
+                Wait::Micros(has_room_in(cost))
+            },
+            reset: if more <= most { has_room_in(more) } else { 0 },
+            changes: Changes::NONE,
+            receipt,
+        }
+    }
 }
 
 /// The changes of a request to a state.

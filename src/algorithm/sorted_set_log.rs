@@ -4,7 +4,7 @@
 //! [log](super::log) does. But a refund and a credit renew the time to live, and a charge does if it drops units.
 
 use super::algorithm_state::AlgorithmState;
-use super::bytes::Bytes;
+use super::bytes::{Bytes, impl_bytes};
 use super::log::Log;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 
@@ -15,15 +15,7 @@ const MAX_MEMBERS: u32 = 100_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SortedSetLog(Log);
 
-impl Bytes for SortedSetLog {
-    fn write(&self, bytes: &mut Vec<u8>) {
-        self.0.write(bytes);
-    }
-
-    fn read(bytes: &mut &[u8]) -> Option<Self> {
-        Log::read(bytes).map(Self)
-    }
-}
+impl_bytes!(SortedSetLog { 0 });
 
 impl SortedSetLog {
     /// Returns whether a charge renews the time to live: the first one, and one that drops units. The newest charge has
@@ -37,6 +29,12 @@ impl SortedSetLog {
         let last = expired.checked_sub(1).and_then(|last| self.0.time_of(last));
         let drops = last.is_some_and(|last| last + check.window > newest);
         Changes::RENEWED.only_if(begins || drops)
+    }
+
+    /// Drops the units that had expired at the newest charge: they do not count again when that charge is removed.
+    fn drop_expired(&mut self, check: &QuotaCheck<'_>) {
+        let newest = self.0.newest_time();
+        self.0.drop_first(self.0.expired(check.window, newest));
     }
 }
 
@@ -71,9 +69,7 @@ impl AlgorithmState for SortedSetLog {
         if used == 0 || charge.time.saturating_add(check.window) <= check.now {
             return rewound;
         }
-        // Units that had expired at the newest charge do not count again when that charge is removed.
-        let newest = self.0.newest_time();
-        self.0.drop_first(self.0.expired(check.window, newest));
+        self.drop_expired(check);
         match (self.0.take(charge.time, units, None), self.0.is_empty()) {
             (true, true) => Changes::EMPTIED,
             (true, false) => Changes::RENEWED,
@@ -90,9 +86,7 @@ impl AlgorithmState for SortedSetLog {
         if units >= used {
             return Changes::EMPTIED;
         }
-        // Units that had expired at the newest charge do not count again when that charge is removed.
-        let newest = self.0.newest_time();
-        self.0.drop_first(self.0.expired(check.window, newest));
+        self.drop_expired(check);
         let _ = self.0.credit(check, units);
         Changes::RENEWED
     }

@@ -58,16 +58,9 @@ impl CountState {
         generation: u64,
         numbers: &[u64],
     ) -> Option<Self> {
-        Some(match algorithm {
-            Algorithm::SlidingCounter => {
-                Self::SlidingCounter(CounterState::from_numbers(generation, numbers)?)
-            }
-            Algorithm::FixedWindow => {
-                Self::FixedWindow(CounterState::from_numbers(generation, numbers)?)
-            }
-            Algorithm::Gcra => Self::Gcra(CounterState::from_numbers(generation, numbers)?),
-            _ => return None,
-        })
+        let mut state = Self::empty(algorithm);
+        state.set_numbers(generation, numbers)?;
+        Some(state)
     }
 
     /// Returns the holders of slots, if this is such a count.

@@ -28,7 +28,7 @@ use crate::quota::{Quota, Quotas};
 /// let answer = Answer::new(Source::Other, [first, second]);
 /// assert!(!answer.is_admitted());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     source: Source,
     quotas: SmallVec<[QuotaAnswer; 2]>,
@@ -39,19 +39,6 @@ pub struct Answer {
     extra: u64,
     /// The number of the grant that the units came from. 0 if the check itself was charged.
     grant: u64,
-}
-
-/// Creates an empty answer, for a store to write to.
-impl Default for Answer {
-    fn default() -> Self {
-        Self {
-            source: Source::None,
-            quotas: SmallVec::new(),
-            time: 0,
-            extra: 0,
-            grant: 0,
-        }
-    }
 }
 
 impl Answer {
@@ -69,8 +56,7 @@ impl Answer {
             source,
             quotas: quotas.into_iter().collect(),
             time,
-            extra: 0,
-            grant: 0,
+            ..Self::default()
         }
     }
 
@@ -225,7 +211,7 @@ impl Answer {
 /// # }).unwrap();
 /// ```
 // As wide as the other fields of an answer: copying fields of different widths stalls the processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
@@ -250,6 +236,7 @@ pub enum Source {
     Other,
     /// Nothing: there are no quotas, or the store failed and the policy is
     /// [`FailurePolicy::open`](crate::FailurePolicy::open). The check was admitted and not charged.
+    #[default]
     None,
 }
 
@@ -433,19 +420,15 @@ impl QuotaAnswer {
     }
 
     fn after(self, micros: u64) -> Self {
-        if self.is_exceeded() {
-            return Self {
-                reset_micros: self.reset_micros.saturating_sub(micros),
-                ..self
-            };
-        }
-        let wait = match self.wait() {
-            Wait::Micros(wait) if wait > micros => Wait::Micros(wait - micros),
-            Wait::Micros(_) | Wait::Zero => Wait::Zero,
-            Wait::Never => Wait::Never,
+        let wait = match self.wait {
+            NEVER | EXCEEDED => self.wait,
+            wait => wait.saturating_sub(micros),
         };
-        let reset_micros = self.reset_micros.saturating_sub(micros);
-        Self::from_micros(self.used, wait, reset_micros).with_receipt(self.receipt)
+        Self {
+            wait,
+            reset_micros: self.reset_micros.saturating_sub(micros),
+            ..self
+        }
     }
 
     /// Returns the answer to a use of units that were charged `age` microseconds ago. `held` of them are not

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt;
-use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,15 +50,8 @@ use crate::quota::Quotas;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The units that were taken of the charge of each level. Empty until then.
-    taken: Vec<Taken>,
-}
-
-/// The units that refunds or a settlement took of the charge of a level.
-#[derive(Clone, Copy, Debug, Default)]
-struct Taken {
-    units: u32,
-    is_settled: bool,
+    /// The units that refunds took of the charge of each level; `None` after a settlement. Empty until then.
+    taken: Vec<Option<u32>>,
 }
 
 /// A level to settle, whose units were taken from the decision.
@@ -84,11 +76,7 @@ impl Decision {
 
     /// Creates a decision that holds no units: another one does.
     pub(crate) fn without_charge(view: DecisionView) -> Self {
-        let settled = Taken {
-            units: 0,
-            is_settled: true,
-        };
-        let taken = vec![settled; view.levels().len()];
+        let taken = vec![None; view.levels().len()];
         Self { view, taken }
     }
 
@@ -102,19 +90,18 @@ impl Decision {
 
     /// Returns the units that a level holds. 0 if there is no such level.
     pub(crate) fn held_at(&self, level: usize) -> u32 {
-        let taken = self.taken.get(level).copied().unwrap_or_default();
-        if taken.is_settled {
+        let Some(taken) = self.taken.get(level).copied().unwrap_or(Some(0)) else {
             return 0;
-        }
+        };
         let charged = self.view.level(level).map(|level| level.charged_units());
-        charged.unwrap_or(0).saturating_sub(taken.units)
+        charged.unwrap_or(0).saturating_sub(taken)
     }
 
     /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
     pub(crate) fn take(&mut self, level: usize, units: u32) -> u32 {
         let units = units.min(self.held_at(level));
-        if let Some(taken) = self.taken_mut(level) {
-            taken.units += units;
+        if let Some(Some(taken)) = self.taken_mut(level) {
+            *taken += units;
         }
         units
     }
@@ -122,15 +109,14 @@ impl Decision {
     /// Takes all units that a level holds, for its settlement to `used`. `None` if it was settled before.
     pub(crate) fn take_all(&mut self, index: usize, used: u32) -> Option<TakenLevel> {
         let held = self.held_at(index);
-        let taken = self.taken_mut(index)?;
-        let was_settled = mem::replace(&mut taken.is_settled, true);
-        (!was_settled).then_some(TakenLevel { index, held, used })
+        self.taken_mut(index)?.take()?;
+        Some(TakenLevel { index, held, used })
     }
 
-    fn taken_mut(&mut self, level: usize) -> Option<&mut Taken> {
+    fn taken_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {
         if self.taken.is_empty() {
             let levels = self.levels().len();
-            self.taken.resize_with(levels, Taken::default);
+            self.taken.resize(levels, Some(0));
         }
         self.taken.get_mut(level)
     }
@@ -322,16 +308,14 @@ impl DecisionView {
     /// It says nothing about [`is_allowed`](Self::is_allowed), which depends on the other quotas.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
-        let mut quotas = self.levels().flat_map(|level| level.quotas());
-        quotas.any(|quota| quota.is_exceeded())
+        self.quotas().any(|quota| quota.is_exceeded())
     }
 
     /// Returns whether the used units of a quota have reached the part of its limit that
     /// [`warn_at`](crate::Quota::warn_at) sets.
     #[must_use]
     pub fn is_warned(&self) -> bool {
-        let mut quotas = self.levels().flat_map(|level| level.quotas());
-        quotas.any(|quota| quota.is_warned())
+        self.quotas().any(|quota| quota.is_warned())
     }
 
     /// Returns the time until the reported quota has more units left than now.

@@ -56,11 +56,7 @@ pub(crate) enum HoldingNote {
 impl HoldingNote {
     /// Returns the number by which stores tell the note, as the generation of a [`Receipt`](crate::store::Receipt).
     pub(crate) const fn number(self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::Missing => 1,
-            Self::Superseded => 2,
-        }
+        self as u64
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::answer::{Answer, QuotaAnswer, Source};
-use super::record::{LimiterId, Record};
+use super::record::Record;
 use crate::key::Key;
 use crate::quota::Quota;
 
@@ -92,8 +92,8 @@ impl<'a> LevelDecision<'a> {
 
     /// Returns the key, as it is stored.
     #[must_use]
-    pub fn key(&self) -> Option<&'a Key> {
-        Some(&self.record.key)
+    pub fn key(&self) -> &'a Key {
+        &self.record.key
     }
 
     /// Returns the cost that was checked at this level, in units.
@@ -114,7 +114,7 @@ impl<'a> LevelDecision<'a> {
     /// counts of this level are unknown.
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.record.quotas().is_empty() || !self.answer().quotas().is_empty()
+        self.record.quotas().is_empty() || !self.record.answer.quotas().is_empty()
     }
 
     /// Returns whether the level is [hidden](crate::Level::hidden): no response of a layer tells its name and its numbers.
@@ -148,14 +148,14 @@ impl<'a> LevelDecision<'a> {
     /// False for a level that was [not asked](Self::is_asked).
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.is_asked() && self.answer().is_admitted()
+        self.is_asked() && self.record.answer.is_admitted()
     }
 
     /// Returns the source of the answer: the store, the fallback, or a cache of this process.
     /// [`Source::None`] if the level was not asked, not counted, or has no quotas.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.answer().source()
+        self.record.answer.source()
     }
 
     /// Returns the units that this level would admit now. `u32::MAX` without quotas, and for a level that was
@@ -172,11 +172,7 @@ impl<'a> LevelDecision<'a> {
     #[inline]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> + use<'a> {
         let record = self.record;
-        let quotas = record
-            .quotas()
-            .as_slice()
-            .iter()
-            .zip(record.answer.quotas());
+        let quotas = self.quota_list().iter().zip(record.answer.quotas());
         quotas.map(move |(quota, answer)| QuotaDecision {
             quota,
             answer,
@@ -221,22 +217,13 @@ impl<'a> LevelDecision<'a> {
         self.record.quotas().as_slice()
     }
 
-    pub(crate) fn answer(&self) -> &'a Answer {
-        &self.record.answer
-    }
-
     /// Returns each charge that the units of this level belong to, with their number: most levels have one.
     pub(crate) fn charges(&self) -> impl Iterator<Item = (&'a Answer, u32)> {
         let grants = self.record.grants.iter();
         let grants = grants.map(|grant| (&grant.answer, grant.units));
         let others: u32 = grants.clone().map(|(_, units)| units).sum();
-        let own = (self.answer(), self.cost().saturating_sub(others));
+        let own = (&self.record.answer, self.cost().saturating_sub(others));
         [own].into_iter().chain(grants)
-    }
-
-    /// Returns the identity of the limiter.
-    pub(crate) fn limiter_id(&self) -> LimiterId {
-        self.record.limiter.id
     }
 
     /// Returns whether the level has units in a count: slots have none, and neither has a soft quota without room.
@@ -275,7 +262,7 @@ impl<'a> LevelDecision<'a> {
         };
         self.is_charged()
             && other.is_charged()
-            && self.limiter_id() == other.limiter_id()
+            && self.record.limiter.id == other.record.limiter.id
             && self.record.key == other.record.key
             && self.quota_list().iter().any(is_shared)
     }
@@ -287,7 +274,7 @@ impl fmt::Debug for LevelDecision<'_> {
         f.debug_struct("LevelDecision")
             .field("limiter", &self.record.limiter.name)
             .field("quotas", &self.quota_list())
-            .field("answer", self.answer())
+            .field("answer", &self.record.answer)
             .field("cost", &self.cost())
             .finish()
     }
@@ -334,8 +321,8 @@ impl<'a> QuotaDecision<'a> {
 
     /// Returns the key that the quota counts, as it is stored.
     #[must_use]
-    pub fn key(&self) -> Option<&'a Key> {
-        Some(&self.record.key)
+    pub fn key(&self) -> &'a Key {
+        &self.record.key
     }
 
     /// Returns the cost that was checked against this quota, in units.
@@ -424,15 +411,10 @@ impl<'a> QuotaDecision<'a> {
 /// Leaves out the key, which may identify a person.
 impl fmt::Debug for QuotaDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            quota,
-            answer,
-            record,
-        } = self;
         f.debug_struct("QuotaDecision")
-            .field("limiter", &record.limiter.name)
-            .field("quota", quota)
-            .field("answer", answer)
+            .field("limiter", &self.record.limiter.name)
+            .field("quota", self.quota)
+            .field("answer", self.answer)
             .finish()
     }
 }

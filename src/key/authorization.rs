@@ -10,7 +10,6 @@ use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::CREDENTIALS;
 use super::hashed_value::HashedValue;
 use super::key::Key;
-use super::tag::NamedTag;
 
 /// Returns an extractor that counts by the credentials in the `Authorization` header, such as a bearer token.
 ///
@@ -46,7 +45,7 @@ use super::tag::NamedTag;
 /// ```
 #[must_use]
 pub fn authorization() -> Authorization {
-    let (name, tag) = (AUTHORIZATION, NamedTag::authorization());
+    let (name, tag) = (AUTHORIZATION, "authorization=".into());
     Authorization(HashedValue::new(
         "header",
         "authorization",

@@ -12,7 +12,6 @@ use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
 use super::key::Key;
 use super::reads::Reads;
-use super::tag::Tag;
 
 /// Returns an extractor that counts by the route that axum matched: `/users/{id}`, not `/users/7`.
 ///
@@ -73,12 +72,10 @@ pub fn path() -> Path {
 pub struct Path(());
 
 impl Path {
-    const TAG: Tag<'static> = Tag::Kind("path=");
-
     /// Returns the key of requests to a route, spelled as in the router: `/users/{id}`.
     #[must_use]
     pub fn of(&self, route: &str) -> Key {
-        Key::tagged(Self::TAG, route.as_bytes())
+        Key::tagged("path=", route.as_bytes())
     }
 }
 

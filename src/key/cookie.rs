@@ -12,7 +12,7 @@ use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::COOKIE;
 use super::hashed_value::HashedValue;
 use super::key::Key;
-use super::tag::NamedTag;
+use super::tag::named_tag;
 
 /// Returns an extractor that counts by the value of a cookie, such as a session ID.
 ///
@@ -51,7 +51,7 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
     // A cookie name has the syntax of a header name, but its case matters.
     let is_valid = configured.parse::<HeaderName>().is_ok();
     let name = is_valid.then(|| configured.to_owned());
-    let tag = NamedTag::cookie(configured);
+    let tag = named_tag("cookie", configured);
     Cookie(HashedValue::new("cookie", configured, name, tag, COOKIE))
 }
 

@@ -12,7 +12,7 @@ use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::{EXTENSION, HashKey};
 use super::key::Key;
 use super::reads::Reads;
-use super::tag::Tag;
+use super::tag::named_tag;
 
 /// Returns an extractor that counts by a request extension, such as the user that an outer layer
 /// authenticated.
@@ -47,10 +47,7 @@ use super::tag::Tag;
 #[must_use]
 #[expect(private_bounds, reason = "the trait only words the error")]
 pub fn extension<T: DisplayExtension>() -> Extension<T> {
-    Extension {
-        tag: ExtensionTag::of::<T>(),
-        text_of: Arc::new(|value| text_of(value)),
-    }
+    Extension::new(|value| text_of(value))
 }
 
 /// Returns an extractor that counts by a part of a request extension, which a closure returns.
@@ -86,10 +83,7 @@ where
     F: Fn(&T) -> D + Send + Sync + 'static,
     D: Display,
 {
-    Extension {
-        tag: ExtensionTag::of::<T>(),
-        text_of: Arc::new(move |extension| text_of(&value(extension))),
-    }
+    Extension::new(move |extension| text_of(&value(extension)))
 }
 
 /// Types of request extensions that [`extension`] takes: all that implement `Display`.
@@ -105,13 +99,26 @@ impl<T: Display + Send + Sync + 'static> DisplayExtension for T {}
 
 /// A key extractor that counts by a request extension; created by [`extension`] and [`extension_with`].
 pub struct Extension<T> {
-    tag: ExtensionTag,
+    tag: Arc<str>,
+    /// `None` if the text is stored as it is.
+    hash_key: Option<HashKey>,
+    missing: KeyError,
     text_of: Arc<TextFn<T>>,
 }
 
 type TextFn<T> = dyn Fn(&T) -> Text + Send + Sync;
 
 impl<T> Extension<T> {
+    fn new(text_of: impl Fn(&T) -> Text + Send + Sync + 'static) -> Self {
+        Self {
+            tag: named_tag("extension", type_name::<T>()),
+            hash_key: None,
+            // Clients see it, so it does not contain the type name.
+            missing: KeyError::new(KeyErrorKind::Missing, "the request has no key"),
+            text_of: Arc::new(text_of),
+        }
+    }
+
     /// Tags the key with `tag` instead of the type name, which changes if the type is renamed.
     ///
     /// A client that is rejected because the extension is missing sees this tag. A client never sees the
@@ -119,7 +126,8 @@ impl<T> Extension<T> {
     /// the same key.
     #[must_use]
     pub fn name(mut self, tag: &'static str) -> Self {
-        self.tag.name(tag);
+        self.tag = named_tag("extension", tag);
+        self.missing = KeyError::new(KeyErrorKind::Missing, format!("the request has no `{tag}`"));
         self
     }
 
@@ -130,21 +138,28 @@ impl<T> Extension<T> {
     /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.tag.hash(secret.as_ref());
+        self.hash_key = Some(HashKey::from_secret(EXTENSION, secret.as_ref()));
         self
     }
 
     /// Returns the key of requests with this value, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
-        self.tag.key_of(&(self.text_of)(value))
+        self.key_of(&(self.text_of)(value))
+    }
+
+    fn key_of(&self, text: &[u8]) -> Key {
+        Key::of_value(&self.tag, text, self.hash_key.as_ref())
     }
 }
 
 impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        self.tag
-            .extract(|| parts.extensions.get::<T>().map(&*self.text_of))
+        self.hash_key.iter().try_for_each(HashKey::check)?;
+        match parts.extensions.get::<T>().map(&*self.text_of) {
+            Some(text) if !text.is_empty() => Ok(self.key_of(&text)),
+            _ => Err(self.missing.clone()),
+        }
     }
 
     fn reads(&self) -> Reads {
@@ -152,58 +167,11 @@ impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     }
 
     fn config_error(&self) -> Option<KeyError> {
-        self.tag.hash_key?.check().err()
+        self.hash_key?.check().err()
     }
 }
 
 inherent_or!(Extension<T>);
-
-/// The tag of the keys of an extension, and how their text is stored.
-#[derive(Clone, Copy)]
-struct ExtensionTag {
-    tag: &'static str,
-    is_named: bool,
-    hash_key: Option<HashKey>,
-}
-
-impl ExtensionTag {
-    fn of<T>() -> Self {
-        Self {
-            tag: type_name::<T>(),
-            is_named: false,
-            hash_key: None,
-        }
-    }
-
-    fn name(&mut self, tag: &'static str) {
-        (self.tag, self.is_named) = (tag, true);
-    }
-
-    fn hash(&mut self, secret: &[u8]) {
-        self.hash_key = Some(HashKey::from_secret(EXTENSION, secret));
-    }
-
-    fn extract(&self, text: impl FnOnce() -> Option<Text>) -> Result<Key, KeyError> {
-        self.hash_key.iter().try_for_each(HashKey::check)?;
-        match text() {
-            Some(text) if !text.is_empty() => Ok(self.key_of(&text)),
-            _ => Err(KeyError::new(KeyErrorKind::Missing, self.missing_text())),
-        }
-    }
-
-    fn key_of(&self, text: &[u8]) -> Key {
-        Key::of_value(Tag::Extension(self.tag), text, self.hash_key.as_ref())
-    }
-
-    /// Returns the error text. Clients see it, so it does not contain the type name.
-    fn missing_text(&self) -> Arc<str> {
-        if self.is_named {
-            format!("the request has no `{}`", self.tag).into()
-        } else {
-            "the request has no key".into()
-        }
-    }
-}
 
 type Text = SmallVec<[u8; 64]>;
 
@@ -229,7 +197,9 @@ impl Write for ValueText {
 impl<T> Clone for Extension<T> {
     fn clone(&self) -> Self {
         Self {
-            tag: self.tag,
+            tag: Arc::clone(&self.tag),
+            hash_key: self.hash_key,
+            missing: self.missing.clone(),
             text_of: Arc::clone(&self.text_of),
         }
     }
@@ -237,7 +207,7 @@ impl<T> Clone for Extension<T> {
 
 impl<T> fmt::Debug for Extension<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Extension").field(&self.tag.tag).finish()
+        f.debug_tuple("Extension").field(&self.tag).finish()
     }
 }
 

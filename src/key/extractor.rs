@@ -123,9 +123,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                     KeyErrorKind::Missing => {
                         KeyError::new(KeyErrorKind::Missing, format!("{first}, or {second}"))
                     }
-                    KeyErrorKind::Ambiguous
-                    | KeyErrorKind::Invalid
-                    | KeyErrorKind::Misconfigured => second,
+                    _ => second,
                 }),
             found => found,
         }

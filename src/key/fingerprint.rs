@@ -10,16 +10,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 ///
 /// It is SipHash-1-3 under a random key of this process. The values never leave the process, so an attacker
 /// cannot search for a collision. Among a million texts, any two collide with a probability of 2^-89.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fingerprint([u64; 2]);
-
-impl Hash for Fingerprint {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let [low, high] = self.0;
-        state.write_u64(low);
-        state.write_u64(high);
-    }
-}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(u64, u64);
 
 /// Takes a fingerprint as its own hash: it is as random as any hash of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,7 +51,7 @@ const PAIR_MULTIPLIER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 impl Fingerprint {
     pub(super) fn of(text: &str) -> Self {
         let hash = HASHER.hash(text.as_bytes());
-        Self([hash.h1, hash.h2])
+        Self(hash.h1, hash.h2)
     }
 
     /// Returns the fingerprint of a number, which differs from the fingerprints of all texts.
@@ -69,7 +61,7 @@ impl Fingerprint {
         hasher.write_u8(0xff);
         hasher.write_u64(number);
         let hash = hasher.finish128();
-        Self([hash.h1, hash.h2])
+        Self(hash.h1, hash.h2)
     }
 
     /// Returns the fingerprint of a text within a scope, such as a key within a limiter.
@@ -82,20 +74,19 @@ impl Fingerprint {
             clippy::cast_possible_truncation,
             reason = "the two halves of the bits, each whole"
         )]
-        let halves = [sum as u64, (sum >> 64) as u64];
-        Self(halves)
+        let (low, high) = (sum as u64, (sum >> 64) as u64);
+        Self(low, high)
     }
 
     /// Returns 64 bits that a hash table can use without hashing them again.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
-        let [hash, _] = self.0;
-        hash
+        self.0
     }
 
     /// Returns the two halves, each of which is a random number.
     pub(crate) fn halves(self) -> [u64; 2] {
-        self.0
+        [self.0, self.1]
     }
 
     /// Returns a number that stands for the text in output for people. It does not reveal the fingerprint.
@@ -105,8 +96,7 @@ impl Fingerprint {
     }
 
     fn bits(self) -> u128 {
-        let [low, high] = self.0;
-        u128::from(high) << 64 | u128::from(low)
+        u128::from(self.1) << 64 | u128::from(self.0)
     }
 }
 

@@ -4,31 +4,12 @@ use std::fmt;
 
 use super::error::{KeyError, KeyErrorKind};
 
-/// The BLAKE3 key derivation contexts of one kind of value.
-///
-/// Equal values of two kinds have different hashes, so a hash does not reveal that they are equal.
-#[derive(Clone, Copy)]
-pub(super) struct HashContext {
-    plain: &'static str,
-    secret: &'static str,
-}
-
-pub(super) const HEADER: HashContext = HashContext {
-    plain: "tollgate 2026-11-21 value of a header",
-    secret: "tollgate 2026-11-21 value of a header, by a secret",
-};
-pub(super) const COOKIE: HashContext = HashContext {
-    plain: "tollgate 2026-11-21 value of a cookie",
-    secret: "tollgate 2026-11-21 value of a cookie, by a secret",
-};
-pub(super) const CREDENTIALS: HashContext = HashContext {
-    plain: "tollgate 2026-11-21 credentials",
-    secret: "tollgate 2026-11-21 credentials, by a secret",
-};
-pub(super) const EXTENSION: HashContext = HashContext {
-    plain: "tollgate 2026-11-21 value of an extension",
-    secret: "tollgate 2026-11-21 value of an extension, by a secret",
-};
+// The BLAKE3 key derivation contexts of the kinds of values. Equal values of two kinds have different hashes, so a hash
+// does not reveal that they are equal.
+pub(super) const HEADER: &str = "tollgate 2026-11-21 value of a header";
+pub(super) const COOKIE: &str = "tollgate 2026-11-21 value of a cookie";
+pub(super) const CREDENTIALS: &str = "tollgate 2026-11-21 credentials";
+pub(super) const EXTENSION: &str = "tollgate 2026-11-21 value of an extension";
 
 /// The key of a keyed hash: a constant of this crate, or derived from a secret of the application.
 #[derive(Clone, Copy)]
@@ -39,16 +20,16 @@ pub(super) struct HashKey {
 }
 
 impl HashKey {
-    pub(super) fn new(context: HashContext) -> Self {
+    pub(super) fn new(context: &str) -> Self {
         Self {
-            key: blake3::derive_key(context.plain, &[]),
+            key: blake3::derive_key(context, &[]),
             has_empty_secret: false,
         }
     }
 
-    pub(super) fn from_secret(context: HashContext, secret: &[u8]) -> Self {
+    pub(super) fn from_secret(context: &str, secret: &[u8]) -> Self {
         Self {
-            key: blake3::derive_key(context.secret, secret),
+            key: blake3::derive_key(&format!("{context}, by a secret"), secret),
             has_empty_secret: secret.is_empty(),
         }
     }

@@ -1,22 +1,22 @@
 //! The value of a header, a cookie or credentials: stored as a hash, and sent exactly once by a request.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
 use super::error::{KeyError, KeyErrorKind};
-use super::hash_key::{HashContext, HashKey};
+use super::hash_key::HashKey;
 use super::key::Key;
-use super::tag::{NamedTag, Tag};
 
 /// The place of a value, with the tag of its keys, its hash key and its errors.
 #[derive(Clone)]
 pub(super) struct HashedValue<Name> {
     name: Result<Name, KeyError>,
-    tag: NamedTag,
-    context: HashContext,
+    tag: Arc<str>,
+    context: &'static str,
     /// `None` if values are stored as readable text.
-    hash_key: Option<HashKey>,
+    pub(super) hash_key: Option<HashKey>,
     missing: KeyError,
     ambiguous: KeyError,
 }
@@ -27,8 +27,8 @@ impl<Name> HashedValue<Name> {
         kind: &str,
         configured: &str,
         name: Option<Name>,
-        tag: NamedTag,
-        context: HashContext,
+        tag: Arc<str>,
+        context: &'static str,
     ) -> Self {
         let error = |kind, text| KeyError::new(kind, text);
         let invalid =
@@ -43,11 +43,6 @@ impl<Name> HashedValue<Name> {
             missing: error(KeyErrorKind::Missing, missing),
             ambiguous: error(KeyErrorKind::Ambiguous, ambiguous),
         }
-    }
-
-    /// Stores values as readable text.
-    pub(super) fn plain(&mut self) {
-        self.hash_key = None;
     }
 
     /// Hashes values with a secret of the application.
@@ -76,7 +71,7 @@ impl<Name> HashedValue<Name> {
     }
 
     pub(super) fn key_of(&self, value: &[u8]) -> Key {
-        Key::of_value(Tag::Named(&self.tag), value, self.hash_key.as_ref())
+        Key::of_value(&self.tag, value, self.hash_key.as_ref())
     }
 }
 

@@ -8,7 +8,7 @@ use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::HEADER;
 use super::hashed_value::HashedValue;
 use super::key::Key;
-use super::tag::NamedTag;
+use super::tag::named_tag;
 
 /// Returns an extractor that counts by the value of a header, such as an API key or a tenant's name.
 ///
@@ -43,7 +43,7 @@ use super::tag::NamedTag;
 pub fn header(name: impl AsRef<str>) -> Header {
     let configured = name.as_ref();
     let name: Option<HeaderName> = configured.parse().ok();
-    let tag = NamedTag::header(name.as_ref().map_or("", HeaderName::as_str));
+    let tag = named_tag("header", name.as_ref().map_or("", HeaderName::as_str));
     Header(HashedValue::new("header", configured, name, tag, HEADER))
 }
 
@@ -56,7 +56,7 @@ impl Header {
     /// tenant's name.
     #[must_use]
     pub fn plain(mut self) -> Self {
-        self.0.plain();
+        self.0.hash_key = None;
         self
     }
 

@@ -7,9 +7,6 @@ use arrayvec::ArrayString;
 
 use super::key::Key;
 use super::network::Network;
-use super::tag::Tag;
-
-const TAG: Tag<'static> = Tag::Kind("ip=");
 
 /// The number of leading bits that identify a client by its IPv6 address.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +42,7 @@ impl Ipv6Prefix {
             address => write!(text, "{address}"),
         };
         let network = Network::of(unmap_nat64(address));
-        Key::tagged(TAG, text.as_bytes()).in_network(network)
+        Key::tagged("ip=", text.as_bytes()).in_network(network)
     }
 }
 

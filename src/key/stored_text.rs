@@ -159,17 +159,10 @@ pub(super) fn encode(value: &[u8], text: &mut dyn Write) -> fmt::Result {
 }
 
 /// Returns the first 160 bits of a hash in hexadecimal.
-pub(super) fn hash_digits(hash: &blake3::Hash) -> ArrayString<HASH_DIGITS> {
-    let digit = |half: u8| match half {
-        0..10 => b'0' + half,
-        _ => b'a' - 10 + half,
-    };
-    let mut digits = [0; HASH_DIGITS];
-    let (pairs, _) = digits.as_chunks_mut();
-    for (pair, byte) in pairs.iter_mut().zip(hash.as_bytes()) {
-        *pair = [digit(byte >> 4), digit(byte & 0xf)];
-    }
-    ArrayString::from_byte_string(&digits).unwrap_or_default()
+pub(super) fn hash_digits(hash: &blake3::Hash) -> ArrayString<{ 2 * blake3::OUT_LEN }> {
+    let mut digits = hash.to_hex();
+    digits.truncate(HASH_DIGITS);
+    digits
 }
 
 fn is_stored_text(text: &str) -> bool {

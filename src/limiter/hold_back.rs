@@ -99,7 +99,7 @@ impl RateLimiter {
         let (key, wait) = (key.into_key(), wait.min(holds.max));
         if !wait.is_zero() {
             match store.block_list().hold(&holds.name, &key, wait) {
-                Ok(true) => self.0.telemetry.log_hold(&key, wait),
+                Ok(true) => self.0.telemetry.events.log_hold(&key, wait),
                 Ok(false) => {}
                 Err(error) => holds.warn(&self.0.facts.name, &error),
             }

@@ -232,8 +232,7 @@ impl Level {
             }
             _ => {}
         }
-        let is_too_large =
-            |quota: &Quota| !quota.is_soft() && cost > quota.algorithm().facts().max_cost;
+        let is_too_large = |quota: &Quota| !quota.is_soft() && cost > quota.algorithm().max_cost();
         match quotas.min_limit(share) {
             None => Ok(self.is_unknown()),
             Some(limit) if cost > limit && rules.is_within_limits => Err(

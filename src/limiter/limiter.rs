@@ -176,8 +176,8 @@ impl RateLimiter {
     /// [`Admin::busiest_refused`](crate::Admin::busiest_refused). By default, none are tracked.
     ///
     /// `keys` is the number of tracked keys. With 100, any key with more than 1/100 of all refusals is
-    /// found. Each tracked key takes about 150 bytes. Each refusal takes a lock for a few steps on average,
-    /// and at worst for two scans of the tracked keys.
+    /// found. Each tracked key takes about 250 bytes. Each refusal takes a lock for a few steps, and once a
+    /// minute for a scan of the tracked keys.
     ///
     /// Call it before you clone the limiter: earlier clones do not share the list.
     #[must_use]

@@ -406,7 +406,7 @@ impl RateLimiter {
 
     /// Returns the limiter that settles a level: this one, or another one of the same store, without its lease.
     fn settling(&self, level: LevelDecision<'_>) -> Self {
-        if level.limiter_id().name == self.0.facts.id.name {
+        if level.record().limiter.id.name == self.0.facts.id.name {
             return self.clone();
         }
         self.clone().with(|inner| {
@@ -447,7 +447,7 @@ impl RateLimiter {
     fn level_of(&self, decision: &Decision) -> Result<Option<usize>, Error> {
         let name = self.0.facts.id.name;
         let levels = decision.levels().enumerate();
-        let own = levels.filter(|(_, level)| level.limiter_id().name == name);
+        let own = levels.filter(|(_, level)| level.record().limiter.id.name == name);
         let mut own = own.map(|(index, _)| index);
         let first = own.clone().next();
         let holding = own.find(|index| decision.held_at(*index) > 0);

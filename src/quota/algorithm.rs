@@ -86,26 +86,8 @@ pub enum Algorithm {
     InFlight,
 }
 
-/// The facts about one algorithm.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "Redis needs more"))]
-pub(crate) struct AlgorithmFacts {
-    /// The name in the text of a quota, such as `sliding-log`. After the name of
-    /// [`SlidingBuckets`](Algorithm::SlidingBuckets), a quota has the number of buckets: `:60`.
-    pub(crate) text: &'static str,
-    /// The highest cost of one check.
-    pub(crate) max_cost: u32,
-    /// The name of the file in `lua/` without its extension, and of the algorithm in a call of the script.
-    pub(crate) script: &'static str,
-    /// The time in Redis that each unit of a check adds, in tenths of a microsecond.
-    pub(crate) work_per_unit: u64,
-}
-
 /// The most buckets of [`Algorithm::SlidingBuckets`].
 pub(super) const MAX_BUCKETS: u16 = 1_000;
-
-/// The highest cost for logs, which store each unit.
-const MAX_COST_OF_LOGS: u32 = 100_000;
 
 impl Algorithm {
     /// All algorithms of rates, from the strictest promise to the loosest. [`SlidingBuckets`](Self::SlidingBuckets) has 60
@@ -128,53 +110,48 @@ impl Algorithm {
         Self::FixedWindow,
     ];
 
-    /// Returns the facts about this algorithm.
-    #[inline]
-    pub(crate) const fn facts(self) -> &'static AlgorithmFacts {
+    /// Returns the name in the text of a quota, such as `sliding-log`. After the name of
+    /// [`SlidingBuckets`](Self::SlidingBuckets), a quota has the number of buckets: `:60`.
+    pub(super) const fn text(self) -> &'static str {
         match self {
-            Self::SlidingLog => &AlgorithmFacts {
-                text: "sliding-log",
-                max_cost: MAX_COST_OF_LOGS,
-                script: "sliding_log",
-                work_per_unit: 0,
-            },
-            Self::SortedSetLog => &AlgorithmFacts {
-                text: "sorted-set-log",
-                max_cost: MAX_COST_OF_LOGS,
-                script: "sorted_set_log",
-                work_per_unit: 1,
-            },
-            Self::SlidingBuckets(_) => &AlgorithmFacts {
-                text: "sliding-buckets",
-                max_cost: u32::MAX,
-                script: "sliding_buckets",
-                work_per_unit: 0,
-            },
-            Self::SlidingCounter => &AlgorithmFacts {
-                text: "sliding-counter",
-                max_cost: u32::MAX,
-                script: "sliding_counter",
-                work_per_unit: 0,
-            },
-            Self::Gcra => &AlgorithmFacts {
-                text: "gcra",
-                max_cost: u32::MAX,
-                script: "gcra",
-                work_per_unit: 0,
-            },
-            Self::FixedWindow => &AlgorithmFacts {
-                text: "fixed-window",
-                max_cost: u32::MAX,
-                script: "fixed_window",
-                work_per_unit: 0,
-            },
-            Self::InFlight => &AlgorithmFacts {
-                text: "in-flight",
-                max_cost: u32::MAX,
-                script: "in_flight",
-                work_per_unit: 0,
-            },
+            Self::SlidingLog => "sliding-log",
+            Self::SortedSetLog => "sorted-set-log",
+            Self::SlidingBuckets(_) => "sliding-buckets",
+            Self::SlidingCounter => "sliding-counter",
+            Self::Gcra => "gcra",
+            Self::FixedWindow => "fixed-window",
+            Self::InFlight => "in-flight",
         }
+    }
+
+    /// Returns the name of the file in `lua/` without its extension, and of the algorithm in a call of the script.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn script(self) -> &'static str {
+        match self {
+            Self::SlidingLog => "sliding_log",
+            Self::SortedSetLog => "sorted_set_log",
+            Self::SlidingBuckets(_) => "sliding_buckets",
+            Self::SlidingCounter => "sliding_counter",
+            Self::Gcra => "gcra",
+            Self::FixedWindow => "fixed_window",
+            Self::InFlight => "in_flight",
+        }
+    }
+
+    /// Returns the highest cost of one check. Logs store each unit.
+    #[inline]
+    pub(crate) const fn max_cost(self) -> u32 {
+        match self {
+            Self::SlidingLog | Self::SortedSetLog => 100_000,
+            _ => u32::MAX,
+        }
+    }
+
+    /// Returns the time in Redis that each unit of a check adds, in tenths of a microsecond.
+    #[cfg(feature = "redis")]
+    #[inline]
+    pub(crate) fn work_per_unit(self) -> u64 {
+        u64::from(self == Self::SortedSetLog)
     }
 
     /// Returns the number of buckets, if the algorithm has buckets.
@@ -232,12 +209,13 @@ impl Algorithm {
 
 /// Returns the rule for the text of an algorithm: the names of all algorithms.
 pub(super) fn algorithm_rule() -> String {
-    let names = Algorithm::ALL.iter().map(|algorithm| {
-        match (algorithm.facts().text, algorithm.buckets()) {
-            (text, None) => text.to_owned(),
-            (text, Some(_)) => format!("{text}:N with N from 1 to {MAX_BUCKETS}"),
-        }
-    });
+    let names =
+        Algorithm::ALL
+            .iter()
+            .map(|algorithm| match (algorithm.text(), algorithm.buckets()) {
+                (text, None) => text.to_owned(),
+                (text, Some(_)) => format!("{text}:N with N from 1 to {MAX_BUCKETS}"),
+            });
     let names: Vec<_> = names.collect();
     format!("the algorithm is one of {}", names.join(", "))
 }
@@ -250,14 +228,13 @@ mod tests {
 
     #[test]
     fn each_algorithm_has_unique_names() {
-        let distinct = |name: fn(&AlgorithmFacts) -> &str| {
-            let names = Algorithm::ALL
-                .iter()
-                .map(|algorithm| name(algorithm.facts()));
+        let distinct = |name: fn(Algorithm) -> &'static str| {
+            let names = Algorithm::ALL.iter().copied().map(name);
             assert_eq!(names.collect::<HashSet<_>>().len(), Algorithm::ALL.len());
         };
-        distinct(|facts| facts.text);
-        distinct(|facts| facts.script);
+        distinct(Algorithm::text);
+        #[cfg(feature = "redis")]
+        distinct(Algorithm::script);
     }
 
     #[test]

@@ -195,24 +195,15 @@ impl BlockRule {
     /// ```
     pub fn validated(self) -> Result<Self, ConfigError> {
         let quiet = self.forgotten.unwrap_or(SECOND);
-        let rule = "a key is blocked after 1 to 1000000 refusals";
-        validate(&self.refusals, &REFUSALS, rule)?;
-        validate(
-            &self.within,
-            &WITHIN,
-            "refusals are counted within 10 s to 1 day",
-        )?;
-        validate(&self.first, &BLOCK, "a block lasts from 1 s to 366 days")?;
-        validate(
-            &self.longest(),
-            &BLOCK,
-            "a block lasts from 1 s to 366 days",
-        )?;
-        validate(
-            &quiet,
-            &BLOCK,
-            "earlier blocks are forgotten after 1 s to 366 days",
-        )?;
+        let of_refusals = "a key is blocked after 1 to 1000000 refusals";
+        let of_time = "refusals are counted within 10 s to 1 day";
+        let of_blocks = "a block lasts from 1 s to 366 days";
+        let of_memory = "earlier blocks are forgotten after 1 s to 366 days";
+        validate(&self.refusals, &REFUSALS, of_refusals)?;
+        validate(&self.within, &WITHIN, of_time)?;
+        validate(&self.first, &BLOCK, of_blocks)?;
+        validate(&self.longest(), &BLOCK, of_blocks)?;
+        validate(&quiet, &BLOCK, of_memory)?;
         Ok(self)
     }
 

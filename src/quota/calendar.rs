@@ -208,6 +208,11 @@ impl CalendarWindows {
 }
 
 impl Shared {
+    /// Returns the number of the day on which week 0 begins, a few days before day 0.
+    fn first_day_of_week_0(&self) -> i64 {
+        FIRST_MONDAY - 7 + i64::from(self.first_day) - 1
+    }
+
     /// Computes the windows around a time.
     ///
     /// If midnight occurs twice, the local date is the day before for a while, although the next day has begun. Then
@@ -229,10 +234,9 @@ impl Shared {
         let time = i64::try_from(now).ok();
         let time = time.and_then(|micros| Timestamp::from_microsecond(micros).ok());
         let date = self.zone.to_datetime(time.unwrap_or(Timestamp::MAX)).date();
-        let first_day = i64::from(self.first_day);
         match self.unit {
             CalendarUnit::Day => day_number(date),
-            CalendarUnit::Week => (day_number(date) - first_day_of_week_0(first_day)).div_euclid(7),
+            CalendarUnit::Week => (day_number(date) - self.first_day_of_week_0()).div_euclid(7),
             CalendarUnit::Month => {
                 let month = i64::from(date.year()) * 12 + i64::from(date.month()) - 1;
                 month - i64::from(date.day() < self.first_day.min(date.days_in_month()))
@@ -259,9 +263,7 @@ impl Shared {
     fn first_date(&self, index: i64) -> Option<Date> {
         match self.unit {
             CalendarUnit::Day => date_of(index),
-            CalendarUnit::Week => {
-                date_of(7 * index + first_day_of_week_0(i64::from(self.first_day)))
-            }
+            CalendarUnit::Week => date_of(7 * index + self.first_day_of_week_0()),
             CalendarUnit::Month => {
                 let (year, month) = (index.div_euclid(12), index.rem_euclid(12) + 1);
                 let (year, month) = (i16::try_from(year).ok()?, i8::try_from(month).ok()?);
@@ -281,11 +283,6 @@ fn day_number(date: Date) -> i64 {
 fn date_of(day_number: i64) -> Option<Date> {
     let days = Span::new().try_days(day_number).ok()?;
     FIRST_DATE.checked_add(days).ok()
-}
-
-/// Returns the number of the day on which week 0 begins, a few days before day 0.
-fn first_day_of_week_0(first_day: i64) -> i64 {
-    FIRST_MONDAY - 7 + first_day - 1
 }
 
 impl PartialEq for Calendar {

@@ -15,10 +15,8 @@ impl Quota {
     ///
     /// Returns an error if the database has no zone of this name.
     pub fn per_calendar_day(limit: u32, zone: &str) -> Result<Self, ConfigError> {
-        Ok(Self::from_calendar(
-            limit,
-            Calendar::new(CalendarUnit::Day, zone)?,
-        ))
+        let calendar = Calendar::new(CalendarUnit::Day, zone)?;
+        Ok(Self::from_calendar(limit, calendar))
     }
 
     /// Creates a quota of `limit` units in each week of a time zone. Weeks begin on Mondays, as in ISO 8601, or
@@ -30,10 +28,8 @@ impl Quota {
     ///
     /// Returns an error if the database has no zone of this name.
     pub fn per_calendar_week(limit: u32, zone: &str) -> Result<Self, ConfigError> {
-        Ok(Self::from_calendar(
-            limit,
-            Calendar::new(CalendarUnit::Week, zone)?,
-        ))
+        let calendar = Calendar::new(CalendarUnit::Week, zone)?;
+        Ok(Self::from_calendar(limit, calendar))
     }
 
     /// Creates a quota of `limit` units in each month of a time zone, for plans that are billed by the month.
@@ -75,10 +71,8 @@ impl Quota {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn per_calendar_month(limit: u32, zone: &str) -> Result<Self, ConfigError> {
-        Ok(Self::from_calendar(
-            limit,
-            Calendar::new(CalendarUnit::Month, zone)?,
-        ))
+        let calendar = Calendar::new(CalendarUnit::Month, zone)?;
+        Ok(Self::from_calendar(limit, calendar))
     }
 
     /// Sets the day on which each calendar window begins: of a month the billing day from 1 to 31, of a week

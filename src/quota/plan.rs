@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::str::FromStr;
 
-use super::quota::Quota;
 use super::quotas::Quotas;
 use super::text::IN_FLIGHT;
 use crate::error::ConfigError;
@@ -98,7 +97,7 @@ const PLAN_RULE: &str =
 /// | type | plan |
 /// |---|---|
 /// | [`Plan`] | the same plan |
-/// | [`Quota`], [`Quotas`], an array, slice or `Vec` of quotas | these quotas |
+/// | [`Quota`](crate::Quota), [`Quotas`], an array, slice or `Vec` of quotas | these quotas |
 /// | `Option` of one of these | for `None`, the quotas of the layer |
 /// | `Result` of one of these | for `Err`, no plan: the [failure policy](crate::FailurePolicy) of the layer applies |
 #[diagnostic::on_unimplemented(
@@ -123,22 +122,9 @@ impl<P: Into<Plan>> IntoPlan for P {
     }
 }
 
-macro_rules! plan_from_quotas {
-    ($($type:ty)*) => {$(
-        /// Makes a plan of [these quotas](Plan::Quotas).
-        impl From<$type> for Plan {
-            fn from(quotas: $type) -> Self {
-                Self::Quotas(quotas.into())
-            }
-        }
-    )*};
-}
-
-plan_from_quotas!(Quota Quotas Vec<Quota> &[Quota]);
-
 /// Makes a plan of [these quotas](Plan::Quotas).
-impl<const N: usize> From<[Quota; N]> for Plan {
-    fn from(quotas: [Quota; N]) -> Self {
+impl<Q: Into<Quotas>> From<Q> for Plan {
+    fn from(quotas: Q) -> Self {
         Self::Quotas(quotas.into())
     }
 }
@@ -158,6 +144,7 @@ impl<P: IntoPlan, E: Into<BoxError>> IntoPlan for Result<P, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::Quota;
 
     #[test]
     fn a_plan_is_made_from_a_quota_or_a_list() {

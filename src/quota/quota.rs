@@ -352,20 +352,13 @@ impl Quota {
 
     /// Sets an algorithm from outside the program.
     pub(super) fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
-        if !self.may_be_counted_by(algorithm) {
-            let text = algorithm.to_string();
-            let rule = "a calendar window is counted as a fixed-window, slots in flight by no other algorithm, and shares by a sliding-log or sliding-buckets";
-            Err(ConfigError::quota_part("algorithm", &text, rule))
-        } else if algorithm.is_in_range() {
-            Ok(self.with_algorithm(algorithm))
-        } else {
-            let text = algorithm.to_string();
-            Err(ConfigError::quota_part(
-                "algorithm",
-                &text,
-                &algorithm_rule(),
-            ))
-        }
+        let rule = match self.may_be_counted_by(algorithm) {
+            false => "a calendar window is counted as a fixed-window, slots in flight by no other algorithm, and shares by a sliding-log or sliding-buckets".to_owned(),
+            true if algorithm.is_in_range() => return Ok(self.with_algorithm(algorithm)),
+            true => algorithm_rule(),
+        };
+        let text = algorithm.to_string();
+        Err(ConfigError::quota_part("algorithm", &text, &rule))
     }
 
     /// Names the quota.
@@ -431,7 +424,7 @@ impl Quota {
     /// Returns whether the quota admits a check of this cost without counting it. A soft log charges as few units at once as
     /// any log.
     pub(crate) fn leaves_out(&self, cost: u32) -> bool {
-        self.is_soft() && cost > self.algorithm.facts().max_cost
+        self.is_soft() && cost > self.algorithm.max_cost()
     }
 
     /// Marks decisions as [warned](crate::DecisionView::is_warned) once `percent` of the limit are used, from 1 to 100.
@@ -476,7 +469,9 @@ impl Quota {
     /// Returns whether so many used units are where the quota warns a request of this share.
     #[inline]
     pub(crate) fn warns_at(&self, used: u32, share: Option<ShareId>) -> bool {
-        let (used, most) = self.shares.used_of_ceiling(used, self.limit, share);
+        // What the ceiling of the share withholds from it counts as used.
+        let most = self.ceiling(share);
+        let used = used.saturating_sub(self.limit - most);
         let percent = u64::from(self.warn_percent);
         percent > 0 && u64::from(used) * 100 >= u64::from(most) * percent
     }
@@ -500,7 +495,7 @@ impl Quota {
         let is_free = |quota: &Self| {
             let mut others = before.iter().filter(|other| other.soft == quota.soft);
             !others.any(|other| {
-                other.soft_count() == quota.soft_count() || other.shares_count_with(quota, 0)
+                other.soft_count() == quota.soft_count() || other.is_same_count(0, quota, 0)
             })
         };
         let mut free = (1..=u8::MAX).map(numbered).filter(is_free);
@@ -651,12 +646,6 @@ impl Quota {
         self.name.as_deref()
     }
 
-    /// Returns the name of the time zone whose days, weeks or months are the windows. `None` for all other windows.
-    #[must_use]
-    pub fn time_zone(&self) -> Option<&str> {
-        self.calendar.as_ref().map(Calendar::zone)
-    }
-
     /// Returns the calendar whose days, weeks or months are the windows.
     #[inline]
     pub(crate) fn calendar(&self) -> Option<&Calendar> {
@@ -728,11 +717,6 @@ impl Quota {
             algorithm => (algorithm, self.counted_micros(lease)),
         };
         (algorithm, window, self.soft)
-    }
-
-    /// Returns whether both quotas share one stored count, for the same limiter and key.
-    pub(crate) fn shares_count_with(&self, other: &Self, lease: u64) -> bool {
-        self.is_same_count(lease, other, lease)
     }
 
     /// Returns whether both quotas have one stored count, each with its lease, for the same limiter and key.

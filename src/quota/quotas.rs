@@ -47,9 +47,6 @@ struct List {
     max_cost: u32,
     /// A lower cost is within all limits, and no slots are needed. 0 without quotas, and with soft ones.
     unusual_cost: u32,
-    /// Whether there is a quota in flight.
-    has_slots: bool,
-    has_soft: bool,
 }
 
 pub(super) const EMPTY_RULE: &str = "it would admit every check; list at least one quota";
@@ -67,7 +64,7 @@ impl Quotas {
             let quota = with_own_calendar_count(quota, &list);
             list.push(quota.with_own_soft_count(&list));
         }
-        let max_costs = list.iter().map(|quota| quota.algorithm().facts().max_cost);
+        let max_costs = list.iter().map(|quota| quota.algorithm().max_cost());
         let max_cost = max_costs.min().unwrap_or(u32::MAX);
         let is_plain = |quota: &Quota| {
             !quota.is_soft() && !quota.is_in_flight() && quota.share_list().is_none()
@@ -79,8 +76,6 @@ impl Quotas {
         Self(Arc::new(List {
             max_cost,
             unusual_cost,
-            has_slots: list.iter().any(Quota::is_in_flight),
-            has_soft: list.iter().any(Quota::is_soft),
             quotas: list,
         }))
     }
@@ -129,7 +124,7 @@ impl Quotas {
     ) -> Option<ShareId> {
         let mut of_count = self
             .iter()
-            .filter(|other| quota.shares_count_with(other, lease));
+            .filter(|other| quota.is_same_count(lease, other, lease));
         share.filter(|share| of_count.any(|other| other.has_share(*share)))
     }
 
@@ -197,7 +192,7 @@ impl Quotas {
     /// Returns whether a quota is in flight.
     #[inline]
     pub(crate) fn has_slots(&self) -> bool {
-        self.0.has_slots
+        self.iter().any(Quota::is_in_flight)
     }
 
     /// Returns the most slots that a request of this share can ever hold, if any quota is in flight.
@@ -221,7 +216,7 @@ impl Quotas {
     /// refuses, or the highest cost of its algorithm. Without such a rate, that is any cost.
     pub(crate) fn max_admissible_cost(&self, share: Option<ShareId>) -> u32 {
         let refusing = self.iter().filter(|quota| !quota.is_soft());
-        let max_costs = refusing.map(|quota| quota.algorithm().facts().max_cost);
+        let max_costs = refusing.map(|quota| quota.algorithm().max_cost());
         let costs = max_costs.chain(self.min_limit(share));
         costs.min().unwrap_or(u32::MAX)
     }
@@ -251,7 +246,7 @@ impl Quotas {
     /// Returns whether any quota is soft.
     #[inline]
     pub(crate) fn has_soft(&self) -> bool {
-        self.0.has_soft
+        self.iter().any(Quota::is_soft)
     }
 
     /// Returns the quota, if there is exactly one.
@@ -269,7 +264,8 @@ impl Quotas {
         let rates = rates.filter(|(_, quota)| !quota.is_in_flight());
         rates.filter(move |(index, quota)| {
             let of_count = self.iter().enumerate();
-            let mut of_count = of_count.filter(|(_, other)| other.shares_count_with(quota, lease));
+            let mut of_count =
+                of_count.filter(|(_, other)| other.is_same_count(lease, quota, lease));
             !of_count.any(|(other_index, other)| {
                 let is_earlier = other_index < *index && !quota.charges_before(other);
                 is_earlier || other.charges_before(quota)

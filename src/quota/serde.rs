@@ -150,7 +150,7 @@ impl Serialize for Quota {
         };
         let has_window = !self.is_in_flight() || !self.has_default_slot_lease();
         let has_algorithm = self.calendar().is_none() && self.algorithm() != Algorithm::default();
-        let shares = self.share_list().list().iter().map(Share::to_string);
+        let shares = self.share_list().iter().map(Share::to_string);
         let map = QuotaMap {
             limit: self.limit(),
             window: has_window.then(|| self.window_text()),

@@ -29,10 +29,10 @@ const MAX_SHARES: usize = 16;
 #[must_use = "a share does nothing until a quota has it"]
 pub struct Share {
     name: Arc<str>,
-    id: ShareId,
-    pub(super) reserve: u32,
+    pub(crate) id: ShareId,
+    pub(crate) reserve: u32,
     /// `u32::MAX` without a bound.
-    pub(super) most: u32,
+    pub(crate) most: u32,
 }
 
 impl Share {
@@ -96,14 +96,6 @@ pub(crate) fn fnv_1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, step)
 }
 
-/// The numbers of one share, for the rule.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ShareBounds {
-    pub(crate) id: ShareId,
-    pub(crate) reserve: u32,
-    pub(crate) most: u32,
-}
-
 impl Shares {
     pub(crate) const NONE: Self = Self(None);
 
@@ -146,22 +138,13 @@ impl Shares {
         self.0.is_none()
     }
 
-    pub(super) fn list(&self) -> &[Share] {
-        self.0.as_deref().unwrap_or_default()
-    }
-
-    /// Returns the numbers of each share.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = ShareBounds> {
-        self.list().iter().map(|share| ShareBounds {
-            id: share.id,
-            reserve: share.reserve,
-            most: share.most,
-        })
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Share> {
+        self.0.as_deref().unwrap_or_default().iter()
     }
 
     /// Returns the name of a share, if the quota has it.
     pub(crate) fn name_of(&self, id: ShareId) -> Option<&str> {
-        let share = self.list().iter().find(|share| share.id == id);
+        let share = self.iter().find(|share| share.id == id);
         share.map(Share::name)
     }
 
@@ -186,19 +169,6 @@ impl Shares {
             .min(limit)
     }
 
-    /// Returns how much of its ceiling a share has used, and the ceiling. `used` is all but what remains of the limit: what
-    /// the ceiling withholds counts there, too.
-    #[inline]
-    pub(super) fn used_of_ceiling(
-        &self,
-        used: u32,
-        limit: u32,
-        asking: Option<ShareId>,
-    ) -> (u32, u32) {
-        let ceiling = self.ceiling(limit, asking);
-        (used.saturating_sub(limit - ceiling), ceiling)
-    }
-
     /// Returns the same parts of another limit, rounded down. A bound is at least one unit, unless it is 0, as the limit is.
     pub(super) fn scaled(&self, from: u32, to: u32) -> Self {
         let part = |units: u32| {
@@ -214,7 +184,7 @@ impl Shares {
                 most => part(most).max(1),
             },
         };
-        Self::from(self.list().iter().map(scale).collect::<Vec<_>>())
+        Self::from(self.iter().map(scale).collect::<Vec<_>>())
     }
 }
 

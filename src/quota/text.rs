@@ -11,24 +11,15 @@ use super::quotas::Quotas;
 use super::shares::Share;
 use crate::error::ConfigError;
 
-/// The units of time, longest first: length in microseconds, word for one unit, suffix of a number.
-const TIME_UNITS: [(u64, &str, &str); 6] = [
-    (86_400_000_000, "day", "d"),
-    (3_600_000_000, "hour", "h"),
-    (60_000_000, "minute", "m"),
-    (1_000_000, "second", "s"),
-    (1_000, "millisecond", "ms"),
-    (1, "microsecond", "us"),
-];
-
-/// Other spellings of units that are read, with the word of the unit. A plural of a word is read, too.
-const UNIT_ALIASES: [(&str, &str); 6] = [
-    ("hr", "hour"),
-    ("hrs", "hour"),
-    ("min", "minute"),
-    ("mins", "minute"),
-    ("sec", "second"),
-    ("secs", "second"),
+/// The units of time, longest first: length in microseconds, word for one unit, suffix of a number, and other spellings
+/// that are read. The plural of a word is read, too.
+const TIME_UNITS: [(u64, &str, &str, &[&str]); 6] = [
+    (86_400_000_000, "day", "d", &[]),
+    (3_600_000_000, "hour", "h", &["hr", "hrs"]),
+    (60_000_000, "minute", "m", &["min", "mins"]),
+    (1_000_000, "second", "s", &["sec", "secs"]),
+    (1_000, "millisecond", "ms", &[]),
+    (1, "microsecond", "us", &[]),
 ];
 
 /// The separators of a list of quotas.
@@ -344,7 +335,7 @@ impl FromStr for Algorithm {
 /// Formats the algorithm as [`FromStr`](#impl-FromStr-for-Algorithm) parses it.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.facts().text)?;
+        f.write_str(self.text())?;
         match self.buckets() {
             None => Ok(()),
             Some(buckets) => write!(f, ":{buckets}"),
@@ -358,7 +349,7 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
         Some((name, buckets)) => (name, Some(buckets)),
     };
     let mut algorithms = Algorithm::ALL.iter().chain([&Algorithm::InFlight]);
-    let algorithm = algorithms.find(|algorithm| algorithm.facts().text == name)?;
+    let algorithm = algorithms.find(|algorithm| algorithm.text() == name)?;
     match (algorithm.buckets(), buckets) {
         (None, None) => Some(*algorithm),
         (Some(_), Some(buckets)) => {
@@ -381,13 +372,11 @@ fn parse_micros(text: &str) -> Option<u64> {
 
 /// Parses a unit of time. Returns its length in microseconds.
 fn parse_unit(text: &str) -> Option<u64> {
-    let alias = UNIT_ALIASES.iter().find(|(alias, _)| *alias == text);
-    let text = alias.map_or(text, |(_, word)| word);
-    let is_unit = |word: &str, suffix: &str| {
-        text == suffix || text == word || text.strip_suffix('s') == Some(word)
-    };
+    let singular = text.strip_suffix('s').unwrap_or(text);
     let mut units = TIME_UNITS.iter();
-    let unit = units.find(|(_, word, suffix)| is_unit(word, suffix));
+    let unit = units.find(|(_, word, suffix, others)| {
+        text == *suffix || [text, singular].contains(word) || others.contains(&text)
+    });
     unit.map(|(micros, ..)| *micros)
 }
 
@@ -420,7 +409,7 @@ impl fmt::Display for Quota {
                 algorithm => write!(f, " {algorithm}")?,
             }
         }
-        for share in self.share_list().list() {
+        for share in self.share_list().iter() {
             write!(f, " {share}")?;
         }
         if self.is_soft() {
@@ -452,7 +441,7 @@ impl Quota {
         }
         let window = self.window_micros();
         let unit = TIME_UNITS.iter().find(|(micros, ..)| *micros == window);
-        unit.map_or_else(|| self.short_window(), |(_, word, _)| (*word).to_owned())
+        unit.map_or_else(|| self.short_window(), |(_, word, ..)| (*word).to_owned())
     }
 
     /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; a calendar's window as its unit: `month`.
@@ -463,7 +452,7 @@ impl Quota {
         let window = self.window_micros();
         let mut units = TIME_UNITS.iter();
         let unit = units.find(|(micros, ..)| window.is_multiple_of(*micros));
-        unit.map(|(micros, _, suffix)| format!("{}{suffix}", window / micros))
+        unit.map(|(micros, _, suffix, _)| format!("{}{suffix}", window / micros))
             .unwrap_or_default()
     }
 }
@@ -737,7 +726,7 @@ mod tests {
             Quota::per_calendar_month(100, "Europe/Berlin").as_ref()
         );
         assert_eq!(quota.algorithm(), Algorithm::FixedWindow);
-        assert_eq!(quota.time_zone(), Some("Europe/Berlin"));
+        assert_eq!(quota.calendar().unwrap().zone(), "Europe/Berlin");
         assert_eq!(quota.window(), Duration::from_secs(31 * 86_400));
         assert_eq!(quota.short_window(), "month");
         for text in [

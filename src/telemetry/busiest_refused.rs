@@ -7,18 +7,16 @@
 //! A key with more than 1/n of all refusals is always among the counted keys.
 //!
 //! Once per minute, all counts are lowered by the same factor, so that a refusal counts half after 10 minutes.
-//! Counts are whole numbers of a small fraction of a refusal. So equal counts stay equal and close counts become
-//! equal, and a key with the lowest count is found without a search most of the time.
+//! Counts are whole numbers of a small fraction of a refusal.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashTable;
-
 use crate::clock::{Clock, micros};
-use crate::key::{Fingerprint, Key};
+use crate::key::{Fingerprint, HashFingerprint, Key};
 
 /// A key that was refused often, and the number of its recent refusals.
 ///
@@ -39,13 +37,6 @@ pub struct RefusedKey {
     /// The amount by which `refused` may be too high.
     pub error: u64,
 }
-
-/// The size of the hash table relative to the number of keys. Removals from a full table leave tombstones,
-/// and cause rehashes.
-const TABLE_SIZE_FACTOR: usize = 4;
-
-/// The most keys for which the hash table is allocated at first.
-const MAX_INITIAL_CAPACITY: usize = 1_000;
 
 /// The time after which a refusal counts half. Operators look for the keys that are refused now, and within an
 /// hour an offender that has stopped falls to 1/64.
@@ -72,13 +63,9 @@ pub(super) struct MostRefused {
 
 #[derive(Debug, Default)]
 struct Counts {
-    keys: Vec<CountedKey>,
-    /// The index of each key.
-    indices: HashTable<usize>,
-    /// The lowest count when it was last searched for.
-    lowest: u64,
-    /// The index at which a key with the lowest count was last found.
-    hand: usize,
+    keys: HashMap<Fingerprint, CountedKey, HashFingerprint>,
+    /// The count of each key, from the lowest one.
+    by_count: BTreeSet<(u64, Fingerprint)>,
     /// The time of the last decay, in microseconds.
     decayed_at: u64,
 }
@@ -97,11 +84,9 @@ impl MostRefused {
     }
 
     fn on_clock(capacity: NonZeroUsize, clock: Clock) -> Self {
-        let initial = capacity.get().min(MAX_INITIAL_CAPACITY);
         Self {
             capacity,
             counts: Mutex::new(Counts {
-                indices: HashTable::with_capacity(initial * TABLE_SIZE_FACTOR),
                 decayed_at: clock.now(),
                 ..Counts::default()
             }),
@@ -124,15 +109,10 @@ impl MostRefused {
         let now = self.clock.now();
         let mut counts = self.lock();
         counts.decay_until(now);
-        let keys = counts.keys.iter().map(CountedKey::rounded);
+        let keys = counts.keys.values().map(CountedKey::rounded);
         let mut keys: Vec<_> = keys.filter(|key| key.refused > 0).collect();
         drop(counts);
-        keys.sort_by(|one, two| {
-            let order = |key: &RefusedKey| (Reverse(key.refused), key.error);
-            order(one)
-                .cmp(&order(two))
-                .then_with(|| one.key.cmp(&two.key))
-        });
+        keys.sort_by_cached_key(|key| (Reverse(key.refused), key.error, key.key.clone()));
         keys.truncate(max);
         keys
     }
@@ -164,16 +144,32 @@ fn decayed(count: u64) -> u64 {
 impl Counts {
     fn record(&mut self, key: &Key, capacity: usize, now: u64) {
         self.decay_until(now);
-        let fingerprint = key.fingerprint();
-        let is_same = |index: &usize| self.is_at(*index, fingerprint);
-        let index = match self.indices.find(fingerprint.hash(), is_same) {
-            Some(index) => *index,
-            None if self.keys.len() < capacity => self.append(key),
-            None => self.replace_lowest(key),
-        };
-        if let Some(counted) = self.keys.get_mut(index) {
-            counted.refused = counted.refused.saturating_add(ONE);
+        let id = key.fingerprint();
+        if !self.keys.contains_key(&id) {
+            let is_full = self.keys.len() >= capacity;
+            let error = if is_full { self.remove_lowest() } else { 0 };
+            let counted = CountedKey {
+                key: key.clone(),
+                refused: error,
+                error,
+            };
+            self.keys.insert(id, counted);
         }
+        if let Some(counted) = self.keys.get_mut(&id) {
+            self.by_count.remove(&(counted.refused, id));
+            counted.refused = counted.refused.saturating_add(ONE);
+            self.by_count.insert((counted.refused, id));
+        }
+    }
+
+    /// Removes a key that has the lowest count. Returns the count: a new key takes it over, as it may have been refused
+    /// that often before.
+    fn remove_lowest(&mut self) -> u64 {
+        let Some((count, id)) = self.by_count.pop_first() else {
+            return 0;
+        };
+        self.keys.remove(&id);
+        count
     }
 
     #[inline]
@@ -186,85 +182,23 @@ impl Counts {
         }
     }
 
-    /// Lowers all counts. Their order stays the same, and so does the lowest one.
+    /// Lowers all counts.
     #[cold]
     fn decay(&mut self, intervals: u64) {
         // Each count is 0 after 64 half-lives.
         let half_lives = intervals / INTERVALS_PER_HALF_LIFE;
         let rest = intervals % INTERVALS_PER_HALF_LIFE;
         let decay = |count: u64| {
-            let halved = u32::try_from(half_lives).ok();
-            let halved = halved.and_then(|half_lives| count.checked_shr(half_lives));
-            (0..rest).fold(halved.unwrap_or(0), |count, _| decayed(count))
+            let half_lives = u32::try_from(half_lives).unwrap_or(u32::MAX);
+            let halved = count.checked_shr(half_lives).unwrap_or(0);
+            (0..rest).fold(halved, |count, _| decayed(count))
         };
-        for counted in &mut self.keys {
+        for counted in self.keys.values_mut() {
             counted.refused = decay(counted.refused);
             counted.error = decay(counted.error);
         }
-        self.lowest = decay(self.lowest);
-    }
-
-    fn append(&mut self, key: &Key) -> usize {
-        let index = self.keys.len();
-        self.keys.push(CountedKey {
-            key: key.clone(),
-            refused: 0,
-            error: 0,
-        });
-        self.add_index(index);
-        index
-    }
-
-    /// Replaces a key that has the lowest count. The new key takes over that count, as it may have been refused
-    /// that often before.
-    fn replace_lowest(&mut self, key: &Key) -> usize {
-        let index = self.find_lowest();
-        let Some(counted) = self.keys.get_mut(index) else {
-            return index;
-        };
-        let replaced = std::mem::replace(&mut counted.key, key.clone());
-        counted.error = counted.refused;
-        let hash = replaced.fingerprint().hash();
-        if let Ok(entry) = self.indices.find_entry(hash, |other| *other == index) {
-            entry.remove();
-        }
-        self.add_index(index);
-        index
-    }
-
-    /// Returns the index of a key with the lowest count.
-    ///
-    /// Counts only grow, except that a decay lowers all of them and keeps their order. So a key whose count is at
-    /// most the last lowest count has the lowest count now, and the search continues from the last key found.
-    fn find_lowest(&mut self) -> usize {
-        let count_at = |index: usize| self.keys.get(index).map(|counted| counted.refused);
-        let len = self.keys.len();
-        let indices = (self.hand..len).chain(0..self.hand);
-        let is_lowest = |index: &usize| count_at(*index) <= Some(self.lowest);
-        if let Some(index) = indices.clone().find(is_lowest) {
-            self.hand = index;
-            return index;
-        }
-        let index = indices
-            .min_by_key(|index| count_at(*index))
-            .unwrap_or_default();
-        self.lowest = count_at(index).unwrap_or_default();
-        self.hand = index;
-        index
-    }
-
-    fn is_at(&self, index: usize, fingerprint: Fingerprint) -> bool {
-        let counted = self.keys.get(index);
-        counted.is_some_and(|counted| counted.key.fingerprint() == fingerprint)
-    }
-
-    fn add_index(&mut self, index: usize) {
-        let Self { keys, indices, .. } = self;
-        let hash = |index: &usize| {
-            let counted = keys.get(*index);
-            counted.map_or(0, |counted| counted.key.fingerprint().hash())
-        };
-        indices.insert_unique(hash(&index), index, hash);
+        let counts = self.keys.iter().map(|(id, counted)| (counted.refused, *id));
+        self.by_count = counts.collect();
     }
 }
 

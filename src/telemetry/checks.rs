@@ -3,27 +3,21 @@
 use std::error::Error as StdError;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::busiest_refused::{MostRefused, RefusedKey};
 use super::events::Events;
 use super::line_limits::OnceFlag;
-use super::marked_keys::{Mark, MarkedKeys};
+use super::marked_keys::Mark;
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
 
 use crate::decision::{DecisionView, LevelDecision, Source};
-use crate::key::Key;
 
 /// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    limiter: Arc<str>,
-    /// The name of the store.
-    store: Arc<str>,
-    counts: CheckCounts,
-    events: Events,
-    marked_keys: MarkedKeys,
+    pub(crate) counts: CheckCounts,
+    pub(crate) events: Events,
     most_refused: Option<MostRefused>,
     /// Whether it was logged that a settlement has left other levels charged.
     pub(crate) settled_alone: OnceFlag,
@@ -34,11 +28,8 @@ pub(crate) struct Telemetry {
 impl Telemetry {
     pub(crate) fn new(limiter: &Arc<str>, store: &Arc<str>, tracked: Option<NonZeroUsize>) -> Self {
         Self {
-            limiter: Arc::clone(limiter),
-            store: Arc::clone(store),
             counts: CheckCounts::new(limiter, store),
-            events: Events::default(),
-            marked_keys: MarkedKeys::default(),
+            events: Events::new(limiter, store),
             most_refused: tracked.map(MostRefused::new),
             settled_alone: OnceFlag::default(),
             charged_to_limit: OnceFlag::default(),
@@ -66,7 +57,7 @@ impl Telemetry {
         }
         self.counts
             .count(OutcomeLabel::Admitted, level.source(), level.share());
-        self.events.log_admitted(&self.limiter, &self.store, level);
+        self.events.log_admitted(level);
         if level.may_be_marked() {
             self.record_marks(level);
         }
@@ -82,8 +73,7 @@ impl Telemetry {
             let mut marked = quotas.filter(|(_, quota)| mark.is_of(quota)).peekable();
             self.counts.count_mark(mark, marked.peek().is_some().into());
             for (index, quota) in marked {
-                let (events, keys) = (&self.events, &self.marked_keys);
-                events.log_mark(&self.limiter, keys, mark, index, quota);
+                self.events.log_mark(mark, index, quota);
             }
         }
     }
@@ -93,21 +83,10 @@ impl Telemetry {
         let level = decision.reported_level();
         let share = level.and_then(|level| level.share());
         self.counts.count(outcome, decision.source(), share);
-        self.events
-            .log_refused(&self.limiter, &self.store, outcome, decision);
+        self.events.log_refused(outcome, decision);
         if let (Some(keys), Some(level)) = (&self.most_refused, level) {
-            keys.record(&level.record().key);
+            keys.record(level.key());
         }
-    }
-
-    /// Records automatic blocks. Zero shows that there may be some.
-    pub(crate) fn record_blocks(&self, blocks: u64) {
-        self.counts.count_blocks(blocks);
-    }
-
-    /// Logs an automatic block.
-    pub(crate) fn log_block(&self, key: &Key, duration: Duration, blocks: u32) {
-        self.events.log_block(&self.limiter, key, duration, blocks);
     }
 
     /// Counts an answer of an upstream that said when to send again.
@@ -115,17 +94,12 @@ impl Telemetry {
         self.counts.count_upstream_answer(makes_sense);
     }
 
-    /// Logs that a key is held back from now on.
-    pub(crate) fn log_hold(&self, key: &Key, duration: Duration) {
-        self.events.log_hold(&self.limiter, key, duration);
-    }
-
     /// Records a request that is exempt from limits.
     // Apart from the code of an admission.
     #[inline(never)]
     pub(crate) fn record_exempt(&self) {
         self.counts.count(OutcomeLabel::Exempt, Source::None, None);
-        self.events.log_exempt(&self.limiter);
+        self.events.log_exempt();
     }
 
     /// Records a check without a decision.
@@ -137,7 +111,7 @@ impl Telemetry {
         kind: &str,
     ) {
         self.counts.count(outcome, Source::None, None);
-        self.events.log_failure(&self.limiter, outcome, error, kind);
+        self.events.log_failure(outcome, error, kind);
     }
 }
 

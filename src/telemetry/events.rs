@@ -5,6 +5,7 @@
 //! process runs, and does not reveal the key.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,57 +22,25 @@ use crate::key::Key;
 /// that are held back; the others are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
 const MAX_INFO_PER_SECOND: u64 = 10;
 
-/// Logs a refusal at a level.
-macro_rules! refusal {
-    ($level:ident, $limiter:ident, $store:ident, $outcome:ident, $decision:ident $(, $left_out:ident)?) => {
-        $level!(
-            target: "tollgate::check",
-            limiter = $limiter,
-            outcome = $outcome.text(),
-            source = $decision.source().text($store),
-            cost = $decision.cost(),
-            limit = $decision.limit(),
-            retry_after = seconds($decision.retry_after()),
-            key_alias = alias($decision),
-            $($left_out,)?
-            "check refused"
-        )
-    };
-}
-
-/// Logs an automatic block at a level.
-macro_rules! block {
-    ($level:ident, $limiter:ident, $key:ident, $duration:ident, $blocks:ident $(, $left_out:ident)?) => {
-        $level!(
-            target: "tollgate::block",
-            limiter = $limiter,
-            key_alias = key_alias($key),
-            duration = $duration.as_secs_f64(),
-            blocks = $blocks,
-            $($left_out,)?
-            "key blocked: it was refused too often"
-        )
-    };
-}
-
-/// Logs at a level that a key is held back.
-macro_rules! hold {
-    ($level:ident, $limiter:ident, $key:ident, $duration:ident $(, $left_out:ident)?) => {
-        $level!(
-            target: "tollgate::block",
-            limiter = $limiter,
-            key_alias = key_alias($key),
-            duration = $duration.as_secs_f64(),
-            $($left_out,)?
-            "key held back: the upstream says when to send again"
-        )
+/// Logs an event at info if it has a turn, which is the number of events that were left out since the last one at info,
+/// and else at debug.
+macro_rules! info_or_debug {
+    ($turn:expr, $target:literal, { $($fields:tt)+ }, $message:literal) => {
+        match $turn {
+            Some(left_out) => info!(target: $target, $($fields)+, left_out, $message),
+            None => debug!(target: $target, $($fields)+, $message),
+        }
     };
 }
 
 /// The events of one limiter.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(crate) struct Events {
+    limiter: Arc<str>,
+    /// The name of the store.
+    store: Arc<str>,
     clock: Clock,
+    marked_keys: MarkedKeys,
     refusals: Turns,
     blocks: Turns,
     marks: Turns,
@@ -87,79 +56,83 @@ struct Turns {
     left_out: AtomicU64,
 }
 
-impl Default for Events {
-    fn default() -> Self {
+impl Events {
+    pub(super) fn new(limiter: &Arc<str>, store: &Arc<str>) -> Self {
         Self {
+            limiter: Arc::clone(limiter),
+            store: Arc::clone(store),
             clock: Clock::monotonic(),
+            marked_keys: MarkedKeys::default(),
             refusals: Turns::default(),
             blocks: Turns::default(),
             marks: Turns::default(),
             holds: Turns::default(),
         }
     }
-}
 
-impl Events {
     /// Logs an admission at one level of a check.
     #[inline]
-    pub(super) fn log_admitted(&self, limiter: &str, store: &str, level: LevelDecision<'_>) {
+    pub(super) fn log_admitted(&self, level: LevelDecision<'_>) {
         debug!(
             target: "tollgate::check",
-            limiter,
+            limiter = &*self.limiter,
             outcome = OutcomeLabel::Admitted.text(),
-            source = level.source().text(store),
+            source = level.source().text(&self.store),
             cost = level.cost(),
             limit = level.limit(),
             remaining = level.remaining(),
-            key_alias = level.key().map(key_alias),
+            key_alias = key_alias(level.key()),
             "check admitted"
         );
     }
 
-    pub(super) fn log_refused(
-        &self,
-        limiter: &str,
-        store: &str,
-        outcome: OutcomeLabel,
-        decision: &DecisionView,
-    ) {
-        match self.take_info_turn(outcome) {
-            Some(left_out) => refusal!(info, limiter, store, outcome, decision, left_out),
-            None => refusal!(debug, limiter, store, outcome, decision),
-        }
+    pub(super) fn log_refused(&self, outcome: OutcomeLabel, decision: &DecisionView) {
+        let level = decision.reported_level();
+        info_or_debug!(
+            self.refusal_turn(outcome),
+            "tollgate::check",
+            {
+                limiter = &*self.limiter,
+                outcome = outcome.text(),
+                source = decision.source().text(&self.store),
+                cost = decision.cost(),
+                limit = decision.limit(),
+                retry_after = decision.retry_after().map(|wait| wait.as_secs_f64()),
+                key_alias = level.map(|level| key_alias(level.key()))
+            },
+            "check refused"
+        );
     }
 
-    pub(super) fn log_block(&self, limiter: &str, key: &Key, duration: Duration, blocks: u32) {
+    /// Logs an automatic block.
+    pub(crate) fn log_block(&self, key: &Key, duration: Duration, blocks: u32) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
-        match is_info.then(|| self.blocks.take(self.second())).flatten() {
-            Some(left_out) => block!(info, limiter, key, duration, blocks, left_out),
-            None => block!(debug, limiter, key, duration, blocks),
-        }
+        info_or_debug!(
+            self.turn(&self.blocks, is_info),
+            "tollgate::block",
+            {
+                limiter = &*self.limiter,
+                key_alias = key_alias(key),
+                duration = duration.as_secs_f64(),
+                blocks
+            },
+            "key blocked: it was refused too often"
+        );
     }
 
     /// Logs a mark of a quota once per key and window, and at most ten per second. The limiter remembers the keys.
-    pub(super) fn log_mark(
-        &self,
-        limiter: &str,
-        logged: &MarkedKeys,
-        mark: Mark,
-        index: usize,
-        quota: QuotaDecision<'_>,
-    ) {
-        let is_info = enabled!(target: "tollgate::quota", Level::INFO);
-        let Some(key) = quota.key().filter(|_| is_info) else {
+    pub(super) fn log_mark(&self, mark: Mark, index: usize, quota: QuotaDecision<'_>) {
+        if !enabled!(target: "tollgate::quota", Level::INFO) {
             return;
-        };
-        let (id, window) = (
-            (key.fingerprint(), index, mark),
-            quota.quota().window_micros(),
-        );
-        let now = self.clock.now();
+        }
+        let (key, now) = (quota.key(), self.clock.now());
+        let id = (key.fingerprint(), index, mark);
         let turn = || self.marks.take(now / 1_000_000);
-        if let Some(left_out) = logged.add(id, now, window, turn) {
+        let window = quota.quota().window_micros();
+        if let Some(left_out) = self.marked_keys.add(id, now, window, turn) {
             info!(
                 target: "tollgate::quota",
-                limiter,
+                limiter = &*self.limiter,
                 mark = mark.text(),
                 quota = %quota.quota(),
                 used = quota.used(),
@@ -171,18 +144,25 @@ impl Events {
         }
     }
 
-    pub(super) fn log_hold(&self, limiter: &str, key: &Key, duration: Duration) {
+    /// Logs that a key is held back from now on.
+    pub(crate) fn log_hold(&self, key: &Key, duration: Duration) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
-        match is_info.then(|| self.holds.take(self.second())).flatten() {
-            Some(left_out) => hold!(info, limiter, key, duration, left_out),
-            None => hold!(debug, limiter, key, duration),
-        }
+        info_or_debug!(
+            self.turn(&self.holds, is_info),
+            "tollgate::block",
+            {
+                limiter = &*self.limiter,
+                key_alias = key_alias(key),
+                duration = duration.as_secs_f64()
+            },
+            "key held back: the upstream says when to send again"
+        );
     }
 
-    pub(super) fn log_exempt(&self, limiter: &str) {
+    pub(super) fn log_exempt(&self) {
         debug!(
             target: "tollgate::check",
-            limiter,
+            limiter = &*self.limiter,
             outcome = OutcomeLabel::Exempt.text(),
             "request not counted"
         );
@@ -190,15 +170,14 @@ impl Events {
 
     pub(super) fn log_failure(
         &self,
-        limiter: &str,
         outcome: OutcomeLabel,
         error: &(dyn StdError + 'static),
         kind: &str,
     ) {
-        if let Some(left_out) = self.take_info_turn(outcome) {
+        if let Some(left_out) = self.refusal_turn(outcome) {
             info!(
                 target: "tollgate::check",
-                limiter,
+                limiter = &*self.limiter,
                 outcome = outcome.text(),
                 error.type = kind,
                 error,
@@ -209,7 +188,7 @@ impl Events {
         }
         debug!(
             target: "tollgate::check",
-            limiter,
+            limiter = &*self.limiter,
             outcome = outcome.text(),
             error.type = kind,
             error,
@@ -217,17 +196,17 @@ impl Events {
         );
     }
 
-    /// Returns `Some` if the outcome is to be logged at info, with the number of refusals that were left out
-    /// since the last one at info.
-    fn take_info_turn(&self, outcome: OutcomeLabel) -> Option<u64> {
+    fn refusal_turn(&self, outcome: OutcomeLabel) -> Option<u64> {
         // A dry run has its own log line, with the number of refusals.
-        let is_info =
-            outcome == OutcomeLabel::Refused && enabled!(target: "tollgate::check", Level::INFO);
-        is_info.then(|| self.refusals.take(self.second())).flatten()
+        let is_refusal = outcome == OutcomeLabel::Refused;
+        let is_info = is_refusal && enabled!(target: "tollgate::check", Level::INFO);
+        self.turn(&self.refusals, is_info)
     }
 
-    fn second(&self) -> u64 {
-        self.clock.now() / 1_000_000
+    fn turn(&self, turns: &Turns, is_info: bool) -> Option<u64> {
+        is_info
+            .then(|| turns.take(self.clock.now() / 1_000_000))
+            .flatten()
     }
 }
 
@@ -250,15 +229,6 @@ impl Turns {
             None
         }
     }
-}
-
-fn seconds(wait: Option<Duration>) -> Option<f64> {
-    wait.map(|wait| wait.as_secs_f64())
-}
-
-fn alias(decision: &DecisionView) -> Option<DisplayValue<String>> {
-    let level = decision.reported_level();
-    level.map(|level| key_alias(&level.record().key))
 }
 
 fn key_alias(key: &Key) -> DisplayValue<String> {

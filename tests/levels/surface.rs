@@ -40,7 +40,7 @@ async fn one_level_is_checked_as_one_key() {
     );
     let level = decision.levels().next().unwrap();
     assert_eq!((level.limiter(), level.cost()), ("user", 3));
-    assert_eq!(level.key(), Some(&Key::from("ada")));
+    assert_eq!(level.key(), &Key::from("ada"));
     let error = RateLimiter::check_all([user.on("ada").cost(6)])
         .await
         .unwrap_err();
@@ -62,7 +62,7 @@ async fn each_level_has_its_name_key_cost_and_quotas() {
         .map(|quota| {
             (
                 quota.limiter(),
-                quota.key().unwrap().as_str(),
+                quota.key().as_str(),
                 quota.cost(),
                 quota.used(),
             )
@@ -251,7 +251,7 @@ async fn a_decision_of_fewer_levels_has_none_of_the_decision_before() {
     ] {
         let levels = keys.iter().map(|key| user.on(*key));
         let decision = RateLimiter::check_all(levels).await.unwrap();
-        let found = decision.levels().map(|level| level.key().unwrap().as_str());
+        let found = decision.levels().map(|level| level.key().as_str());
         assert!(found.eq(keys.iter().copied()), "{decision:?}");
     }
 }

@@ -169,10 +169,6 @@ impl CountingRule for Gcra {
         (ticks * scale.tick).saturating_sub(check.now - self.time)
     }
 
-    fn is_idle(&self, check: &QuotaCheck<'_>) -> bool {
-        self.current(check).used(check) == 0
-    }
-
     fn windows(&self) -> u64 {
         let used = u64::from(self.units) + u64::from(self.part > 0);
         used.div_ceil(self.rate.max(1).into()).max(1)

@@ -25,16 +25,7 @@ struct Hole {
 }
 
 impl_bytes!(Hole { start, end, units });
-
-impl Bytes for Holes {
-    fn write(&self, bytes: &mut Vec<u8>) {
-        self.0.write(bytes);
-    }
-
-    fn read(bytes: &mut &[u8]) -> Option<Self> {
-        Bytes::read(bytes).map(Self)
-    }
-}
+impl_bytes!(Holes { 0 });
 
 impl Holes {
     /// Returns the refunded units that were charged after a position.

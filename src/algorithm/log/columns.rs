@@ -1,5 +1,7 @@
 //! The columns of a log with shares: one position for each share, beside the total position of each run.
 
+use std::ops::Range;
+
 use super::super::bytes::{Bytes, impl_bytes};
 use crate::quota::ShareId;
 
@@ -108,33 +110,11 @@ impl Columns {
         }
     }
 
-    pub(super) fn truncate(&mut self, rows: usize) {
-        self.positions.truncate(rows * self.shares.len());
-    }
-
-    /// Returns the last row.
-    pub(super) fn last_row(&self) -> Vec<u32> {
-        let from = self.positions.len().saturating_sub(self.shares.len());
-        self.positions.get(from..).unwrap_or_default().to_vec()
-    }
-
-    pub(super) fn push_row(&mut self, row: &[u32]) {
-        self.positions.extend_from_slice(row);
-    }
-
-    /// Removes a row.
-    pub(super) fn remove(&mut self, row: usize) {
+    /// Removes rows.
+    pub(super) fn drain(&mut self, rows: Range<usize>) {
         let width = self.shares.len();
-        if (row + 1) * width <= self.positions.len() {
-            self.positions.drain(row * width..(row + 1) * width);
-        }
-    }
-
-    /// Removes the rows of the first runs: the start has the positions of the last of them.
-    pub(super) fn drop_first(&mut self, runs: usize) {
-        let end = runs * self.shares.len();
-        if end <= self.positions.len() {
-            self.positions.drain(..end);
+        if rows.end * width <= self.positions.len() {
+            self.positions.drain(rows.start * width..rows.end * width);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The runs of a log, with the columns of its shares.
 
-use std::ops::{Deref, DerefMut};
+use std::mem;
+use std::ops::{Deref, DerefMut, Range};
 
 use super::super::bytes::Bytes;
 use super::columns::Columns;
+use crate::quota::ShareId;
 
 /// The units of one time.
 #[derive(Clone, Copy, Debug)]
@@ -32,12 +34,9 @@ impl Bytes for Entries {
             run.position.wrapping_sub(last.position).write(bytes);
             last = *run;
         }
-        match self {
-            Self::Plain(_) => 0_u8.write(bytes),
-            Self::WithColumns(entries) => {
-                1_u8.write(bytes);
-                entries.1.write(bytes);
-            }
+        u8::from(self.columns().is_some()).write(bytes);
+        if let Some(columns) = self.columns() {
+            columns.write(bytes);
         }
     }
 
@@ -90,15 +89,33 @@ impl Entries {
         }
     }
 
-    /// Takes the parts out.
-    pub(super) fn into_parts(self) -> (Vec<Run>, Option<Columns>) {
-        match self {
-            Self::Plain(runs) => (runs, None),
-            Self::WithColumns(entries) => {
-                let (runs, columns) = *entries;
-                (runs, Some(columns))
+    /// Adds an entry, with the positions of the last one in all columns.
+    #[inline]
+    pub(super) fn push(&mut self, run: Run) {
+        Vec::push(self, run);
+        if let Some(columns) = self.columns_mut() {
+            columns.repeat_last();
+        }
+    }
+
+    /// Removes entries, if there are so many.
+    pub(super) fn drain(&mut self, entries: Range<usize>) {
+        if entries.start < entries.end && entries.end <= self.len() {
+            Vec::drain(self, entries.clone());
+            if let Some(columns) = self.columns_mut() {
+                columns.drain(entries);
             }
         }
+    }
+
+    /// Adds a column for a share that is charged, and drops those without units.
+    pub(super) fn replace_columns(&mut self, added: Option<ShareId>) {
+        let (runs, mut columns) = match mem::take(self) {
+            Self::Plain(runs) => (runs, Columns::default()),
+            Self::WithColumns(entries) => *entries,
+        };
+        columns.replace(runs.len(), added);
+        *self = Self::from((runs, Some(columns)));
     }
 }
 

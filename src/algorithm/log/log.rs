@@ -10,15 +10,13 @@
 //! row are one subtraction, and a check of one unit reads only the ends of the log. A refusal changes nothing. Charges
 //! drop the runs that no window needs once these are half of all, so a run is moved about once.
 
-use std::mem;
-
 use super::super::algorithm_state::AlgorithmState;
 use super::super::arithmetic::saturate;
 use super::super::bytes::{Bytes, impl_bytes};
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::super::share_room::share_room;
 use super::entries::{Entries, Run};
-use crate::decision::{CountScope, Receipt, Wait};
+use crate::decision::{Receipt, Wait};
 use crate::quota::ShareId;
 
 /// The capacity below which the runs do not shrink, because intermittent traffic would free and allocate repeatedly.
@@ -48,11 +46,8 @@ impl_bytes!(Log {
 impl AlgorithmState for Log {
     fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
         let changes = self.rewind(check);
-        let expired = self.expired(check.window, check.now);
-        Verdict {
-            changes,
-            ..self.judge(check, expired, self.units_after(expired))
-        }
+        let verdict = self.judge(check, self.expired(check.window, check.now));
+        Verdict { changes, ..verdict }
     }
 
     /// Moves units in the future to now, so that none counts for longer than a window. There are such units after the
@@ -71,13 +66,10 @@ impl AlgorithmState for Log {
     #[inline]
     fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Verdict {
         let expired = self.expired(check.window, check.now);
-        let used = self.units_after(expired);
-        if !check.shares.is_none() {
-            return self.check_shared(check, expired, expires);
-        }
-        match used.checked_add(check.cost) {
-            Some(used) if used <= check.limit && check.cost > 0 => {
-                let oldest = self.nth_run(expired).map(Run::time);
+        let used = self.units_after(expired).checked_add(check.cost);
+        match used.filter(|used| *used <= check.limit) {
+            Some(used) if check.cost > 0 && check.shares.is_none() => {
+                let oldest = self.time_of(expired);
                 let changes = self.push(expired, check, expires);
                 let oldest = oldest.unwrap_or_else(|| check.charge_time());
                 Verdict {
@@ -89,7 +81,7 @@ impl AlgorithmState for Log {
                     receipt: self.receipt(check),
                 }
             }
-            _ => self.judge(check, expired, used),
+            _ => self.check_room(check, expired, expires),
         }
     }
 
@@ -113,15 +105,14 @@ impl AlgorithmState for Log {
 
     fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
         let changes = self.rewind(check);
-        let Receipt {
-            generation,
-            position,
-            ..
-        } = charge.receipt;
-        let is_of_buckets = check.bucket > 0;
-        let time = if is_of_buckets { position } else { charge.time };
+        let (receipt, is_of_buckets) = (charge.receipt, check.bucket > 0);
+        let time = if is_of_buckets {
+            receipt.position
+        } else {
+            charge.time
+        };
         let start = self.entries.first();
-        let is_same = start.is_some_and(|start| start.time() == generation);
+        let is_same = start.is_some_and(|start| start.time() == receipt.generation);
         let counts = time.saturating_add(self.reach(check.window)) > check.now;
         if counts && (is_same || !is_of_buckets) {
             self.take(time, units, check.share);
@@ -142,10 +133,9 @@ impl AlgorithmState for Log {
         let kept = self
             .entries
             .partition_point(|run| run.position.wrapping_sub(start) < left);
-        self.entries.truncate(kept + 1);
+        self.entries.drain(kept + 1..self.entries.len());
         let of_last = end.wrapping_sub(self.end_of(kept.saturating_sub(1)));
         if let Some(columns) = self.entries.columns_mut() {
-            columns.truncate(kept + 1);
             columns.limit_last(kept + 1, of_last);
         }
         if let Some(newest) = self.entries.last_mut() {
@@ -166,78 +156,24 @@ impl AlgorithmState for Log {
 
 // Runs are counted from the oldest. So the first `n` runs end at `entries[n]`, and the next run is `entries[n + 1]`.
 impl Log {
-    #[cold]
-    fn check_shared(&mut self, check: &QuotaCheck<'_>, expired: usize, expires: u64) -> Verdict {
-        let verdict = self.judge(check, expired, self.units_after(expired));
+    /// Charges the cost if it fits, also where shares limit it.
+    fn check_room(&mut self, check: &QuotaCheck<'_>, expired: usize, expires: u64) -> Verdict {
+        let verdict = self.judge(check, expired);
         if verdict.wait != Wait::Zero || check.cost == 0 {
             return verdict;
         }
         let changes = self.push(expired, check, expires);
-        let look = QuotaCheck { cost: 0, ..*check };
-        Verdict {
-            changes,
-            ..self.evaluate(&look)
-        }
+        let verdict = self.evaluate(&QuotaCheck { cost: 0, ..*check });
+        Verdict { changes, ..verdict }
     }
 
-    /// Compares the used units, which were charged after the expired runs, with the quota.
-    fn judge(&self, check: &QuotaCheck<'_>, expired: usize, used: u32) -> Verdict {
-        let QuotaCheck { limit, cost, .. } = *check;
-        if !check.shares.is_none() {
-            return self.judge_share(check, expired);
-        }
-        let wait = if cost > limit {
-            Wait::Never
-        } else if used <= limit - cost {
-            Wait::Zero
-        } else {
-            // Enough units must return for the cost to fit, and units return in order.
-            Wait::Micros(self.returns_in(check, expired, used - (limit - cost)))
-        };
-        // If the limit was lowered below the used units, the surplus has to return first.
-        let surplus = used.saturating_sub(limit);
-        let reset = if surplus < used {
-            self.returns_in(check, expired, surplus + 1)
-        } else {
-            0
-        };
-        Verdict {
-            used,
-            wait,
-            reset,
-            changes: Changes::NONE,
-            receipt: self.receipt(check),
-        }
-    }
-
-    /// Compares the units of all shares with the quota.
-    #[cold]
-    fn judge_share(&self, check: &QuotaCheck<'_>, expired: usize) -> Verdict {
-        let cost = i64::from(check.cost);
+    /// Compares the units that were charged after the expired runs with the quota.
+    fn judge(&self, check: &QuotaCheck<'_>, expired: usize) -> Verdict {
         let room = self.room(check, expired);
-        let most = self.room(check, self.len().max(expired));
-        let wait = if cost > most {
-            Wait::Never
-        } else if cost <= room {
-            Wait::Zero
-        } else {
-            Wait::Micros(self.has_room_in(check, expired, cost))
-        };
-        // As soon as more is left than now. What a share uses beyond its room has to return first.
-        let more = room.max(0) + 1;
-        let reset = if most >= more {
-            self.has_room_in(check, expired, more)
-        } else {
-            0
-        };
-        let used = (i64::from(check.limit) - room).max(0);
-        Verdict {
-            used: saturate(used.unsigned_abs()),
-            wait,
-            reset,
-            changes: Changes::NONE,
-            receipt: self.receipt(check),
-        }
+        let most = self.room(check, self.len());
+        Verdict::new(check, room, most, self.receipt(check), |units| {
+            self.has_room_in(check, expired, units)
+        })
     }
 
     /// Returns the units that the share that asks may charge when so many of the oldest runs have expired.
@@ -312,10 +248,7 @@ impl Log {
         if share.is_none() && self.entries.columns().is_none() {
             return;
         }
-        let (entries, columns) = mem::take(&mut self.entries).into_parts();
-        let mut columns = columns.unwrap_or_default();
-        columns.replace(entries.len(), share);
-        self.entries = Entries::from((entries, Some(columns)));
+        self.entries.replace_columns(share);
     }
 
     /// Returns how many of the oldest runs are not needed, if a longer window was asked before.
@@ -334,36 +267,29 @@ impl Log {
 
     #[inline]
     fn add(&mut self, time: u64, check: &QuotaCheck<'_>) {
-        let runs = &mut *self.entries;
-        let (position, is_first) = match runs.as_mut_slice() {
-            [] => {
-                let generation = if check.bucket > 0 { check.now } else { 0 };
-                runs.reserve_exact(4);
-                runs.push(Run::new(generation, 0));
-                (0, true)
-            }
+        if self.entries.is_empty() {
+            let generation = if check.bucket > 0 { check.now } else { 0 };
+            self.entries.reserve_exact(4);
+            self.entries.push(Run::new(generation, 0));
+        }
+        let position = match self.entries.as_mut_slice() {
             [_, .., newest] if newest.time() == time => {
                 newest.position = newest.position.wrapping_add(check.cost);
                 return self.charge_share(check);
             }
-            [.., newest] => (newest.position, false),
+            entries => entries.last().map_or(0, |newest| newest.position),
         };
-        if runs.len() == runs.capacity() {
+        let length = self.entries.len();
+        if length == self.entries.capacity() {
             // By half, but a log rarely has more than twice as many runs as the limit.
-            let length = runs.len();
             let most = (self.largest as usize)
                 .saturating_mul(2)
                 .saturating_sub(length - 1);
             let growth = (length / 2).max(4).min(most.max(length / 8)).max(1);
-            runs.reserve_exact(growth);
+            self.entries.reserve_exact(growth);
         }
-        runs.push(Run::new(time, position.wrapping_add(check.cost)));
-        if let Some(columns) = self.entries.columns_mut() {
-            if is_first {
-                columns.repeat_last();
-            }
-            columns.repeat_last();
-        }
+        self.entries
+            .push(Run::new(time, position.wrapping_add(check.cost)));
         self.charge_share(check);
     }
 
@@ -383,13 +309,9 @@ impl Log {
         let latest = newest.time() - check.bucket.saturating_sub(1);
         let expired = self.expired(self.longest, latest);
         let earlier = self.runs().partition_point(|run| run.time() < time);
-        self.entries.truncate(earlier.max(expired) + 1);
-        self.entries.push(Run::new(time, newest.position));
-        let rows = self.entries.len() - 1;
-        if let Some(columns) = self.entries.columns_mut() {
-            let last = columns.last_row();
-            columns.truncate(rows);
-            columns.push_row(&last);
+        self.entries.drain(earlier.max(expired) + 1..self.len());
+        if let Some(newest) = self.entries.last_mut() {
+            *newest = Run::new(time, newest.position);
         }
         self.drop_first(expired);
         self.begin_generation(check);
@@ -425,26 +347,20 @@ impl Log {
             run.position = run.position.wrapping_sub(taken);
         }
         if taken == own {
-            self.entries.remove(before + 1);
-            if let Some(columns) = self.entries.columns_mut() {
-                columns.remove(before + 1);
-            }
+            self.entries.drain(before + 1..before + 2);
         }
         taken > 0
     }
 
     /// Drops the first `count` runs. Frees memory if less than a quarter of it is used then.
     pub(in crate::algorithm) fn drop_first(&mut self, count: usize) {
-        let end = self.end_of(count);
+        let generation = self.entries.first().map_or(0, |start| start.time());
         if count == 0 || count > self.len() {
             return;
         }
-        self.entries.drain(1..=count);
-        if let Some(columns) = self.entries.columns_mut() {
-            columns.drop_first(count);
-        }
+        self.entries.drain(0..count);
         if let Some(start) = self.entries.first_mut() {
-            start.position = end;
+            *start = Run::new(generation, start.position);
         }
         let (length, capacity) = (self.entries.len(), self.entries.capacity());
         if capacity > MIN_CAPACITY && length < capacity / 4 {
@@ -500,30 +416,11 @@ impl Log {
         end.wrapping_sub(runs.get(count).map_or(0, |run| run.position))
     }
 
-    /// Returns the time until a unit returns, by its number from 1 after the expired runs.
-    #[inline]
-    fn returns_in(&self, check: &QuotaCheck<'_>, expired: usize, number: u32) -> u64 {
-        let (start, runs) = (self.end_of(expired), self.runs());
-        let runs = runs.get(expired..).unwrap_or_default();
-        let is_before = |run: &Run| run.position.wrapping_sub(start) < number;
-        let run = match runs.first() {
-            // Most callers ask for the first unit.
-            Some(first) if !is_before(first) => Some(first),
-            _ => runs.get(runs.partition_point(is_before)),
-        };
-        let reach = self.reach(check.window);
-        run.map_or(0, |run| run.time() + reach - check.now)
-    }
-
     /// Returns the receipt of a charge at the time of the check. Without buckets, a refund finds the units by their time.
     #[inline]
     fn receipt(&self, check: &QuotaCheck<'_>) -> Receipt {
         match self.entries.first() {
-            Some(start) if check.bucket > 0 => Receipt {
-                generation: start.time(),
-                position: check.charge_time(),
-                scope: CountScope::Own,
-            },
+            Some(start) if check.bucket > 0 => Receipt::new(start.time(), check.charge_time()),
             _ => Receipt::default(),
         }
     }

@@ -10,7 +10,7 @@ use http::request::Parts;
 use super::list_header::{Entries, ListHeader};
 use super::network_list::NetworkList;
 use super::networks;
-use super::single_header::{SingleAddress, SingleHeader};
+use super::single_header::SingleHeader;
 use super::trusted_proxies::{FoundClient, TrustedProxies};
 use crate::error::{ConfigError, warning};
 use crate::key::error::{KeyError, KeyErrorKind};
@@ -298,28 +298,25 @@ impl ClientIp {
     /// Finds the client. `None` if neither the peer nor a header identifies it.
     fn find(&self, parts: &Parts) -> Result<Option<IpAddr>, KeyError> {
         let peer = peer_of(parts).map(|peer| peer.to_canonical());
-        match &self.source {
+        let found = match &self.source {
             AddressSource::Single(header) if self.proxies.trust_peer(peer) => {
-                Ok(match header.read(&parts.headers)? {
-                    SingleAddress::Address(client) => Some(client),
-                    SingleAddress::Absent => peer,
-                    SingleAddress::Unreadable => self.count_proxy(peer),
-                })
+                header.read(&parts.headers, peer)?
             }
-            AddressSource::Single(_) => Ok(peer),
+            AddressSource::Single(_) => FoundClient::Client(peer),
             AddressSource::List(header) => {
                 let lines = parts.headers.get_all(header.name()).iter();
                 let entries = Entries::new(*header, lines.map(HeaderValue::as_bytes));
-                Ok(match self.proxies.find_client(peer, entries) {
-                    FoundClient::Client(client) => client,
-                    FoundClient::Unreadable(proxy) => self.count_proxy(proxy),
-                    FoundClient::TooShort => {
-                        self.warn_too_short(*header);
-                        peer
-                    }
-                })
+                self.proxies.find_client(peer, entries)
             }
-        }
+        };
+        Ok(match found {
+            FoundClient::Client(client) => client,
+            FoundClient::Unreadable(proxy) => self.count_proxy(proxy),
+            FoundClient::TooShort => {
+                self.warn_too_short();
+                peer
+            }
+        })
     }
 
     /// Counts the proxy in place of its client, and warns.
@@ -338,11 +335,11 @@ impl ClientIp {
     }
 
     #[cold]
-    fn warn_too_short(&self, header: ListHeader) {
+    fn warn_too_short(&self) {
         if is_first(&self.warnings.too_short) {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::FEWER_PROXIES,
-                header = header.name(),
+                header = self.source.header(),
                 hops = self.proxies.hops,
                 "a request passed fewer proxies than `key::client_ip().hops(..)` expects: the address of \
                  its peer is the key; lower the number of hops, or let no request bypass a proxy"

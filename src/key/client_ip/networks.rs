@@ -4,21 +4,6 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// A list of canonical networks: networks of IPv4-mapped addresses are IPv4 networks.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Networks(Vec<IpNet>);
-
-impl Networks {
-    pub(super) fn push(&mut self, network: IpNet) {
-        self.0.push(network);
-    }
-
-    /// Returns whether one of the networks contains an address, which must be canonical too.
-    pub(super) fn contains(&self, address: IpAddr) -> bool {
-        self.0.iter().any(|network| network.contains(&address))
-    }
-}
-
 /// Parses a CIDR, or an address as a network of one address.
 pub(super) fn parse(text: &str) -> Option<IpNet> {
     let text = text.trim();

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName};
 
 use super::address;
+use super::trusted_proxies::FoundClient;
 use crate::key::error::{KeyError, KeyErrorKind};
 
 /// The header that always contains a port and has IPv6 without brackets, so the value alone is ambiguous.
@@ -18,14 +19,6 @@ const LISTS: [&str; 2] = ["x-forwarded-for", "forwarded"];
 pub(super) struct SingleHeader {
     name: HeaderName,
     ambiguous: KeyError,
-}
-
-/// The content of a [`SingleHeader`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SingleAddress {
-    Absent,
-    Unreadable,
-    Address(IpAddr),
 }
 
 impl SingleHeader {
@@ -53,11 +46,15 @@ impl SingleHeader {
         self.name.as_str()
     }
 
-    /// Parses the address. Returns an error if the header occurs twice or contains a list.
-    pub(super) fn read(&self, headers: &HeaderMap) -> Result<SingleAddress, KeyError> {
+    /// Parses the address of a client behind this peer. Returns an error if the header occurs twice or contains a list.
+    pub(super) fn read(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+    ) -> Result<FoundClient, KeyError> {
         let mut lines = headers.get_all(&self.name).iter();
         let line = match (lines.next(), lines.next()) {
-            (None, _) => return Ok(SingleAddress::Absent),
+            (None, _) => return Ok(FoundClient::Client(peer)),
             (Some(line), None) if !line.as_bytes().contains(&b',') => line.as_bytes(),
             (Some(_), _) => return Err(self.ambiguous.clone()),
         };
@@ -66,6 +63,9 @@ impl SingleHeader {
         } else {
             address::read(line)
         };
-        Ok(address.map_or(SingleAddress::Unreadable, SingleAddress::Address))
+        Ok(match address {
+            Some(_) => FoundClient::Client(address),
+            None => FoundClient::Unreadable(peer),
+        })
     }
 }

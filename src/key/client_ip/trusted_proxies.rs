@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::networks::Networks;
+use ipnet::IpNet;
 
 /// The maximum number of hops in trusted networks. A longer chain is a loop or a forgery.
 const MAX_HOPS: u8 = 32;
@@ -10,7 +10,8 @@ const MAX_HOPS: u8 = 32;
 /// The proxies that are trusted: by network, by number, or both.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TrustedProxies {
-    pub(super) networks: Option<Networks>,
+    /// Canonical, as addresses are: networks of IPv4-mapped addresses are IPv4 networks.
+    pub(super) networks: Option<Vec<IpNet>>,
     pub(super) hops: Option<u8>,
 }
 
@@ -36,9 +37,10 @@ impl TrustedProxies {
     }
 
     fn trust(&self, hop: Option<IpAddr>) -> bool {
-        self.networks
-            .as_ref()
-            .is_none_or(|networks| hop.is_some_and(|address| networks.contains(address)))
+        self.networks.as_ref().is_none_or(|networks| {
+            let mut networks = networks.iter();
+            hop.is_some_and(|address| networks.any(|network| network.contains(&address)))
+        })
     }
 
     /// Follows the entries, last one first, from the peer to the first address that is not trusted.

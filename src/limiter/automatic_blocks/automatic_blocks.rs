@@ -233,8 +233,8 @@ impl AutomaticBlocks {
         // Otherwise another process has blocked the key, and so its blocks grow once.
         if has_blocked {
             let blocks = earlier.saturating_add(1);
-            self.telemetry.record_blocks(1);
-            self.telemetry.log_block(key, duration, blocks);
+            self.telemetry.counts.count_blocks(1);
+            self.telemetry.events.log_block(key, duration, blocks);
             self.counts.set_blocks(key, blocks).await?;
         }
         Ok(())
@@ -265,7 +265,7 @@ impl AutomaticBlocks {
         match outcome {
             Ok(()) => {
                 // The series begins at 0.
-                self.telemetry.record_blocks(0);
+                self.telemetry.counts.count_blocks(0);
                 if self.failures.end() {
                     tracing::info!(target: "tollgate::diagnostics", limiter, "refusals are counted again");
                 }

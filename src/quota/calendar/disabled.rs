@@ -21,10 +21,6 @@ impl Calendar {
         match *self {}
     }
 
-    pub(super) fn zone(&self) -> &str {
-        match *self {}
-    }
-
     pub(super) fn counted_micros(&self) -> u64 {
         match *self {}
     }

@@ -2,43 +2,23 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::handles::{Counter, Family, HAS_METRICS, Unit};
+use super::handles::{Counter, HAS_METRICS};
 use crate::decision::Source;
 use crate::telemetry::marked_keys::Mark;
 use crate::telemetry::outcome_label::OutcomeLabel;
-
-const CHECKS: Family = Family {
-    name: "tollgate_checks_total",
-    unit: Unit::Count,
-    description: "Checks by outcome and source.",
-};
-const BLOCKS: Family = Family {
-    name: "tollgate_blocks_total",
-    unit: Unit::Count,
-    description: "Keys that were blocked because they were refused too often.",
-};
-const MARKS: Family = Family {
-    name: "tollgate_marked_checks_total",
-    unit: Unit::Count,
-    description: "Admitted checks that a quota marked: a soft quota was exceeded, or a quota warned.",
-};
-const UPSTREAM_ANSWERS: Family = Family {
-    name: "tollgate_upstream_answers_total",
-    unit: Unit::Count,
-    description: "Answers of upstreams that said when to send again, by whether it made sense.",
-};
 
 /// The most shares of a limiter that get a label. Further ones, which only the plans of many lookups have, are counted as
 /// checks without a share.
 const MAX_SHARES: usize = 64;
 
 /// Checks, indexed by outcome, then by source.
-type Counts = Box<[[Counter; Source::ALL.len()]; OutcomeLabel::ALL.len()]>;
+type Counts = Box<[[OnceLock<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>;
 
-/// The checks of one share of a limiter, linked to those of the next share: most limiters have none, and a list that only
-/// grows is read without a lock.
-#[derive(Debug)]
+/// The checks of one share of a limiter, or of none, linked to those of the next share: most limiters have none, and a list
+/// that only grows is read without a lock.
+#[derive(Debug, Default)]
 struct ShareCounts {
+    /// Empty for checks without a share.
     share: Box<str>,
     counts: Counts,
     next: OnceLock<Box<Self>>,
@@ -49,9 +29,7 @@ struct ShareCounts {
 pub(crate) struct CheckCounts {
     limiter: Arc<str>,
     store: Arc<str>,
-    /// The checks without a share.
-    counts: Counts,
-    by_share: OnceLock<Box<ShareCounts>>,
+    without_share: ShareCounts,
     blocks: Counter,
     marks: [Counter; Mark::ALL.len()],
     held_back: Counter,
@@ -60,15 +38,32 @@ pub(crate) struct CheckCounts {
 
 impl CheckCounts {
     pub(crate) fn new(limiter: &Arc<str>, store: &Arc<str>) -> Self {
+        let marked = |mark: Mark| {
+            Counter::new(
+                "tollgate_marked_checks_total",
+                "Admitted checks that a quota marked: a soft quota was exceeded, or a quota warned.",
+                &[("limiter", limiter), ("mark", mark.text())],
+            )
+        };
+        let upstream_answers = |outcome| {
+            Counter::new(
+                "tollgate_upstream_answers_total",
+                "Answers of upstreams that said when to send again, by whether it made sense.",
+                &[("limiter", limiter), ("outcome", outcome)],
+            )
+        };
         Self {
             limiter: Arc::clone(limiter),
             store: Arc::clone(store),
-            counts: Box::default(),
-            by_share: OnceLock::new(),
-            blocks: Counter::default(),
-            marks: Default::default(),
-            held_back: Counter::default(),
-            ignored: Counter::default(),
+            without_share: ShareCounts::default(),
+            blocks: Counter::new(
+                "tollgate_blocks_total",
+                "Keys that were blocked because they were refused too often.",
+                &[("limiter", limiter)],
+            ),
+            marks: Mark::ALL.map(marked),
+            held_back: upstream_answers("held_back"),
+            ignored: upstream_answers("ignored"),
         }
     }
 
@@ -78,9 +73,10 @@ impl CheckCounts {
         if !HAS_METRICS {
             return;
         }
-        let share = share.and_then(|share| self.counts_of(share));
-        if self.add(outcome, source, share, 1) {
-            self.initialize(source, share);
+        let counts = share.and_then(|share| self.counts_of(share));
+        let counts = counts.unwrap_or(&self.without_share);
+        if self.add(outcome, source, counts, 1) {
+            self.initialize(source, counts);
         }
     }
 
@@ -88,13 +84,12 @@ impl CheckCounts {
     // Apart from the code of checks without shares.
     #[inline(never)]
     fn counts_of(&self, share: &str) -> Option<&ShareCounts> {
-        let mut place = &self.by_share;
+        let mut place = &self.without_share.next;
         for _ in 0..MAX_SHARES {
             let own = place.get_or_init(|| {
                 Box::new(ShareCounts {
                     share: share.into(),
-                    counts: Box::default(),
-                    next: OnceLock::new(),
+                    ..ShareCounts::default()
                 })
             });
             if &*own.share == share {
@@ -105,44 +100,38 @@ impl CheckCounts {
         None
     }
 
-    /// Counts keys that were blocked automatically.
+    /// Counts keys that were blocked automatically. Zero shows that there may be some.
     pub(crate) fn count_blocks(&self, blocks: u64) {
-        self.blocks
-            .add(&BLOCKS, &[("limiter", &self.limiter)], blocks);
+        self.blocks.record(blocks);
     }
 
     /// Counts checks with a mark. Zero shows that there may be some.
     pub(crate) fn count_mark(&self, mark: Mark, checks: u64) {
         if let Some(count) = self.marks.get(mark as usize) {
-            let labels = [("limiter", &*self.limiter), ("mark", mark.text())];
-            count.add(&MARKS, &labels, checks);
+            count.record(checks);
         }
     }
 
     /// Counts an answer of an upstream that said when to send again.
     pub(crate) fn count_upstream_answer(&self, makes_sense: bool) {
-        let labels = |outcome| [("limiter", &*self.limiter), ("outcome", outcome)];
-        let (held_back, ignored) = (u64::from(makes_sense), u64::from(!makes_sense));
-        self.held_back
-            .add(&UPSTREAM_ANSWERS, &labels("held_back"), held_back);
-        self.ignored
-            .add(&UPSTREAM_ANSWERS, &labels("ignored"), ignored);
+        self.held_back.record(makes_sense.into());
+        self.ignored.record((!makes_sense).into());
     }
 
     /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter. It would miss
     /// all of an outage that is shorter than the time between two scrapes.
     #[cold]
-    fn initialize(&self, source: Source, share: Option<&ShareCounts>) {
+    fn initialize(&self, source: Source, counts: &ShareCounts) {
         if source != Source::None {
-            self.add(OutcomeLabel::Admitted, source, share, 0);
-            self.add(OutcomeLabel::Refused, source, share, 0);
+            self.add(OutcomeLabel::Admitted, source, counts, 0);
+            self.add(OutcomeLabel::Refused, source, counts, 0);
         }
         // The outcomes of a check that its store did not decide, for every failure policy.
-        self.add(OutcomeLabel::Admitted, Source::Fallback, share, 0);
-        self.add(OutcomeLabel::Refused, Source::Fallback, share, 0);
-        self.add(OutcomeLabel::Admitted, Source::None, share, 0);
+        self.add(OutcomeLabel::Admitted, Source::Fallback, counts, 0);
+        self.add(OutcomeLabel::Refused, Source::Fallback, counts, 0);
+        self.add(OutcomeLabel::Admitted, Source::None, counts, 0);
         // A check without a decision is counted without a share.
-        self.add(OutcomeLabel::Failed, Source::None, None, 0);
+        self.add(OutcomeLabel::Failed, Source::None, &self.without_share, 0);
     }
 
     /// Counts checks. Returns whether the recorder got its first value.
@@ -151,21 +140,31 @@ impl CheckCounts {
         &self,
         outcome: OutcomeLabel,
         source: Source,
-        share: Option<&ShareCounts>,
+        counts: &ShareCounts,
         checks: u64,
     ) -> bool {
-        let counts = share.map_or(&self.counts, |share| &share.counts);
-        let by_outcome = counts.get(outcome as usize);
-        let count = by_outcome.and_then(|counts| counts.get(source as usize));
+        let by_outcome = counts.counts.get(outcome as usize);
+        let count = by_outcome.and_then(|by_source| by_source.get(source as usize));
+        count.is_some_and(|count| {
+            let count = count.get_or_init(|| self.counter(outcome, source, &counts.share));
+            count.record(checks)
+        })
+    }
+
+    #[cold]
+    fn counter(&self, outcome: OutcomeLabel, source: Source, share: &str) -> Counter {
         let labels = [
             ("limiter", &*self.limiter),
             ("outcome", outcome.text()),
             ("source", source.text(&self.store)),
-            ("share", share.map_or("", |share| &share.share)),
+            ("share", share),
         ];
         // The last label is for shares only.
-        let labels = labels.get(..3 + usize::from(share.is_some()));
-        let labels = labels.unwrap_or_default();
-        count.is_some_and(|count| count.add(&CHECKS, labels, checks))
+        let labels = labels.get(..3 + usize::from(!share.is_empty()));
+        Counter::new(
+            "tollgate_checks_total",
+            "Checks by outcome and source.",
+            labels.unwrap_or_default(),
+        )
     }
 }

@@ -5,24 +5,6 @@
 /// Whether metrics are compiled in. If not, callers skip values that are expensive to compute.
 pub(crate) const HAS_METRICS: bool = cfg!(feature = "metrics");
 
-/// The name, unit and description of metrics that differ only in their labels.
-#[derive(Debug)]
-#[cfg_attr(
-    not(feature = "metrics"),
-    expect(dead_code, reason = "nothing is recorded")
-)]
-pub(super) struct Family {
-    pub(super) name: &'static str,
-    pub(super) unit: Unit,
-    pub(super) description: &'static str,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Unit {
-    Count,
-    Seconds,
-}
-
 /// The names and texts of labels. They are names that the application chose, and words of this crate, never values from
 /// clients. So the number of time series does not depend on the number of keys.
 pub(super) type Labels<'a> = &'a [(&'static str, &'a str)];
@@ -36,79 +18,97 @@ pub(super) use enabled::{Counter, Gauge, GaugeShare, Histogram};
 mod enabled {
     use std::sync::{Mutex, OnceLock, PoisonError};
 
-    use metrics::{Key, Label, Level, Metadata, Recorder, with_recorder};
+    use metrics::{Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
 
-    use super::{Family, Labels, Unit};
+    use super::Labels;
 
     const METADATA: Metadata<'static> =
         Metadata::new("tollgate", Level::INFO, Some(module_path!()));
 
     /// A handle that a recorder returns.
-    pub(crate) trait Handle: Clone {
-        fn register(recorder: &dyn Recorder, key: &Key, family: &Family) -> Self;
+    pub(crate) trait Handle {
+        type Value;
+
+        fn register(recorder: &dyn Recorder, key: &Key, description: &'static str) -> Self;
+
+        fn record(&self, value: Self::Value);
     }
 
     macro_rules! handle {
-        ($handle:ty, $describe:ident, $register:ident) => {
-            impl Handle for $handle {
-                fn register(recorder: &dyn Recorder, key: &Key, family: &Family) -> Self {
-                    let unit = match family.unit {
-                        Unit::Count => metrics::Unit::Count,
-                        Unit::Seconds => metrics::Unit::Seconds,
-                    };
-                    recorder.$describe(family.name.into(), Some(unit), family.description.into());
+        ($handle:ident, $value:ty, $describe:ident, $register:ident, $record:ident) => {
+            impl Handle for metrics::$handle {
+                type Value = $value;
+
+                fn register(recorder: &dyn Recorder, key: &Key, description: &'static str) -> Self {
+                    // Names end with the unit, as Prometheus recommends.
+                    let is_time = key.name().ends_with("_seconds");
+                    let unit = if is_time { Unit::Seconds } else { Unit::Count };
+                    recorder.$describe(key.name_shared(), Some(unit), description.into());
                     recorder.$register(key, &METADATA)
                 }
+
+                fn record(&self, value: $value) {
+                    self.$record(value);
+                }
             }
+
+            pub(crate) type $handle = Metric<metrics::$handle>;
         };
     }
 
-    handle!(metrics::Counter, describe_counter, register_counter);
-    handle!(metrics::Gauge, describe_gauge, register_gauge);
-    handle!(metrics::Histogram, describe_histogram, register_histogram);
-
-    pub(crate) type Counter = Metric<metrics::Counter>;
-    pub(crate) type Gauge = Metric<metrics::Gauge>;
-    pub(crate) type Histogram = Metric<metrics::Histogram>;
+    handle!(Counter, u64, describe_counter, register_counter, increment);
+    handle!(Gauge, f64, describe_gauge, register_gauge, set);
+    handle!(
+        Histogram,
+        f64,
+        describe_histogram,
+        register_histogram,
+        record
+    );
 
     /// A metric that is registered when it first records a value. Its handle is cached, because a lookup takes longer than a
     /// check in memory.
     #[derive(Debug)]
     pub(crate) struct Metric<H> {
-        key: OnceLock<Key>,
+        key: Key,
+        description: &'static str,
         handle: OnceLock<H>,
     }
 
-    impl<H> Default for Metric<H> {
-        fn default() -> Self {
+    impl<H: Handle> Metric<H> {
+        pub(crate) fn new(
+            name: &'static str,
+            description: &'static str,
+            labels: Labels<'_>,
+        ) -> Self {
+            let labels = labels.iter();
+            let labels = labels.map(|(name, text)| Label::new(*name, (*text).to_owned()));
             Self {
-                key: OnceLock::new(),
+                key: Key::from_parts(name, labels.collect::<Vec<_>>()),
+                description,
                 handle: OnceLock::new(),
             }
         }
-    }
 
-    impl<H: Handle> Metric<H> {
         /// Records a value. Returns whether it is the first value of a cached handle.
-        fn with(&self, family: &Family, labels: Labels<'_>, record: impl FnOnce(&H)) -> bool {
+        pub(crate) fn record(&self, value: H::Value) -> bool {
+            self.with(|handle| handle.record(value))
+        }
+
+        fn with(&self, record: impl FnOnce(&H)) -> bool {
             match self.handle.get() {
                 Some(handle) => {
                     record(handle);
                     false
                 }
-                None => self.register(family, labels, record),
+                None => self.register(record),
             }
         }
 
         #[cold]
-        fn register(&self, family: &Family, labels: Labels<'_>, record: impl FnOnce(&H)) -> bool {
-            let key = self.key.get_or_init(|| {
-                let labels = labels.iter();
-                let labels = labels.map(|(name, text)| Label::new(*name, (*text).to_owned()));
-                Key::from_parts(family.name, labels.collect::<Vec<_>>())
-            });
+        fn register(&self, record: impl FnOnce(&H)) -> bool {
             with_recorder(|recorder| {
-                let handle = H::register(recorder, key, family);
+                let handle = H::register(recorder, &self.key, self.description);
                 // A recorder of size 0 records nothing, such as the default before the application installs its
                 // own. Do not cache its handles.
                 if size_of_val(recorder) == 0 {
@@ -121,76 +121,53 @@ mod enabled {
         }
     }
 
-    impl Counter {
-        /// Adds to the count. Returns whether the recorder got its first value.
-        pub(crate) fn add(&self, family: &Family, labels: Labels<'_>, count: u64) -> bool {
-            self.with(family, labels, |counter| counter.increment(count))
-        }
-    }
-
-    impl Histogram {
-        /// Adds a value. Returns whether the recorder got its first value.
-        pub(crate) fn record(&self, family: &Family, labels: Labels<'_>, value: f64) -> bool {
-            self.with(family, labels, |histogram| histogram.record(value))
-        }
-    }
-
-    impl Gauge {
-        pub(crate) fn set(&self, family: &Family, labels: Labels<'_>, value: f64) {
-            self.with(family, labels, |gauge| gauge.set(value));
-        }
-    }
-
     /// The share of one store or limiter in a gauge that sums all of the same name. Subtracted on drop.
-    #[derive(Debug, Default)]
+    #[derive(Debug)]
     pub(crate) struct GaugeShare {
         gauge: Gauge,
-        state: Mutex<ShareState>,
-    }
-
-    #[derive(Debug, Default)]
-    struct ShareState {
-        value: i64,
-        /// The part of the value that was added to the gauge.
-        recorded: i64,
+        value: Mutex<i64>,
     }
 
     impl GaugeShare {
+        pub(crate) fn new(
+            name: &'static str,
+            description: &'static str,
+            labels: Labels<'_>,
+        ) -> Self {
+            Self {
+                gauge: Gauge::new(name, description, labels),
+                value: Mutex::default(),
+            }
+        }
+
         /// Adds to the share. Returns whether it is the first value of a cached handle.
-        pub(crate) fn add(&self, family: &Family, labels: Labels<'_>, difference: i64) -> bool {
-            self.change(family, labels, |value| value.saturating_add(difference))
+        pub(crate) fn add(&self, difference: i64) -> bool {
+            self.change(|value| value.saturating_add(difference))
         }
 
         /// Sets the share.
-        pub(crate) fn set(&self, family: &Family, labels: Labels<'_>, value: i64) {
-            self.change(family, labels, |_| value);
+        pub(crate) fn set(&self, value: i64) {
+            self.change(|_| value);
         }
 
-        fn change(
-            &self,
-            family: &Family,
-            labels: Labels<'_>,
-            change: impl FnOnce(i64) -> i64,
-        ) -> bool {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.value = change(state.value);
-            self.gauge.with(family, labels, |gauge| {
-                if self.gauge.handle.get().is_none() {
-                    // The handle is not cached, so its recorder records nothing: nothing was added to it before.
-                    gauge.set(as_f64(state.value));
-                    return;
-                }
-                gauge.increment(as_f64(state.value - state.recorded));
-                state.recorded = state.value;
+        fn change(&self, change: impl FnOnce(i64) -> i64) -> bool {
+            let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without a cached handle, nothing was added to the gauge before.
+            let recorded = self.gauge.handle.get().map_or(0, |_| *value);
+            *value = change(*value);
+            self.gauge.with(|gauge| match self.gauge.handle.get() {
+                // This recorder records nothing.
+                None => gauge.set(as_f64(*value)),
+                Some(_) => gauge.increment(as_f64(*value - recorded)),
             })
         }
     }
 
     impl Drop for GaugeShare {
         fn drop(&mut self) {
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let value = self.value.get_mut().unwrap_or_else(PoisonError::into_inner);
             if let Some(gauge) = self.gauge.handle.get() {
-                gauge.decrement(as_f64(state.recorded));
+                gauge.decrement(as_f64(*value));
             }
         }
     }
@@ -203,41 +180,32 @@ mod enabled {
 
 #[cfg(not(feature = "metrics"))]
 mod disabled {
-    use super::{Family, Labels};
+    use std::marker::PhantomData;
 
-    #[derive(Debug, Default)]
-    pub(crate) struct Counter(());
+    use super::Labels;
 
-    #[derive(Debug, Default)]
-    pub(crate) struct Gauge(());
+    pub(crate) type Counter = Metric<u64>;
+    pub(crate) type Gauge = Metric<f64>;
+    pub(crate) type GaugeShare = Metric<i64>;
+    pub(crate) type Histogram = Metric<f64>;
 
-    #[derive(Debug, Default)]
-    pub(crate) struct GaugeShare(());
+    /// A metric that records nothing.
+    #[derive(Debug)]
+    pub(crate) struct Metric<V>(PhantomData<V>);
 
-    #[derive(Debug, Default)]
-    pub(crate) struct Histogram(());
-
-    impl Counter {
-        pub(crate) fn add(&self, _: &Family, _: Labels<'_>, _: u64) -> bool {
-            false
+    impl<V> Metric<V> {
+        pub(crate) fn new(_: &'static str, _: &'static str, _: Labels<'_>) -> Self {
+            Self(PhantomData)
         }
-    }
 
-    impl Gauge {
-        pub(crate) fn set(&self, _: &Family, _: Labels<'_>, _: f64) {}
-    }
-
-    impl GaugeShare {
-        pub(crate) fn add(&self, _: &Family, _: Labels<'_>, _: i64) -> bool {
+        pub(crate) fn record(&self, _: V) -> bool {
             false
         }
 
-        pub(crate) fn set(&self, _: &Family, _: Labels<'_>, _: i64) {}
-    }
-
-    impl Histogram {
-        pub(crate) fn record(&self, _: &Family, _: Labels<'_>, _: f64) -> bool {
+        pub(crate) fn add(&self, _: V) -> bool {
             false
         }
+
+        pub(crate) fn set(&self, _: V) {}
     }
 }

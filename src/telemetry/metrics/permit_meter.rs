@@ -7,46 +7,14 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::handles::{Counter, Family, GaugeShare, Histogram, Labels, Unit};
-
-const PERMITS_HELD: Family = Family {
-    name: "tollgate_permits_held",
-    unit: Unit::Count,
-    description: "Slots of permits that were not dropped yet, lost ones included.",
-};
-const PERMIT_TIME: Family = Family {
-    name: "tollgate_permit_seconds",
-    unit: Unit::Seconds,
-    description: "Time for which permits were held.",
-};
-const PERMITS_LOST: Family = Family {
-    name: "tollgate_permits_lost_total",
-    unit: Unit::Count,
-    description: "Slots whose lease ran out before their permit was dropped.",
-};
-const PERMITS_WAITING: Family = Family {
-    name: "tollgate_permits_waiting",
-    unit: Unit::Count,
-    description: "Calls that wait for a permit.",
-};
-const PERMIT_WAIT: Family = Family {
-    name: "tollgate_permit_wait_seconds",
-    unit: Unit::Seconds,
-    description: "Time from a call that may wait to its permit.",
-};
-const PERMIT_RENEWALS: Family = Family {
-    name: "tollgate_permit_renewals_total",
-    unit: Unit::Count,
-    description: "Messages that only state the slots that this process holds of a key.",
-};
+use super::handles::{Counter, GaugeShare, Histogram};
 
 /// The metrics of the permits of one limiter. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct PermitMeter(Arc<PermitHandles>);
+pub(crate) struct PermitMeter(Arc<PermitMetrics>);
 
 #[derive(Debug)]
-struct PermitHandles {
-    limiter: Arc<str>,
+struct PermitMetrics {
     held: GaugeShare,
     times: Histogram,
     lost: Counter,
@@ -56,64 +24,65 @@ struct PermitHandles {
 }
 
 impl PermitMeter {
-    pub(crate) fn new(limiter: &Arc<str>) -> Self {
-        Self(Arc::new(PermitHandles {
-            limiter: Arc::clone(limiter),
-            held: GaugeShare::default(),
-            times: Histogram::default(),
-            lost: Counter::default(),
-            waiting: GaugeShare::default(),
-            waits: Histogram::default(),
-            renewals: Counter::default(),
+    pub(crate) fn new(limiter: &str) -> Self {
+        let labels = &[("limiter", limiter)];
+        Self(Arc::new(PermitMetrics {
+            held: GaugeShare::new(
+                "tollgate_permits_held",
+                "Slots of permits that were not dropped yet, lost ones included.",
+                labels,
+            ),
+            times: Histogram::new(
+                "tollgate_permit_seconds",
+                "Time for which permits were held.",
+                labels,
+            ),
+            lost: Counter::new(
+                "tollgate_permits_lost_total",
+                "Slots whose lease ran out before their permit was dropped.",
+                labels,
+            ),
+            waiting: GaugeShare::new(
+                "tollgate_permits_waiting",
+                "Calls that wait for a permit.",
+                labels,
+            ),
+            waits: Histogram::new(
+                "tollgate_permit_wait_seconds",
+                "Time from a call that may wait to its permit.",
+                labels,
+            ),
+            renewals: Counter::new(
+                "tollgate_permit_renewals_total",
+                "Messages that only state the slots that this process holds of a key.",
+                labels,
+            ),
         }))
     }
 
     /// Records slots of a new permit.
     pub(crate) fn record_grant(&self, slots: u32) {
-        if self.hold(slots.into()) {
+        if self.0.held.add(slots.into()) {
             // In Prometheus, `rate` ignores the first value of a counter.
-            self.record_lost(0);
-            self.add_renewals(0);
+            self.0.lost.record(0);
+            self.0.renewals.record(0);
         }
     }
 
     /// Records the end of a permit that held slots for this time.
     pub(crate) fn record_release(&self, slots: u32, held_for: Duration) {
-        self.hold(-i64::from(slots));
-        let seconds = held_for.as_secs_f64();
-        self.record(|handles, labels| handles.times.record(&PERMIT_TIME, labels, seconds));
+        self.0.held.add(-i64::from(slots));
+        self.0.times.record(held_for.as_secs_f64());
     }
 
     /// Records that the lease of slots ran out.
     pub(crate) fn record_lost(&self, slots: u32) {
-        self.record(|handles, labels| handles.lost.add(&PERMITS_LOST, labels, slots.into()));
+        self.0.lost.record(slots.into());
     }
 
     /// Records a message that only states what is held of a key.
     pub(crate) fn record_renewal(&self) {
-        self.add_renewals(1);
-    }
-
-    fn add_renewals(&self, renewals: u64) {
-        self.record(|handles, labels| handles.renewals.add(&PERMIT_RENEWALS, labels, renewals));
-    }
-
-    /// Adds to the held slots. Returns whether the recorder got its first value.
-    fn hold(&self, difference: i64) -> bool {
-        self.record(|handles, labels| handles.held.add(&PERMITS_HELD, labels, difference))
-    }
-
-    fn add_waiting(&self, difference: i64) {
-        self.record(|handles, labels| handles.waiting.add(&PERMITS_WAITING, labels, difference));
-    }
-
-    fn record_wait(&self, waited: Duration) {
-        let seconds = waited.as_secs_f64();
-        self.record(|handles, labels| handles.waits.record(&PERMIT_WAIT, labels, seconds));
-    }
-
-    fn record(&self, record: impl FnOnce(&PermitHandles, Labels<'_>) -> bool) -> bool {
-        record(&self.0, &[("limiter", &self.0.limiter)])
+        self.0.renewals.record(1);
     }
 }
 
@@ -125,7 +94,7 @@ impl PermitWait {
     pub(crate) fn begin(limiters: impl IntoIterator<Item = PermitMeter>) -> Self {
         let limiters: SmallVec<[PermitMeter; 1]> = limiters.into_iter().collect();
         for meter in &limiters {
-            meter.add_waiting(1);
+            meter.0.waiting.add(1);
         }
         Self(limiters)
     }
@@ -133,7 +102,7 @@ impl PermitWait {
     /// Records that the call got its permit after this time.
     pub(crate) fn succeed(&self, waited: Duration) {
         for meter in &self.0 {
-            meter.record_wait(waited);
+            meter.0.waits.record(waited.as_secs_f64());
         }
     }
 }
@@ -141,7 +110,7 @@ impl PermitWait {
 impl Drop for PermitWait {
     fn drop(&mut self) {
         for meter in &self.0 {
-            meter.add_waiting(-1);
+            meter.0.waiting.add(-1);
         }
     }
 }

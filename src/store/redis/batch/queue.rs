@@ -269,7 +269,7 @@ impl Call {
                 if is_new {
                     of_entry += WORK_PER_COUNT;
                 }
-                let per_unit = quota.algorithm().facts().work_per_unit;
+                let per_unit = quota.algorithm().work_per_unit();
                 of_check += WORK_PER_CHECK + u64::from(units) * per_unit;
             }
         }

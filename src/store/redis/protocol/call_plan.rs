@@ -272,7 +272,7 @@ impl<'a> CallPlan<'a> {
         if counts.any(|(_, count)| count.value == Value::InFlight) {
             return Some(Algorithm::InFlight);
         }
-        let script = |quota: &Quota| quota.algorithm().facts().script;
+        let script = |quota: &Quota| quota.algorithm().script();
         let mut quotas = self
             .lists
             .iter()

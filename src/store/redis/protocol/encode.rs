@@ -217,7 +217,7 @@ fn pack_change(
 /// Returns the name of the algorithm in a call.
 fn script_of(quota: &Quota) -> &'static str {
     match quota.calendar() {
-        None => quota.algorithm().facts().script,
+        None => quota.algorithm().script(),
         Some(_) => "calendar_window",
     }
 }
