@@ -162,6 +162,11 @@ impl<T> StoreFuture<T> {
         }
     }
 
+    /// Returns whether there is nothing to wait for.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready(_))
+    }
+
     /// Returns whether the answer is an error, if it is ready.
     pub(super) fn outcome_if_ready(&self) -> Option<Result<(), &Error>> {
         match &self.state {

@@ -150,7 +150,7 @@ impl BlockList {
         };
         let now = self.inner.clock.now();
         // If a refresh is slow, the next one waits for its end.
-        if refreshes.is_running.swap(true, Ordering::Acquire) {
+        if !refreshes.start() {
             return;
         }
         let running = Running(self.clone());
@@ -298,22 +298,24 @@ impl BlockList {
 
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
     /// than the interval. `None` if this one has taken longer than `max_wait` already.
-    pub(crate) fn overdue_refresh(&self, max_wait: Duration) -> Option<StoreFuture<()>> {
+    pub(crate) fn overdue_refresh(
+        &self,
+        max_wait: Duration,
+    ) -> Option<impl Future<Output = Result<(), Error>> + use<>> {
         let refreshes = self.inner.refreshes.as_ref()?;
         let now = self.inner.clock.now();
-        let begun_at = refreshes.next_at.load(Ordering::Relaxed);
-        let begun_at = begun_at.saturating_sub(refreshes.interval);
+        let next_at = refreshes.next_at.load(Ordering::Relaxed);
+        let begun_at = next_at.saturating_sub(refreshes.interval);
         let is_fresh = now < refreshes.fresh_until.load(Ordering::Relaxed);
         if is_fresh || now >= begun_at.saturating_add(micros(max_wait)) {
             return None;
         }
         // Before the look, so that no end after it is missed.
-        let mut ended = refreshes.ended.subscribe();
-        refreshes.is_running.load(Ordering::Acquire).then(|| {
-            StoreFuture::boxed(async move {
-                let _ = ended.changed().await;
-                Ok(())
-            })
+        let mut is_running = refreshes.is_running.subscribe();
+        let must_wait = *is_running.borrow();
+        must_wait.then_some(async move {
+            let _ = is_running.changed().await;
+            Ok(())
         })
     }
 
@@ -392,7 +394,13 @@ impl BlockList {
                 if let Some(new) = new.get_mut(&name) {
                     new.hold = old.hold;
                 } else if old.hold.until > now && (has_lost || old.expires_at <= now) {
-                    new.insert(name, old.not_listed());
+                    new.insert(
+                        name,
+                        BlockedKey {
+                            expires_at: 0,
+                            ..old
+                        },
+                    );
                 }
             }
             std::mem::replace(blocked, new)
@@ -455,14 +463,6 @@ impl BlockedKey {
         let is_listed = self.expires_at > now;
         Some(UnsharedHold { left, is_listed })
     }
-
-    /// Returns the key as one that the shared list does not have.
-    fn not_listed(self) -> Self {
-        Self {
-            expires_at: 0,
-            ..self
-        }
-    }
 }
 
 /// Returns the name of a key of a limiter.
@@ -477,8 +477,7 @@ struct Running(BlockList);
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(refreshes) = &self.0.inner.refreshes {
-            refreshes.is_running.store(false, Ordering::Release);
-            refreshes.ended.send_replace(());
+            refreshes.is_running.send_replace(false);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! When a shared list is refreshed in the background, and how that goes.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -18,9 +19,7 @@ pub(super) struct Refreshes {
     /// The time at which the last refresh that has succeeded is as old as the interval.
     pub(super) fresh_until: AtomicU64,
     /// Whether a refresh is running.
-    pub(super) is_running: AtomicBool,
-    /// Tells the end of each refresh.
-    pub(super) ended: watch::Sender<()>,
+    pub(super) is_running: watch::Sender<bool>,
     failures: FailureStreak,
 }
 
@@ -30,10 +29,15 @@ impl Refreshes {
             interval: micros(interval),
             next_at: AtomicU64::new(0),
             fresh_until: AtomicU64::new(0),
-            is_running: AtomicBool::new(false),
-            ended: watch::Sender::default(),
+            is_running: watch::Sender::default(),
             failures: FailureStreak::default(),
         }
+    }
+
+    /// Starts a refresh. Returns false if one is running.
+    pub(super) fn start(&self) -> bool {
+        self.is_running
+            .send_if_modified(|is_running| !mem::replace(is_running, true))
     }
 
     #[inline]

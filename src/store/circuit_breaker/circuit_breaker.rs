@@ -12,6 +12,7 @@ use super::settings::Settings;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
+use crate::clock::micros;
 use crate::error::{Error, ErrorKind};
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryCounts;
@@ -103,8 +104,6 @@ pub struct CircuitBreaker {
 
 struct Inner {
     settings: Settings,
-    /// The deadline in microseconds, converted once because each check needs it.
-    deadline_micros: u64,
     breaker: Breaker,
     fallback: OnceLock<MemoryCounts>,
 }
@@ -122,10 +121,8 @@ impl CircuitBreaker {
     fn build(mut settings: Settings) -> Self {
         // Each circuit breaker has its own share in gauges that are summed by name.
         settings.meter = settings.meter.same_name();
-        let deadline_micros = settings.deadline.as_micros();
         Self {
             inner: Arc::new(Inner {
-                deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
                 breaker: Breaker::default(),
                 fallback: OnceLock::new(),
                 settings,
@@ -317,7 +314,7 @@ impl CircuitBreaker {
     #[inline]
     pub(in crate::store) fn permit(&self) -> Permit {
         let breaker = &self.inner.breaker;
-        breaker.permit(self.inner.deadline_micros, || self.now())
+        breaker.permit(micros(self.inner.settings.deadline), || self.now())
     }
 
     #[inline]
@@ -386,7 +383,7 @@ impl CircuitBreaker {
         if is_probe {
             self.take_in(breaker.record_probe(now, None));
         } else if !self.is_recorded_by_store() {
-            let deadline = self.inner.deadline_micros;
+            let deadline = micros(self.inner.settings.deadline);
             self.take_in(breaker.record_abandoned(started_at, now, deadline));
         }
     }
