@@ -112,7 +112,7 @@ impl MemoryStore {
     #[must_use]
     pub fn name(self, store: impl AsRef<str>) -> Self {
         let counts = &self.inner.counts;
-        Self::build(counts.max_keys(), counts.clock().clone(), store.as_ref())
+        Self::build(counts.max_keys, counts.clock.clone(), store.as_ref())
     }
 
     pub(super) fn build(max_keys: usize, clock: Clock, name: &str) -> Self {
@@ -130,7 +130,7 @@ impl MemoryStore {
     /// Returns the number of keys in the store, with keys that have expired but were not dropped yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.inner.counts.len()
+        self.inner.counts.keys.len()
     }
 
     /// Returns whether there are no keys in the store.
@@ -195,7 +195,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("keys", &self.len())
-            .field("max_keys", &self.inner.counts.max_keys())
+            .field("max_keys", &self.inner.counts.max_keys)
             .finish_non_exhaustive()
     }
 }
