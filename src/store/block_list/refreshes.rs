@@ -1,6 +1,7 @@
 //! When a shared list is refreshed in the background, and how that goes.
 
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -34,10 +35,11 @@ impl Refreshes {
         }
     }
 
-    /// Starts a refresh. Returns false if one is running.
-    pub(super) fn start(&self) -> bool {
-        self.is_running
-            .send_if_modified(|is_running| !mem::replace(is_running, true))
+    /// Begins a refresh, which ends when the guard is dropped. `None` if one is running.
+    pub(super) fn begin(self: &Arc<Self>) -> Option<Running> {
+        let begin = |is_running: &mut bool| !mem::replace(is_running, true);
+        let has_begun = self.is_running.send_if_modified(begin);
+        has_begun.then(|| Running(Arc::clone(self)))
     }
 
     #[inline]
@@ -65,5 +67,14 @@ impl Refreshes {
             ),
             Err(_) => {}
         }
+    }
+}
+
+/// A refresh in the background that is running. It ends when this is dropped.
+pub(super) struct Running(pub(super) Arc<Refreshes>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.send_replace(false);
     }
 }
