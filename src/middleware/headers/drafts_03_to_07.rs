@@ -4,22 +4,13 @@ use std::cmp::Reverse;
 
 use http::{HeaderMap, HeaderValue};
 
+use super::dialect::IetfDraft;
 use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
 use super::structured_fields::{FieldSyntax, integer};
 use super::times::{reported_wait, whole_seconds};
 use super::write::Tightness;
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EarlyDraft {
-    /// A field for each number. The policies follow the limit.
-    Draft03,
-    /// A field for each number, and one for the policies.
-    Draft06,
-    /// One field for all numbers, and one for the policies.
-    Draft07,
-}
 
 /// The numbers of one decision, with the names of the drafts.
 struct Numbers {
@@ -30,7 +21,7 @@ struct Numbers {
 
 /// Appends to the list of policies, if the draft has a field for it, and replaces the numbers if this layer is the tightest.
 pub(super) fn write(
-    draft: EarlyDraft,
+    draft: IetfDraft,
     place: Tightness,
     decision: &DecisionView,
     reported: QuotaDecision<'_>,
@@ -40,7 +31,7 @@ pub(super) fn write(
     if policies.is_empty() {
         return;
     }
-    if draft != EarlyDraft::Draft03
+    if draft != IetfDraft::Draft03
         && let Ok(policies) = HeaderValue::from_str(&policies)
     {
         FieldSyntax::Unnamed.append(POLICY, policies, headers);
@@ -53,12 +44,15 @@ pub(super) fn write(
     };
     let limit = integer(numbers.limit);
     match draft {
-        EarlyDraft::Draft03 => {
+        // The policies follow the limit.
+        IetfDraft::Draft03 => {
             let limit = HeaderValue::try_from(format!("{limit}, {policies}"));
             numbers.insert_fields(limit.unwrap_or_else(|_| numbers.limit.into()), headers);
         }
-        EarlyDraft::Draft06 => numbers.insert_fields(numbers.limit.into(), headers),
-        EarlyDraft::Draft07 => numbers.insert_dictionary(headers),
+        IetfDraft::Draft06 => numbers.insert_fields(numbers.limit.into(), headers),
+        IetfDraft::Draft07 => numbers.insert_dictionary(headers),
+        // Written by `draft_11`.
+        IetfDraft::Draft11 => {}
     }
 }
 
@@ -69,9 +63,9 @@ fn policies(decision: &DecisionView) -> String {
     let are_all_soft = quotas.clone().all(Quota::is_soft);
     let is_listed = |quota: &&Quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft());
     let quotas: Vec<_> = quotas.filter(is_listed).collect();
-    let policies = quotas.iter().enumerate();
-    let policies = policies.filter(|(index, quota)| !is_implied(quota, *index, &quotas));
-    let policies = policies.map(|(_, quota)| {
+    let numbered = quotas.iter().enumerate();
+    let listed = numbered.filter(|(index, quota)| !is_implied(quota, *index, &quotas));
+    let policies = listed.map(|(_, quota)| {
         // These drafts require a window, and have no fractions of seconds.
         let window = whole_seconds(quota.window());
         format!("{};w={}", quota.limit(), integer(window))
@@ -98,19 +92,19 @@ impl Numbers {
             let quota = quota.quota();
             !quota.is_in_flight() && quota.is_soft() == are_all_soft
         };
-        let rates = || decision.quotas().filter(is_rate);
         let reported = Some(reported).filter(is_rate);
-        let fewest_left = rates().map(|quota| quota.remaining()).min();
-        let remaining = fewest_left.unwrap_or_else(|| decision.remaining());
-        let mut quotas = reported.into_iter().chain(rates());
-        let fewest_left = quotas.find(|quota| quota.remaining() == remaining);
-        let reported = reported.or(fewest_left)?;
+        // Of several with as few units left, it is the first.
+        let rates = reported
+            .into_iter()
+            .chain(decision.quotas().filter(is_rate));
+        let fewest_left = rates.min_by_key(|quota| quota.remaining())?;
+        let reported = reported.unwrap_or(fewest_left);
         // The drafts require a reset even if no wait helps.
-        let reset = reported_wait(reported).or_else(|| reported.retry_after());
-        let reset = reset.unwrap_or_else(|| reported.quota().window());
+        let wait = reported_wait(reported).or_else(|| reported.retry_after());
+        let reset = wait.unwrap_or_else(|| reported.quota().window());
         Some(Self {
-            limit: fewest_left.unwrap_or(reported).limit().into(),
-            remaining: remaining.into(),
+            limit: fewest_left.limit().into(),
+            remaining: fewest_left.remaining().into(),
             reset: whole_seconds(reset),
         })
     }
