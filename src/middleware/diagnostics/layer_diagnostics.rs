@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::level_diagnostics::answering_500;
+use super::level_diagnostics::log_answering_500;
 use crate::decision::DecisionView;
 use crate::error::{Error, warning};
 use crate::middleware::rejection::Rejection;
@@ -16,7 +16,7 @@ pub(in crate::middleware) struct Diagnostics {
     charged_twice: OnceFlag,
     limiters_misconfigured: OnceFlag,
     unknown_level: OnceFlag,
-    dry_run: DryRunLog,
+    pub(in crate::middleware) dry_run: DryRunLog,
 }
 
 impl Diagnostics {
@@ -27,14 +27,15 @@ impl Diagnostics {
         is_dry_run: bool,
         error: &Error,
     ) {
-        if self.limiters_misconfigured.first_time() {
-            let answering = answering_500(is_dry_run);
-            tracing::error!(target: "tollgate::diagnostics",
-                code = error.code(),
-                limiter,
-                "failed to check the limits of a layer, {answering}: {error}"
-            );
-        }
+        let (failed, code) = ("failed to check the limits of a layer", error.code());
+        log_answering_500(
+            &self.limiters_misconfigured,
+            code,
+            limiter,
+            is_dry_run,
+            failed,
+            error,
+        );
     }
 
     /// Logs that a handler settles a level that the layer does not have.
@@ -66,16 +67,11 @@ impl Diagnostics {
             );
         }
     }
-
-    /// Counts a request that a dry run would have rejected.
-    pub(in crate::middleware) fn would_reject(&self, rejection: &Rejection) {
-        self.dry_run.count(rejection);
-    }
 }
 
 /// The number of requests that a dry run would have rejected since the last line.
 #[derive(Debug)]
-struct DryRunLog {
+pub(in crate::middleware) struct DryRunLog {
     count: AtomicU64,
     lines: LineInterval,
 }
@@ -91,7 +87,7 @@ impl Default for DryRunLog {
 
 impl DryRunLog {
     /// Counts a request, and logs the count if a line is due.
-    fn count(&self, rejection: &Rejection) {
+    pub(in crate::middleware) fn count(&self, rejection: &Rejection) {
         self.count.fetch_add(1, Ordering::Relaxed);
         if self.lines.is_due() {
             let (limiter, count) = (rejection.limiter(), self.count.swap(0, Ordering::Relaxed));

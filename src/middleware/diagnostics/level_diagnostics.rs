@@ -1,11 +1,11 @@
 //! The findings about one level of a layer, each of which is logged once.
 
-use http::request::Parts;
+use std::fmt;
 
 use super::misconfiguration::MisconfigurationChecks;
 use crate::decision::DecisionView;
 use crate::error::{Code, Error, warning};
-use crate::key::{Key, KeyError, KeyExtractor};
+use crate::key::KeyError;
 use crate::telemetry::{OnceFlag, OutageLog};
 
 /// The diagnostics of one level: its key, its cost and its settlements.
@@ -17,7 +17,7 @@ pub(in crate::middleware) struct LevelDiagnostics {
     limit_of_zero: OnceFlag,
     nothing_to_settle: OnceFlag,
     settlement: OutageLog,
-    misconfiguration: MisconfigurationChecks,
+    pub(in crate::middleware) misconfiguration: MisconfigurationChecks,
 }
 
 impl Default for LevelDiagnostics {
@@ -35,21 +35,6 @@ impl Default for LevelDiagnostics {
 }
 
 impl LevelDiagnostics {
-    /// Inspects a request for signs of a misconfiguration, if it is one of the first of the layer.
-    #[inline]
-    pub(in crate::middleware) fn observe_request(
-        &self,
-        limiter: &str,
-        extractor: &dyn KeyExtractor,
-        parts: &Parts,
-        extracted: &Result<Key, KeyError>,
-    ) {
-        if self.misconfiguration.is_active() {
-            self.misconfiguration
-                .observe(limiter, extractor, parts, extracted);
-        }
-    }
-
     /// Logs that no key can be extracted because the server is misconfigured: when the layer is added to a service, or
     /// at the first request if only a request shows it.
     pub(in crate::middleware) fn key_misconfigured(
@@ -58,14 +43,15 @@ impl LevelDiagnostics {
         is_dry_run: bool,
         error: &KeyError,
     ) {
-        if self.key_misconfigured.first_time() {
-            let answering = answering_500(is_dry_run);
-            tracing::error!(target: "tollgate::diagnostics",
-                code = warning::NO_KEY,
-                limiter,
-                "cannot extract a rate limit key, {answering}: {error}"
-            );
-        }
+        let (failed, code) = ("cannot extract a rate limit key", warning::NO_KEY);
+        log_answering_500(
+            &self.key_misconfigured,
+            code,
+            limiter,
+            is_dry_run,
+            failed,
+            error,
+        );
     }
 
     /// Logs that a cost is above the maximum that a log algorithm can charge.
@@ -75,14 +61,15 @@ impl LevelDiagnostics {
         is_dry_run: bool,
         error: &Error,
     ) {
-        if self.cost_too_large.first_time() {
-            let answering = answering_500(is_dry_run);
-            tracing::error!(target: "tollgate::diagnostics",
-                code = error.code(),
-                limiter,
-                "failed to charge the cost of a request, {answering}: {error}"
-            );
-        }
+        let (failed, code) = ("failed to charge the cost of a request", error.code());
+        log_answering_500(
+            &self.cost_too_large,
+            code,
+            limiter,
+            is_dry_run,
+            failed,
+            error,
+        );
     }
 
     /// Logs that a request can never be admitted: its cost is above the limit, or the limit is 0.
@@ -141,12 +128,21 @@ impl LevelDiagnostics {
     }
 }
 
-/// Returns what happens to a request that cannot be checked.
-pub(super) fn answering_500(is_dry_run: bool) -> &'static str {
-    if is_dry_run {
-        "letting it pass in a dry run"
-    } else {
-        "answering 500"
+/// Logs once why requests cannot be checked, and what happens to them.
+pub(super) fn log_answering_500(
+    flag: &OnceFlag,
+    code: &'static str,
+    limiter: &str,
+    is_dry_run: bool,
+    failed: &str,
+    error: &dyn fmt::Display,
+) {
+    if flag.first_time() {
+        let answering = match is_dry_run {
+            true => "letting it pass in a dry run",
+            false => "answering 500",
+        };
+        tracing::error!(target: "tollgate::diagnostics", code, limiter, "{failed}, {answering}: {error}");
     }
 }
 
