@@ -12,7 +12,7 @@ use http_body::SizeHint;
 
 use super::diagnostics::LevelDiagnostics;
 use crate::decision::DecisionView;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::quota::{IntoPlan, Plan, ShareId};
@@ -258,9 +258,14 @@ impl Level {
         if let Some(error) = self.key.config_error()
             && tracing::enabled!(target: "tollgate::diagnostics", tracing::Level::ERROR)
         {
-            let diagnostics = &self.diagnostics;
-            diagnostics.key_misconfigured(self.name(), is_dry_run, &error);
+            self.report_no_key(is_dry_run, &error);
         }
+    }
+
+    /// Logs that no request has a key, because the server is misconfigured.
+    pub(super) fn report_no_key(&self, is_dry_run: bool, error: &KeyError) {
+        let diagnostics = &self.diagnostics.key_misconfigured;
+        diagnostics.log(warning::NO_KEY, self.name(), is_dry_run, error);
     }
 
     /// Extracts the key of a request. Returned as the extractor returns it: to move a key takes time.

@@ -34,8 +34,7 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
             return None;
         }
         (KeyErrorKind::Misconfigured, _) => {
-            let diagnostics = &level.diagnostics;
-            diagnostics.key_misconfigured(level.name(), config.is_dry_run, &error);
+            level.report_no_key(config.is_dry_run, &error);
         }
         (KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid, _) => {}
     }
@@ -87,12 +86,12 @@ fn fail<'a>(
     let mut levels = levels.into_iter();
     let first = levels.next().unwrap_or(&config.first);
     if error.kind() == ErrorKind::CostTooLarge {
-        let diagnostics = &first.diagnostics;
-        diagnostics.cost_too_large(first.name(), is_dry_run, &error);
+        let diagnostics = &first.diagnostics.cost_too_large;
+        diagnostics.log(error.code(), first.name(), is_dry_run, &error);
     }
     if error.is_config_error() {
-        let diagnostics = &config.diagnostics;
-        diagnostics.limiters_misconfigured(first.name(), is_dry_run, &error);
+        let diagnostics = &config.diagnostics.limiters_misconfigured;
+        diagnostics.log(error.code(), first.name(), is_dry_run, &error);
     }
     let reason = RejectionReason::Failed(error);
     for other in levels {

@@ -26,7 +26,7 @@ use crate::telemetry::{HAS_METRICS, WaitOutcome};
 pub struct StoreFuture<T = Answers> {
     state: State<T>,
     /// Records the outcome, or, on drop, that the caller gave up. `None` for a future that was ready.
-    recorder: Option<OutcomeRecorder>,
+    pub(super) recorder: Option<OutcomeRecorder>,
 }
 
 enum State<T> {
@@ -138,12 +138,6 @@ impl<T> StoreFuture<T> {
         }
     }
 
-    /// Adds a recorder of the outcome to this pending future.
-    #[inline]
-    pub(super) fn record(&mut self, recorder: OutcomeRecorder) {
-        self.recorder = Some(recorder);
-    }
-
     /// Takes the future. What is left is over.
     pub(super) fn take(&mut self) -> Self {
         mem::replace(self, Self::new(State::Ready(None)))
@@ -160,11 +154,6 @@ impl<T> StoreFuture<T> {
             State::Ready(Some(answer)) => Ok(answer),
             State::Ready(None) | State::Channel(..) | State::Boxed(_) => Err(self),
         }
-    }
-
-    /// Returns whether there is nothing to wait for.
-    pub(super) fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready(_))
     }
 
     /// Returns whether the answer is an error, if it is ready.

@@ -250,7 +250,7 @@ impl ProtectedStore {
                 if !self.parts.circuit_breaker.is_recorded_by_store() {
                     *asked = self.bound(asked.take());
                 }
-                asked.record(OutcomeRecorder::new(circuit_breaker, is_probe));
+                asked.recorder = Some(OutcomeRecorder::new(circuit_breaker, is_probe));
             }
         }
     }
@@ -287,7 +287,7 @@ impl ProtectedStore {
         let cache = self.parts.refusal_cache.as_ref();
         let invalidation = cache.map(|cache| cache.invalidate(adjust.subject));
         let adjusted = self.bound(self.store.adjust(adjust));
-        if adjusted.is_ready() {
+        if adjusted.outcome_if_ready().is_some() {
             return adjusted;
         }
         let circuit_breaker = circuit_breaker.into_owned();
@@ -318,7 +318,8 @@ impl ProtectedStore {
 
     /// Applies the deadline to a future that is not ready, unless the store does.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
-        if pending.is_ready() || self.parts.circuit_breaker.is_recorded_by_store() {
+        if pending.outcome_if_ready().is_some() || self.parts.circuit_breaker.is_recorded_by_store()
+        {
             return pending;
         }
         let circuit_breaker = self.parts.circuit_breaker.clone();

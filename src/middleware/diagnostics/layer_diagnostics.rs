@@ -3,41 +3,38 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::level_diagnostics::log_answering_500;
+use super::level_diagnostics::FailedChecks;
 use crate::decision::DecisionView;
-use crate::error::{Error, warning};
+use crate::error::warning;
 use crate::middleware::rejection::Rejection;
 use crate::telemetry::{LineInterval, OnceFlag};
 
 /// The diagnostics of one layer: flags and logs that limit the number of log lines. Each level has its own for
 /// its key and its settlements.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::middleware) struct Diagnostics {
     charged_twice: OnceFlag,
-    limiters_misconfigured: OnceFlag,
+    /// The limiters of the layer cannot be checked as they are.
+    pub(in crate::middleware) limiters_misconfigured: FailedChecks,
     unknown_level: OnceFlag,
     pub(in crate::middleware) dry_run: DryRunLog,
 }
 
-impl Diagnostics {
-    /// Logs that the limiters of the layer cannot be checked as they are.
-    pub(in crate::middleware) fn limiters_misconfigured(
-        &self,
-        limiter: &str,
-        is_dry_run: bool,
-        error: &Error,
-    ) {
-        let (failed, code) = ("failed to check the limits of a layer", error.code());
-        log_answering_500(
-            &self.limiters_misconfigured,
-            code,
-            limiter,
-            is_dry_run,
-            failed,
-            error,
-        );
+impl Default for Diagnostics {
+    fn default() -> Self {
+        Self {
+            charged_twice: OnceFlag::new(),
+            limiters_misconfigured: FailedChecks::new("failed to check the limits of a layer"),
+            unknown_level: OnceFlag::new(),
+            dry_run: DryRunLog {
+                count: AtomicU64::new(0),
+                lines: LineInterval::new(Duration::from_secs(10)),
+            },
+        }
     }
+}
 
+impl Diagnostics {
     /// Logs that a handler settles a level that the layer does not have.
     pub(in crate::middleware) fn unknown_level(&self, limiter: &str, settled: &str) {
         if self.unknown_level.first_time() {
@@ -74,15 +71,6 @@ impl Diagnostics {
 pub(in crate::middleware) struct DryRunLog {
     count: AtomicU64,
     lines: LineInterval,
-}
-
-impl Default for DryRunLog {
-    fn default() -> Self {
-        Self {
-            count: AtomicU64::new(0),
-            lines: LineInterval::new(Duration::from_secs(10)),
-        }
-    }
 }
 
 impl DryRunLog {
