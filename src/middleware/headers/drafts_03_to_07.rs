@@ -12,13 +12,6 @@ use super::write::Tightness;
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
-/// The numbers of one decision, with the names of the drafts.
-struct Numbers {
-    limit: u64,
-    remaining: u64,
-    reset: u64,
-}
-
 /// Appends to the list of policies, if the draft has a field for it, and replaces the numbers if this layer is the tightest.
 pub(super) fn write(
     draft: IetfDraft,
@@ -39,18 +32,29 @@ pub(super) fn write(
     if place == Tightness::Behind {
         return;
     }
-    let Some(numbers) = Numbers::new(decision, reported) else {
+    let Some(numbers) = numbers(decision, reported) else {
         return;
     };
-    let limit = integer(numbers.limit);
+    let [limit, remaining, reset] = numbers;
+    let mut insert_fields = |limit: HeaderValue| {
+        headers.insert(LIMIT, limit);
+        headers.insert(REMAINING, remaining.into());
+        headers.insert(RESET, reset.into());
+    };
     match draft {
         // The policies follow the limit.
         IetfDraft::Draft03 => {
-            let limit = HeaderValue::try_from(format!("{limit}, {policies}"));
-            numbers.insert_fields(limit.unwrap_or_else(|_| numbers.limit.into()), headers);
+            let with_policies = HeaderValue::try_from(format!("{}, {policies}", integer(limit)));
+            insert_fields(with_policies.unwrap_or_else(|_| limit.into()));
         }
-        IetfDraft::Draft06 => numbers.insert_fields(numbers.limit.into(), headers),
-        IetfDraft::Draft07 => numbers.insert_dictionary(headers),
+        IetfDraft::Draft06 => insert_fields(limit.into()),
+        IetfDraft::Draft07 => {
+            let [limit, remaining, reset] = numbers.map(integer);
+            let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
+            if let Ok(text) = HeaderValue::try_from(text) {
+                FieldSyntax::Unnamed.replace(RATELIMIT, text, headers);
+            }
+        }
         // Written by `draft_11`.
         IetfDraft::Draft11 => {}
     }
@@ -82,44 +86,27 @@ fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
     others.any(|(index, other)| other.limit() == quota.limit() && strictness(other, index) > own)
 }
 
-impl Numbers {
-    /// Uses the limit of the quota with the fewest units left, which is mostly the reported one. On a 429,
-    /// the reset is the wait of `Retry-After`, as draft 7 requires. Slots have no window, so they are left out.
-    fn new(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<Self> {
-        // A soft quota is reported only if all are soft.
-        let are_all_soft = reported.quota().is_soft();
-        let is_rate = |quota: &QuotaDecision<'_>| {
-            let quota = quota.quota();
-            !quota.is_in_flight() && quota.is_soft() == are_all_soft
-        };
-        let reported = Some(reported).filter(is_rate);
-        // Of several with as few units left, it is the first.
-        let rates = reported
-            .into_iter()
-            .chain(decision.quotas().filter(is_rate));
-        let fewest_left = rates.min_by_key(|quota| quota.remaining())?;
-        let reported = reported.unwrap_or(fewest_left);
-        // The drafts require a reset even if no wait helps.
-        let wait = reported_wait(reported).or_else(|| reported.retry_after());
-        let reset = wait.unwrap_or_else(|| reported.quota().window());
-        Some(Self {
-            limit: fewest_left.limit().into(),
-            remaining: fewest_left.remaining().into(),
-            reset: whole_seconds(reset),
-        })
-    }
-
-    fn insert_fields(&self, limit: HeaderValue, headers: &mut HeaderMap) {
-        headers.insert(LIMIT, limit);
-        headers.insert(REMAINING, self.remaining.into());
-        headers.insert(RESET, self.reset.into());
-    }
-
-    fn insert_dictionary(&self, headers: &mut HeaderMap) {
-        let [limit, remaining, reset] = [self.limit, self.remaining, self.reset].map(integer);
-        let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
-        if let Ok(text) = HeaderValue::try_from(text) {
-            FieldSyntax::Unnamed.replace(RATELIMIT, text, headers);
-        }
-    }
+/// Returns limit, remaining units and reset, or `None` if there are only slots, because they have no window.
+///
+/// The limit is that of the quota with the fewest units left, which is mostly the reported one. On a 429, the reset is the
+/// wait of `Retry-After`, as draft 7 requires.
+fn numbers(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<[u64; 3]> {
+    // A soft quota is reported only if all are soft.
+    let are_all_soft = reported.quota().is_soft();
+    let is_rate = |quota: &QuotaDecision<'_>| {
+        let quota = quota.quota();
+        !quota.is_in_flight() && quota.is_soft() == are_all_soft
+    };
+    let reported = Some(reported).filter(is_rate);
+    // Of several with as few units left, it is the first.
+    let rates = reported
+        .into_iter()
+        .chain(decision.quotas().filter(is_rate));
+    let fewest_left = rates.min_by_key(|quota| quota.remaining())?;
+    let reported = reported.unwrap_or(fewest_left);
+    // The drafts require a reset even if no wait helps.
+    let wait = reported_wait(reported).or_else(|| reported.retry_after());
+    let reset = wait.unwrap_or_else(|| reported.quota().window());
+    let (limit, remaining) = (fewest_left.limit(), fewest_left.remaining());
+    Some([limit.into(), remaining.into(), whole_seconds(reset)])
 }
