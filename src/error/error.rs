@@ -231,13 +231,11 @@ impl Error {
     }
 
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
-        Self::new(
-            ErrorKind::CostTooLarge,
-            format!(
-                "a cost of {cost} is too large for a log, which charges at most {max} units at once: \
-                 lower the cost or choose another algorithm"
-            ),
-        )
+        let text = format!(
+            "a cost of {cost} is too large for a log, which charges at most {max} units at once: \
+             lower the cost or choose another algorithm"
+        );
+        Self::new(ErrorKind::CostTooLarge, text)
     }
 }
 
@@ -300,11 +298,13 @@ impl ConfigError {
         Code::of_config(self.kind).text
     }
 
+    fn new(kind: ConfigErrorKind, text: String) -> Self {
+        Self { kind, text }
+    }
+
     pub(crate) fn window(window: Duration) -> Self {
-        Self {
-            kind: ConfigErrorKind::Window,
-            text: format!("invalid window {window:?}: a window is from 1 ms to 366 days"),
-        }
+        let text = format!("invalid window {window:?}: a window is from 1 ms to 366 days");
+        Self::new(ConfigErrorKind::Window, text)
     }
 
     pub(crate) fn quota(text: &str, rule: &str) -> Self {
@@ -314,47 +314,34 @@ impl ConfigError {
     /// Reports an invalid part of a quota: its window or its algorithm.
     pub(crate) fn quota_part(part: &str, text: &str, rule: &str) -> Self {
         let shown = excerpt(text);
-        Self {
-            kind: ConfigErrorKind::Quota,
-            text: format!("invalid {part} {shown:?}: {rule}"),
-        }
+        let text = format!("invalid {part} {shown:?}: {rule}");
+        Self::new(ConfigErrorKind::Quota, text)
     }
 
     pub(crate) fn key(text: String) -> Self {
-        Self {
-            kind: ConfigErrorKind::Key,
-            text,
-        }
+        Self::new(ConfigErrorKind::Key, text)
     }
 
     fn levels(one: &str, other: &str, problem: &str) -> Self {
-        Self {
-            kind: ConfigErrorKind::Levels,
-            text: format!("invalid levels {one:?} and {other:?}: {problem}"),
-        }
+        let text = format!("invalid levels {one:?} and {other:?}: {problem}");
+        Self::new(ConfigErrorKind::Levels, text)
     }
 
     pub(crate) fn lease(lease: Duration, longest: Duration) -> Self {
-        Self {
-            kind: ConfigErrorKind::Lease,
-            text: format!(
-                "invalid lease {lease:?}: a lease is at most a tenth of the shortest window, {longest:?} here"
-            ),
-        }
+        let text = format!(
+            "invalid lease {lease:?}: a lease is at most a tenth of the shortest window, {longest:?} here"
+        );
+        Self::new(ConfigErrorKind::Lease, text)
     }
 
     pub(crate) fn not_leased(what: &str, lease: Duration) -> Self {
-        Self {
-            kind: ConfigErrorKind::Lease,
-            text: format!("invalid lease {lease:?}: {what} are not held in advance"),
-        }
+        let text = format!("invalid lease {lease:?}: {what} are not held in advance");
+        Self::new(ConfigErrorKind::Lease, text)
     }
 
     pub(crate) fn block_rule(value: &dyn fmt::Debug, rule: &str) -> Self {
-        Self {
-            kind: ConfigErrorKind::BlockRule,
-            text: format!("invalid block rule {value:?}: {rule}"),
-        }
+        let text = format!("invalid block rule {value:?}: {rule}");
+        Self::new(ConfigErrorKind::BlockRule, text)
     }
 
     /// Creates the error of a store URL, for a store with URLs of its own.
@@ -363,10 +350,8 @@ impl ConfigError {
     #[must_use]
     pub fn url(shown: &str, rule: &str) -> Self {
         let shown = excerpt(shown);
-        Self {
-            kind: ConfigErrorKind::Url,
-            text: format!("invalid store URL {shown:?}: {rule}"),
-        }
+        let text = format!("invalid store URL {shown:?}: {rule}");
+        Self::new(ConfigErrorKind::Url, text)
     }
 }
 

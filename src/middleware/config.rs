@@ -51,7 +51,10 @@ pub(super) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Syn
 
 impl LayerConfig {
     pub(super) fn new(limiter: RateLimiter) -> Self {
-        let first = Level::new(limiter, peer_ip());
+        let first = Level {
+            inherits_policy: true,
+            ..Level::new(limiter, peer_ip())
+        };
         Self {
             enabled: true,
             others: Vec::new(),
@@ -93,8 +96,7 @@ impl LayerConfig {
 
     /// Sets the failure policy of the layer's own limiter, and of those without a policy of their own.
     pub(super) fn set_failure_policy(&mut self, policy: FailurePolicy) {
-        let others = self.others.iter_mut().filter(|level| level.inherits_policy);
-        for level in std::iter::once(&mut self.first).chain(others) {
+        for level in self.levels_mut().filter(|level| level.inherits_policy) {
             level.limiter = level.limiter.clone().on_failure(policy);
         }
     }
@@ -102,11 +104,6 @@ impl LayerConfig {
     /// Returns all levels, the layer's own first.
     pub(super) fn levels(&self) -> impl Iterator<Item = &Level> + Clone {
         std::iter::once(&self.first).chain(&self.others)
-    }
-
-    /// Returns the cost of a request at the levels without their own.
-    pub(super) fn layer_cost(&self, parts: &Parts) -> u32 {
-        self.first.cost.as_ref().map_or(1, |cost| cost(parts))
     }
 
     /// Returns whether a closure settles charges by the response.
@@ -119,9 +116,7 @@ impl LayerConfig {
     /// Returns the level at a place of [`levels`](Self::levels).
     #[inline]
     pub(super) fn level(&self, place: usize) -> &Level {
-        let other = place.checked_sub(1);
-        let other = other.and_then(|other| self.others.get(other));
-        other.unwrap_or(&self.first)
+        self.levels().nth(place).unwrap_or(&self.first)
     }
 
     /// Returns whether the level at a place costs what the layer costs.
@@ -136,34 +131,18 @@ impl LayerConfig {
 
 impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            enabled,
-            first,
-            others,
-            skip: _,
-            max_wait,
-            reserves,
-            headers,
-            status,
-            responder: _,
-            grpc,
-            closes_rejected_uploads,
-            is_dry_run,
-            observes,
-            diagnostics: _,
-        } = self;
         f.debug_struct("LayerConfig")
-            .field("enabled", enabled)
-            .field("first", first)
-            .field("others", others)
-            .field("max_wait", max_wait)
-            .field("reserves", reserves)
-            .field("headers", headers)
-            .field("status", status)
-            .field("grpc", grpc)
-            .field("closes_rejected_uploads", closes_rejected_uploads)
-            .field("is_dry_run", is_dry_run)
-            .field("observes", observes)
+            .field("enabled", &self.enabled)
+            .field("first", &self.first)
+            .field("others", &self.others)
+            .field("max_wait", &self.max_wait)
+            .field("reserves", &self.reserves)
+            .field("headers", &self.headers)
+            .field("status", &self.status)
+            .field("grpc", &self.grpc)
+            .field("closes_rejected_uploads", &self.closes_rejected_uploads)
+            .field("is_dry_run", &self.is_dry_run)
+            .field("observes", &self.observes)
             .finish_non_exhaustive()
     }
 }

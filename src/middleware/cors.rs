@@ -127,7 +127,7 @@ mod tests {
         }
         for response in [
             #[cfg(feature = "grpc")]
-            crate::middleware::rejection::Grpc::Web.reject(&rejection()),
+            crate::middleware::rejection::Grpc("application/grpc-web").reject(&rejection()),
             problem_json()(&rejection()),
         ] {
             written.extend(response.headers().keys().cloned());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -35,13 +36,13 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        state: State<S, B>,
+        pub(super) state: State<S, B>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<S, B>
+    pub(super) enum State<S, B>
     where
         S: Service<Request<B>>,
     {
@@ -53,27 +54,25 @@ pin_project! {
     }
 }
 
-impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
+impl<S: Service<Request<B>>, B> State<S, B> {
+    /// Calls the service after the check, or rejects the request.
     #[inline]
-    pub(super) fn checking(check: PendingOutcome, call: PendingCall<S, B>) -> Self {
-        let call = Some(call);
-        Self {
-            state: State::Checking { check, call },
-        }
-    }
-
-    #[inline]
-    pub(super) fn calling(response: S::Future, finisher: ResponseFinisher) -> Self {
-        Self {
-            state: State::Calling { response, finisher },
-        }
-    }
-
-    #[inline]
-    pub(super) fn rejected(response: Response<Bytes>) -> Self {
-        let response = Some(response);
-        Self {
-            state: State::Rejected { response },
+    pub(super) fn proceed(
+        config: &Arc<LayerConfig>,
+        service: &mut S,
+        mut parts: Parts,
+        body: B,
+        outcome: Outcome,
+    ) -> Self {
+        match prepare_request(config, &mut parts, outcome) {
+            Ok(finisher) => {
+                let response = service.call(Request::from_parts(parts, body));
+                Self::Calling { response, finisher }
+            }
+            Err(rejection) => {
+                let response = Some(rejection_response(config, rejection, &parts));
+                Self::Rejected { response }
+            }
         }
     }
 }
@@ -94,10 +93,11 @@ where
                     let call = call.take();
                     // The service may panic.
                     state.set(State::Done);
-                    let Some(call) = call else {
+                    let Some(mut call) = call else {
                         polled_after_completion("ResponseFuture");
                     };
-                    call.proceed(outcome)
+                    let (parts, body) = call.request.into_parts();
+                    State::proceed(&call.config, &mut call.service, parts, body, outcome)
                 }
                 StateProjection::Calling { response, finisher } => {
                     let response = ready!(response.poll(cx));
@@ -127,22 +127,6 @@ pub(super) struct PendingCall<S, B> {
     /// The service that was polled ready.
     pub(super) service: S,
     pub(super) request: Request<B>,
-}
-
-impl<S: Service<Request<B>>, B> PendingCall<S, B> {
-    /// Calls the service, or rejects the request.
-    fn proceed(mut self, outcome: Outcome) -> State<S, B> {
-        let (mut parts, body) = self.request.into_parts();
-        match prepare_request(&self.config, &mut parts, outcome) {
-            Ok(finisher) => {
-                let response = self.service.call(Request::from_parts(parts, body));
-                State::Calling { response, finisher }
-            }
-            Err(rejection) => State::Rejected {
-                response: Some(rejection_response(&self.config, rejection, &parts)),
-            },
-        }
-    }
 }
 
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {

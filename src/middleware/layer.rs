@@ -1,6 +1,5 @@
 //! The layer, which is the builder of the middleware.
 
-use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +78,7 @@ use crate::store::Store;
 ///   `map_response(|r| r.map(axum::body::Body::new))` as the outer layer.
 ///
 /// [Placement](crate::guide::placement) in the guide shows a whole stack, with the reasons.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a layer limits nothing until it is added to a service"]
 pub struct RateLimitLayer {
     config: Arc<LayerConfig>,
@@ -218,10 +217,7 @@ impl RateLimitLayer {
     /// });
     /// ```
     #[doc(alias("weight", "tokens"))]
-    pub fn cost<F>(self, cost: F) -> Self
-    where
-        F: Fn(&Parts) -> u32 + Send + Sync + 'static,
-    {
+    pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.level(|level| level.cost(cost))
     }
 
@@ -271,10 +267,7 @@ impl RateLimitLayer {
     ///     .key(key::header("x-api-key"))
     ///     .share(|parts| parts.method.is_safe().then_some("reads"));
     /// ```
-    pub fn share<F>(self, share: F) -> Self
-    where
-        F: Fn(&Parts) -> Option<&str> + Send + Sync + 'static,
-    {
+    pub fn share(self, share: impl Fn(&Parts) -> Option<&str> + Send + Sync + 'static) -> Self {
         self.level(|level| level.share(share))
     }
 
@@ -359,10 +352,7 @@ impl RateLimitLayer {
     ///     .skip(|parts| parts.uri.path() == "/healthz");
     /// ```
     #[doc(alias("exempt", "allow_list", "whitelist"))]
-    pub fn skip<F>(self, skip: F) -> Self
-    where
-        F: Fn(&Parts) -> bool + Send + Sync + 'static,
-    {
+    pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|config| config.skip = Some(Arc::new(skip)))
     }
 
@@ -870,11 +860,5 @@ impl<S: CloneService> Layer<S> for RateLimitLayer {
             }
         }
         RateLimit::new(inner, Arc::clone(&self.config))
-    }
-}
-
-impl fmt::Debug for RateLimitLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RateLimitLayer").field(&self.config).finish()
     }
 }

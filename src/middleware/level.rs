@@ -12,7 +12,7 @@ use http_body::SizeHint;
 
 use super::diagnostics::LevelDiagnostics;
 use crate::decision::DecisionView;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::quota::{IntoPlan, Plan, ShareId};
@@ -117,12 +117,9 @@ impl Level {
     /// Such a level is settled on its own: by its [`settle`](Self::settle), or by
     /// [`Reservation::settle_level`](crate::Reservation::settle_level). The layer's
     /// [`settle`](crate::RateLimitLayer::settle) does not apply to it.
-    pub fn cost<F>(self, cost: F) -> Self
-    where
-        F: Fn(&Parts) -> u32 + Send + Sync + 'static,
-    {
-        let cost = Some(Arc::new(cost) as Arc<CostFn>);
-        Self { cost, ..self }
+    pub fn cost(mut self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
     }
 
     /// Lowers a cost that the quotas of this level can never admit to the highest cost that they can, as
@@ -141,27 +138,23 @@ impl Level {
     /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_minute(500)).name("tokens");
     /// let level = Level::new(tokens, key::header("x-tenant-id")).cost(|_| 1_000).clamp_cost();
     /// ```
-    pub fn clamp_cost(self) -> Self {
-        Self {
-            clamps_cost: true,
-            ..self
-        }
+    pub fn clamp_cost(mut self) -> Self {
+        self.clamps_cost = true;
+        self
     }
 
     /// Sets the function that tells the [share](crate::Quota::shares) of a request at this level, as
     /// [`RateLimitLayer::share`](crate::RateLimitLayer::share) does for the layer.
-    pub fn share<F>(self, share: F) -> Self
-    where
-        F: Fn(&Parts) -> Option<&str> + Send + Sync + 'static,
-    {
-        let share = Some(Arc::new(share) as Arc<ShareFn>);
-        Self { share, ..self }
+    pub fn share(mut self, share: impl Fn(&Parts) -> Option<&str> + Send + Sync + 'static) -> Self {
+        self.share = Some(Arc::new(share));
+        self
     }
 
     /// Sets how many slots a request of any cost takes of each quota [in flight](crate::Quota::in_flight). The
     /// default is 1.
-    pub fn slots(self, slots: u32) -> Self {
-        Self { slots, ..self }
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = slots;
+        self
     }
 
     /// Sets the function that looks up the quotas of each key of this level, as
@@ -182,39 +175,34 @@ impl Level {
     ///     async move { is_acme.then(|| Quota::per_minute(50_000)) }
     /// });
     /// ```
-    pub fn quotas_for<F, R>(self, quotas: F) -> Self
+    pub fn quotas_for<F, R>(mut self, quotas: F) -> Self
     where
         F: Fn(&Key, &Parts) -> R + Send + Sync + 'static,
         R: Future<Output: IntoPlan> + Send + 'static,
     {
         let lookup = move |key: &Key, parts: &Parts| plan_future(quotas(key, parts));
-        let plan_lookup = Some(Arc::new(lookup) as Arc<PlanLookup>);
-        Self {
-            plan_lookup,
-            ..self
-        }
+        self.plan_lookup = Some(Arc::new(lookup));
+        self
     }
 
     /// Sets how this level treats requests without its key. By default, they are rejected with 400.
     ///
     /// [`MissingKey::Exempt`] leaves this level out. The other levels still limit the request.
-    pub fn on_missing_key(self, then: MissingKey) -> Self {
-        Self {
-            on_missing_key: then,
-            ..self
-        }
+    pub fn on_missing_key(mut self, then: MissingKey) -> Self {
+        self.on_missing_key = then;
+        self
     }
 
     /// Adjusts the charge of this level to the actual cost, which `settle` computes from the response, as
     /// [`RateLimitLayer::settle`](crate::RateLimitLayer::settle) does for the layer.
     ///
     /// The decision that `settle` gets has the [`cost`](DecisionView::cost) and the numbers of this level.
-    pub fn settle<F>(self, settle: F) -> Self
+    pub fn settle<F>(mut self, settle: F) -> Self
     where
         F: Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync + 'static,
     {
-        let settle = Some(Arc::new(settle) as Arc<SettleFn>);
-        Self { settle, ..self }
+        self.settle = Some(Arc::new(settle));
+        self
     }
 
     /// Hides this level from clients: no response tells its name or its numbers.
@@ -242,19 +230,20 @@ impl Level {
     ///     .key(key::header("x-api-key"))
     ///     .and_level(Level::new(service, key::global()).hidden());
     /// ```
-    pub fn hidden(self) -> Self {
-        Self {
-            is_hidden: true,
-            ..self
-        }
+    pub fn hidden(mut self) -> Self {
+        self.is_hidden = true;
+        self
     }
 
-    pub(super) fn key(self, key: impl KeyExtractor) -> Self {
-        Self {
-            key_type: type_name_of_val(&key),
-            key: Arc::new(key),
-            ..self
-        }
+    pub(super) fn key(mut self, key: impl KeyExtractor) -> Self {
+        self.key_type = type_name_of_val(&key);
+        self.key = Arc::new(key);
+        self
+    }
+
+    /// Returns the name of the limiter.
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.limiter.0.facts.name
     }
 
     /// Changes the settings of the limiter.
@@ -269,18 +258,22 @@ impl Level {
         if let Some(error) = self.key.config_error()
             && tracing::enabled!(target: "tollgate::diagnostics", tracing::Level::ERROR)
         {
-            let limiter = &self.limiter.0.facts.name;
-            self.diagnostics
-                .key_misconfigured(limiter, is_dry_run, &error);
+            self.report_no_key(is_dry_run, &error);
         }
+    }
+
+    /// Logs that no request has a key, because the server is misconfigured.
+    pub(super) fn report_no_key(&self, is_dry_run: bool, error: &KeyError) {
+        let diagnostics = &self.diagnostics.key_misconfigured;
+        diagnostics.log(warning::NO_KEY, self.name(), is_dry_run, error);
     }
 
     /// Extracts the key of a request. Returned as the extractor returns it: to move a key takes time.
     #[inline]
     pub(super) fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let extracted = self.key.extract(parts);
-        self.diagnostics
-            .observe_request(&self.limiter.0.facts.name, &*self.key, parts, &extracted);
+        let diagnostics = &self.diagnostics.misconfiguration;
+        diagnostics.observe(self.name(), &*self.key, parts, &extracted);
         extracted
     }
 
@@ -305,34 +298,19 @@ impl Level {
     /// Starts the lookup of the quotas of a key. `None` for the limiter's own quotas.
     #[inline]
     pub(super) fn look_up_plan(&self, key: &Key, parts: &Parts) -> Option<PlanFuture> {
-        let plan = self.plan_lookup.as_ref();
-        plan.map(|look_up_plan| look_up_plan(key, parts))
+        let look_up = self.plan_lookup.as_ref()?;
+        Some(look_up(key, parts))
     }
 }
 
 impl fmt::Debug for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            limiter,
-            inherits_policy: _,
-            key: _,
-            key_type: _,
-            on_missing_key,
-            cost: _,
-            clamps_cost,
-            share: _,
-            plan_lookup: _,
-            settle: _,
-            is_hidden,
-            slots,
-            diagnostics: _,
-        } = self;
         f.debug_struct("Level")
-            .field("limiter", limiter)
-            .field("slots", slots)
-            .field("on_missing_key", on_missing_key)
-            .field("clamps_cost", clamps_cost)
-            .field("is_hidden", is_hidden)
+            .field("limiter", &self.limiter)
+            .field("slots", &self.slots)
+            .field("on_missing_key", &self.on_missing_key)
+            .field("clamps_cost", &self.clamps_cost)
+            .field("is_hidden", &self.is_hidden)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
 use super::rejection::{Rejection, RejectionReason};
-use crate::decision::{Decision, DecisionView, LevelDecision, Source};
+use crate::decision::{Decision, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::limiter::{CheckError, Checked, PendingCheck};
@@ -34,10 +34,7 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
             return None;
         }
         (KeyErrorKind::Misconfigured, _) => {
-            let (limiter, is_dry_run) = (&level.limiter.0.facts.name, config.is_dry_run);
-            level
-                .diagnostics
-                .key_misconfigured(limiter, is_dry_run, &error);
+            level.report_no_key(config.is_dry_run, &error);
         }
         (KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid, _) => {}
     }
@@ -49,7 +46,9 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
 pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: Checked) -> Outcome {
     match checked {
         // Cost 0 passes even a limit that was lowered below the used units.
-        Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
+        Ok(decision)
+            if decision.is_allowed() || decision.view().levels().all(is_refused_for_free) =>
+        {
             check.record_admission();
             let slots = check.take_slots();
             let permit = (!slots.is_empty()).then(|| HeldPermit::new(decision.view(), slots));
@@ -63,8 +62,7 @@ pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: C
             let view = decision.into_view();
             let place = view.reported_level().map_or(0, |level| level.place());
             let refusing = config.level(place);
-            let limiter = &refusing.limiter.0.facts.name;
-            refusing.diagnostics.observe_refusal(limiter, &view);
+            refusing.diagnostics.observe_refusal(refusing.name(), &view);
             if !config.is_dry_run {
                 check.count_refusals();
             }
@@ -87,14 +85,13 @@ fn fail<'a>(
     let is_dry_run = config.is_dry_run;
     let mut levels = levels.into_iter();
     let first = levels.next().unwrap_or(&config.first);
-    let limiter = &first.limiter.0.facts.name;
     if error.kind() == ErrorKind::CostTooLarge {
-        let diagnostics = &first.diagnostics;
-        diagnostics.cost_too_large(limiter, is_dry_run, &error);
+        let diagnostics = &first.diagnostics.cost_too_large;
+        diagnostics.log(error.code(), first.name(), is_dry_run, &error);
     }
     if error.is_config_error() {
-        let diagnostics = &config.diagnostics;
-        diagnostics.limiters_misconfigured(limiter, is_dry_run, &error);
+        let diagnostics = &config.diagnostics.limiters_misconfigured;
+        diagnostics.log(error.code(), first.name(), is_dry_run, &error);
     }
     let reason = RejectionReason::Failed(error);
     for other in levels {
@@ -105,11 +102,12 @@ fn fail<'a>(
 
 fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outcome {
     record_rejection(config, level, &reason);
-    let rejection = Rejection::new(&level.limiter.0.facts.name, reason).with_status(config.status);
+    let mut rejection = Rejection::new(level.name(), reason);
+    rejection.refused_status = config.status;
     if !config.is_dry_run {
         return Err(rejection);
     }
-    config.diagnostics.would_reject(&rejection);
+    config.diagnostics.dry_run.count(&rejection);
     let decision = match rejection.reason() {
         RejectionReason::Refused(view) => Some(Decision::without_charge(view.clone())),
         _ => None,
@@ -119,12 +117,6 @@ fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outco
         permit: None,
         would_reject: Some(rejection),
     })
-}
-
-/// Returns whether a request costs nothing at any level, and no key of it is blocked or held back.
-fn is_free(decision: &DecisionView) -> bool {
-    let mut levels = decision.levels();
-    levels.all(is_refused_for_free)
 }
 
 /// Returns whether a level refuses a cost of 0, and its key is neither blocked nor held back. A slot in flight is never for free.

@@ -1,6 +1,5 @@
 //! The permit of a request: the layer holds it until the response body ends, unless the handler takes it.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::decision::{Decision, DecisionView};
@@ -32,7 +31,7 @@ use crate::limiter::{HeldSlots, Permit};
 ///     "started"
 /// }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct PermitHandle {
     own: SharedPermit,
     /// That of an outer layer.
@@ -60,12 +59,6 @@ impl PermitHandle {
 fn take(permit: &SharedPermit) -> Option<Permit> {
     let mut permit = permit.lock().unwrap_or_else(PoisonError::into_inner);
     permit.take()
-}
-
-impl fmt::Debug for PermitHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PermitHandle").finish_non_exhaustive()
-    }
 }
 
 /// The permit while the layer holds it. Dropping it gives the slots back, although handlers may have handles.

@@ -56,7 +56,7 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
 fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevels, Lookups)> {
     let (mut levels, mut lookups, mut layer_cost) = (AskedLevels::new(), Lookups::new(), None);
     for (place, level) in config.levels().enumerate() {
-        let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
+        let cost = || *layer_cost.get_or_insert_with(|| config.first.cost_of(parts, || 1));
         match level.extract(parts) {
             Ok(key) => {
                 lookups.push(level.look_up_plan(&key, parts));

@@ -118,19 +118,12 @@ impl Reservation {
     /// }
     /// ```
     pub fn settle_level(&self, limiter: &RateLimiter, actual_cost: u32) {
-        let config = &self.0.config;
-        if !config
-            .levels()
-            .any(|level| level.limiter.0.facts.name == limiter.0.facts.name)
-        {
-            let own = &config.first.limiter.0.facts.name;
-            config.diagnostics.unknown_level(own, &limiter.0.facts.name);
+        let (config, name) = (&self.0.config, &limiter.0.facts.name);
+        if !config.levels().any(|level| level.name() == name) {
+            config.diagnostics.unknown_level(config.first.name(), name);
             return;
         }
-        self.settle_each(|_, place| {
-            (config.level(place).limiter.0.facts.name == limiter.0.facts.name)
-                .then_some(actual_cost)
-        });
+        self.settle_each(|_, place| (config.level(place).name() == name).then_some(actual_cost));
     }
 
     /// Settles by the closures of the layer, which compute the actual costs from a response.
@@ -173,9 +166,7 @@ impl Reservation {
             match taken.filter(|taken| taken.held != taken.used) {
                 Some(_) if level.cost() == 0 => {
                     let level = config.level(level.place());
-                    level
-                        .diagnostics
-                        .nothing_to_settle(&level.limiter.0.facts.name);
+                    level.diagnostics.nothing_to_settle(level.name());
                 }
                 taken => settlements.extend(taken),
             }
@@ -194,9 +185,7 @@ impl Reservation {
             let settling = limiters.zip(settlements);
             let outcomes = settle_together(reservation.decision(), settling).await;
             for (level, outcome) in levels.iter().zip(&outcomes) {
-                level
-                    .diagnostics
-                    .settled(&level.limiter.0.facts.name, outcome);
+                level.diagnostics.settled(level.name(), outcome);
             }
         });
         // A store in memory is done after one poll, so it needs no task.
@@ -208,10 +197,7 @@ impl Reservation {
             Ok(runtime) => drop(runtime.spawn(task)),
             Err(_) => {
                 for level in self.levels_of(&unsettled) {
-                    let result = Err(no_runtime());
-                    level
-                        .diagnostics
-                        .settled(&level.limiter.0.facts.name, &result);
+                    level.diagnostics.settled(level.name(), &Err(no_runtime()));
                 }
             }
         }

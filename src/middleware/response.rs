@@ -20,6 +20,7 @@ use super::permit::HeldPermit;
 use super::rejection::{Grpc, Rejection, WouldReject, unread_body};
 use super::reservation::Reservation;
 use crate::decision::{Decision, DecisionView, QuotaDecision};
+use crate::quota::Quota;
 
 /// Inserts the decision, the reservation and the permit into the extensions of a request. Returns the finisher of the
 /// response.
@@ -51,8 +52,8 @@ pub(super) fn prepare_request(
     }
     if config.reserves {
         // Replaces the reservation of an outer layer, which the handler must not settle.
-        let own = reservation.clone();
-        let own = own.unwrap_or_else(|| Reservation::unlimited(config));
+        let unlimited = || Reservation::unlimited(config);
+        let own = reservation.clone().unwrap_or_else(unlimited);
         parts.extensions.insert(own);
     }
     Ok(ResponseFinisher {
@@ -60,8 +61,7 @@ pub(super) fn prepare_request(
         reservation,
         would_reject,
         permit,
-        is_head: parts.method == Method::HEAD,
-        is_connect: parts.method == Method::CONNECT,
+        method: parts.method.clone(),
     })
 }
 
@@ -72,8 +72,8 @@ fn insert_decision(
     mut decision: Decision,
 ) -> Decision {
     if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
-        let (diagnostics, limiter) = (&config.diagnostics, &config.first.limiter.0.facts.name);
-        diagnostics.observe_nested(limiter, decision.view(), &outer);
+        let diagnostics = &config.diagnostics;
+        diagnostics.observe_nested(config.first.name(), decision.view(), &outer);
         decision.set_outer(outer);
     }
     parts.extensions.insert(decision.view().clone());
@@ -89,8 +89,7 @@ pub(super) struct ResponseFinisher {
     reservation: Option<Reservation>,
     would_reject: Option<Rejection>,
     permit: Option<HeldPermit>,
-    is_head: bool,
-    is_connect: bool,
+    method: Method,
 }
 
 impl ResponseFinisher {
@@ -112,9 +111,9 @@ impl ResponseFinisher {
                 && config.settles()
             {
                 // An outer router may remove the body of a HEAD response only after this layer.
-                let size = match self.is_head {
-                    true => SizeHint::with_exact(0),
-                    false => body.size_hint(),
+                let size = match self.method {
+                    Method::HEAD => SizeHint::with_exact(0),
+                    _ => body.size_hint(),
                 };
                 reservation.settle_by(head, size);
             }
@@ -126,8 +125,8 @@ impl ResponseFinisher {
 
     /// Returns whether no body follows the head, even if the service returns one (RFC 9110, sections 6.4.1 and 15.3.6).
     fn has_no_body(&self, status: StatusCode) -> bool {
-        self.is_head
-            || self.is_connect && status.is_success()
+        self.method == Method::HEAD
+            || self.method == Method::CONNECT && status.is_success()
             || status.is_informational()
             || matches!(
                 status,
@@ -173,7 +172,8 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
         Tightness::Tightest
     };
     // A client that reads "0 remaining" might not follow the redirect.
-    if remaining > 0 || !is_redirect(head) {
+    let is_redirect = head.status.is_redirection() && head.headers.contains_key(LOCATION);
+    if remaining > 0 || !is_redirect {
         config
             .headers
             .write_beside(place, &visible, &mut head.headers);
@@ -185,10 +185,6 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     }
 }
 
-fn is_redirect(head: &response::Parts) -> bool {
-    head.status.is_redirection() && head.headers.contains_key(LOCATION)
-}
-
 /// Returns the shortest wait until this layer can admit the same request again. `None` if it can now.
 ///
 /// A request that an inner layer rejected was charged here. Without this wait, a client could retry too early
@@ -198,16 +194,12 @@ fn retry_wait(decision: &DecisionView) -> Option<Duration> {
         let missing = quota.cost().checked_sub(quota.remaining())?;
         // The first missing unit returns after `reset_after`, and the others later.
         let others = refill_time(quota.quota(), missing.checked_sub(1)?);
-        Some(
-            quota
-                .reset_after()
-                .saturating_add(others.unwrap_or_default()),
-        )
+        let first = quota.reset_after();
+        Some(first.saturating_add(others.unwrap_or_default()))
     };
     // A soft quota admits the next request, too.
-    let rates = decision
-        .quotas()
-        .filter(|quota| !quota.quota().is_in_flight() && !quota.quota().is_soft());
+    let counts = |quota: &Quota| !quota.is_in_flight() && !quota.is_soft();
+    let rates = decision.quotas().filter(|quota| counts(quota.quota()));
     rates.filter_map(wait).max()
 }
 

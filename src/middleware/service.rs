@@ -10,9 +10,8 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::config::LayerConfig;
-use super::future::{PendingCall, ResponseFuture};
+use super::future::{PendingCall, ResponseFuture, State};
 use super::request::start;
-use super::response::{prepare_request, rejection_response};
 
 /// A service with a rate limit, created by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -75,29 +74,27 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        let (mut parts, body) = req.into_parts();
-        match start(&self.config, &parts) {
-            Err(check) => {
-                let call = PendingCall {
+        let (parts, body) = req.into_parts();
+        let state = match start(&self.config, &parts) {
+            Err(check) => State::Checking {
+                check,
+                call: Some(PendingCall {
                     config: Arc::clone(&self.config),
                     service: self.take_ready(),
                     request: Request::from_parts(parts, body),
-                };
-                ResponseFuture::checking(check, call)
-            }
-            Ok(outcome) => match prepare_request(&self.config, &mut parts, outcome) {
-                // Calls the service in place: to clone an axum service allocates.
-                Ok(finisher) => {
-                    let request = Request::from_parts(parts, body);
-                    ResponseFuture::calling(self.inner.call(request), finisher)
-                }
-                Err(rejection) => {
+                }),
+            },
+            // Calls the service in place: to clone an axum service allocates.
+            Ok(outcome) => {
+                let state = State::proceed(&self.config, &mut self.inner, parts, body, outcome);
+                if matches!(state, State::Rejected { .. }) {
                     // Releases what the inner service has reserved for this call.
                     drop(self.take_ready());
-                    ResponseFuture::rejected(rejection_response(&self.config, rejection, &parts))
                 }
-            },
-        }
+                state
+            }
+        };
+        ResponseFuture { state }
     }
 }
 

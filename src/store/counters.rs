@@ -250,9 +250,9 @@ impl Counters {
             .zip(&verdicts)
             .all(|(quota, verdict)| has_room(verdict) || quota.is_soft());
         if cost > 0 && is_admitted {
-            let left = quotas.iter().zip(&verdicts);
-            let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
-            let left = left.min().unwrap_or(0).saturating_sub(cost);
+            let judged = quotas.iter().zip(&verdicts);
+            let rooms = judged.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
+            let left = rooms.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
             // Neither slots nor units of soft quotas are held in advance.
             extra = match quotas.has_slots() || quotas.has_soft() {
@@ -405,8 +405,8 @@ impl Counters {
             }
         }
         // A key that only soft quotas count is dropped first when other keys need the room.
-        let quotas = quotas.iter().zip(verdicts);
-        for (quota, verdict) in quotas.filter(|(quota, _)| !quota.is_soft()) {
+        let judged = quotas.iter().zip(verdicts);
+        for (quota, verdict) in judged.filter(|(quota, _)| !quota.is_soft()) {
             if let Some(count) = self.find(quota.stored_count(lease)) {
                 let part = parts_of_1024(verdict.used, quota.limit());
                 count.used_part = count.used_part.max(part);

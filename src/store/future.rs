@@ -26,7 +26,7 @@ use crate::telemetry::{HAS_METRICS, WaitOutcome};
 pub struct StoreFuture<T = Answers> {
     state: State<T>,
     /// Records the outcome, or, on drop, that the caller gave up. `None` for a future that was ready.
-    recorder: Option<OutcomeRecorder>,
+    pub(super) recorder: Option<OutcomeRecorder>,
 }
 
 enum State<T> {
@@ -136,12 +136,6 @@ impl<T> StoreFuture<T> {
             state,
             recorder: None,
         }
-    }
-
-    /// Adds a recorder of the outcome to this pending future.
-    #[inline]
-    pub(super) fn record(&mut self, recorder: OutcomeRecorder) {
-        self.recorder = Some(recorder);
     }
 
     /// Takes the future. What is left is over.

@@ -65,7 +65,7 @@ pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subjec
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use testing::{Checked, TestStore};
+pub use testing::TestStore;
 
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -24,12 +24,8 @@ use crate::key::Key;
 pub(crate) struct ProtectedStore {
     store: Arc<dyn Store>,
     id: StoreId,
-    /// The circuit breaker of the parts, which has the deadline and the fallback counts.
-    circuit_breaker: CircuitBreaker,
-    refusal_cache: Option<RefusalCache>,
-    block_list: BlockList,
-    supports_leases: bool,
-    answers_at_once: bool,
+    /// Its circuit breaker has the deadline and the fallback counts.
+    parts: StoreParts,
 }
 
 /// The least that a refresh of the block list may take in the background: no caller waits, and a long list may take longer
@@ -41,20 +37,9 @@ pub(crate) type SendMarks = SmallVec<[SendMark; 1]>;
 
 impl ProtectedStore {
     pub(crate) fn new(store: impl Store) -> Self {
-        let StoreParts {
-            block_list,
-            circuit_breaker,
-            refusal_cache,
-            supports_leases,
-            answers_at_once,
-        } = store.parts();
         Self {
             id: store.id(),
-            block_list,
-            circuit_breaker,
-            refusal_cache,
-            supports_leases,
-            answers_at_once,
+            parts: store.parts(),
             store: Arc::new(store),
         }
     }
@@ -65,7 +50,7 @@ impl ProtectedStore {
 
     /// Returns the name of the store in metrics and events.
     pub(crate) fn name(&self) -> &Arc<str> {
-        self.circuit_breaker.store_name()
+        self.parts.circuit_breaker.store_name()
     }
 
     /// Asks the store to decide checks of one group, as [`Store::check`] does, and writes its answers. Fails if the circuit
@@ -78,7 +63,7 @@ impl ProtectedStore {
         answers: &mut Answers,
     ) -> Result<(), Error> {
         let mut sent = SendMarks::new();
-        let mut asked = self.ask(checks, self.refusal_cache.as_ref(), &mut sent);
+        let mut asked = self.ask(checks, self.parts.refusal_cache.as_ref(), &mut sent);
         // Answers are not moved from future to future, which would copy them each time.
         mem::swap(answers, asked.answered().await?);
         if !sent.is_empty() {
@@ -115,12 +100,14 @@ impl ProtectedStore {
         let circuit_breaker = self.circuit_breaker(first.subject);
         let is_probe = match circuit_breaker.permit() {
             Permit::Ask => false,
-            // Without a tokio runtime, the check of this caller is the probe.
-            Permit::Probe if Handle::try_current().is_err() => true,
-            Permit::Probe => {
-                self.probe(*first, &circuit_breaker);
-                return refuse(&circuit_breaker);
-            }
+            Permit::Probe => match Handle::try_current() {
+                Ok(runtime) => {
+                    self.probe(&runtime, *first, &circuit_breaker);
+                    return refuse(&circuit_breaker);
+                }
+                // Without a tokio runtime, the check of this caller is the probe.
+                Err(_) => true,
+            },
             Permit::Refuse => return refuse(&circuit_breaker),
         };
         if let (Some(cache), false) = (cache, is_probe) {
@@ -139,30 +126,30 @@ impl ProtectedStore {
     fn circuit_breaker(&self, subject: Subject<'_>) -> Cow<'_, CircuitBreaker> {
         match self.store.circuit_breaker(subject) {
             Some(of_server) => Cow::Owned(of_server),
-            None => Cow::Borrowed(&self.circuit_breaker),
+            None => Cow::Borrowed(&self.parts.circuit_breaker),
         }
     }
 
     /// Repeats the remembered refusals of checks, unless their circuit breaker is open. `None` if there are none.
     pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>]) -> Option<Answers> {
         let is_open = |check: &Check<'_>| self.is_failing(check.subject);
-        let cache = self.refusal_cache.as_ref();
+        let cache = self.parts.refusal_cache.as_ref();
         let cache = cache.filter(|_| !checks.iter().any(is_open));
         cache.and_then(|cache| repeat_refusals(cache, checks))
     }
 
     /// Returns whether the store charges more than the cost of a check: see [`StoreParts::supports_leases`].
     pub(crate) fn supports_leases(&self) -> bool {
-        self.supports_leases
+        self.parts.supports_leases
     }
 
     /// Returns whether the store answers at once: see [`StoreParts::answers_at_once`].
     pub(crate) fn answers_at_once(&self) -> bool {
-        self.answers_at_once
+        self.parts.answers_at_once
     }
 
     pub(crate) fn block_list(&self) -> &BlockList {
-        &self.block_list
+        &self.parts.block_list
     }
 
     /// Returns whether the block list may contain a key: see [`BlockList::may_contain`]. Starts a refresh of the list in the
@@ -170,34 +157,31 @@ impl ProtectedStore {
     #[inline]
     pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, held: &Key) -> bool {
         // A key of a server that fails takes no turn, so that a key of another one refreshes.
-        if self.block_list.is_refresh_due() && !self.is_failing(subject) {
-            let timeout = self.circuit_breaker.deadline_of_answers();
-            let timeout = timeout.max(MIN_REFRESH_TIMEOUT);
+        if self.parts.block_list.is_refresh_due() && !self.is_failing(subject) {
+            let deadline = self.parts.circuit_breaker.deadline_of_answers();
+            let timeout = deadline.max(MIN_REFRESH_TIMEOUT);
             let refresh = || self.store.refresh_blocks(timeout);
-            self.block_list.start_refresh(refresh);
+            self.parts.block_list.start_refresh(refresh);
         }
-        self.block_list.may_contain(subject, held)
+        self.parts.block_list.may_contain(subject, held)
     }
 
     /// Reads the blocked keys of all processes, for a caller who waits for them.
     pub(crate) fn refresh_blocks(&self) -> StoreFuture<()> {
-        let timeout = self.circuit_breaker.deadline_of_answers();
-        match self.store.refresh_blocks(timeout).try_ready() {
-            Ok(outcome) => StoreFuture::ready(outcome),
-            Err(pending) => self.bound(pending),
-        }
+        let timeout = self.parts.circuit_breaker.deadline_of_answers();
+        self.bound(self.store.refresh_blocks(timeout))
     }
 
     /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline. `None` if the
     /// circuit breaker of the key is open.
     pub(crate) fn refreshed_blocks(&self, subject: Subject<'_>) -> Option<StoreFuture<()>> {
-        let deadline = self.circuit_breaker.deadline_of_answers();
-        let refresh = self.block_list.overdue_refresh(deadline)?;
+        let deadline = self.parts.circuit_breaker.deadline_of_answers();
+        let refresh = self.parts.block_list.overdue_refresh(deadline)?;
         // Outside a tokio runtime there are no timers.
         if self.is_failing(subject) || Handle::try_current().is_err() {
             return None;
         }
-        let circuit_breaker = self.circuit_breaker.clone();
+        let circuit_breaker = self.parts.circuit_breaker.clone();
         Some(StoreFuture::boxed(async move {
             circuit_breaker.within_deadline(refresh).await
         }))
@@ -210,18 +194,16 @@ impl ProtectedStore {
 
     /// Returns the marks of checks that are sent now. None without a refusal cache.
     pub(crate) fn before_send(&self, checks: &[Check<'_>]) -> SendMarks {
-        let mut marks = SendMarks::new();
-        if let Some(cache) = &self.refusal_cache {
-            for check in checks {
-                marks.push(cache.before_send(*check));
-            }
-        }
-        marks
+        let marks = self.parts.refusal_cache.as_ref().map(|cache| {
+            let marks = checks.iter().map(|check| cache.before_send(*check));
+            marks.collect()
+        });
+        marks.unwrap_or_default()
     }
 
     /// Forgets the refusals of a key.
     pub(crate) fn forget_refusals(&self, subject: Subject<'_>) {
-        if let Some(cache) = &self.refusal_cache {
+        if let Some(cache) = &self.parts.refusal_cache {
             cache.forget(subject.fingerprint());
         }
     }
@@ -237,7 +219,7 @@ impl ProtectedStore {
         answers: &Answers,
         max_age: Duration,
     ) {
-        let Some(cache) = &self.refusal_cache else {
+        let Some(cache) = &self.parts.refusal_cache else {
             return;
         };
         let are_admitted = answers.are_admitted();
@@ -250,10 +232,7 @@ impl ProtectedStore {
 
     /// Sends a probe in the background, so that no caller waits for it.
     #[cold]
-    fn probe(&self, check: Check<'_>, circuit_breaker: &CircuitBreaker) {
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
+    fn probe(&self, runtime: &Handle, check: Check<'_>, circuit_breaker: &CircuitBreaker) {
         let mut probe = self.store.check(&[check.subject.check(0)]);
         self.record(&mut probe, circuit_breaker, true);
         if let Err(pending) = probe.try_ready() {
@@ -268,10 +247,10 @@ impl ProtectedStore {
             Some(Ok(())) if !is_probe => circuit_breaker.record_success(),
             Some(outcome) => circuit_breaker.record_check(outcome, is_probe),
             None => {
-                if !self.circuit_breaker.is_recorded_by_store() {
+                if !self.parts.circuit_breaker.is_recorded_by_store() {
                     *asked = self.bound(asked.take());
                 }
-                asked.record(OutcomeRecorder::new(circuit_breaker, is_probe));
+                asked.recorder = Some(OutcomeRecorder::new(circuit_breaker, is_probe));
             }
         }
     }
@@ -296,10 +275,7 @@ impl ProtectedStore {
 
     /// Returns the holders of the slots of a key in the store.
     pub(crate) fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
-        match self.store.holders(subject).try_ready() {
-            Ok(holders) => StoreFuture::ready(holders),
-            Err(pending) => self.bound(pending),
-        }
+        self.bound(self.store.holders(subject))
     }
 
     /// Changes the units of a key in the store, unless the circuit breaker is open.
@@ -308,31 +284,26 @@ impl ProtectedStore {
         if circuit_breaker.is_open() {
             return refuse(&circuit_breaker);
         }
-        let cache = self.refusal_cache.as_ref();
+        let cache = self.parts.refusal_cache.as_ref();
         let invalidation = cache.map(|cache| cache.invalidate(adjust.subject));
-        match self.store.adjust(adjust).try_ready() {
-            Ok(outcome) => StoreFuture::ready(outcome),
-            Err(pending) => {
-                let (pending, circuit_breaker) =
-                    (self.bound(pending), circuit_breaker.into_owned());
-                StoreFuture::boxed(async move {
-                    let outcome = pending.await;
-                    circuit_breaker.record_check(outcome.as_ref().map(drop), false);
-                    // Removes the remembered refusals of the key, also if the caller gives up.
-                    drop(invalidation);
-                    outcome
-                })
-            }
+        let adjusted = self.bound(self.store.adjust(adjust));
+        if adjusted.outcome_if_ready().is_some() {
+            return adjusted;
         }
+        let circuit_breaker = circuit_breaker.into_owned();
+        StoreFuture::boxed(async move {
+            let outcome = adjusted.await;
+            circuit_breaker.record_check(outcome.as_ref().map(drop), false);
+            // Removes the remembered refusals of the key, also if the caller gives up.
+            drop(invalidation);
+            outcome
+        })
     }
 
     /// Blocks a key, even if the circuit breaker is open: the server of the block list may be another one than
     /// the server of the key.
     pub(crate) fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
-        match self.store.block(block).try_ready() {
-            Ok(outcome) => StoreFuture::ready(outcome),
-            Err(pending) => self.bound(pending),
-        }
+        self.bound(self.store.block(block))
     }
 
     /// Returns whether the circuit breaker of a key is open.
@@ -345,12 +316,13 @@ impl ProtectedStore {
         self.circuit_breaker(subject).number()
     }
 
-    /// Applies the deadline to a pending future, unless the store does.
+    /// Applies the deadline to a future that is not ready, unless the store does.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
-        if self.circuit_breaker.is_recorded_by_store() {
+        if pending.outcome_if_ready().is_some() || self.parts.circuit_breaker.is_recorded_by_store()
+        {
             return pending;
         }
-        let circuit_breaker = self.circuit_breaker.clone();
+        let circuit_breaker = self.parts.circuit_breaker.clone();
         StoreFuture::boxed(async move { circuit_breaker.within_deadline(pending).await })
     }
 
@@ -359,13 +331,13 @@ impl ProtectedStore {
         &self,
         calls: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        self.circuit_breaker.within_deadline(calls).await
+        self.parts.circuit_breaker.within_deadline(calls).await
     }
 
     /// Decides checks together by the fallback counts. `None` if the fallback is turned off, or has no room for a
     /// key.
     pub(crate) fn check_fallback(&self, checks: &[Check<'_>]) -> Option<Answers> {
-        let mut answers = self.circuit_breaker.fallback()?.check(checks).ok()?;
+        let mut answers = self.parts.circuit_breaker.fallback()?.check(checks).ok()?;
         for answer in answers.iter_mut() {
             answer.set_source(Source::Fallback);
         }
@@ -374,17 +346,17 @@ impl ProtectedStore {
 
     /// Returns whether both have the same fallback counts.
     pub(crate) fn has_same_fallback(&self, other: &Self) -> bool {
-        self.circuit_breaker.number() == other.circuit_breaker.number()
+        self.parts.circuit_breaker.number() == other.parts.circuit_breaker.number()
     }
 
     /// Returns the fallback counts, if a limiter of the store has ever fallen back.
     pub(crate) fn fallback_if_used(&self) -> Option<&MemoryCounts> {
-        self.circuit_breaker.fallback_if_used()
+        self.parts.circuit_breaker.fallback_if_used()
     }
 
     /// Returns whether the store is the memory of this process.
     pub(crate) fn is_in_process(&self) -> bool {
-        self.circuit_breaker.is_in_process()
+        self.parts.circuit_breaker.is_in_process()
     }
 }
 

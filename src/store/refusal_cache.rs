@@ -127,6 +127,7 @@ struct Settings {
 }
 
 /// The lock and the generation of the keys of one stripe.
+#[derive(Default)]
 struct Stripe {
     /// Counts invalidations. A refusal that was in flight during an invalidation is not remembered.
     generation: AtomicU64,
@@ -170,7 +171,7 @@ impl RefusalCache {
                     HashFingerprint::default(),
                     DefaultLifecycle::default(),
                 ),
-                stripes: [const { Stripe::new() }; STRIPES],
+                stripes: std::array::from_fn(|_| Stripe::default()),
             }),
         }
     }
@@ -375,13 +376,6 @@ fn slots_of(check: Check<'_>) -> u32 {
 }
 
 impl Stripe {
-    const fn new() -> Self {
-        Self {
-            generation: AtomicU64::new(0),
-            lock: Mutex::new(()),
-        }
-    }
-
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
     }

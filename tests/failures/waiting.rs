@@ -54,7 +54,7 @@ fn follow_tokio(clock: TestClock) {
 /// The costs that a store was asked to charge.
 fn costs(store: &TestStore) -> Vec<u32> {
     let checks = store.take_checks();
-    checks.iter().map(|check| check.cost).collect()
+    checks.iter().map(|checked| checked.check().cost).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,40 +3,38 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::level_diagnostics::answering_500;
+use super::level_diagnostics::FailedChecks;
 use crate::decision::DecisionView;
-use crate::error::{Error, warning};
+use crate::error::warning;
 use crate::middleware::rejection::Rejection;
 use crate::telemetry::{LineInterval, OnceFlag};
 
 /// The diagnostics of one layer: flags and logs that limit the number of log lines. Each level has its own for
 /// its key and its settlements.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::middleware) struct Diagnostics {
     charged_twice: OnceFlag,
-    limiters_misconfigured: OnceFlag,
+    /// The limiters of the layer cannot be checked as they are.
+    pub(in crate::middleware) limiters_misconfigured: FailedChecks,
     unknown_level: OnceFlag,
-    dry_run: DryRunLog,
+    pub(in crate::middleware) dry_run: DryRunLog,
+}
+
+impl Default for Diagnostics {
+    fn default() -> Self {
+        Self {
+            charged_twice: OnceFlag::new(),
+            limiters_misconfigured: FailedChecks::new("failed to check the limits of a layer"),
+            unknown_level: OnceFlag::new(),
+            dry_run: DryRunLog {
+                count: AtomicU64::new(0),
+                lines: LineInterval::new(Duration::from_secs(10)),
+            },
+        }
+    }
 }
 
 impl Diagnostics {
-    /// Logs that the limiters of the layer cannot be checked as they are.
-    pub(in crate::middleware) fn limiters_misconfigured(
-        &self,
-        limiter: &str,
-        is_dry_run: bool,
-        error: &Error,
-    ) {
-        if self.limiters_misconfigured.first_time() {
-            let answering = answering_500(is_dry_run);
-            tracing::error!(target: "tollgate::diagnostics",
-                code = error.code(),
-                limiter,
-                "failed to check the limits of a layer, {answering}: {error}"
-            );
-        }
-    }
-
     /// Logs that a handler settles a level that the layer does not have.
     pub(in crate::middleware) fn unknown_level(&self, limiter: &str, settled: &str) {
         if self.unknown_level.first_time() {
@@ -66,32 +64,18 @@ impl Diagnostics {
             );
         }
     }
-
-    /// Counts a request that a dry run would have rejected.
-    pub(in crate::middleware) fn would_reject(&self, rejection: &Rejection) {
-        self.dry_run.count(rejection);
-    }
 }
 
 /// The number of requests that a dry run would have rejected since the last line.
 #[derive(Debug)]
-struct DryRunLog {
+pub(in crate::middleware) struct DryRunLog {
     count: AtomicU64,
     lines: LineInterval,
 }
 
-impl Default for DryRunLog {
-    fn default() -> Self {
-        Self {
-            count: AtomicU64::new(0),
-            lines: LineInterval::new(Duration::from_secs(10)),
-        }
-    }
-}
-
 impl DryRunLog {
     /// Counts a request, and logs the count if a line is due.
-    fn count(&self, rejection: &Rejection) {
+    pub(in crate::middleware) fn count(&self, rejection: &Rejection) {
         self.count.fetch_add(1, Ordering::Relaxed);
         if self.lines.is_due() {
             let (limiter, count) = (rejection.limiter(), self.count.swap(0, Ordering::Relaxed));

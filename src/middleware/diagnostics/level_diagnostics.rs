@@ -1,30 +1,32 @@
 //! The findings about one level of a layer, each of which is logged once.
 
-use http::request::Parts;
+use std::fmt;
 
 use super::misconfiguration::MisconfigurationChecks;
 use crate::decision::DecisionView;
 use crate::error::{Code, Error, warning};
-use crate::key::{Key, KeyError, KeyExtractor};
 use crate::telemetry::{OnceFlag, OutageLog};
 
 /// The diagnostics of one level: its key, its cost and its settlements.
 #[derive(Debug)]
 pub(in crate::middleware) struct LevelDiagnostics {
-    key_misconfigured: OnceFlag,
-    cost_too_large: OnceFlag,
+    /// No key can be extracted because the server is misconfigured. Logged when the layer is added to a service, or at
+    /// the first request if only a request shows it.
+    pub(in crate::middleware) key_misconfigured: FailedChecks,
+    /// A cost is above the maximum that a log algorithm can charge.
+    pub(in crate::middleware) cost_too_large: FailedChecks,
     cost_above_limit: OnceFlag,
     limit_of_zero: OnceFlag,
     nothing_to_settle: OnceFlag,
     settlement: OutageLog,
-    misconfiguration: MisconfigurationChecks,
+    pub(in crate::middleware) misconfiguration: MisconfigurationChecks,
 }
 
 impl Default for LevelDiagnostics {
     fn default() -> Self {
         Self {
-            key_misconfigured: OnceFlag::new(),
-            cost_too_large: OnceFlag::new(),
+            key_misconfigured: FailedChecks::new("cannot extract a rate limit key"),
+            cost_too_large: FailedChecks::new("failed to charge the cost of a request"),
             cost_above_limit: OnceFlag::new(),
             limit_of_zero: OnceFlag::new(),
             nothing_to_settle: OnceFlag::new(),
@@ -34,57 +36,39 @@ impl Default for LevelDiagnostics {
     }
 }
 
+/// Requests that cannot be checked for one cause, which is logged once.
+#[derive(Debug)]
+pub(in crate::middleware) struct FailedChecks {
+    failed: &'static str,
+    is_logged: OnceFlag,
+}
+
+impl FailedChecks {
+    pub(super) fn new(failed: &'static str) -> Self {
+        let is_logged = OnceFlag::new();
+        Self { failed, is_logged }
+    }
+
+    /// Logs why requests cannot be checked, and what happens to them.
+    pub(in crate::middleware) fn log(
+        &self,
+        code: &'static str,
+        limiter: &str,
+        is_dry_run: bool,
+        error: &dyn fmt::Display,
+    ) {
+        if self.is_logged.first_time() {
+            let failed = self.failed;
+            let answering = match is_dry_run {
+                true => "letting it pass in a dry run",
+                false => "answering 500",
+            };
+            tracing::error!(target: "tollgate::diagnostics", code, limiter, "{failed}, {answering}: {error}");
+        }
+    }
+}
+
 impl LevelDiagnostics {
-    /// Inspects a request for signs of a misconfiguration, if it is one of the first of the layer.
-    #[inline]
-    pub(in crate::middleware) fn observe_request(
-        &self,
-        limiter: &str,
-        extractor: &dyn KeyExtractor,
-        parts: &Parts,
-        extracted: &Result<Key, KeyError>,
-    ) {
-        if self.misconfiguration.is_active() {
-            self.misconfiguration
-                .observe(limiter, extractor, parts, extracted);
-        }
-    }
-
-    /// Logs that no key can be extracted because the server is misconfigured: when the layer is added to a service, or
-    /// at the first request if only a request shows it.
-    pub(in crate::middleware) fn key_misconfigured(
-        &self,
-        limiter: &str,
-        is_dry_run: bool,
-        error: &KeyError,
-    ) {
-        if self.key_misconfigured.first_time() {
-            let answering = answering_500(is_dry_run);
-            tracing::error!(target: "tollgate::diagnostics",
-                code = warning::NO_KEY,
-                limiter,
-                "cannot extract a rate limit key, {answering}: {error}"
-            );
-        }
-    }
-
-    /// Logs that a cost is above the maximum that a log algorithm can charge.
-    pub(in crate::middleware) fn cost_too_large(
-        &self,
-        limiter: &str,
-        is_dry_run: bool,
-        error: &Error,
-    ) {
-        if self.cost_too_large.first_time() {
-            let answering = answering_500(is_dry_run);
-            tracing::error!(target: "tollgate::diagnostics",
-                code = error.code(),
-                limiter,
-                "failed to charge the cost of a request, {answering}: {error}"
-            );
-        }
-    }
-
     /// Logs that a request can never be admitted: its cost is above the limit, or the limit is 0.
     #[inline]
     pub(in crate::middleware) fn observe_refusal(&self, limiter: &str, decision: &DecisionView) {
@@ -141,20 +125,11 @@ impl LevelDiagnostics {
     }
 }
 
-/// Returns what happens to a request that cannot be checked.
-pub(super) fn answering_500(is_dry_run: bool) -> &'static str {
-    if is_dry_run {
-        "letting it pass in a dry run"
-    } else {
-        "answering 500"
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::ErrorKind;
-    use crate::key::KeyErrorKind;
+    use crate::key::{KeyError, KeyErrorKind};
     use crate::telemetry::log_of;
 
     #[test]
@@ -163,7 +138,8 @@ mod tests {
         let log = log_of(|| {
             let diagnostics = LevelDiagnostics::default();
             for _ in 0..100 {
-                diagnostics.key_misconfigured("search", false, &error);
+                let flag = &diagnostics.key_misconfigured;
+                flag.log(warning::NO_KEY, "search", false, &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");
@@ -181,8 +157,10 @@ mod tests {
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
         let log = log_of(|| {
             let diagnostics = LevelDiagnostics::default();
-            diagnostics.key_misconfigured("search", true, &key_error);
-            diagnostics.cost_too_large("search", true, &error);
+            let flag = &diagnostics.key_misconfigured;
+            flag.log(warning::NO_KEY, "search", true, &key_error);
+            let flag = &diagnostics.cost_too_large;
+            flag.log(error.code(), "search", true, &error);
         });
         assert_eq!(log.len(), 2, "{log:?}");
         for line in log {
@@ -199,7 +177,8 @@ mod tests {
         let log = log_of(|| {
             let diagnostics = LevelDiagnostics::default();
             for _ in 0..100 {
-                diagnostics.cost_too_large("search", false, &error);
+                let flag = &diagnostics.cost_too_large;
+                flag.log(error.code(), "search", false, &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");

@@ -26,7 +26,7 @@ const FORWARDING: [HeaderName; 3] = [
 
 /// The findings in the first requests of a layer.
 #[derive(Debug, Default)]
-pub(super) struct MisconfigurationChecks {
+pub(in crate::middleware) struct MisconfigurationChecks {
     inspected: AtomicU32,
     proxy_warned: OnceFlag,
     route: PartOfKey,
@@ -44,41 +44,60 @@ struct PartOfKey {
 impl PartOfKey {
     /// Returns whether to report it as missing: after a few requests if they have no key for it, and otherwise after
     /// many, because some clients may come without it.
-    fn is_missing(&self, is_there: bool, extracted: &Result<Key, KeyError>, nth: u32) -> bool {
+    fn is_missing(&self, is_there: bool, has_key: bool, nth: u32) -> bool {
         if is_there {
             self.is_settled.first_time();
             return false;
         }
         let without = self.without.fetch_add(1, Ordering::Relaxed) + 1;
-        let is_due = (extracted.is_err() && without == nth && nth >= FEW) || without >= REQUESTS;
+        let is_due = (!has_key && without == nth && nth >= FEW) || without >= REQUESTS;
         is_due && self.is_settled.first_time()
     }
 }
 
 impl MisconfigurationChecks {
+    /// Inspects a request, if it is one of the first of the layer.
     #[inline]
-    pub(super) fn is_active(&self) -> bool {
-        self.inspected.load(Ordering::Relaxed) < REQUESTS
-    }
-
-    #[cold]
-    pub(super) fn observe(
+    pub(in crate::middleware) fn observe(
         &self,
         limiter: &str,
         extractor: &dyn KeyExtractor,
         parts: &Parts,
         extracted: &Result<Key, KeyError>,
     ) {
+        if self.inspected.load(Ordering::Relaxed) < REQUESTS {
+            self.inspect(limiter, extractor, parts, extracted.is_ok());
+        }
+    }
+
+    #[cold]
+    fn inspect(&self, limiter: &str, extractor: &dyn KeyExtractor, parts: &Parts, has_key: bool) {
         let nth = self.inspected.fetch_add(1, Ordering::Relaxed) + 1;
         let reads = extractor.reads();
         if reads.peer && !self.proxy_warned.is_set() {
             self.check_proxy(limiter, parts);
         }
-        if reads.path {
-            self.check_route(limiter, parts, extracted, nth);
+        if reads.path && self.route.is_missing(has_route(parts), has_key, nth) {
+            tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::NO_ROUTE,
+                limiter,
+                "none of the first {nth} requests has a matched path, which `key::path` reads: add the \
+                 layer by `Router::layer` to the router that has the routes; under tonic and for a service of \
+                 `nest_service`, which match no route, use `key::from_fn` with the path of the URI, or of \
+                 `OriginalUri` inside the nested service"
+            );
         }
-        if let Some(extension) = reads.extension {
-            self.check_extension(limiter, extension, parts, extracted, nth);
+        if let Some(ReadExtension { name, is_in }) = reads.extension
+            && self
+                .extension
+                .is_missing(is_in(&parts.extensions), has_key, nth)
+        {
+            tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::NO_EXTENSION,
+                limiter,
+                "none of the first {nth} requests has the extension `{name}`, which the key reads: the layer that \
+                 inserts it runs too late; with `Router::layer`, add it after this one"
+            );
         }
     }
 
@@ -96,47 +115,6 @@ impl MisconfigurationChecks {
                 limiter,
                 "requests arrive from a private address with `{header}`: a proxy is in front, and all \
                  its clients share one limit; use `key::client_ip`"
-            );
-        }
-    }
-
-    /// Warns if no request has a matched route, although the key contains it.
-    fn check_route(
-        &self,
-        limiter: &str,
-        parts: &Parts,
-        extracted: &Result<Key, KeyError>,
-        nth: u32,
-    ) {
-        if self.route.is_missing(has_route(parts), extracted, nth) {
-            tracing::warn!(target: "tollgate::diagnostics",
-                code = warning::NO_ROUTE,
-                limiter,
-                "none of the first {nth} requests has a matched path, which `key::path` reads: add the \
-                 layer by `Router::layer` to the router that has the routes; under tonic and for a service of \
-                 `nest_service`, which match no route, use `key::from_fn` with the path of the URI, or of \
-                 `OriginalUri` inside the nested service"
-            );
-        }
-    }
-
-    /// Warns if no request has the extension that the key reads.
-    fn check_extension(
-        &self,
-        limiter: &str,
-        extension: ReadExtension,
-        parts: &Parts,
-        extracted: &Result<Key, KeyError>,
-        nth: u32,
-    ) {
-        let ReadExtension { name, is_in } = extension;
-        let is_there = is_in(&parts.extensions);
-        if self.extension.is_missing(is_there, extracted, nth) {
-            tracing::warn!(target: "tollgate::diagnostics",
-                code = warning::NO_EXTENSION,
-                limiter,
-                "none of the first {nth} requests has the extension `{name}`, which the key reads: the layer that \
-                 inserts it runs too late; with `Router::layer`, add it after this one"
             );
         }
     }

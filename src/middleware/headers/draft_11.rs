@@ -7,21 +7,19 @@ use std::fmt::Write;
 use http::{HeaderMap, HeaderValue};
 
 use super::field_names::{POLICY, RATELIMIT};
-use super::policy_names::{listed_limits, policy_names};
+use super::policy_names::{named_quotas, quota_names};
 use super::structured_fields::{FieldSyntax, integer, quoted};
 use super::times::{refill_time, whole_seconds};
-use crate::decision::{DecisionView, QuotaDecision, Source};
+use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
 /// Appends to both lists, which may contain the policies of an inner layer.
 pub(super) fn append(decision: &DecisionView, headers: &mut HeaderMap) {
-    let limits = listed_limits(decision);
-    let names = policy_names(&limits);
+    let names = quota_names(decision);
     let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
-    let quotas = limits.iter().flat_map(|limit| limit.quotas.iter().copied());
     let lists = [
-        (POLICY, policies(quotas, &names)),
-        (RATELIMIT, limits_of(decision, &names)),
+        (POLICY, policies(decision, &names)),
+        (RATELIMIT, limits(decision, &names)),
     ];
     for (name, list) in lists {
         if let Ok(list) = HeaderValue::try_from(list.join(", ")) {
@@ -31,10 +29,11 @@ pub(super) fn append(decision: &DecisionView, headers: &mut HeaderMap) {
 }
 
 /// Returns the policies: `"burst";q=100;w=60` and `"daily";q=1000;w=86400`.
-fn policies<'a>(quotas: impl Iterator<Item = &'a Quota> + Clone, names: &[String]) -> Vec<String> {
+fn policies(decision: &DecisionView, names: &[String]) -> Vec<String> {
+    let quotas = decision.levels().flat_map(|level| level.quota_list());
     let are_all_soft = quotas.clone().all(Quota::is_soft);
-    let listed = quotas.zip(names);
-    let listed = listed.filter(|(quota, _)| are_all_soft || !quota.is_soft());
+    let named = quotas.zip(names);
+    let listed = named.filter(|(quota, _)| are_all_soft || !quota.is_soft());
     let policy = |(quota, name): (&Quota, &String)| {
         let limit = quota.limit();
         match window_seconds(quota) {
@@ -50,26 +49,15 @@ fn policies<'a>(quotas: impl Iterator<Item = &'a Quota> + Clone, names: &[String
 /// `"daily";r=913;t=36000`.
 ///
 /// Leaves out the quotas of levels that nothing counted, and of levels that were not asked.
-fn limits_of(decision: &DecisionView, names: &[String]) -> Vec<String> {
-    let mut names = names.iter();
+fn limits(decision: &DecisionView, names: &[String]) -> Vec<String> {
     // A soft quota is reported only if all are soft.
     let reported = decision.reported();
     let are_all_soft = reported.is_some_and(|quota| quota.quota().is_soft());
-    let mut limits = Vec::new();
-    for level in decision.levels() {
-        let own = names.by_ref().take(level.quota_list().len());
-        let own: Vec<_> = own.collect();
-        if level.source() == Source::None {
-            continue;
-        }
-        for (quota, name) in level.quotas().zip(own) {
-            let is_told = are_all_soft || !quota.quota().is_soft();
-            if is_told && quota.is_allowed() == decision.is_allowed() {
-                limits.push(limit(name, quota));
-            }
-        }
-    }
-    limits
+    let listed = named_quotas(decision, names).filter(|(quota, _)| {
+        let is_shown = are_all_soft || !quota.quota().is_soft();
+        is_shown && quota.is_allowed() == decision.is_allowed()
+    });
+    listed.map(|(quota, name)| limit(name, quota)).collect()
 }
 
 /// Returns the remaining units and the effective window of a policy.

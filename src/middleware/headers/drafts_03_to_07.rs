@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use http::{HeaderMap, HeaderValue};
 
+use super::dialect::IetfDraft;
 use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
 use super::structured_fields::{FieldSyntax, integer};
 use super::times::{reported_wait, whole_seconds};
@@ -11,26 +12,9 @@ use super::write::Tightness;
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EarlyDraft {
-    /// A field for each number. The policies follow the limit.
-    Draft03,
-    /// A field for each number, and one for the policies.
-    Draft06,
-    /// One field for all numbers, and one for the policies.
-    Draft07,
-}
-
-/// The numbers of one decision, with the names of the drafts.
-struct Numbers {
-    limit: u64,
-    remaining: u64,
-    reset: u64,
-}
-
 /// Appends to the list of policies, if the draft has a field for it, and replaces the numbers if this layer is the tightest.
 pub(super) fn write(
-    draft: EarlyDraft,
+    draft: IetfDraft,
     place: Tightness,
     decision: &DecisionView,
     reported: QuotaDecision<'_>,
@@ -40,7 +24,7 @@ pub(super) fn write(
     if policies.is_empty() {
         return;
     }
-    if draft != EarlyDraft::Draft03
+    if draft != IetfDraft::Draft03
         && let Ok(policies) = HeaderValue::from_str(&policies)
     {
         FieldSyntax::Unnamed.append(POLICY, policies, headers);
@@ -48,17 +32,31 @@ pub(super) fn write(
     if place == Tightness::Behind {
         return;
     }
-    let Some(numbers) = Numbers::new(decision, reported) else {
+    let Some(numbers) = numbers(decision, reported) else {
         return;
     };
-    let limit = integer(numbers.limit);
+    let [limit, remaining, reset] = numbers;
+    let mut insert_fields = |limit: HeaderValue| {
+        headers.insert(LIMIT, limit);
+        headers.insert(REMAINING, remaining.into());
+        headers.insert(RESET, reset.into());
+    };
     match draft {
-        EarlyDraft::Draft03 => {
-            let limit = HeaderValue::try_from(format!("{limit}, {policies}"));
-            numbers.insert_fields(limit.unwrap_or_else(|_| numbers.limit.into()), headers);
+        // The policies follow the limit.
+        IetfDraft::Draft03 => {
+            let with_policies = HeaderValue::try_from(format!("{}, {policies}", integer(limit)));
+            insert_fields(with_policies.unwrap_or_else(|_| limit.into()));
         }
-        EarlyDraft::Draft06 => numbers.insert_fields(numbers.limit.into(), headers),
-        EarlyDraft::Draft07 => numbers.insert_dictionary(headers),
+        IetfDraft::Draft06 => insert_fields(limit.into()),
+        IetfDraft::Draft07 => {
+            let [limit, remaining, reset] = numbers.map(integer);
+            let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
+            if let Ok(text) = HeaderValue::try_from(text) {
+                FieldSyntax::Unnamed.replace(RATELIMIT, text, headers);
+            }
+        }
+        // Written by `draft_11`.
+        IetfDraft::Draft11 => {}
     }
 }
 
@@ -69,9 +67,9 @@ fn policies(decision: &DecisionView) -> String {
     let are_all_soft = quotas.clone().all(Quota::is_soft);
     let is_listed = |quota: &&Quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft());
     let quotas: Vec<_> = quotas.filter(is_listed).collect();
-    let policies = quotas.iter().enumerate();
-    let policies = policies.filter(|(index, quota)| !is_implied(quota, *index, &quotas));
-    let policies = policies.map(|(_, quota)| {
+    let numbered = quotas.iter().enumerate();
+    let listed = numbered.filter(|(index, quota)| !is_implied(quota, *index, &quotas));
+    let policies = listed.map(|(_, quota)| {
         // These drafts require a window, and have no fractions of seconds.
         let window = whole_seconds(quota.window());
         format!("{};w={}", quota.limit(), integer(window))
@@ -88,44 +86,27 @@ fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
     others.any(|(index, other)| other.limit() == quota.limit() && strictness(other, index) > own)
 }
 
-impl Numbers {
-    /// Uses the limit of the quota with the fewest units left, which is mostly the reported one. On a 429,
-    /// the reset is the wait of `Retry-After`, as draft 7 requires. Slots have no window, so they are left out.
-    fn new(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<Self> {
-        // A soft quota is reported only if all are soft.
-        let are_all_soft = reported.quota().is_soft();
-        let is_rate = |quota: &QuotaDecision<'_>| {
-            let quota = quota.quota();
-            !quota.is_in_flight() && quota.is_soft() == are_all_soft
-        };
-        let rates = || decision.quotas().filter(is_rate);
-        let reported = Some(reported).filter(is_rate);
-        let fewest_left = rates().map(|quota| quota.remaining()).min();
-        let remaining = fewest_left.unwrap_or_else(|| decision.remaining());
-        let mut quotas = reported.into_iter().chain(rates());
-        let fewest_left = quotas.find(|quota| quota.remaining() == remaining);
-        let reported = reported.or(fewest_left)?;
-        // The drafts require a reset even if no wait helps.
-        let reset = reported_wait(reported).or_else(|| reported.retry_after());
-        let reset = reset.unwrap_or_else(|| reported.quota().window());
-        Some(Self {
-            limit: fewest_left.unwrap_or(reported).limit().into(),
-            remaining: remaining.into(),
-            reset: whole_seconds(reset),
-        })
-    }
-
-    fn insert_fields(&self, limit: HeaderValue, headers: &mut HeaderMap) {
-        headers.insert(LIMIT, limit);
-        headers.insert(REMAINING, self.remaining.into());
-        headers.insert(RESET, self.reset.into());
-    }
-
-    fn insert_dictionary(&self, headers: &mut HeaderMap) {
-        let [limit, remaining, reset] = [self.limit, self.remaining, self.reset].map(integer);
-        let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
-        if let Ok(text) = HeaderValue::try_from(text) {
-            FieldSyntax::Unnamed.replace(RATELIMIT, text, headers);
-        }
-    }
+/// Returns limit, remaining units and reset, or `None` if there are only slots, because they have no window.
+///
+/// The limit is that of the quota with the fewest units left, which is mostly the reported one. On a 429, the reset is the
+/// wait of `Retry-After`, as draft 7 requires.
+fn numbers(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<[u64; 3]> {
+    // A soft quota is reported only if all are soft.
+    let are_all_soft = reported.quota().is_soft();
+    let is_rate = |quota: &QuotaDecision<'_>| {
+        let quota = quota.quota();
+        !quota.is_in_flight() && quota.is_soft() == are_all_soft
+    };
+    let reported = Some(reported).filter(is_rate);
+    // Of several with as few units left, it is the first.
+    let rates = reported
+        .into_iter()
+        .chain(decision.quotas().filter(is_rate));
+    let fewest_left = rates.min_by_key(|quota| quota.remaining())?;
+    let reported = reported.unwrap_or(fewest_left);
+    // The drafts require a reset even if no wait helps.
+    let wait = reported_wait(reported).or_else(|| reported.retry_after());
+    let reset = wait.unwrap_or_else(|| reported.quota().window());
+    let (limit, remaining) = (fewest_left.limit(), fewest_left.remaining());
+    Some([limit.into(), remaining.into(), whole_seconds(reset)])
 }

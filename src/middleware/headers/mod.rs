@@ -16,8 +16,8 @@ mod x_ratelimit;
 
 pub use dialect::{Headers, IetfDraft};
 pub(super) use field_names::inner_remaining;
-pub(super) use policy_names::violated_policies;
 #[cfg(test)]
-pub(super) use policy_names::{ListedLimit, policy_names};
+pub(super) use policy_names::policy_names;
+pub(super) use policy_names::violated_policies;
 pub(super) use times::{refill_time, whole_seconds};
 pub(super) use write::Tightness;

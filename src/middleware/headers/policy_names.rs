@@ -1,47 +1,29 @@
 //! The names of a layer's policies, in headers and problem details.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use smallvec::SmallVec;
 
-use crate::decision::DecisionView;
+use crate::decision::{DecisionView, QuotaDecision, Source};
 use crate::quota::Quota;
 
 /// The characters that are percent-encoded: all but printable ASCII, since a string of a structured field
 /// allows no others. `%` is encoded too, so that two names never have the same encoding.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// A limiter and its quotas, as the headers list them.
-#[derive(Clone, Debug)]
-pub(in crate::middleware) struct ListedLimit<'a> {
-    pub(in crate::middleware) limiter: &'a str,
-    pub(in crate::middleware) quotas: SmallVec<[&'a Quota; 2]>,
-}
-
-impl<'a> ListedLimit<'a> {
-    pub(in crate::middleware) fn new(
-        limiter: &'a str,
-        quotas: impl IntoIterator<Item = &'a Quota>,
-    ) -> Self {
-        let quotas = quotas.into_iter().collect();
-        Self { limiter, quotas }
-    }
-}
-
-/// Returns the limits of a decision, one for each level.
-pub(super) fn listed_limits(decision: &DecisionView) -> Vec<ListedLimit<'_>> {
+/// Returns the names of all quotas of a decision, in their order: see [`policy_names`].
+pub(super) fn quota_names(decision: &DecisionView) -> Vec<String> {
     let levels = decision.levels();
-    levels
-        .map(|level| ListedLimit::new(level.limiter(), level.quota_list()))
-        .collect()
+    policy_names(levels.map(|level| (level.limiter(), level.quota_list())))
 }
 
-/// Returns the names of all quotas, in their order. No two names are equal, even without regard to case.
+/// Returns the names of all quotas of these limiters. No two names are equal, even without regard to case.
 ///
 /// A policy has the name of its quota, or else of its limiter. If the limiter has several quotas, its name is
 /// followed by the window.
-pub(in crate::middleware) fn policy_names(limits: &[ListedLimit<'_>]) -> Vec<String> {
+pub(in crate::middleware) fn policy_names<'a>(
+    limits: impl IntoIterator<Item = (&'a str, &'a [Quota])>,
+) -> Vec<String> {
     let mut names = Vec::new();
-    for ListedLimit { limiter, quotas } in limits {
+    for (limiter, quotas) in limits {
         // A soft quota does not change the names of the others.
         let refusing = quotas.iter().filter(|quota| !quota.is_soft()).count();
         for quota in quotas {
@@ -55,31 +37,35 @@ pub(in crate::middleware) fn policy_names(limits: &[ListedLimit<'_>]) -> Vec<Str
                 None if limiter.is_empty() => quota.short_window(),
                 None => format!("{}-{}", encoded(limiter), quota.short_window()),
             };
-            let name = made_unique(name, &names);
-            names.push(name);
+            names.push(made_unique(name, &names));
         }
     }
     names
 }
 
+/// Returns the quotas that counted a request, each with its name of [`quota_names`].
+pub(super) fn named_quotas<'a>(
+    decision: &'a DecisionView,
+    names: &'a [String],
+) -> impl Iterator<Item = (QuotaDecision<'a>, &'a String)> {
+    let mut names = names.iter();
+    decision.levels().flat_map(move |level| {
+        let own: Vec<_> = names.by_ref().take(level.quota_list().len()).collect();
+        let is_counted = level.source() != Source::None;
+        level.quotas().zip(own).filter(move |_| is_counted)
+    })
+}
+
 /// Returns the names of the quotas that refuse, without hidden levels.
-pub(in crate::middleware) fn violated_policies(
-    decision: &DecisionView,
-) -> impl Iterator<Item = String> {
-    let decision = &*decision.visible();
-    let limits = listed_limits(decision);
-    let mut names = policy_names(&limits).into_iter();
-    let levels = decision.levels().zip(limits);
-    let violated = levels.flat_map(move |(level, limit)| {
-        let own: Vec<_> = names.by_ref().take(limit.quotas.len()).collect();
-        let named = level.quotas().zip(own);
-        named.filter_map(|(quota, name)| (!quota.is_allowed()).then_some(name))
-    });
-    violated.collect::<Vec<_>>().into_iter()
+pub(in crate::middleware) fn violated_policies(decision: &DecisionView) -> Vec<String> {
+    let decision = decision.visible();
+    let names = quota_names(&decision);
+    let violated = named_quotas(&decision, &names).filter(|(quota, _)| !quota.is_allowed());
+    violated.map(|(_, name)| name.clone()).collect()
 }
 
 /// Percent-encodes all characters of a name other than printable ASCII.
-pub(in crate::middleware) fn encoded(name: &str) -> String {
+fn encoded(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 
@@ -100,7 +86,7 @@ mod tests {
     use super::*;
 
     fn names(limiter: &str, quotas: &[Quota]) -> Vec<String> {
-        policy_names(&[ListedLimit::new(limiter, quotas)])
+        policy_names([(limiter, quotas)])
     }
 
     #[test]
@@ -111,14 +97,14 @@ mod tests {
             Quota::per_day(1_000).with_name("User"),
         ];
         let limits = [
-            ListedLimit::new("user", &minute),
-            ListedLimit::new("tenant", &both),
-            ListedLimit::new("tenant", &minute),
-            ListedLimit::new("tenant", &[]),
-            ListedLimit::new("Tenant-1s", &minute),
+            ("user", &minute[..]),
+            ("tenant", &both),
+            ("tenant", &minute),
+            ("tenant", &[]),
+            ("Tenant-1s", &minute),
         ];
         assert_eq!(
-            policy_names(&limits),
+            policy_names(limits),
             ["user", "tenant-1s", "User-2", "tenant", "Tenant-1s-2"]
         );
     }

@@ -1,7 +1,6 @@
 //! The syntax of structured fields (RFC 9651), as the drafts use it: integers, strings, and the lines of a field whose
 //! name several drafts share.
 
-use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
@@ -46,28 +45,22 @@ impl FieldSyntax {
 
     /// Appends a line to a field. A field in another syntax is not changed: both together would not parse.
     pub(super) fn append(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
-        match headers.entry(name) {
-            Entry::Vacant(field) => {
-                field.insert(line);
-            }
-            Entry::Occupied(mut field) if field.iter().all(|line| Self::of(line) == self) => {
-                field.append(line);
-            }
-            Entry::Occupied(_) => {}
+        if self.is_of_field(&name, headers) {
+            headers.append(name, line);
         }
     }
 
     /// Replaces a field. A field in another syntax is not changed.
     pub(super) fn replace(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
-        match headers.entry(name) {
-            Entry::Vacant(field) => {
-                field.insert(line);
-            }
-            Entry::Occupied(mut field) if field.iter().all(|line| Self::of(line) == self) => {
-                field.insert(line);
-            }
-            Entry::Occupied(_) => {}
+        if self.is_of_field(&name, headers) {
+            headers.insert(name, line);
         }
+    }
+
+    /// Returns whether all lines of a field have this syntax.
+    fn is_of_field(self, name: &HeaderName, headers: &HeaderMap) -> bool {
+        let mut lines = headers.get_all(name).iter();
+        lines.all(|line| Self::of(line) == self)
     }
 }
 

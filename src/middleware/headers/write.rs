@@ -3,7 +3,6 @@
 use http::HeaderMap;
 
 use super::dialect::{Headers, IetfDraft};
-use super::drafts_03_to_07::EarlyDraft;
 use super::{draft_11, drafts_03_to_07, x_ratelimit};
 use crate::decision::{DecisionView, Source};
 
@@ -57,27 +56,15 @@ impl Headers {
         if let (Some(format), Tightness::Tightest) = (self.x_ratelimit, place) {
             x_ratelimit::write(format, shown, headers);
         }
-        match self.ietf.map(IetfDraft::early) {
+        match self.ietf {
             None => {}
-            Some(None) => draft_11::append(decision, headers),
-            Some(Some(draft)) => drafts_03_to_07::write(draft, place, decision, reported, headers),
+            Some(IetfDraft::Draft11) => draft_11::append(decision, headers),
+            Some(draft) => drafts_03_to_07::write(draft, place, decision, reported, headers),
         }
     }
 
     /// Returns whether the dialect has fields with a single value, which only one of several layers can write.
     pub(in crate::middleware) fn has_single_values(&self) -> bool {
-        self.x_ratelimit.is_some() || self.ietf.is_some_and(|draft| draft.early().is_some())
-    }
-}
-
-impl IetfDraft {
-    /// Returns the draft if its policies have no names.
-    fn early(self) -> Option<EarlyDraft> {
-        match self {
-            Self::Draft03 => Some(EarlyDraft::Draft03),
-            Self::Draft06 => Some(EarlyDraft::Draft06),
-            Self::Draft07 => Some(EarlyDraft::Draft07),
-            Self::Draft11 => None,
-        }
+        self.x_ratelimit.is_some() || self.ietf.is_some_and(|draft| draft != IetfDraft::Draft11)
     }
 }

@@ -97,9 +97,10 @@ impl<S: CloneService> Layer<S> for OutboundLayer {
 fn host(parts: &Parts) -> Key {
     let header = || Authority::try_from(parts.headers.get(HOST)?.as_bytes()).ok();
     let authority = parts.uri.authority().cloned().or_else(header);
-    let host = authority.as_ref().map(Authority::host);
+    let host = authority.as_ref().map_or("", Authority::host);
     // A trailing dot says that the name is complete, and is no part of it.
-    let host = host.map(|host| host.strip_suffix('.').unwrap_or(host));
-    let host = host.filter(|host| !host.is_empty());
-    host.map_or_else(Key::global, |host| Key::from(host.to_ascii_lowercase()))
+    match host.strip_suffix('.').unwrap_or(host) {
+        "" => Key::global(),
+        host => Key::from(host.to_ascii_lowercase()),
+    }
 }

@@ -77,8 +77,8 @@ pub(super) fn http_date(date: &str) -> Option<Duration> {
 
 /// Parses a time of RFC 3339 in UTC, such as `2026-11-25T00:00:30.5Z`, as a time since 1970.
 fn rfc_3339(text: &str) -> Option<Duration> {
-    let utc = text.strip_suffix('Z');
-    let utc = utc.or_else(|| text.strip_suffix("+00:00"))?;
+    let offset = || text.strip_suffix("+00:00");
+    let utc = text.strip_suffix('Z').or_else(offset)?;
     let (date, time) = utc.split_once('T')?;
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let (year, date) = date.split_once('-')?;

@@ -15,9 +15,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::DecodeError;
 use prost::encoding::{self, DecodeContext, WireType};
 
-use super::rejection::{Rejection, RejectionReason};
-use crate::error::ErrorKind;
-use crate::key::KeyErrorKind;
+use super::rejection::{Cause, Rejection};
 use crate::middleware::headers::field_names as field;
 
 /// The number of headers of a response.
@@ -26,13 +24,16 @@ const HEADERS: usize = 5;
 /// The characters that are percent-encoded in `grpc-message`: `%`, and all but printable ASCII.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The variant of gRPC that a client uses. The response uses the same one.
+/// The content types of calls.
+const CONTENT_TYPES: [&str; 3] = [
+    "application/grpc",
+    "application/grpc-web",
+    "application/grpc-web-text",
+];
+
+/// The content type of a call. The response has the same one, but names no encoding of messages: it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grpc {
-    Http2,
-    Web,
-    WebText,
-}
+pub(in crate::middleware) struct Grpc(pub(in crate::middleware) &'static str);
 
 /// A status code of gRPC: a `google.rpc.Code`.
 type Code = i32;
@@ -48,31 +49,21 @@ const DO_NOT_RETRY: HeaderValue = HeaderValue::from_static("-1");
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 impl Grpc {
-    /// Returns the variant of gRPC that a request uses, if any.
-    ///
-    /// A call is a POST with one of three content types. A suffix may name the encoding of the messages.
+    /// Returns the content type of a request, if it is a call of gRPC: a POST. A suffix may name the encoding of the messages.
     pub(in crate::middleware) fn of(parts: &Parts) -> Option<Self> {
         if parts.method != Method::POST {
             return None;
         }
         let content_type = parts.headers.get(CONTENT_TYPE)?.as_bytes();
-        let variants = [Self::WebText, Self::Web, Self::Http2];
-        variants.into_iter().find(|variant| {
-            let name = variant.content_type().as_bytes();
+        let mut known = CONTENT_TYPES.into_iter();
+        let known = known.find(|name| {
             let split = content_type.split_at_checked(name.len());
             split.is_some_and(|(start, rest)| {
-                start.eq_ignore_ascii_case(name) && matches!(rest, [] | [b'+' | b';', ..])
+                start.eq_ignore_ascii_case(name.as_bytes())
+                    && matches!(rest, [] | [b'+' | b';', ..])
             })
-        })
-    }
-
-    /// Returns the content type of a response. It has no messages, so it names no encoding of them.
-    fn content_type(self) -> &'static str {
-        match self {
-            Self::Http2 => "application/grpc",
-            Self::Web => "application/grpc-web",
-            Self::WebText => "application/grpc-web-text",
-        }
+        });
+        known.map(Self)
     }
 
     /// Creates the response to a rejected call. The body is empty, so that the headers end the stream.
@@ -80,8 +71,7 @@ impl Grpc {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.reserve(HEADERS);
-        let content_type = HeaderValue::from_static(self.content_type());
-        headers.insert(CONTENT_TYPE, content_type);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.0));
         headers.insert(field::GRPC_STATUS, HeaderValue::from(code(rejection)));
         let message = utf8_percent_encode(&rejection.to_string(), ENCODED).to_string();
         if let Ok(message) = HeaderValue::try_from(message) {
@@ -118,20 +108,11 @@ fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
 }
 
 fn code(rejection: &Rejection) -> Code {
-    match rejection.reason() {
-        RejectionReason::Refused(_) => RESOURCE_EXHAUSTED,
-        RejectionReason::NoKey(error) => match error.kind() {
-            KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid => {
-                INVALID_ARGUMENT
-            }
-            KeyErrorKind::Misconfigured => INTERNAL,
-        },
-        RejectionReason::Failed(error) => match error.kind() {
-            ErrorKind::CostTooLarge => INTERNAL,
-            ErrorKind::CostExceedsLimit => RESOURCE_EXHAUSTED,
-            _ if error.is_config_error() => INTERNAL,
-            _ => UNAVAILABLE,
-        },
+    match rejection.cause() {
+        Cause::Refused => RESOURCE_EXHAUSTED,
+        Cause::NoKey => INVALID_ARGUMENT,
+        Cause::Misconfigured => INTERNAL,
+        Cause::Outage => UNAVAILABLE,
     }
 }
 
@@ -209,9 +190,10 @@ mod tests {
     use super::*;
     use crate::decision::{Answer, QuotaAnswer};
     use crate::decision::{Decision, Source};
-    use crate::error::Error;
-    use crate::key::KeyError;
+    use crate::error::{Error, ErrorKind};
+    use crate::key::{KeyError, KeyErrorKind};
     use crate::middleware::body::ResponseBody;
+    use crate::middleware::rejection::RejectionReason;
     use crate::quota::Quota;
 
     /// `google.rpc.Status`, with the field numbers of its `.proto` file.
@@ -244,7 +226,7 @@ mod tests {
     }
 
     fn rejected(reason: RejectionReason) -> Response<Bytes> {
-        Grpc::Http2.reject(&Rejection::new(&"search".into(), reason))
+        Grpc("application/grpc").reject(&Rejection::new(&"search".into(), reason))
     }
 
     fn text<'a>(response: &'a Response<Bytes>, name: &HeaderName) -> &'a str {
@@ -260,16 +242,25 @@ mod tests {
     #[test]
     fn a_call_is_recognized_by_its_content_type() {
         for (content_type, expected) in [
-            ("application/grpc", Some(Grpc::Http2)),
-            ("application/grpc+proto", Some(Grpc::Http2)),
-            ("application/grpc+json;x=y", Some(Grpc::Http2)),
-            ("Application/GRPC", Some(Grpc::Http2)),
-            ("application/grpc-web", Some(Grpc::Web)),
-            ("application/grpc-web+proto", Some(Grpc::Web)),
-            ("application/grpc-web-text", Some(Grpc::WebText)),
-            ("application/grpc-web-text+proto", Some(Grpc::WebText)),
-            ("application/grpc;charset=utf-8", Some(Grpc::Http2)),
-            ("application/grpc-web-text;x=y", Some(Grpc::WebText)),
+            ("application/grpc", Some("application/grpc")),
+            ("application/grpc+proto", Some("application/grpc")),
+            ("application/grpc+json;x=y", Some("application/grpc")),
+            ("Application/GRPC", Some("application/grpc")),
+            ("application/grpc-web", Some("application/grpc-web")),
+            ("application/grpc-web+proto", Some("application/grpc-web")),
+            (
+                "application/grpc-web-text",
+                Some("application/grpc-web-text"),
+            ),
+            (
+                "application/grpc-web-text+proto",
+                Some("application/grpc-web-text"),
+            ),
+            ("application/grpc;charset=utf-8", Some("application/grpc")),
+            (
+                "application/grpc-web-text;x=y",
+                Some("application/grpc-web-text"),
+            ),
             ("application/grp", None),
             ("application/grpcish", None),
             ("application/grpc-webby", None),
@@ -284,7 +275,11 @@ mod tests {
                 let request = request.header(CONTENT_TYPE, content_type).body(());
                 Grpc::of(&request.unwrap().into_parts().0)
             };
-            assert_eq!(variant_of(Method::POST), expected, "{content_type}");
+            assert_eq!(
+                variant_of(Method::POST),
+                expected.map(Grpc),
+                "{content_type}"
+            );
             assert_eq!(variant_of(Method::GET), None, "{content_type}");
         }
         let without = Request::post("/").body(()).unwrap();
@@ -293,13 +288,9 @@ mod tests {
 
     #[test]
     fn the_response_has_no_body_and_ends_the_stream() {
-        for (grpc, content_type) in [
-            (Grpc::Http2, "application/grpc"),
-            (Grpc::Web, "application/grpc-web"),
-            (Grpc::WebText, "application/grpc-web-text"),
-        ] {
+        for content_type in CONTENT_TYPES {
             let reason = refused(Some(Duration::from_secs(3)));
-            let response = grpc.reject(&Rejection::new(&"search".into(), reason));
+            let response = Grpc(content_type).reject(&Rejection::new(&"search".into(), reason));
             assert_eq!(response.status(), StatusCode::OK);
             assert_eq!(text(&response, &CONTENT_TYPE), content_type);
             assert_eq!(text(&response, &field::GRPC_STATUS), "8");

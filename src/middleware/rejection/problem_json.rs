@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
-use super::rejection::{Rejection, RejectionReason};
+use super::rejection::{Cause, Rejection, RejectionReason};
 use super::text::above_share;
 use crate::middleware::headers::{violated_policies, whole_seconds};
 
@@ -98,14 +98,9 @@ fn problem_type(rejection: &Rejection) -> &'static str {
         RejectionReason::Refused(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
             QUOTA_EXCEEDED
         }
-        RejectionReason::Failed(_) if is_temporary(rejection) => REDUCED_CAPACITY,
+        _ if rejection.cause() == Cause::Outage => REDUCED_CAPACITY,
         _ => BLANK,
     }
-}
-
-/// Returns whether the store is expected to recover.
-fn is_temporary(rejection: &Rejection) -> bool {
-    rejection.retry_after().is_some()
 }
 
 fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
@@ -120,11 +115,11 @@ fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
     push_string(&detail(rejection), &mut json);
     if let RejectionReason::Refused(decision) = rejection.reason() {
         json.push_str(r#","violated-policies":["#);
-        for (index, name) in violated_policies(decision).enumerate() {
+        for (index, name) in violated_policies(decision).iter().enumerate() {
             if index > 0 {
                 json.push(',');
             }
-            push_string(&name, &mut json);
+            push_string(name, &mut json);
         }
         json.push(']');
     }
@@ -133,19 +128,15 @@ fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
 }
 
 fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
-    let status = rejection.status();
     match rejection.reason() {
-        // RFC 9457, section 4.2.1: a blank type has the status as its title.
-        _ if problem_type == BLANK => status.canonical_reason().unwrap_or("Error"),
-        RejectionReason::Refused(_) => {
+        RejectionReason::Refused(_) if problem_type != BLANK => {
             "Request cannot be satisfied as assigned quota has been exceeded"
         }
-        RejectionReason::Failed(_) if is_temporary(rejection) => {
+        _ if problem_type != BLANK && rejection.cause() == Cause::Outage => {
             "Request cannot be satisfied due to temporary server capacity constraints"
         }
-        RejectionReason::Failed(_) | RejectionReason::NoKey(_) => {
-            status.canonical_reason().unwrap_or("Error")
-        }
+        // RFC 9457, section 4.2.1: a blank type has the status as its title.
+        _ => rejection.status().canonical_reason().unwrap_or("Error"),
     }
 }
 
@@ -191,7 +182,7 @@ mod tests {
     use crate::decision::{Answer, Decision, QuotaAnswer, Source};
     use crate::error::{Error, ErrorKind};
     use crate::key::{KeyError, KeyErrorKind};
-    use crate::middleware::headers::{ListedLimit, policy_names};
+    use crate::middleware::headers::policy_names;
     use crate::quota::Quota;
 
     fn refused(wait: Option<Duration>) -> Rejection {
@@ -317,8 +308,7 @@ mod tests {
             let quotas = [Quota::per_second(1).with_name(name), Quota::per_day(1)];
             let refused = QuotaAnswer::refused(1, None, Duration::ZERO);
             let answer = Answer::new(Source::Memory, [refused; 2]);
-            let limit = ListedLimit::new(&limiter, &quotas);
-            let names = policy_names(&[limit]);
+            let names = policy_names([(&*limiter, &quotas[..])]);
             let decision = Decision::by(&limiter, &quotas.into(), answer);
             let reason = RejectionReason::Refused(decision.into_view());
             let document = read(&typed(&Rejection::new(&(&*limiter).into(), reason)));

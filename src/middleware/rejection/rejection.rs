@@ -45,7 +45,20 @@ pub struct Rejection {
     limiter: Arc<str>,
     reason: RejectionReason,
     /// The status if a quota refused the request.
-    refused_status: StatusCode,
+    pub(in crate::middleware) refused_status: StatusCode,
+}
+
+/// The cause of a [`Rejection`], from which its status follows, and the code of gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A quota refuses the request.
+    Refused,
+    /// The client sent no valid key.
+    NoKey,
+    /// The server is misconfigured.
+    Misconfigured,
+    /// The store failed, and is expected to recover.
+    Outage,
 }
 
 /// The reason of a [`Rejection`].
@@ -73,14 +86,6 @@ impl Rejection {
         }
     }
 
-    /// Sets the status for requests that a quota refused.
-    pub(in crate::middleware) fn with_status(self, status: StatusCode) -> Self {
-        Self {
-            refused_status: status,
-            ..self
-        }
-    }
-
     /// Returns the name of the limiter that rejected the request. In a layer with several
     /// [levels](crate::RateLimitLayer::and), it is the limiter of the level that refused, also if that is
     /// [hidden](crate::LevelDecision::is_hidden): a responder should not show it to clients then.
@@ -101,22 +106,31 @@ impl Rejection {
     /// call has status 200.
     #[must_use]
     pub fn status(&self) -> StatusCode {
+        match self.cause() {
+            Cause::Refused => self.refused_status,
+            Cause::NoKey => StatusCode::BAD_REQUEST,
+            Cause::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+            Cause::Outage => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    pub(super) fn cause(&self) -> Cause {
         match &self.reason {
-            RejectionReason::Refused(_) => self.refused_status,
+            RejectionReason::Refused(_) => Cause::Refused,
             RejectionReason::NoKey(error) => match error.kind() {
                 KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid => {
-                    StatusCode::BAD_REQUEST
+                    Cause::NoKey
                 }
-                KeyErrorKind::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+                KeyErrorKind::Misconfigured => Cause::Misconfigured,
             },
             RejectionReason::Failed(error) => match error.kind() {
                 // The cost function of the application returned it, so no store could decide.
-                ErrorKind::CostTooLarge => StatusCode::INTERNAL_SERVER_ERROR,
+                ErrorKind::CostTooLarge => Cause::Misconfigured,
                 // A limiter without a layer refuses by this error.
-                ErrorKind::CostExceedsLimit => self.refused_status,
+                ErrorKind::CostExceedsLimit => Cause::Refused,
                 // The limiters of the layer are misconfigured.
-                _ if error.is_config_error() => StatusCode::INTERNAL_SERVER_ERROR,
-                _ => StatusCode::SERVICE_UNAVAILABLE,
+                _ if error.is_config_error() => Cause::Misconfigured,
+                _ => Cause::Outage,
             },
         }
     }
@@ -129,9 +143,7 @@ impl Rejection {
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {
             RejectionReason::Refused(decision) => decision.retry_after(),
-            RejectionReason::Failed(_) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
-                Some(Duration::from_secs(STORE_RETRY_SECONDS))
-            }
+            _ if self.cause() == Cause::Outage => Some(Duration::from_secs(STORE_RETRY_SECONDS)),
             RejectionReason::Failed(_) | RejectionReason::NoKey(_) => None,
         }
     }

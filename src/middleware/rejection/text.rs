@@ -4,9 +4,9 @@ use std::fmt;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response};
 
-use super::rejection::{Rejection, RejectionReason};
+use super::rejection::{Cause, Rejection, RejectionReason};
 use crate::decision::DecisionView;
 use crate::error::ErrorKind;
 
@@ -65,7 +65,7 @@ fn line(rejection: &Rejection) -> Bytes {
             Some(text) => format!("{text}\n").into(),
             None => Bytes::from_static(b"rate limit exceeded\n"),
         },
-        RejectionReason::NoKey(error) if rejection.status() == StatusCode::BAD_REQUEST => {
+        RejectionReason::NoKey(error) if rejection.cause() == Cause::NoKey => {
             format!("cannot identify the client: {error}\n").into()
         }
         RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),

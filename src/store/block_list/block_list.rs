@@ -11,7 +11,6 @@ use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard};
 use tokio::task::unconstrained;
 
 use super::filter::Filter;
-use super::hold::Hold;
 use super::refreshes::Refreshes;
 use super::waits::Waits;
 use crate::clock::Clock;
@@ -29,6 +28,10 @@ const MAX_AUTOMATIC: usize = 9_000;
 /// The most blocked keys of a limiter for an automatic block of it to be added, so that a flood at one limiter leaves
 /// room for nine.
 const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
+
+/// How much later than in the shared list a hold may end before the others learn of it: each answer of a burst has
+/// another end.
+const SLACK: u64 = 10_000;
 
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
 /// [automatic](crate::BlockRule) blocks, and the keys that an [upstream](crate::RateLimiter::observe) holds back.
@@ -76,7 +79,7 @@ struct Inner {
     /// Read by each automatic block under way.
     automatic: AsyncRwLock<()>,
     /// `None` for a list of this process alone.
-    refreshes: Option<Refreshes>,
+    refreshes: Option<Arc<Refreshes>>,
 }
 
 /// The blocked keys, by the fingerprint of limiter and key.
@@ -90,6 +93,15 @@ struct BlockedKey {
     expires_at: u64,
     /// The knowledge of this process alone about a key that an upstream holds back.
     hold: Hold,
+}
+
+/// The hold of a key that an upstream asked of this process. Times are in microseconds of the list's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Hold {
+    /// The end that an upstream gave this process. 0 if it gave one to others only.
+    until: u64,
+    /// The time from which the others may be informed again.
+    next_try_at: u64,
 }
 
 /// The message of a process to the others about a key that it holds back.
@@ -125,7 +137,7 @@ impl BlockList {
             blocked: RwLock::default(),
             waits: Waits::default(),
             automatic: AsyncRwLock::default(),
-            refreshes: refresh_interval.map(Refreshes::every),
+            refreshes: refresh_interval.map(|interval| Arc::new(Refreshes::every(interval))),
         });
         Self { inner }
     }
@@ -150,10 +162,9 @@ impl BlockList {
         };
         let now = self.inner.clock.now();
         // If a refresh is slow, the next one waits for its end.
-        if refreshes.is_running.swap(true, Ordering::Acquire) {
+        let Some(running) = refreshes.begin() else {
             return;
-        }
-        let running = Running(self.clone());
+        };
         // Another thread may have run one meanwhile.
         if !refreshes.are_due(now) {
             return;
@@ -162,12 +173,7 @@ impl BlockList {
         refreshes.next_at.store(next_at, Ordering::Relaxed);
         let refresh = refresh();
         drop(runtime.spawn(async move {
-            let outcome = refresh.await;
-            if let Running(Self { inner }) = &running
-                && let Some(refreshes) = &inner.refreshes
-            {
-                refreshes.record(&outcome, next_at);
-            }
+            running.0.record(&refresh.await, next_at);
         }));
     }
 
@@ -177,10 +183,9 @@ impl BlockList {
         if self.inner.is_empty.load(Ordering::Relaxed) {
             return false;
         }
-        let names = [subject.limiter, held].map(|limiter| name_of(limiter, subject.key));
-        names
-            .iter()
-            .any(|name| self.inner.filter.may_contain(*name))
+        let filter = &self.inner.filter;
+        let mut limiters = [subject.limiter, held].into_iter();
+        limiters.any(|limiter| filter.may_contain(name_of(limiter, subject.key)))
     }
 
     /// Returns how long a key of a limiter stays blocked. `None` if it is not blocked.
@@ -273,8 +278,11 @@ impl BlockList {
         let now = self.inner.clock.now();
         self.with(held, key, |entry| {
             let unshared = entry.unshared(now)?;
-            let is_due = entry.hold.take_try(now, refreshes.interval);
-            is_due.then_some(unshared)
+            let is_due = now >= entry.hold.next_try_at;
+            is_due.then(|| {
+                entry.hold.next_try_at = now.saturating_add(refreshes.interval);
+                unshared
+            })
         })
     }
 
@@ -298,22 +306,24 @@ impl BlockList {
 
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
     /// than the interval. `None` if this one has taken longer than `max_wait` already.
-    pub(crate) fn overdue_refresh(&self, max_wait: Duration) -> Option<StoreFuture<()>> {
+    pub(crate) fn overdue_refresh(
+        &self,
+        max_wait: Duration,
+    ) -> Option<impl Future<Output = Result<(), Error>> + use<>> {
         let refreshes = self.inner.refreshes.as_ref()?;
         let now = self.inner.clock.now();
-        let begun_at = refreshes.next_at.load(Ordering::Relaxed);
-        let begun_at = begun_at.saturating_sub(refreshes.interval);
+        let next_at = refreshes.next_at.load(Ordering::Relaxed);
+        let begun_at = next_at.saturating_sub(refreshes.interval);
         let is_fresh = now < refreshes.fresh_until.load(Ordering::Relaxed);
         if is_fresh || now >= begun_at.saturating_add(micros(max_wait)) {
             return None;
         }
         // Before the look, so that no end after it is missed.
-        let mut ended = refreshes.ended.subscribe();
-        refreshes.is_running.load(Ordering::Acquire).then(|| {
-            StoreFuture::boxed(async move {
-                let _ = ended.changed().await;
-                Ok(())
-            })
+        let mut is_running = refreshes.is_running.subscribe();
+        let must_wait = *is_running.borrow();
+        must_wait.then_some(async move {
+            let _ = is_running.changed().await;
+            Ok(())
         })
     }
 
@@ -334,17 +344,18 @@ impl BlockList {
             }
             blocked.retain(|_, key| key.ends_at() > now);
             let known = blocked.get(&name);
-            let is_known = known.is_some_and(|known| known.expires_at > now);
-            let is_full = if block.is_automatic {
-                let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
-                blocked.len() >= MAX_AUTOMATIC || of_limiter.count() >= MAX_AUTOMATIC_PER_LIMITER
-            } else {
-                blocked.len() >= MAX_BLOCKED
-            };
-            if is_known && block.is_automatic {
+            if block.is_automatic && known.is_some_and(|known| known.expires_at > now) {
                 return Ok(false);
             }
-            if is_full && known.is_none() {
+            let is_full = || {
+                let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
+                match block.is_automatic {
+                    true if blocked.len() >= MAX_AUTOMATIC => true,
+                    true => of_limiter.count() >= MAX_AUTOMATIC_PER_LIMITER,
+                    false => blocked.len() >= MAX_BLOCKED,
+                }
+            };
+            if known.is_none() && is_full() {
                 return Err(Self::full());
             }
             let blocked_key = BlockedKey {
@@ -392,7 +403,13 @@ impl BlockList {
                 if let Some(new) = new.get_mut(&name) {
                     new.hold = old.hold;
                 } else if old.hold.until > now && (has_lost || old.expires_at <= now) {
-                    new.insert(name, old.not_listed());
+                    new.insert(
+                        name,
+                        BlockedKey {
+                            expires_at: 0,
+                            ..old
+                        },
+                    );
                 }
             }
             std::mem::replace(blocked, new)
@@ -402,12 +419,10 @@ impl BlockList {
     /// Returns the error of a block for which the shared list has no room.
     #[must_use]
     pub fn full() -> Error {
-        Error::new(
-            ErrorKind::Full,
-            format!(
-                "cannot block another key: the block list is full with {MAX_BLOCKED} keys; unblock one first"
-            ),
-        )
+        let text = format!(
+            "cannot block another key: the block list is full with {MAX_BLOCKED} keys; unblock one first"
+        );
+        Error::new(ErrorKind::Full, text)
     }
 
     /// Returns the blocked keys of a limiter, and how long each stays blocked.
@@ -426,9 +441,8 @@ impl BlockList {
         let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut blocked);
         self.inner.filter.replace(blocked.keys().copied());
-        self.inner
-            .is_empty
-            .store(blocked.is_empty(), Ordering::Relaxed);
+        let is_empty = &self.inner.is_empty;
+        is_empty.store(blocked.is_empty(), Ordering::Relaxed);
         changed
     }
 }
@@ -450,18 +464,10 @@ impl BlockedKey {
 
     /// Returns what the shared list lacks of this key.
     fn unshared(&self, now: u64) -> Option<UnsharedHold> {
-        let is_later = self.hold.is_later_than(self.expires_at);
+        let is_later = self.hold.until > self.expires_at.saturating_add(SLACK);
         let left = self.remaining(now).filter(|_| is_later)?;
         let is_listed = self.expires_at > now;
         Some(UnsharedHold { left, is_listed })
-    }
-
-    /// Returns the key as one that the shared list does not have.
-    fn not_listed(self) -> Self {
-        Self {
-            expires_at: 0,
-            ..self
-        }
     }
 }
 
@@ -469,18 +475,6 @@ impl BlockedKey {
 #[inline]
 fn name_of(limiter: &Key, key: &Key) -> Fingerprint {
     key.fingerprint().within(limiter.fingerprint())
-}
-
-/// A refresh in the background that is running. It ends when this is dropped.
-struct Running(BlockList);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(refreshes) = &self.0.inner.refreshes {
-            refreshes.is_running.store(false, Ordering::Release);
-            refreshes.ended.send_replace(());
-        }
-    }
 }
 
 /// Converts to microseconds, rounded up so that no block becomes zero.

@@ -1,6 +1,5 @@
 //! A Bloom filter with one hash, so that most lookups of keys that are not blocked take no lock.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::key::Fingerprint;
@@ -44,12 +43,6 @@ fn bit_of(name: Fingerprint) -> (usize, u64) {
 impl Default for Filter {
     fn default() -> Self {
         Self([const { AtomicU64::new(0) }; WORDS])
-    }
-}
-
-impl fmt::Debug for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Filter").finish_non_exhaustive()
     }
 }
 

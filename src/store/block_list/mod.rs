@@ -2,7 +2,6 @@
 
 mod block_list;
 mod filter;
-mod hold;
 mod refreshes;
 mod waits;
 

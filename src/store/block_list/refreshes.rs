@@ -1,6 +1,8 @@
 //! When a shared list is refreshed in the background, and how that goes.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -18,9 +20,7 @@ pub(super) struct Refreshes {
     /// The time at which the last refresh that has succeeded is as old as the interval.
     pub(super) fresh_until: AtomicU64,
     /// Whether a refresh is running.
-    pub(super) is_running: AtomicBool,
-    /// Tells the end of each refresh.
-    pub(super) ended: watch::Sender<()>,
+    pub(super) is_running: watch::Sender<bool>,
     failures: FailureStreak,
 }
 
@@ -30,10 +30,16 @@ impl Refreshes {
             interval: micros(interval),
             next_at: AtomicU64::new(0),
             fresh_until: AtomicU64::new(0),
-            is_running: AtomicBool::new(false),
-            ended: watch::Sender::default(),
+            is_running: watch::Sender::default(),
             failures: FailureStreak::default(),
         }
+    }
+
+    /// Begins a refresh, which ends when the guard is dropped. `None` if one is running.
+    pub(super) fn begin(self: &Arc<Self>) -> Option<Running> {
+        let begin = |is_running: &mut bool| !mem::replace(is_running, true);
+        let has_begun = self.is_running.send_if_modified(begin);
+        has_begun.then(|| Running(Arc::clone(self)))
     }
 
     #[inline]
@@ -61,5 +67,14 @@ impl Refreshes {
             ),
             Err(_) => {}
         }
+    }
+}
+
+/// A refresh in the background that is running. It ends when this is dropped.
+pub(super) struct Running(pub(super) Arc<Refreshes>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.is_running.send_replace(false);
     }
 }

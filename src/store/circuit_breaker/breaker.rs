@@ -148,8 +148,7 @@ impl Breaker {
     #[cold]
     fn count_success(&self, now: u64) {
         let mut history = self.lock();
-        history.consecutive_failures = 0;
-        history.consecutive_abandoned = 0;
+        history.end_streaks();
         if now.saturating_sub(history.second_began) < SECOND {
             history.outcomes += 1;
         } else if self.state.load(Ordering::Relaxed) == COUNTING {
@@ -166,18 +165,13 @@ impl Breaker {
         }
         self.state.store(COUNTING, Ordering::Relaxed);
         // One call may carry many checks. Its error is the same for all of them, and counts once.
-        if history
-            .last_error
-            .as_ref()
-            .is_some_and(|last| last.is_same(error))
-        {
+        let last = history.last_error.as_ref();
+        if last.is_some_and(|last| last.is_same(error)) {
             return None;
         }
         history.last_error = Some(error.clone());
-        history.count_failure(now).then(|| {
-            self.open(&mut history, now);
-            Transition::Opened
-        })
+        let is_failing = history.count_failure(now);
+        is_failing.then(|| self.open(&mut history, now))
     }
 
     /// Records a caller that started at `started_at` and gave up before the store answered.
@@ -199,16 +193,14 @@ impl Breaker {
         }
         if self.state.swap(COUNTING, Ordering::Relaxed) == CLOSED {
             history.begin_second(now);
-            history.consecutive_failures = 0;
-            history.consecutive_abandoned = 0;
+            history.end_streaks();
         }
         history.count_abandoned(started_at, now);
         let hangs =
             history.consecutive_abandoned >= CONSECUTIVE_FAILURES && history.unanswered >= deadline;
         hangs.then(|| {
             history.last_error = None;
-            self.open(&mut history, now);
-            Transition::Opened
+            self.open(&mut history, now)
         })
     }
 
@@ -225,8 +217,7 @@ impl Breaker {
         match outcome {
             Some(Ok(())) => {
                 history.closed_at = Some(now);
-                history.consecutive_failures = 0;
-                history.consecutive_abandoned = 0;
+                history.end_streaks();
                 history.begin_second(now);
                 self.state.store(COUNTING, Ordering::Relaxed);
                 return Some(Transition::Closed);
@@ -241,22 +232,20 @@ impl Breaker {
         None
     }
 
-    fn open(&self, history: &mut History, now: u64) {
-        if history
-            .closed_at
-            .take()
-            .is_some_and(|closed_at| now.saturating_sub(closed_at) >= SECOND)
-        {
+    fn open(&self, history: &mut History, now: u64) -> Transition {
+        let closed_at = history.closed_at.take();
+        if closed_at.is_some_and(|closed_at| now.saturating_sub(closed_at) >= SECOND) {
             history.openings = 0;
         }
-        self.probe_at
-            .store(now + open_duration(history.openings), Ordering::Relaxed);
+        let probe_at = now + open_duration(history.openings);
+        self.probe_at.store(probe_at, Ordering::Relaxed);
         history.openings = history.openings.saturating_add(1);
         history.open_error = Some(open_error(history.last_error.as_ref()));
         if !self.is_open() {
             self.opened.fetch_add(1, Ordering::Relaxed);
         }
         self.state.store(OPEN, Ordering::Relaxed);
+        Transition::Opened
     }
 
     /// Returns the error that callers get while the breaker is open.
@@ -276,6 +265,11 @@ impl History {
         self.second_began = now;
         self.outcomes = 0;
         self.failures = 0;
+    }
+
+    fn end_streaks(&mut self) {
+        self.consecutive_failures = 0;
+        self.consecutive_abandoned = 0;
     }
 
     /// Counts a failure. Returns whether there have been enough to open the breaker.
@@ -306,15 +300,10 @@ impl History {
 
 fn open_error(last: Option<&Error>) -> Error {
     const TEXT: &str = "the circuit breaker is open: the store is not asked until a probe succeeds";
+    let open = |last: &str| Error::coded(Code::BREAKER_OPEN, format!("{TEXT}; {last}"));
     match last {
-        Some(last) => {
-            let text = format!("{TEXT}; last error: {last}");
-            Error::coded(Code::BREAKER_OPEN, text).with_source(last.clone())
-        }
-        None => Error::coded(
-            Code::BREAKER_OPEN,
-            format!("{TEXT}; the last calls were not answered"),
-        ),
+        Some(last) => open(&format!("last error: {last}")).with_source(last.clone()),
+        None => open("the last calls were not answered"),
     }
 }
 

@@ -7,14 +7,12 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::breaker::{Breaker, Permit, Transition};
-use super::settings::Settings;
-#[cfg(any(feature = "redis", feature = "test-util"))]
-use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
+use crate::clock::{Clock, micros};
 use crate::error::{Error, ErrorKind};
 use crate::store::future::StoreFuture;
-use crate::store::memory::MemoryCounts;
+use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryCounts};
 use crate::store::real_time;
 use crate::telemetry::{StoreMeter, WaitOutcome};
 
@@ -103,10 +101,45 @@ pub struct CircuitBreaker {
 
 struct Inner {
     settings: Settings,
-    /// The deadline in microseconds, converted once because each check needs it.
-    deadline_micros: u64,
     breaker: Breaker,
     fallback: OnceLock<MemoryCounts>,
+}
+
+/// The same as for Redis: about a hundred times a call to a healthy server in the same network, and too short
+/// for people to notice.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+
+#[derive(Clone)]
+struct Settings {
+    /// The name of a store outside this crate. A store of this crate only names its meter.
+    name: Arc<str>,
+    meter: StoreMeter,
+    clock: Clock,
+    deadline: Duration,
+    /// Whether the store applies the deadline and records its calls itself.
+    recorded_by_store: bool,
+    fallback_keys: usize,
+    /// Whether the store is the memory of this process.
+    is_in_process: bool,
+    /// Asks the server while no check does.
+    probe: Option<Arc<Probe>>,
+}
+
+type Probe = dyn Fn() -> StoreFuture<()> + Send + Sync;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            name: "other".into(),
+            meter: StoreMeter::unnamed(),
+            clock: Clock::monotonic(),
+            deadline: DEFAULT_DEADLINE,
+            recorded_by_store: false,
+            fallback_keys: DEFAULT_MAX_KEYS,
+            is_in_process: false,
+            probe: None,
+        }
+    }
 }
 
 /// The time between two looks at whether checks probe.
@@ -122,10 +155,8 @@ impl CircuitBreaker {
     fn build(mut settings: Settings) -> Self {
         // Each circuit breaker has its own share in gauges that are summed by name.
         settings.meter = settings.meter.same_name();
-        let deadline_micros = settings.deadline.as_micros();
         Self {
             inner: Arc::new(Inner {
-                deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
                 breaker: Breaker::default(),
                 fallback: OnceLock::new(),
                 settings,
@@ -263,14 +294,10 @@ impl CircuitBreaker {
 
     /// Returns the fallback counts, and creates them on first use.
     pub(in crate::store) fn fallback(&self) -> Option<&MemoryCounts> {
-        let Settings {
-            fallback_keys,
-            clock,
-            meter,
-            ..
-        } = &self.inner.settings;
-        let counts = || MemoryCounts::new(*fallback_keys, clock.clone(), meter.clone());
-        (*fallback_keys > 0).then(|| self.inner.fallback.get_or_init(counts))
+        let settings = &self.inner.settings;
+        let (keys, clock, meter) = (settings.fallback_keys, &settings.clock, &settings.meter);
+        let counts = || MemoryCounts::new(keys, clock.clone(), meter.clone());
+        (keys > 0).then(|| self.inner.fallback.get_or_init(counts))
     }
 
     /// Returns the fallback counts, if a limiter has ever fallen back.
@@ -317,7 +344,7 @@ impl CircuitBreaker {
     #[inline]
     pub(in crate::store) fn permit(&self) -> Permit {
         let breaker = &self.inner.breaker;
-        breaker.permit(self.inner.deadline_micros, || self.now())
+        breaker.permit(micros(self.inner.settings.deadline), || self.now())
     }
 
     #[inline]
@@ -386,7 +413,7 @@ impl CircuitBreaker {
         if is_probe {
             self.take_in(breaker.record_probe(now, None));
         } else if !self.is_recorded_by_store() {
-            let deadline = self.inner.deadline_micros;
+            let deadline = micros(self.inner.settings.deadline);
             self.take_in(breaker.record_abandoned(started_at, now, deadline));
         }
     }
@@ -414,10 +441,8 @@ impl CircuitBreaker {
     /// Probes whenever no check does, until the breaker closes. Otherwise the breaker of an idle process would stay open, and
     /// its gauge would tell of an outage that is over.
     fn probe_while_idle(&self) {
-        let Some(probe) = self.inner.settings.probe.clone() else {
-            return;
-        };
-        let Ok(runtime) = Handle::try_current() else {
+        let probe = self.inner.settings.probe.clone();
+        let (Some(probe), Ok(runtime)) = (probe, Handle::try_current()) else {
             return;
         };
         let opening = self.inner.breaker.opening();
@@ -432,17 +457,15 @@ impl CircuitBreaker {
                 if circuit_breaker.inner.breaker.opening() != opening {
                     return;
                 }
-                if circuit_breaker.is_probe_overdue() {
+                let now = circuit_breaker.now();
+                if circuit_breaker.inner.breaker.is_probe_overdue(now)
+                    && circuit_breaker.permit() == Permit::Probe
+                {
                     let outcome = circuit_breaker.within_deadline(probe()).await;
                     circuit_breaker.record_check(outcome.as_ref().map(drop), true);
                 }
             }
         });
-    }
-
-    /// Takes the permit for a probe that no check has triggered.
-    fn is_probe_overdue(&self) -> bool {
-        self.inner.breaker.is_probe_overdue(self.now()) && self.permit() == Permit::Probe
     }
 }
 
@@ -464,14 +487,10 @@ impl Default for CircuitBreaker {
 
 impl fmt::Debug for CircuitBreaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings {
-            deadline,
-            fallback_keys,
-            ..
-        } = &self.inner.settings;
+        let settings = &self.inner.settings;
         f.debug_struct("CircuitBreaker")
-            .field("deadline", deadline)
-            .field("fallback_keys", fallback_keys)
+            .field("deadline", &settings.deadline)
+            .field("fallback_keys", &settings.fallback_keys)
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,6 @@
 
 mod breaker;
 mod circuit_breaker;
-mod settings;
 
 pub(super) use breaker::Permit;
 pub use circuit_breaker::CircuitBreaker;

@@ -31,12 +31,16 @@ impl Entries {
 
     #[inline]
     pub(super) fn get_mut(&mut self, name: Fingerprint) -> Option<&mut Counters> {
-        let list = &self.list;
-        let found = self
-            .table
-            .find(name.hash(), |index| is_at(list, *index, name))?;
-        let entry = self.list.get_mut(*found as usize)?;
-        Some(&mut entry.counters)
+        let index = self.find(name)?;
+        self.at_mut(index)
+    }
+
+    #[inline]
+    fn find(&self, name: Fingerprint) -> Option<usize> {
+        let entry = |index: &u32| self.list.get(*index as usize);
+        let is_named = |index: &u32| entry(index).is_some_and(|entry| entry.name == name);
+        let found = self.table.find(name.hash(), is_named);
+        found.map(|index| *index as usize)
     }
 
     pub(super) fn at(&self, index: usize) -> Option<&Counters> {
@@ -63,12 +67,8 @@ impl Entries {
     }
 
     pub(super) fn remove(&mut self, name: Fingerprint) {
-        let list = &self.list;
-        let found = self
-            .table
-            .find(name.hash(), |index| is_at(list, *index, name));
-        if let Some(index) = found.copied() {
-            self.swap_remove(index as usize);
+        if let Some(index) = self.find(name) {
+            self.swap_remove(index);
         }
     }
 
@@ -90,11 +90,6 @@ impl Entries {
             self.list.swap_remove(index);
         }
     }
-}
-
-fn is_at(list: &[Entry], index: u32, name: Fingerprint) -> bool {
-    list.get(index as usize)
-        .is_some_and(|entry| entry.name == name)
 }
 
 fn hash_at(list: &[Entry], index: u32) -> u64 {

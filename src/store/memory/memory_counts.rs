@@ -21,8 +21,8 @@ pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
 /// fallback.
 pub(crate) struct MemoryCounts {
     meter: StoreMeter,
-    clock: Clock,
-    max_keys: usize,
+    pub(super) clock: Clock,
+    pub(super) max_keys: usize,
     pub(super) keys: Table,
     overflow: Overflow,
 }
@@ -38,19 +38,6 @@ impl MemoryCounts {
             keys: Table::new(max_keys, DROPPABLE_PART),
             overflow: Overflow::new(max_keys),
         }
-    }
-
-    pub(super) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    pub(super) fn max_keys(&self) -> usize {
-        self.max_keys
-    }
-
-    /// Returns the number of keys, with those that have expired but were not dropped yet.
-    pub(super) fn len(&self) -> usize {
-        self.keys.len()
     }
 
     /// Decides checks together: charges all of them if each is admitted, and otherwise none.
@@ -105,7 +92,7 @@ impl MemoryCounts {
                 match (answer.scope(), shards.get_mut(name)) {
                     (CountScope::Own, Some(shard)) => shard.adjust(name, refund, now),
                     (CountScope::Own, None) => {}
-                    (scope, _) => self.adjust_shared(refund, scope),
+                    (scope, _) => self.overflow.adjust(refund, scope, &self.clock),
                 }
                 let counters = shards.get_mut(name).and_then(|shard| shard.get_mut(name));
                 if let (Some(counters), Some(holding)) = (counters, check.holding) {
@@ -145,17 +132,9 @@ impl MemoryCounts {
         let Some(shard) = shards.get_mut(name) else {
             return;
         };
-        if let Some(counters) = shard.get_mut(name) {
-            counters.state(check, now);
-            return;
-        }
-        let mut counters = Counters::new();
-        counters.state(check, now);
-        if !counters.is_empty() {
-            let len_before = shard.len();
-            shard.insert(name, counters, now);
-            self.record_len(len_before, shard.len());
-        }
+        self.change(shard, |shard| {
+            shard.update(name, now, |counters| counters.state(check, now))
+        });
     }
 
     /// Decides a check of a key whose shard is locked.
@@ -167,22 +146,14 @@ impl MemoryCounts {
         check: &Check<'_>,
         now: u64,
     ) -> Result<Answer, Error> {
-        let len_before = shard.len();
-        shard.sweep_occasionally(now);
-        let answer = match shard.get_mut(name) {
-            Some(counters) => Some(counters.check(*check, Source::Memory, now)),
-            None => self.check_new_key(shard, check, now),
-        };
-        self.record_len(len_before, shard.len());
+        let answer = self.change(shard, |shard| {
+            shard.sweep_occasionally(now);
+            match shard.get_mut(name) {
+                Some(counters) => Some(counters.check(*check, Source::Memory, now)),
+                None => self.check_new_key(shard, check, now),
+            }
+        });
         answer.ok_or_else(|| self.full())
-    }
-
-    /// Changes the shared count in which a key was counted before.
-    fn adjust_shared(&self, adjust: Adjust<'_>, scope: CountScope) {
-        let shared = self.overflow.lock_now(adjust.subject, scope, &self.clock);
-        if let Some((mut shard, now, name)) = shared {
-            shard.adjust(name, adjust, now);
-        }
     }
 
     /// Decides a check of a key that has no counts. `None` if there is no room for it.
@@ -204,7 +175,7 @@ impl MemoryCounts {
         if decided.is_some() || is_alone {
             return decided;
         }
-        if overflow.should_warn(now) {
+        if overflow.warnings.is_due() {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::MEMORY_FULL,
                 "the memory store is full of {} keys near their limits: new keys share one count \
@@ -218,21 +189,21 @@ impl MemoryCounts {
 
     /// Changes the units of a key. A refund changes the count that was charged, even if the key is counted elsewhere now.
     pub(crate) fn adjust(&self, adjust: Adjust<'_>) {
-        let scope = match adjust.change {
-            Change::Refund { answer, .. } => Some(answer.scope()),
-            Change::Reset | Change::Credit { .. } => None,
-            Change::Charge { units } => return self.charge(adjust, units),
-        };
-        match scope {
-            None => self.with_counts(adjust.subject, |shard, name, now| {
-                shard.adjust(name, adjust, now);
-            }),
-            Some(CountScope::Own) => {
+        match adjust.change {
+            Change::Charge { units } => self.charge(adjust, units),
+            Change::Reset | Change::Credit { .. } => {
+                self.with_counts(adjust.subject, |shard, name, now| {
+                    shard.adjust(name, adjust, now);
+                });
+            }
+            Change::Refund { answer, .. } if answer.scope() == CountScope::Own => {
                 let name = adjust.fingerprint();
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
                 shard.adjust(name, adjust, now);
             }
-            Some(scope) => self.adjust_shared(adjust, scope),
+            Change::Refund { answer, .. } => {
+                self.overflow.adjust(adjust, answer.scope(), &self.clock);
+            }
         }
     }
 
@@ -240,11 +211,13 @@ impl MemoryCounts {
     fn charge(&self, adjust: Adjust<'_>, units: u32) {
         let (subject, name) = (adjust.subject, adjust.fingerprint());
         let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-        let len_before = shard.len();
         let is_shared =
             shard.get_mut(name).is_none() && self.overflow.active(subject, &self.clock).is_some();
-        let is_charged = !is_shared && shard.charge(name, adjust, now);
-        self.record_len(len_before, shard.len());
+        let charge = |counters: &mut Counters| counters.adjust(adjust, now);
+        let is_charged = !is_shared
+            && self
+                .change(&mut shard, |shard| shard.update(name, now, charge))
+                .is_some();
         drop(shard);
         if is_charged {
             return;
@@ -268,9 +241,7 @@ impl MemoryCounts {
     pub(super) fn remove_dead(&self) {
         for shard in self.keys.shards() {
             let (mut shard, now) = shard.lock_now(&self.clock);
-            let len_before = shard.len();
-            shard.remove_dead(now);
-            self.record_len(len_before, shard.len());
+            self.change(&mut shard, |shard| shard.remove_dead(now));
         }
         self.overflow.remove_dead(&self.clock);
     }
@@ -288,18 +259,18 @@ impl MemoryCounts {
         {
             return change(&mut shared, place.name, now);
         }
-        let len_before = shard.len();
-        let changed = change(&mut shard, name, now);
-        self.record_len(len_before, shard.len());
-        changed
+        self.change(&mut shard, |shard| change(shard, name, now))
     }
 
-    /// Records the number of keys if it changed in a shard.
+    /// Changes a shard, and records the number of its keys if that changed.
     #[inline]
-    fn record_len(&self, before: usize, now: usize) {
-        if HAS_METRICS && before != now {
-            self.meter.record_keys(before, now);
+    fn change<T>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let before = shard.len();
+        let changed = change(shard);
+        if HAS_METRICS && before != shard.len() {
+            self.meter.record_keys(before, shard.len());
         }
+        changed
     }
 
     #[cold]

@@ -15,6 +15,9 @@ use crate::store::requests::{Adjust, Block, Check, Subject};
 use crate::store::store::{Store, StoreParts};
 use crate::telemetry::StoreMeter;
 
+/// The name in metrics.
+const DEFAULT_NAME: &str = "memory";
+
 /// A store in the memory of this process.
 ///
 /// For tests, and for services with one process. Several processes would each admit the whole limit: use
@@ -92,7 +95,7 @@ impl MemoryStore {
     /// Creates a store for at most `max_keys` keys. 0 is taken as 1.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
-        Self::build(max_keys, Clock::since_1970())
+        Self::build(max_keys, Clock::since_1970(), DEFAULT_NAME)
     }
 
     /// Creates a store for at most 100 000 keys, with a clock that a test moves.
@@ -100,7 +103,7 @@ impl MemoryStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]
     pub fn with_clock(clock: TestClock) -> Self {
-        Self::build(DEFAULT_MAX_KEYS, Clock::Test(clock))
+        Self::build(DEFAULT_MAX_KEYS, Clock::Test(clock), DEFAULT_NAME)
     }
 
     /// Sets the name of the store in metrics. The default is `memory`.
@@ -109,15 +112,11 @@ impl MemoryStore {
     #[must_use]
     pub fn name(self, store: impl AsRef<str>) -> Self {
         let counts = &self.inner.counts;
-        let clock = counts.clock().clone();
-        Self::build_metered(counts.max_keys(), clock, StoreMeter::new(store.as_ref()))
+        Self::build(counts.max_keys, counts.clock.clone(), store.as_ref())
     }
 
-    pub(super) fn build(max_keys: usize, clock: Clock) -> Self {
-        Self::build_metered(max_keys, clock, StoreMeter::new("memory"))
-    }
-
-    fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
+    pub(super) fn build(max_keys: usize, clock: Clock, name: &str) -> Self {
+        let meter = StoreMeter::new(name);
         Self {
             inner: Arc::new(Inner {
                 id: StoreId::unique(),
@@ -131,7 +130,7 @@ impl MemoryStore {
     /// Returns the number of keys in the store, with keys that have expired but were not dropped yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.inner.counts.len()
+        self.inner.counts.keys.len()
     }
 
     /// Returns whether there are no keys in the store.
@@ -196,7 +195,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("keys", &self.len())
-            .field("max_keys", &self.inner.counts.max_keys())
+            .field("max_keys", &self.inner.counts.max_keys)
             .finish_non_exhaustive()
     }
 }

@@ -5,13 +5,16 @@
 //! is active while any of its units count. Until then, each new key that belongs to the count is counted in
 //! it, so that no client gets a second limit.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use super::shard::Shard;
 use super::table::{ShardGuard, Table};
 use crate::clock::Clock;
 use crate::decision::{Answer, CountScope, Source};
 use crate::key::{Fingerprint, Key};
-use crate::store::requests::{Check, Subject};
+use crate::store::requests::{Adjust, Check, Subject};
+use crate::telemetry::LineInterval;
 
 /// The number of keys in the store for each network that it has room for. It has room for at least
 /// [`MIN_NETWORKS`].
@@ -25,8 +28,8 @@ const SHARED_COUNTS: u64 = 64;
 /// The most shared counts of all limiters.
 const MAX_SHARED_COUNTS: usize = 4_096;
 
-/// The shortest time between two warnings of a full store, in microseconds.
-const WARNING_INTERVAL: u64 = 60_000_000;
+/// The shortest time between two warnings of a full store.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The shared counts of a store.
 #[derive(Debug)]
@@ -35,8 +38,8 @@ pub(super) struct Overflow {
     shared: Table,
     /// The number of counts in both tables. While it is 0, new keys skip the lookup.
     len: AtomicUsize,
-    /// The time from which a full store may warn again.
-    warns_at: AtomicU64,
+    /// The warnings of a full store.
+    pub(super) warnings: LineInterval,
 }
 
 impl Overflow {
@@ -47,14 +50,8 @@ impl Overflow {
             networks: Table::new(networks, 0),
             shared: Table::new(MAX_SHARED_COUNTS, 0),
             len: AtomicUsize::new(0),
-            warns_at: AtomicU64::new(0),
+            warnings: LineInterval::new(WARNING_INTERVAL),
         }
-    }
-
-    /// Returns whether there are any counts.
-    #[inline]
-    pub(super) fn is_used(&self) -> bool {
-        self.len.load(Ordering::Acquire) > 0
     }
 
     /// Decides a check of a key that belongs to an active count. `None` if it belongs to none.
@@ -68,14 +65,13 @@ impl Overflow {
 
     /// Decides a check of a key for which the store has no room. `None` if there is no room here either.
     pub(super) fn check(&self, check: &Check<'_>, clock: &Clock) -> Option<Answer> {
-        let candidates = SharedCount::candidates(check.subject);
-        candidates.into_iter().flatten().rev().find_map(|shared| {
+        let mut candidates = SharedCount::candidates(check.subject).rev();
+        candidates.find_map(|shared| {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
-            let len_before = shard.len();
-            shard.sweep_occasionally(now);
-            let answer = shard.check(shared.name, check, now);
-            self.update_len(len_before, shard.len());
-            let mut answer = answer?;
+            let mut answer = self.change(&mut shard, |shard| {
+                shard.sweep_occasionally(now);
+                shard.check(shared.name, check, now)
+            })?;
             answer.set_scope(shared.scope);
             Some(answer)
         })
@@ -87,51 +83,32 @@ impl Overflow {
         subject: Subject<'_>,
         clock: &Clock,
     ) -> Option<(ShardGuard<'_>, u64, SharedCount)> {
-        if !self.is_used() {
+        if self.len.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let candidates = SharedCount::candidates(subject);
-        candidates.into_iter().flatten().find_map(|shared| {
+        SharedCount::candidates(subject).find_map(|shared| {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
-            let len_before = shard.len();
-            shard.sweep_occasionally(now);
-            self.update_len(len_before, shard.len());
+            self.change(&mut shard, |shard| shard.sweep_occasionally(now));
             shard.active(shared.name, now)?;
             Some((shard, now, shared))
         })
     }
 
-    /// Locks the count in which a key was counted before.
-    pub(super) fn lock_now(
-        &self,
-        subject: Subject<'_>,
-        scope: CountScope,
-        clock: &Clock,
-    ) -> Option<(ShardGuard<'_>, u64, Fingerprint)> {
-        let mut candidates = SharedCount::candidates(subject).into_iter().flatten();
-        let shared = candidates.find(|shared| shared.scope == scope)?;
-        let (shard, now) = self.table(shared).lock_now(shared.name, clock);
-        Some((shard, now, shared.name))
+    /// Changes the count in which a key was counted before.
+    pub(super) fn adjust(&self, adjust: Adjust<'_>, scope: CountScope, clock: &Clock) {
+        let mut candidates = SharedCount::candidates(adjust.subject);
+        if let Some(shared) = candidates.find(|shared| shared.scope == scope) {
+            let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
+            shard.adjust(shared.name, adjust, now);
+        }
     }
 
     /// Drops all counts that have expired.
     pub(super) fn remove_dead(&self, clock: &Clock) {
         for shard in self.networks.shards().chain(self.shared.shards()) {
             let (mut shard, now) = shard.lock_now(clock);
-            let len_before = shard.len();
-            shard.remove_dead(now);
-            self.update_len(len_before, shard.len());
+            self.change(&mut shard, |shard| shard.remove_dead(now));
         }
-    }
-
-    /// Returns whether a full store should warn now: at most once in each [`WARNING_INTERVAL`].
-    pub(super) fn should_warn(&self, now: u64) -> bool {
-        let next = now.saturating_add(WARNING_INTERVAL);
-        let due = |at| (at <= now).then_some(next);
-        let updated = self
-            .warns_at
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due);
-        updated.is_ok()
     }
 
     fn table(&self, shared: SharedCount) -> &Table {
@@ -141,14 +118,14 @@ impl Overflow {
         }
     }
 
-    /// Adds the change in the length of a locked shard to the number of counts.
-    fn update_len(&self, before: usize, now: usize) {
-        // This cannot overflow: each length fits, and only lengths that were added are subtracted.
-        if now >= before {
-            self.len.fetch_add(now - before, Ordering::AcqRel);
-        } else {
-            self.len.fetch_sub(before - now, Ordering::AcqRel);
-        }
+    /// Changes a shard, and adds the change in its length to the number of counts.
+    fn change<T>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let before = shard.len();
+        let changed = change(shard);
+        // Wraps around if the shard has fewer counts than before: to add that number subtracts them.
+        let added = shard.len().wrapping_sub(before);
+        self.len.fetch_add(added, Ordering::AcqRel);
+        changed
     }
 }
 
@@ -164,7 +141,7 @@ impl SharedCount {
     ///
     /// The first one comes first because a key that was counted there, without room for its network, stays
     /// there.
-    fn candidates(subject: Subject<'_>) -> [Option<Self>; 2] {
+    fn candidates(subject: Subject<'_>) -> impl DoubleEndedIterator<Item = Self> {
         let limiter = subject.limiter.fingerprint();
         let network = subject.key.network();
         let shared = Self {
@@ -175,7 +152,7 @@ impl SharedCount {
             name: network.within(limiter),
             scope: CountScope::Network,
         });
-        [Some(shared), of_network]
+        [Some(shared), of_network].into_iter().flatten()
     }
 }
 

@@ -91,28 +91,38 @@ impl Shard {
                 break;
             }
         }
-        let mut counters = Counters::default();
-        let answer = counters.check(*check, Source::Memory, now);
-        // If the check was not charged, there is nothing to store.
-        let is_stored = counters.is_empty() || self.insert(name, counters, now);
-        is_stored.then_some(answer)
+        self.add(name, now, |counters| {
+            counters.check(*check, Source::Memory, now)
+        })
     }
 
-    /// Adds the counters of a new key. Returns false if there is no room for it.
-    pub(super) fn insert(&mut self, name: Fingerprint, counters: Counters, now: u64) -> bool {
-        let has_room = self.entries.len() < self.max_keys || self.evict_one(now);
-        has_room && self.entries.insert(name, counters)
-    }
-
-    /// Charges units to a key, which is added if it is new. Returns false if there is no room for it.
-    pub(super) fn charge(&mut self, name: Fingerprint, charge: Adjust<'_>, now: u64) -> bool {
-        if let Some(counters) = self.entries.get_mut(name) {
-            counters.adjust(charge, now);
-            return true;
+    /// Changes the counters of a key, which is added if it is new. `None` if there is no room for it.
+    pub(super) fn update<T>(
+        &mut self,
+        name: Fingerprint,
+        now: u64,
+        change: impl FnOnce(&mut Counters) -> T,
+    ) -> Option<T> {
+        match self.get_mut(name) {
+            Some(counters) => Some(change(counters)),
+            None => self.add(name, now, change),
         }
+    }
+
+    /// Adds a new key, unless the change leaves its counters empty. `None` if there is no room for it.
+    fn add<T>(
+        &mut self,
+        name: Fingerprint,
+        now: u64,
+        change: impl FnOnce(&mut Counters) -> T,
+    ) -> Option<T> {
         let mut counters = Counters::default();
-        counters.adjust(charge, now);
-        counters.is_empty() || self.insert(name, counters, now)
+        let changed = change(&mut counters);
+        let is_kept = counters.is_empty() || {
+            let has_room = self.entries.len() < self.max_keys || self.evict_one(now);
+            has_room && self.entries.insert(name, counters)
+        };
+        is_kept.then_some(changed)
     }
 
     pub(super) fn adjust(&mut self, name: Fingerprint, adjust: Adjust<'_>, now: u64) {

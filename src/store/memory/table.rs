@@ -46,7 +46,7 @@ impl Table {
     /// Locks the shard of a name. Returns it with its time.
     #[inline]
     pub(super) fn lock_now(&self, name: Fingerprint, clock: &Clock) -> (ShardGuard<'_>, u64) {
-        self.shard(name).lock_now(clock)
+        self.at(self.index(name)).lock_now(clock)
     }
 
     /// Locks the shards of several names. Returns them with one time for all.
@@ -75,11 +75,6 @@ impl Table {
             },
             now,
         )
-    }
-
-    #[inline]
-    fn shard(&self, name: Fingerprint) -> &Locked<Shard> {
-        self.at(self.index(name))
     }
 
     #[inline]

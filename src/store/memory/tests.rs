@@ -78,7 +78,7 @@ fn the_key_that_has_used_the_smallest_part_is_evicted_if_that_is_at_most_half() 
 #[test]
 fn an_idle_key_is_evicted_before_an_active_one() {
     let clock = TestClock::new();
-    let store = MemoryStore::build(2, Clock::Test(clock.clone()));
+    let store = MemoryStore::build(2, Clock::Test(clock.clone()), "memory");
     let short = RateLimiter::new(store.clone(), Quota::per_second(LIMIT)).name("short");
     let long = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT)).name("long");
     tokio_test(async {
@@ -135,7 +135,7 @@ fn with_every_algorithm_a_key_is_idle_once_all_units_have_returned() {
     for algorithm in Algorithm::ALL {
         let algorithm = algorithm.with_buckets(7);
         let clock = TestClock::new();
-        let store = MemoryStore::build(1, Clock::Test(clock.clone()));
+        let store = MemoryStore::build(1, Clock::Test(clock.clone()), "memory");
         let quota = Quota::per_second(LIMIT).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store, quota);
         let other = limiter.clone().name("other");

@@ -1,7 +1,6 @@
 //! A store for tests of a service: it counts, and refuses, fails or hangs on demand.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,12 +8,10 @@ use std::time::Duration;
 use crate::clock::TestClock;
 use crate::decision::{Answer, QuotaAnswer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
-use crate::key::Key;
-use crate::quota::Quotas;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
-use crate::store::requests::{Adjust, Block, Check};
+use crate::store::requests::{Adjust, Block, Check, OwnedCheck};
 use crate::store::store::{Store, StoreParts};
 
 /// A store for tests of a service: it refuses, fails or hangs when the test says so.
@@ -72,7 +69,7 @@ use crate::store::store::{Store, StoreParts};
 /// # fn main() {}
 /// ```
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TestStore {
     counts: MemoryStore,
     clock: TestClock,
@@ -87,7 +84,7 @@ struct Script {
     next: VecDeque<(usize, Behaviour)>,
     /// The behaviour after these.
     lasting: Behaviour,
-    checks: Vec<Checked>,
+    checks: Vec<OwnedCheck>,
 }
 
 /// The reaction to a check.
@@ -99,20 +96,6 @@ enum Behaviour {
     Refuse(Option<Duration>),
     Fail(ErrorKind),
     Hang,
-}
-
-/// A check that a [`TestStore`] received.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Checked {
-    /// The name of the limiter as a key: `Key::from(name)`.
-    pub limiter: Key,
-    /// The key of the check.
-    pub key: Key,
-    /// The number of units to charge. A check of cost 0 charges nothing.
-    pub cost: u32,
-    /// The quotas of the check.
-    pub quotas: Quotas,
 }
 
 impl TestStore {
@@ -204,7 +187,7 @@ impl TestStore {
 
     /// Returns the checks that were received since the last call, including checks of cost 0.
     #[must_use]
-    pub fn take_checks(&self) -> Vec<Checked> {
+    pub fn take_checks(&self) -> Vec<OwnedCheck> {
         std::mem::take(&mut self.script().checks)
     }
 
@@ -222,16 +205,21 @@ impl TestStore {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a request that is not a check. Behaviours for next checks do not apply to it.
+    /// Returns the behaviour of a request that is not a check. Those for next checks do not apply to it.
+    fn lasting(&self) -> Behaviour {
+        self.script().lasting
+    }
+}
+
+impl Behaviour {
     fn unless_failing<T: Send + 'static>(
-        &self,
+        self,
         count: impl FnOnce() -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let behaviour = self.script().lasting;
-        match behaviour {
-            Behaviour::Count | Behaviour::Refuse(_) => count(),
-            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
-            Behaviour::Hang => StoreFuture::boxed(pending()),
+        match self {
+            Self::Count | Self::Refuse(_) => count(),
+            Self::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
+            Self::Hang => StoreFuture::boxed(pending()),
         }
     }
 }
@@ -239,12 +227,7 @@ impl TestStore {
 impl Script {
     /// Records checks that are decided together, and returns the behaviour for them.
     fn next_behaviour(&mut self, checks: &[Check<'_>]) -> Behaviour {
-        self.checks.extend(checks.iter().map(|check| Checked {
-            limiter: check.limiter.clone(),
-            key: check.key.clone(),
-            cost: check.cost,
-            quotas: check.quotas.clone(),
-        }));
+        self.checks.extend(checks.iter().map(Check::owned));
         while self.next.front().is_some_and(|(left, _)| *left == 0) {
             self.next.pop_front();
         }
@@ -277,23 +260,19 @@ impl Store for TestStore {
             _ => script.next_behaviour(checks),
         };
         drop(script);
-        match behaviour {
-            Behaviour::Count => self.counts.check(checks),
-            Behaviour::Refuse(retry_after) => {
-                let refusals = checks.iter().map(|check| refusal(*check, retry_after));
-                StoreFuture::ready(Ok(refusals.collect()))
-            }
-            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
-            Behaviour::Hang => StoreFuture::boxed(pending()),
+        if let Behaviour::Refuse(retry_after) = behaviour {
+            let refusals = checks.iter().map(|check| refusal(*check, retry_after));
+            return StoreFuture::ready(Ok(refusals.collect()));
         }
+        behaviour.unless_failing(|| self.counts.check(checks))
     }
 
     fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        self.unless_failing(|| self.counts.adjust(adjust))
+        self.lasting().unless_failing(|| self.counts.adjust(adjust))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
-        self.unless_failing(|| self.counts.block(block))
+        self.lasting().unless_failing(|| self.counts.block(block))
     }
 
     fn parts(&self) -> StoreParts {
@@ -330,21 +309,5 @@ fn failure(kind: ErrorKind) -> Error {
 impl Default for TestStore {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl fmt::Debug for TestStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            counts,
-            clock: _,
-            circuit_breaker,
-            script,
-        } = self;
-        f.debug_struct("TestStore")
-            .field("counts", counts)
-            .field("circuit_breaker", circuit_breaker)
-            .field("script", script)
-            .finish_non_exhaustive()
     }
 }

@@ -7,7 +7,7 @@ use crate::error::ErrorKind;
 use crate::key::Key;
 use crate::limiter::{FailurePolicy, RateLimiter};
 use crate::quota::Quota;
-use crate::store::Store;
+use crate::store::{OwnedCheck, Store};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -204,16 +204,17 @@ async fn take_checks_returns_each_check_once() {
         assert!(limiter.check_n(key, cost).await.is_ok());
     }
 
-    let checks = store.clone().take_checks();
-    let received = checks.iter().map(|check| (check.key.as_str(), check.cost));
+    let received = store.clone().take_checks();
+    let mut checks = received.iter().map(OwnedCheck::check);
+    let asked = checks.clone().map(|check| (check.key.as_str(), check.cost));
     assert_eq!(
-        received.collect::<Vec<_>>(),
+        asked.collect::<Vec<_>>(),
         [("ada", 2), ("ada", 1), ("bob", 0)]
     );
     assert!(
-        checks
-            .iter()
-            .all(|check| check.limiter == Key::from("search") && check.quotas == *limiter.quotas())
+        checks.all(
+            |check| *check.limiter == Key::from("search") && *check.quotas == *limiter.quotas()
+        )
     );
     assert!(store.take_checks().is_empty());
 }

@@ -8,7 +8,7 @@ use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
 
 use super::fixtures::decided;
 use crate::decision::{DecisionView, QuotaAnswer, QuotaDecision};
-use crate::middleware::headers::{Headers, IetfDraft, ListedLimit, policy_names, whole_seconds};
+use crate::middleware::headers::{Headers, IetfDraft, policy_names, whole_seconds};
 use crate::quota::{Algorithm, Quota};
 
 /// A text of any characters, including control characters.
@@ -114,6 +114,11 @@ fn effective_window(quota: &QuotaDecision<'_>) -> Option<Duration> {
     }
 }
 
+/// Returns the quotas of the only limiter.
+fn quota_list(decision: &DecisionView) -> &[Quota] {
+    decision.levels().next().unwrap().quota_list()
+}
+
 /// Returns whether the seconds are the exact wait, rounded up.
 fn covers(seconds: u64, exact: Duration) -> bool {
     let seconds = Duration::from_secs(seconds);
@@ -125,7 +130,7 @@ proptest! {
     fn draft_11_lists_each_policy_with_its_numbers((limiter, decision) in any_decision()) {
         let fields = fields(IetfDraft::Draft11, &decision);
         let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
-        let names = policy_names(&[ListedLimit::new(&limiter, quotas.iter().copied())]);
+        let names = policy_names([(&*limiter, quota_list(&decision))]);
 
         let policies = items(&fields, "ratelimit-policy");
         prop_assert_eq!(policies.len(), quotas.len());
@@ -162,7 +167,7 @@ proptest! {
     #[test]
     fn names_are_printable_and_unique((limiter, decision) in any_decision()) {
         let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
-        let mut names = policy_names(&[ListedLimit::new(&limiter, quotas.iter().copied())]);
+        let mut names = policy_names([(&*limiter, quota_list(&decision))]);
         for name in &mut names {
             prop_assert!(name.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
             prop_assert!(!name.is_empty());

@@ -43,7 +43,7 @@ impl Flooded {
     /// Creates a store that clients in two IPv6 /48 networks have filled with keys near their limit.
     fn new(algorithm: Algorithm) -> Self {
         let clock = TestClock::new();
-        let store = MemoryStore::build(MAX_KEYS, Clock::Test(clock.clone()));
+        let store = MemoryStore::build(MAX_KEYS, Clock::Test(clock.clone()), "memory");
         let quota = Quota::per_hour(LIMIT).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store.clone(), quota);
         let flooded = Self {
