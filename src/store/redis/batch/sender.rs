@@ -171,8 +171,8 @@ enum Progress {
 }
 
 impl Turn {
-    /// Sends the check of the caller that drives this. A task sends what waits then.
-    async fn drive(mut self, line: Line, mut entry: QueueEntry) {
+    /// Sends the check of the caller that drives this. A task sends what waits when this is dropped.
+    async fn drive(self, line: Line, mut entry: QueueEntry) {
         let late_error = |since| self.sender.late_error(&self.queue, since);
         // The caller may have been away.
         if entry.is_waiting(Instant::now(), &late_error) {
@@ -181,17 +181,6 @@ impl Turn {
                 Err(error) => entry.fail(&error),
             }
         }
-        let mut state = self.queue.lock();
-        if state.is_taking || state.queue.is_empty() {
-            state.turns -= 1;
-            self.progress = Progress::Ended;
-            return;
-        }
-        state.is_taking = true;
-        drop(state);
-        self.progress = Progress::InTask;
-        let runtime = self.sender.runtime.clone();
-        runtime.spawn(self.run());
     }
 
     /// Returns the line, or one from the current runtime: that of the sender, and its connections, may have ended.
@@ -201,7 +190,7 @@ impl Turn {
         if current.id() == self.sender.runtime.id() {
             return Ok((route.clone(), line));
         }
-        let route = client.route_from(&current, route.slot());
+        let route = client.route_from(&current, route.slot);
         let line = client.begin(&route).await?;
         Ok((route, line))
     }
@@ -270,20 +259,21 @@ impl Turn {
     /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
     /// check then finds one turn less.
     fn take(&mut self) -> Vec<QueueEntry> {
-        let Self { sender, queue, .. } = &*self;
+        let Self {
+            sender,
+            queue,
+            progress,
+        } = self;
         let late_error = |since| sender.late_error(queue, since);
         let until = Instant::now() + sender.client.reply_margin(&queue.route);
         let mut state = queue.lock();
         let entries = state.queue.take(until, &late_error);
         state.is_taking = false;
-        let has_ended = entries.is_empty();
-        if has_ended {
+        if entries.is_empty() {
             state.turns -= 1;
+            *progress = Progress::Ended;
         }
         sender.start_turn_if_due(queue, state);
-        if has_ended {
-            self.progress = Progress::Ended;
-        }
         entries
     }
 
@@ -362,8 +352,8 @@ impl Turn {
             let waiting = waiters.iter().filter_map(|waiters| waiters.next_deadline());
             let deadline = waiting.chain(queue_deadline).min();
             // Checks may join the queue meanwhile.
-            let deadline = deadline.unwrap_or_else(|| Instant::now() + client.deadline);
-            if let Some(outcome) = timeout_at(deadline, call.as_mut()).await {
+            let until = deadline.unwrap_or_else(|| Instant::now() + client.deadline);
+            if let Some(outcome) = timeout_at(until, call.as_mut()).await {
                 return outcome;
             }
             let now = Instant::now();
@@ -386,7 +376,7 @@ impl Drop for Turn {
         };
         state.turns -= 1;
         if self.progress == Progress::Driven {
-            // The caller has gone where no task can take over.
+            // At its end, or because the caller has gone where no task can take over.
             return self.sender.start_turn_if_due(&self.queue, state);
         }
         // The runtime of the sender is shutting down, and no other turn will send the queue.
