@@ -214,32 +214,23 @@ impl Turn {
         }
     }
 
-    /// Waits for a line, for as long as checks wait for it. Checks that reach their deadline fail meanwhile, and all of
-    /// them fail with the attempt to connect.
+    /// Waits for a line, if checks wait for it. Checks that reach their deadline fail meanwhile, and all of them fail with
+    /// the attempt to connect.
     async fn reserve(&self) -> Option<Line> {
         let Self { sender, queue, .. } = self;
         if let Some(line) = queue.route.try_reserve() {
             return Some(line);
         }
-        let late_error = |since| sender.late_error(queue, since);
-        let until = Instant::now() + sender.client.deadline;
-        let mut reserved = pin!(queue.route.reserve(until));
-        loop {
-            let deadline = {
-                let mut state = queue.lock();
-                state.queue.expire(Instant::now(), &late_error);
-                state.queue.next_deadline()?
-            };
-            match timeout_at(deadline, reserved.as_mut()).await {
-                Some(Ok(line)) => return Some(line),
-                // The time of the first check is over. Later ones wait for their own.
-                Some(Err(failure)) if failure.is_late() => return None,
-                Some(Err(failure)) => {
-                    let waiting = mem::take(&mut queue.lock().queue);
-                    waiting.fail(&sender.client.unsent(&queue.route, Instant::now(), failure));
-                    return None;
-                }
-                None => {}
+        let first = queue.lock().queue.next_deadline()?;
+        let reserved = pin!(queue.route.reserve(Instant::now() + sender.client.deadline));
+        match self.expiring(reserved, &mut [], Some(first)).await {
+            Ok(line) => Some(line),
+            // The time of the first check is over. Later ones wait for their own.
+            Err(failure) if failure.is_late() => None,
+            Err(failure) => {
+                let waiting = mem::take(&mut queue.lock().queue);
+                waiting.fail(&sender.client.unsent(&queue.route, Instant::now(), failure));
+                None
             }
         }
     }
@@ -295,8 +286,9 @@ impl Turn {
         client
             .meter
             .record_batch(call.iter().map(|entry| entry.count).sum());
+        // Queued checks came later than the first of these waiters.
         let replies = self
-            .expiring(pin!(client.decide(route, line, &call)), &mut waiters)
+            .expiring(pin!(client.decide(route, line, &call)), &mut waiters, None)
             .await;
         match replies {
             Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),
@@ -334,7 +326,8 @@ impl Turn {
         }
     }
 
-    /// Waits for a call, and fails each waiter that reaches its deadline: of the call, and in the queue.
+    /// Waits for a call or for its line, and fails each waiter that reaches its deadline: of the call, and in the queue, of
+    /// which `queue_deadline` is the first.
     ///
     /// The call is awaited to its end even if all of its waiters have gone. Until then this turn sends no other call. That
     /// bounds what is sent to a server that hangs.
@@ -342,12 +335,11 @@ impl Turn {
         &self,
         mut call: Pin<&mut impl Future<Output = T>>,
         waiters: &mut [&mut Waiters],
+        mut queue_deadline: Option<Instant>,
     ) -> T {
         let Self { sender, queue, .. } = self;
         let (client, sent_at) = (&sender.client, Instant::now());
         let late_error = |since| client.late_error(&queue.route, since, Some(sent_at));
-        // Queued checks came later than the first of these waiters.
-        let mut queue_deadline = None;
         loop {
             let waiting = waiters.iter().filter_map(|waiters| waiters.next_deadline());
             let deadline = waiting.chain(queue_deadline).min();

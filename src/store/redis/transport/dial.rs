@@ -203,7 +203,8 @@ impl Server {
         &self,
         step: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
-        let outcome = real_time::timeout(self.connect_timeout(), step).await;
+        // Boxed, because a handshake is large.
+        let outcome = real_time::timeout(self.connect_timeout(), Box::pin(step)).await;
         outcome.unwrap_or_else(|| Err(self.timed_out()))
     }
 
