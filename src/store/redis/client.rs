@@ -300,8 +300,17 @@ impl Client {
         // Each server has this deadline, which ends before that of the caller: so an error names the one that is late.
         let until = Instant::now() + self.deadline;
         self.drive(None, move |client, route| async move {
-            let replies = replies_of_all(&route, &command, until).await;
-            replies.map_err(|failure| client.error(failure))
+            let replies = async {
+                // The nodes of a cluster are known when one of them is connected.
+                drop(route.reserve(until).await?);
+                let mut replies = Vec::new();
+                for node in route.nodes() {
+                    let reply = node.query(&command, until).await?;
+                    replies.push((node.server().clone(), reply));
+                }
+                Ok::<_, Failure>(replies)
+            };
+            replies.await.map_err(|failure| client.error(failure))
         })
     }
 
@@ -370,21 +379,6 @@ pub(super) fn prober(
             outcome.map_err(|failure| failure.into_error(deadline))
         })
     })
-}
-
-async fn replies_of_all(
-    route: &Route,
-    command: &Cmd,
-    until: Instant,
-) -> Result<Vec<(ServerName, Value)>, Failure> {
-    // The nodes of a cluster are known when one of them is connected.
-    drop(route.reserve(until).await?);
-    let mut replies = Vec::new();
-    for node in route.nodes() {
-        let reply = node.query(command, until).await?;
-        replies.push((node.server().clone(), reply));
-    }
-    Ok(replies)
 }
 
 /// Returns the current tokio runtime.

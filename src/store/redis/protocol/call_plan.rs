@@ -214,11 +214,11 @@ impl<'a> CallPlan<'a> {
         for number in plan.numbers.iter_mut().filter(|number| **number > APART) {
             *number = *number - APART + plan.read_first;
         }
-        let has_loop = plan.algorithm().is_some_and(|algorithm| {
-            !matches!(algorithm, Algorithm::SortedSetLog | Algorithm::InFlight)
-        });
-        for group in &mut plan.groups {
-            group.is_usual &= has_loop;
+        // These scripts have no loop.
+        if let None | Some(Algorithm::SortedSetLog | Algorithm::InFlight) = plan.algorithm() {
+            for group in &mut plan.groups {
+                group.is_usual = false;
+            }
         }
         plan
     }
