@@ -9,6 +9,7 @@ use tollgate::{Quota, RateLimiter, RedisStore};
 use crate::support::cluster::{Cluster, hand_over, join_empty};
 use crate::support::decided;
 use crate::support::node::{Node, wait_until};
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{DeadPort, RedisServer};
 use crate::support::relay::Relay;
 
@@ -73,6 +74,24 @@ async fn a_seed_that_does_not_know_the_cluster_is_passed_over() {
         wrong.push(format!("all of them first: {outcome:?}"));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test]
+async fn the_first_check_waits_for_a_slow_seed_until_the_deadline_but_not_for_one_of_several() {
+    let cluster = Cluster::of_masters(1, &[]);
+    let slow = Proxy::before(cluster.nodes[0].port()).await;
+    slow.set(Wire::SlowStart(Duration::from_millis(800)));
+    let silent = Proxy::before(cluster.nodes[0].port()).await;
+    silent.set(Wire::Hole);
+    let [slow, silent] = [slow.port(), silent.port()].map(|port| format!("127.0.0.1:{port}"));
+    let patient = |seeds: &[String]| {
+        let url = format!("redis+cluster://{}", seeds.join(","));
+        let store = RedisStore::open(&url).unwrap();
+        RateLimiter::new(store.deadline(Duration::from_secs(2)), Quota::per_hour(9))
+    };
+    let used = async |limiter: RateLimiter| limiter.check("ada").await.unwrap().used();
+    assert_eq!(used(patient(std::slice::from_ref(&slow))).await, 1);
+    assert_eq!(used(patient(&[silent, slow])).await, 2);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::{runtime, store_on};
 
@@ -101,6 +102,38 @@ async fn a_server_that_starts_later_is_reached() {
         assert!(tokio::time::Instant::now() < patience, "{error}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Longer than an attempt to connect takes by default.
+const SLOW_START: Wire = Wire::SlowStart(Duration::from_millis(800));
+
+#[tokio::test]
+async fn the_first_check_waits_for_a_slow_connection_until_the_deadline() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    proxy.set(SLOW_START);
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    let patient = store.fork().deadline(Duration::from_secs(2));
+    let limiter = RateLimiter::new(patient, Quota::per_hour(9));
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
+    // The connection that the fork has made.
+    store.ping().await.unwrap();
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn the_first_check_waits_for_a_slow_handshake_of_tls_until_the_deadline() {
+    use crate::support::tls::TlsServer;
+
+    let server = TlsServer::start(false);
+    let port = server.url().rsplit_once(':').unwrap().1.parse().unwrap();
+    let proxy = Proxy::before(port).await;
+    proxy.set(SLOW_START);
+    let ca = server.path("ca.pem").display().to_string();
+    let url = format!("rediss://127.0.0.1:{}?ca={ca}", proxy.port());
+    let store = RedisStore::open(&url).unwrap();
+    let limiter = RateLimiter::new(store.deadline(Duration::from_secs(2)), Quota::per_hour(9));
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
 }
 
 #[tokio::test]

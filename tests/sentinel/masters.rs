@@ -7,6 +7,7 @@ use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::decided;
 use crate::support::node::{Node, wait_until};
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::sentinel::Sentinels;
 
 fn limiter(url: &str) -> RateLimiter {
@@ -48,6 +49,17 @@ async fn until_enforced(limiter: &RateLimiter, sentinels: &Sentinels) -> Duratio
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     promoted.elapsed().saturating_sub(8 * late)
+}
+
+#[tokio::test]
+async fn the_first_check_waits_for_a_slow_sentinel_until_the_deadline() {
+    let sentinels = Sentinels::start();
+    let proxy = Proxy::before(sentinels.sentinels[0].port()).await;
+    proxy.set(Wire::SlowStart(Duration::from_millis(800)));
+    let url = format!("redis+sentinel://127.0.0.1:{}/mymaster", proxy.port());
+    let store = RedisStore::open(&url).unwrap();
+    let limiter = RateLimiter::new(store.deadline(Duration::from_secs(2)), Quota::per_hour(9));
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,6 +18,8 @@ pub(crate) enum Wire {
     Whole,
     /// Delays each reply.
     Slow(Duration),
+    /// Carries nothing in the first time of each new connection, as during a handshake with a server far away.
+    SlowStart(Duration),
     /// Every n-th reply is lost after the server has received the request: both ends are closed instead.
     CutBeforeReply(u64),
     /// Like `CutBeforeReply`, but passes on this many bytes of the reply.
@@ -144,6 +146,9 @@ async fn carry(near: TcpStream, wire: watch::Receiver<Wire>, shared: Arc<Shared>
     let _ = near.set_nodelay(true);
     if let Wire::Answers(text) = view.now().await {
         return answer(near, text).await;
+    }
+    if let Wire::SlowStart(delay) = view.now().await {
+        tokio::time::sleep(delay).await;
     }
     let shared = Arc::clone(&view.shared);
     let Ok(far) = TcpStream::connect(("127.0.0.1", shared.target)).await else {

@@ -46,11 +46,10 @@ type Blocks = Vec<(Key, Key, Duration)>;
 
 impl SharedBlockList {
     pub(super) fn new(client: Arc<Client>, copy: BlockList) -> Arc<Self> {
-        let known = Mutex::default();
         Arc::new(Self {
             client,
             copy,
-            known,
+            known: Mutex::default(),
         })
     }
 
@@ -139,9 +138,9 @@ impl Client {
         };
         let now: u64 = now.parse().map_err(|_| malformed())?;
         let (pairs, _) = members.as_chunks();
-        let blocks = pairs.iter();
-        let blocks = blocks.filter_map(|[member, ends_at]| parse_member(member, ends_at, now));
-        Ok(Some((version.clone(), blocks.collect())))
+        let parse = |[member, ends_at]: &[String; 2]| parse_member(member, ends_at, now);
+        let blocks = pairs.iter().filter_map(parse).collect();
+        Ok(Some((version.clone(), blocks)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::protocol::ServerName;
 use crate::error::Error;
@@ -11,8 +11,9 @@ use crate::store::future::StoreFuture;
 
 /// The circuit breakers of a store. They belong to the servers, whichever runtime reaches them.
 pub(super) struct Breakers {
+    probe: Arc<Probe>,
     /// The breaker of a single server; on a cluster, of slots whose node is unknown.
-    of_store: CircuitBreaker,
+    pub(super) of_store: CircuitBreaker,
     /// The breaker of the nodes that have none of their own, because they have not failed. Stays closed.
     of_others: CircuitBreaker,
     of_nodes: RwLock<NodeBreakers>,
@@ -20,20 +21,22 @@ pub(super) struct Breakers {
     has_failed: AtomicBool,
 }
 
+/// Sends a PING to the server that has a slot; without a slot, to a single server, or to any node of a cluster.
+pub(super) type Probe = dyn Fn(Option<u16>) -> StoreFuture<()> + Send + Sync;
+
 type NodeBreakers = HashMap<ServerName, CircuitBreaker>;
 
 impl Breakers {
-    pub(super) fn new(of_store: CircuitBreaker) -> Self {
+    /// `probe` probes a server whose breaker is open.
+    pub(super) fn new(of_store: CircuitBreaker, probe: Arc<Probe>) -> Self {
+        let of_any = Arc::clone(&probe);
         Self {
+            probe,
             of_others: of_store.another(),
-            of_store,
+            of_store: of_store.probed_by(move || of_any(None)),
             of_nodes: RwLock::default(),
             has_failed: AtomicBool::new(false),
         }
-    }
-
-    pub(super) fn of_store(&self) -> &CircuitBreaker {
-        &self.of_store
     }
 
     /// Returns whether a call to a cluster has failed, so that the breaker of a key may be open.
@@ -47,15 +50,13 @@ impl Breakers {
         self.nodes().get(server).unwrap_or(&self.of_others).clone()
     }
 
-    /// Records a call to a node, or to one that is unknown. `probe` probes this node.
-    pub(super) fn record<P>(
+    /// Records a call to the node that has a slot, or to one that is unknown.
+    pub(super) fn record(
         &self,
         server: Option<&ServerName>,
+        slot: Option<u16>,
         outcome: Result<(), &Error>,
-        probe: impl FnOnce() -> P,
-    ) where
-        P: Fn() -> StoreFuture<()> + Send + Sync + 'static,
-    {
+    ) {
         let is_failure = outcome.is_err_and(CircuitBreaker::is_failure);
         if is_failure {
             self.has_failed.store(true, Ordering::Relaxed);
@@ -63,17 +64,14 @@ impl Breakers {
             return;
         }
         match server {
-            Some(server) if is_failure => self.failing(server, probe).record(outcome),
+            Some(server) if is_failure => self.failing(server, slot).record(outcome),
             Some(server) => self.of_node(server).record(outcome),
             None => self.of_store.record(outcome),
         }
     }
 
     /// Returns the breaker of a node that fails, and makes it with the first failure.
-    fn failing<P>(&self, server: &ServerName, probe: impl FnOnce() -> P) -> CircuitBreaker
-    where
-        P: Fn() -> StoreFuture<()> + Send + Sync + 'static,
-    {
+    fn failing(&self, server: &ServerName, slot: Option<u16>) -> CircuitBreaker {
         let mut nodes = self
             .of_nodes
             .write()
@@ -87,7 +85,8 @@ impl Breakers {
         if nodes.len() == nodes.capacity() {
             nodes.retain(|_, breaker| breaker.is_open());
         }
-        let breaker = self.of_store.clone().probed_by(probe());
+        let probe = Arc::clone(&self.probe);
+        let breaker = self.of_store.clone().probed_by(move || probe(slot));
         nodes.insert(server.clone(), breaker.clone());
         breaker
     }
@@ -106,13 +105,14 @@ mod tests {
         ServerName::new("a node", &format!("a:{port}"))
     }
 
-    fn breakers() -> Breakers {
-        Breakers::new(CircuitBreaker::new().recorded_by_store())
+    fn unfailed() -> Breakers {
+        let probe = Arc::new(|_| StoreFuture::ready(Ok(())));
+        Breakers::new(CircuitBreaker::new().recorded_by_store(), probe)
     }
 
     fn record(breakers: &Breakers, port: Option<u16>, outcome: Result<(), &Error>) {
         let node = port.map(node);
-        breakers.record(node.as_ref(), outcome, || || StoreFuture::ready(Ok(())));
+        breakers.record(node.as_ref(), None, outcome);
     }
 
     /// Five calls fail.
@@ -125,19 +125,19 @@ mod tests {
 
     #[test]
     fn the_failures_of_a_node_open_its_breaker_and_no_other() {
-        let breakers = breakers();
+        let breakers = unfailed();
         record(&breakers, Some(1), Ok(()));
         assert!(!breakers.has_failed());
         fail(&breakers, Some(1));
         assert!(breakers.has_failed() && breakers.of_node(&node(1)).is_open());
-        assert!(!breakers.of_node(&node(2)).is_open() && !breakers.of_store().is_open());
+        assert!(!breakers.of_node(&node(2)).is_open() && !breakers.of_store.is_open());
         fail(&breakers, None);
-        assert!(!breakers.of_node(&node(2)).is_open() && breakers.of_store().is_open());
+        assert!(!breakers.of_node(&node(2)).is_open() && breakers.of_store.is_open());
     }
 
     #[test]
     fn answers_and_errors_that_are_answers_count_as_successes_of_their_node() {
-        let breakers = breakers();
+        let breakers = unfailed();
         let error = Error::new(ErrorKind::Misconfigured, "denied");
         for _ in 0..9 {
             for _ in 0..4 {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_cluster_whose_addresses_change_for_ever_keeps_few_breakers() {
-        let breakers = breakers();
+        let breakers = unfailed();
         fail(&breakers, Some(1));
         for port in 2..10_000 {
             let error = Error::new(ErrorKind::Timeout, "too late");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::breakers::Breakers;
+use super::breakers::{Breakers, Probe};
 use super::protocol::{
     BatchEntry, EntryAnswers, KeyNames, ServerName, Value as CountedValue, decode_replies,
     encode_adjust, encode_checks, errors as error, slot_of_key,
@@ -17,7 +17,7 @@ use super::transport::{Deployment, Failure, Line, Node, Route};
 use crate::decision::Holding;
 use crate::error::{Act, Code, Error, ErrorKind};
 use crate::store::circuit_breaker::CircuitBreaker;
-use crate::store::future::{Answerer, StoreFuture};
+use crate::store::future::StoreFuture;
 use crate::store::redis::real_time::timeout_at;
 use crate::store::requests::{Adjust, Change, Check, Subject};
 use crate::telemetry::StoreMeter;
@@ -68,27 +68,9 @@ impl Client {
         Ok(self.route_from(&current_runtime()?, slot))
     }
 
-    /// Lets the caller drive a call to the keys of a slot, which sends the answer.
+    /// Lets the caller drive a call to the keys of a slot, and wait for at most the deadline.
     ///
     /// The call goes on without the caller, so that a silent server is noticed.
-    fn drive_to_answer<T, F>(
-        self: &Arc<Self>,
-        slot: Option<u16>,
-        call: impl FnOnce(Arc<Self>, Route, Answerer<T>) -> F,
-    ) -> StoreFuture<T>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        match self.route(slot) {
-            Ok(route) => {
-                let (answerer, future) = StoreFuture::channel();
-                future.driving(call(Arc::clone(self), route, answerer))
-            }
-            Err(error) => StoreFuture::ready(Err(error)),
-        }
-    }
-
-    /// Lets the caller drive a call to the keys of a slot, and wait for at most the deadline.
     pub(super) fn drive<T: Send + 'static, F>(
         self: &Arc<Self>,
         slot: Option<u16>,
@@ -97,8 +79,14 @@ impl Client {
     where
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let (deadline, until) = (self.deadline, Instant::now() + self.deadline);
-        self.drive_to_answer(slot, move |client, route, answerer| async move {
+        let route = match self.route(slot) {
+            Ok(route) => route,
+            Err(error) => return StoreFuture::ready(Err(error)),
+        };
+        let (answerer, future) = StoreFuture::channel();
+        let (client, deadline) = (Arc::clone(self), self.deadline);
+        let until = Instant::now() + deadline;
+        future.driving(async move {
             let mut call = pin!(call(client, route.clone()));
             match timeout_at(until, call.as_mut()).await {
                 Some(outcome) => answerer.answer(outcome),
@@ -151,18 +139,17 @@ impl Client {
     /// Records a call in the circuit breaker of the server that was asked, or else of the one that has the keys: no server
     /// has run it.
     fn record(&self, route: &Route, asked: Option<&Arc<Node>>, outcome: Result<(), &Error>) {
-        // A key that moves is decided by another node, so its error says nothing about this one.
-        let outcome = outcome.or_else(|error| match error.act() {
-            Act::Moving => Ok(()),
-            _ => Err(error),
-        });
         let node = match self.deployment.is_cluster() {
             true => asked.cloned().or_else(|| route.node()),
             false => None,
         };
         let server = node.as_deref().map(Node::server);
-        let probe = || prober(&self.deployment, &self.names, self.deadline, route.slot());
-        self.breakers.record(server, outcome, probe);
+        // A key that moves is decided by another node, so its error says nothing about this one.
+        let of_node = outcome.or_else(|error| match error.act() {
+            Act::Moving => Ok(()),
+            _ => Err(error),
+        });
+        self.breakers.record(server, route.slot, of_node);
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -275,15 +262,14 @@ impl Client {
         call.arg(self.names.value(subject, CountedValue::InFlight));
         self.drive(self.slot(subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.holders, call).await?;
-            let holders: Result<Vec<(Vec<u8>, u32, u64)>, _> = redis::from_redis_value(reply);
-            let holders = holders.ok().and_then(|holders| {
-                let holders = holders.into_iter().map(|(holder, slots, left)| {
-                    let (holder, left) = (holder.try_into().ok()?, Duration::from_micros(left));
-                    Some(Holding::new(holder, 0, slots, 0, left))
-                });
-                holders.collect()
+            let malformed = || error::malformed_reply("no holders of slots", &route.server());
+            let holders: Vec<(Vec<u8>, u32, u64)> =
+                redis::from_redis_value(reply).map_err(|_| malformed())?;
+            let holdings = holders.into_iter().map(|(holder, slots, left)| {
+                let id = holder.try_into().map_err(|_| malformed())?;
+                Ok(Holding::new(id, 0, slots, 0, Duration::from_micros(left)))
             });
-            holders.ok_or_else(|| error::malformed_reply("no holders of slots", &route.server()))
+            holdings.collect()
         })
     }
 
@@ -311,11 +297,20 @@ impl Client {
         self: &Arc<Self>,
         command: Cmd,
     ) -> StoreFuture<Vec<(ServerName, Value)>> {
+        // Each server has this deadline, which ends before that of the caller: so an error names the one that is late.
         let until = Instant::now() + self.deadline;
-        // Each server has this deadline, so that an error names the one that is late.
-        self.drive_to_answer(None, move |client, route, answerer| async move {
-            let replies = replies_of_all(&route, &command, until).await;
-            answerer.answer(replies.map_err(|failure| client.error(failure)));
+        self.drive(None, move |client, route| async move {
+            let replies = async {
+                // The nodes of a cluster are known when one of them is connected.
+                drop(route.reserve(until).await?);
+                let mut replies = Vec::new();
+                for node in route.nodes() {
+                    let reply = node.query(&command, until).await?;
+                    replies.push((node.server().clone(), reply));
+                }
+                Ok::<_, Failure>(replies)
+            };
+            replies.await.map_err(|failure| client.error(failure))
         })
     }
 
@@ -326,10 +321,12 @@ impl Client {
     /// is silent, its round trip is unknown, and checks are sent until their deadline.
     pub(super) fn reply_margin(&self, route: &Route) -> Duration {
         let half = self.deadline / 2;
-        let recently = Instant::now().checked_sub(half);
-        let node = route.node().zip(recently);
-        let node = node.filter(|(node, recently)| node.has_replied_since(*recently));
-        node.map_or(Duration::ZERO, |(node, _)| half.min(node.round_trip() * 2))
+        match route.node().zip(Instant::now().checked_sub(half)) {
+            Some((node, recently)) if node.has_replied_since(recently) => {
+                half.min(node.round_trip() * 2)
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// The error of a check of the time `since` that has reached its deadline. `sent_at` is missing if it was never sent.
@@ -345,19 +342,15 @@ impl Client {
     ) -> Error {
         let waited = sent_at.unwrap_or_else(Instant::now) - since;
         let server = route.server();
-        let has_replied = || {
-            route
-                .node()
-                .is_some_and(|node| node.has_replied_since(since))
-        };
-        if waited >= self.deadline / 2 && has_replied() {
+        let has_replied = |node: Arc<Node>| node.has_replied_since(since);
+        if waited >= self.deadline / 2 && route.node().is_some_and(has_replied) {
             return error::queue_timeout(&server, self.deadline);
         }
-        let error = error::timeout(&server, self.deadline);
+        let late = error::timeout(&server, self.deadline);
         if sent_at.is_none() {
-            self.record(route, None, Err(&error));
+            self.record(route, None, Err(&late));
         }
-        error
+        late
     }
 }
 
@@ -370,42 +363,22 @@ fn outcome_of<T>(decoded: &Result<Vec<Result<T, Error>>, Error>) -> Result<(), &
     }
 }
 
-/// Returns what sends a PING to the server that has a slot. Its outcome is recorded by the circuit breaker that asks.
+/// Returns what probes servers. The outcome is recorded by the circuit breaker that asks.
 pub(super) fn prober(
     deployment: &Arc<Deployment>,
     names: &KeyNames,
     deadline: Duration,
-    slot: Option<u16>,
-) -> impl Fn() -> StoreFuture<()> + Send + Sync + use<> {
+) -> Arc<Probe> {
     let (deployment, names) = (Arc::clone(deployment), names.clone());
-    move || {
-        let runtime = match current_runtime() {
-            Ok(runtime) => runtime,
-            Err(error) => return StoreFuture::ready(Err(error)),
-        };
-        let route = deployment.route(&runtime, &names, slot);
+    Arc::new(move |slot| {
+        let (deployment, names) = (Arc::clone(&deployment), names.clone());
         StoreFuture::boxed(async move {
+            let route = deployment.route(&current_runtime()?, &names, slot);
             let reply = route.query(&redis::cmd("PING"), deadline).await;
-            reply
-                .map(drop)
-                .map_err(|failure| failure.into_error(deadline))
+            let outcome = reply.map(drop);
+            outcome.map_err(|failure| failure.into_error(deadline))
         })
-    }
-}
-
-async fn replies_of_all(
-    route: &Route,
-    command: &Cmd,
-    until: Instant,
-) -> Result<Vec<(ServerName, Value)>, Failure> {
-    // The nodes of a cluster are known when one of them is connected.
-    drop(route.reserve(until).await?);
-    let mut replies = Vec::new();
-    for node in route.nodes() {
-        let reply = node.query(command, until).await?;
-        replies.push((node.server().clone(), reply));
-    }
-    Ok(replies)
+    })
 }
 
 /// Returns the current tokio runtime.

@@ -83,11 +83,10 @@ impl Client {
     async fn read_time(&self, route: &Route) -> Result<(), Error> {
         let mut line = self.reserve(route).await?;
         let sent = Instant::now();
-        let reply = route
-            .send(&mut line, &redis::cmd("TIME"), true, self.deadline)
-            .await;
+        let command = redis::cmd("TIME");
+        let outcome = route.send(&mut line, &command, true, self.deadline).await;
         let replied = Instant::now();
-        let reply = reply.map_err(|failure| self.error(failure))?;
+        let reply = outcome.map_err(|failure| self.error(failure))?;
         let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)
             .map_err(|_| error::malformed_reply("no time", &route.server()))?;
         let time = seconds.saturating_mul(1_000_000).saturating_add(micros);
@@ -99,20 +98,19 @@ impl Client {
     async fn scripts_lack_time(&self, route: &Route) -> bool {
         let trial = time_trial(&self.names.block_list());
         let of_blocks = route.to_slot(self.slot_of_blocks());
-        let refusal = self.query(&of_blocks, &trial).await.ok();
-        let refusal: Option<String> = refusal.and_then(|reply| redis::from_redis_value(reply).ok());
-        let Some(refusal) = refusal.filter(|refusal| !refusal.is_empty()) else {
+        let Ok(reply) = self.query(&of_blocks, &trial).await else {
             return false;
         };
-        if self.read_time(route).await.is_err() {
+        let refusal: String = redis::from_redis_value(reply).unwrap_or_default();
+        if refusal.is_empty() || self.read_time(route).await.is_err() {
             return false;
         }
         if self.deployment.argument_clock.start() {
-            let refusal = refusal.trim_end_matches('.');
+            let cause = refusal.trim_end_matches('.');
             tracing::warn!(
                 target: "tollgate::diagnostics",
                 code = warning::NO_TIME_IN_SCRIPTS,
-                "{} refuses TIME in scripts ({refusal}): this process tells each script the time, see the page \
+                "{} refuses TIME in scripts ({cause}): this process tells each script the time, see the page \
                  \"Rented servers\" of the guide",
                 route.server()
             );

@@ -9,7 +9,8 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::batch::MAX_IN_FLIGHT;
-use super::protocol::{Count, errors};
+pub use super::protocol::errors::{known_code, remedies};
+use super::protocol::{Count, ServerName, errors};
 use super::redis_store::RedisStore;
 use super::script;
 use super::transport::LINES;
@@ -43,7 +44,7 @@ pub struct Settings {
 pub fn settings(store: &RedisStore) -> Settings {
     let settings = &store.shared.settings;
     Settings {
-        server: settings.deployment.server().to_string(),
+        server: settings.deployment.name.to_string(),
         follows_redirects: settings.deployment.is_cluster(),
         deadline: settings.deadline,
         prefix: settings.names.prefix().to_owned(),
@@ -55,9 +56,8 @@ pub fn settings(store: &RedisStore) -> Settings {
 #[must_use]
 pub fn stored_keys(store: &RedisStore, subject: Subject<'_>) -> Vec<String> {
     let names = &store.shared.settings.names;
-    let keys = Count::all(subject).into_iter();
-    let keys = keys.map(|count| names.value(subject, count.name));
-    keys.collect()
+    let name = |count: Count<'_>| names.value(subject, count.name);
+    Count::all(subject).into_iter().map(name).collect()
 }
 
 /// Tries TIME in a script, within the deadline of the store. The reply is the refusal, or an empty text.
@@ -78,10 +78,11 @@ pub async fn try_time(store: &RedisStore) -> Result<Value, Error> {
 pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Result<Value, Error> {
     let client = store.client()?;
     let slot = key.and_then(|key| client.slot_of_key(key));
-    let asked = client.drive(slot, move |client, route| async move {
-        client.query(&route, &command).await
-    });
-    asked.await
+    client
+        .drive(slot, move |client, route| async move {
+            client.query(&route, &command).await
+        })
+        .await
 }
 
 /// Sends a command to each server, within the deadline of the store. Returns the replies with the addresses.
@@ -90,12 +91,12 @@ pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Resul
 ///
 /// Returns an error if a server does not answer in time, or replies with an error.
 pub async fn query_all(store: &RedisStore, command: Cmd) -> Result<Vec<(String, Value)>, Error> {
-    let replies = store.client()?.query_all(command).await?.into_iter();
-    let replies = replies.map(|(server, reply)| {
-        let address = server.address().unwrap_or_default().to_owned();
-        (address, reply)
-    });
-    Ok(replies.collect())
+    let replies = store.client()?.query_all(command).await?;
+    let with_address = |(server, reply): (ServerName, Value)| {
+        let address = server.address().unwrap_or_default();
+        (address.to_owned(), reply)
+    };
+    Ok(replies.into_iter().map(with_address).collect())
 }
 
 /// Returns the text of an error without its remedy.
@@ -108,17 +109,6 @@ pub fn problem(error: &Error) -> &str {
 #[must_use]
 pub fn remedy(error: &Error) -> Option<&Cow<'static, str>> {
     error.remedy()
-}
-
-/// Returns codes of errors with what users read about them as a remedy, for the guide.
-pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
-    errors::remedies()
-}
-
-/// Returns the code of Redis among the words of a text, if its meaning is known.
-#[must_use]
-pub fn known_code(text: &str) -> Option<&'static str> {
-    errors::known_code(text)
 }
 
 /// Returns whether a server says that the user may not run a command.

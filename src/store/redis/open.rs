@@ -175,15 +175,12 @@ fn apply_settings(mut store: RedisStore, url: &str) -> Result<RedisStore, Config
 
 /// Explains that a parameter is unknown. If the query has an `@`, the name may be a part of a password.
 fn unknown(scheme: &str, query: &str, name: &str) -> String {
-    let settings = SETTINGS.iter().map(|setting| setting.name);
-    let parameters = CONNECTION_PARAMETERS.iter();
-    let parameters = parameters.filter(|(_, belongs_to)| belongs_to(scheme));
-    let known: Vec<_> = settings.chain(parameters.map(|(name, _)| *name)).collect();
-    let name = if query.contains('@') { "…" } else { name };
-    format!(
-        "unknown parameter `{name}`; the parameters are {}",
-        known.join(", ")
-    )
+    let mut known = Vec::from(SETTINGS.map(|setting| setting.name));
+    let of_scheme = CONNECTION_PARAMETERS.iter();
+    known.extend(of_scheme.filter_map(|(name, belongs_to)| belongs_to(scheme).then_some(name)));
+    let shown = if query.contains('@') { "…" } else { name };
+    let all = known.join(", ");
+    format!("unknown parameter `{shown}`; the parameters are {all}")
 }
 
 #[cfg(test)]
@@ -209,8 +206,8 @@ mod tests {
                 "{url}?prefix=sh%26op&name=counts&deadline=50ms&hash_tags=48\
                  &slots=on&refusal_cache=0s&block_list_refresh=5s&fallback_keys=7&protocol=resp2"
             ));
-            let by_methods = RedisStore::open(&format!("{url}?protocol=resp2")).unwrap();
-            let by_methods = by_methods
+            let by_methods = RedisStore::open(&format!("{url}?protocol=resp2"))
+                .unwrap()
                 .prefix("sh&op")
                 .name("counts")
                 .deadline(std::time::Duration::from_millis(50))

@@ -1,7 +1,7 @@
 //! Timeouts of I/O, for times and for sleeps.
 
 use std::future::pending;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub(super) use crate::store::real_time::timeout;
 
@@ -10,7 +10,9 @@ pub(super) async fn timeout_at<T>(until: Instant, future: impl Future<Output = T
     timeout(until.saturating_duration_since(Instant::now()), future).await
 }
 
-/// Sleeps for this long.
-pub(super) async fn sleep(duration: Duration) {
-    timeout(duration, pending::<()>()).await;
+/// Sleeps until this time.
+pub(super) async fn sleep_until(end: Instant) {
+    if Instant::now() < end {
+        timeout_at(end, pending::<()>()).await;
+    }
 }

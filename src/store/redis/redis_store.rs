@@ -264,15 +264,16 @@ impl Engine {
         }
         let (deployment, names, deadline) =
             (&settings.deployment, &settings.names, settings.deadline);
+        deployment.longest_deadline.include(deadline);
         let mut circuit_breaker = CircuitBreaker::new()
             .meter(meter.clone())
             .deadline(deadline)
             .clock(clock.clone())
-            .recorded_by_store()
-            .probed_by(prober(deployment, names, deadline, None));
+            .recorded_by_store();
         if let Some(keys) = settings.fallback_keys {
             circuit_breaker = circuit_breaker.fallback_keys(keys);
         }
+        let probe = prober(deployment, names, deadline);
         let client = Arc::new(Client {
             deployment: Arc::clone(deployment),
             scripts: Arc::clone(&settings.scripts),
@@ -280,7 +281,7 @@ impl Engine {
             by_slot: settings.by_slot,
             deadline,
             meter,
-            breakers: Arc::new(Breakers::new(circuit_breaker)),
+            breakers: Arc::new(Breakers::new(circuit_breaker, probe)),
         });
         let block_list = BlockList::on_clock(clock.clone(), Some(settings.block_list_refresh));
         Self {
@@ -450,8 +451,7 @@ impl Store for RedisStore {
         if checks.iter().all(|check| check.quotas.is_empty()) && self.shared.misuse.is_none() {
             return StoreFuture::ready(Ok(checks.iter().map(|_| Answer::default()).collect()));
         }
-        let sender = Check::verify_distinct(checks).and_then(|()| self.sender());
-        match sender {
+        match Check::verify_distinct(checks).and_then(|()| self.sender()) {
             Ok(sender) => sender.check(checks),
             Err(error) => StoreFuture::ready(Err(error)),
         }
@@ -461,7 +461,7 @@ impl Store for RedisStore {
         let engine = self.engine();
         StoreParts {
             block_list: engine.blocks.copy.clone(),
-            circuit_breaker: engine.client.breakers.of_store().clone(),
+            circuit_breaker: engine.client.breakers.of_store.clone(),
             refusal_cache: Some(engine.refusal_cache.clone()),
             supports_leases: true,
             answers_at_once: false,
@@ -505,13 +505,8 @@ impl Store for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared {
-            settings,
-            misuse: _,
-            engine: _,
-        } = &*self.shared;
         f.debug_struct("RedisStore")
-            .field("settings", settings)
+            .field("settings", &self.shared.settings)
             .finish_non_exhaustive()
     }
 }

@@ -205,6 +205,8 @@ impl RedisStore {
     /// times a call to a healthy server in the same network, and too short for people to notice. The longest
     /// deadline is 366 days.
     ///
+    /// An attempt to connect gets nine tenths of it: at least 500 ms, and at most 30 s.
+    ///
     /// A [fork](Self::fork) with another deadline uses the same connections.
     #[must_use]
     #[doc(alias("timeout"))]

@@ -77,13 +77,10 @@ fn call(
             return vec![Err(kind); batch.len()];
         }
     };
-    let replies =
-        super::protocol::decode_replies(reply, &super::protocol::ServerName::UNKNOWN, batch, &plan)
-            .unwrap();
-    let replies = replies.into_iter();
-    replies
-        .map(|reply| reply.map_err(|error| error.kind()))
-        .collect()
+    let server = &super::protocol::ServerName::UNKNOWN;
+    let replies = super::protocol::decode_replies(reply, server, batch, &plan).unwrap();
+    let of_kind = |reply: Result<_, crate::error::Error>| reply.map_err(|error| error.kind());
+    replies.into_iter().map(of_kind).collect()
 }
 
 /// Returns how many checks of an entry are admitted.
@@ -208,8 +205,8 @@ fn a_full_server_fails_only_the_checks_that_would_write() {
         assert_eq!(used(&server, &[("ada", &quotas, 1)]), [Ok(vec![1])]);
         run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
         for (key, expected) in [("bob", Err(ErrorKind::Full)), ("ada", Ok(vec![1]))] {
-            let used = used(&server, &[(key, &quotas, 1)]);
-            assert_eq!(used, [expected], "{algorithm:?}");
+            let found = used(&server, &[(key, &quotas, 1)]);
+            assert_eq!(found, [expected], "{algorithm:?}");
         }
     }
 }
@@ -254,8 +251,8 @@ fn commands(connection: &mut Connection) -> Vec<String> {
         .unwrap();
     run(connection, &["CONFIG", "RESETSTAT"]);
     let calls = info.lines().filter_map(|line| line.split(',').next());
-    let calls = calls.filter(|calls| !calls.contains("_info") && !calls.contains("_config"));
-    calls.map(str::to_owned).collect()
+    let by_others = calls.filter(|calls| !calls.contains("_info") && !calls.contains("_config"));
+    by_others.map(str::to_owned).collect()
 }
 
 #[test]
@@ -328,11 +325,11 @@ fn stored(connection: &mut Connection, key: &str) -> Vec<String> {
     let mut command = ::redis::cmd("EVAL");
     command.arg(STORED).arg(0).arg(key);
     let stored: Vec<(String, Vec<u8>)> = command.query(connection).unwrap();
-    let stored = stored.into_iter().map(|(name, content)| {
+    let described = stored.into_iter().map(|(name, content)| {
         let text = state::describe(&content).unwrap_or_else(|| format!("{content:?}"));
         format!("{name}: {text}")
     });
-    stored.collect()
+    described.collect()
 }
 
 /// Steps of the clock in microseconds, forth and back, each with the plan, cost and count of an

@@ -30,8 +30,18 @@ pub(super) fn servers(url: &str) -> Result<Servers, ConfigError> {
         return Err(ConfigError::url(&format!("{scheme}://…"), &rule));
     }
     match scheme.split_once('+') {
+        #[cfg(feature = "cluster")]
         Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
+        #[cfg(feature = "sentinel")]
         Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
+        Some((base, feature @ ("cluster" | "sentinel"))) if SCHEMES.contains(&base) => {
+            let what = if feature == "cluster" {
+                "Redis Cluster"
+            } else {
+                "Sentinel"
+            };
+            Err(unsupported(&format!("{scheme}…"), what, feature))
+        }
         _ => {
             if let Some(remedy) = other_scheme(scheme) {
                 return Err(ConfigError::url(&format!("{scheme}://…"), &remedy));
@@ -67,24 +77,16 @@ fn unescaped(scheme: &str, url: &str) -> Option<(char, &'static str)> {
     if !SCHEMES.contains(&base) {
         return None;
     }
-    let (_, rest) = url.split_once("://")?;
-    let rest = rest.get(rest.find(['/', '?', '#'])?..)?;
-    let mut before_at = rest.rsplit_once('@')?.0.chars();
-    match before_at.next()? {
-        '#' => Some(('#', "%23")),
-        '/' => {
-            // A query may have an `@`: `/0?ca=/home/ann@work/ca.pem`.
-            let is_query = |before: char| before == '?';
-            let query = rest.split_once(is_query).map(|(_, query)| query);
-            let in_query = query.is_some_and(is_parameter);
-            (!in_query).then_some(('/', "%2F"))
-        }
-        '?' => {
-            let query = rest.trim_start_matches('?');
-            (!is_parameter(query)).then_some(('?', "%3F"))
-        }
-        _ => None,
-    }
+    let (_, behind) = url.split_once("://")?;
+    let rest = behind.get(behind.find(['/', '?', '#'])?..)?;
+    let character = match rest.rsplit_once('@')?.0.chars().next()? {
+        '#' => return Some(('#', "%23")),
+        '/' => ('/', "%2F"),
+        _ => ('?', "%3F"),
+    };
+    // A query may have an `@`: `/0?ca=/home/ann@work/ca.pem`.
+    let query = rest.split_once('?').map(|(_, query)| query);
+    (!query.is_some_and(is_parameter)).then_some(character)
 }
 
 /// Whether the `@` of a query is in the value of a parameter.
@@ -97,17 +99,11 @@ fn is_parameter(query: &str) -> bool {
 fn cluster(base: &str, url: &str) -> Result<Servers, ConfigError> {
     let malformed = || MultiHostUrl::malformed(&format!("{base}+cluster…"));
     let url = MultiHostUrl::split(base, url).ok_or_else(malformed)?;
-    let seeds = url.hosts.split(',');
-    let seeds = seeds.map(|host| Ok(url.server(host, url.path)?.0));
+    let hosts = url.hosts.split(',');
+    let seeds = hosts.map(|host| Ok(url.server(host, url.path)?.0));
     Ok(Servers::Cluster {
         seeds: seeds.collect::<Result<_, ConfigError>>()?,
     })
-}
-
-#[cfg(not(feature = "cluster"))]
-fn cluster(base: &str, _: &str) -> Result<Servers, ConfigError> {
-    let text = "this build does not support Redis Cluster: enable the feature `cluster`";
-    Err(ConfigError::url(&format!("{base}+cluster…"), text))
 }
 
 #[cfg(feature = "sentinel")]
@@ -116,9 +112,10 @@ fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
     let url = MultiHostUrl::split(base, url).ok_or_else(malformed)?;
     let path = url.path.trim_start_matches('/');
     let (name, database) = path.split_at(path.find('/').unwrap_or(path.len()));
-    let name = percent_encoding::percent_decode_str(name).decode_utf8();
-    let name = name.ok().filter(|name| !name.is_empty());
-    let service = (*name.ok_or_else(malformed)?).into();
+    let service = match percent_encoding::percent_decode_str(name).decode_utf8() {
+        Ok(service) if !service.is_empty() => (*service).into(),
+        _ => return Err(malformed()),
+    };
     let (mut master, mut sentinels) = (None, Vec::new());
     for host in url.hosts.split(',') {
         let (server, url) = url.server(&with_port(host, SENTINEL_PORT), database)?;
@@ -132,12 +129,6 @@ fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
         service,
         master: Box::new(master.ok_or_else(malformed)?),
     })
-}
-
-#[cfg(not(feature = "sentinel"))]
-fn sentinel(base: &str, _: &str) -> Result<Servers, ConfigError> {
-    let text = "this build does not support Sentinel: enable the feature `sentinel`";
-    Err(ConfigError::url(&format!("{base}+sentinel…"), text))
 }
 
 /// Replaces the user by the sentinels' user, `?sentinel_username=…&sentinel_password=…`. The user
@@ -168,10 +159,8 @@ fn with_port(host: &str, port: u16) -> String {
 /// The parts of a URL with several hosts.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 struct MultiHostUrl<'a> {
-    /// The scheme of a single server.
-    base: &'a str,
-    /// Includes the @, if there is one.
-    userinfo: &'a str,
+    /// With the scheme of a single server, and the user.
+    before_hosts: String,
     hosts: &'a str,
     path: &'a str,
     /// Includes the ?, if there is one.
@@ -180,7 +169,7 @@ struct MultiHostUrl<'a> {
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 impl<'a> MultiHostUrl<'a> {
-    fn split(base: &'a str, url: &'a str) -> Option<Self> {
+    fn split(base: &str, url: &'a str) -> Option<Self> {
         let (_, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -190,8 +179,7 @@ impl<'a> MultiHostUrl<'a> {
         // errors.
         let is_valid = !path.contains('@') && hosts.split(',').all(|host| !host.is_empty());
         is_valid.then_some(Self {
-            base,
-            userinfo,
+            before_hosts: format!("{base}://{userinfo}"),
             hosts,
             path,
             query,
@@ -200,13 +188,8 @@ impl<'a> MultiHostUrl<'a> {
 
     /// Parses the URL of one of the hosts, with this path.
     fn server(&self, host: &str, path: &str) -> Result<(Server, Url), ConfigError> {
-        let Self {
-            base,
-            userinfo,
-            query,
-            ..
-        } = self;
-        server(&format!("{base}://{userinfo}{host}{path}{query}"))
+        let (before_hosts, query) = (&self.before_hosts, self.query);
+        server(&format!("{before_hosts}{host}{path}{query}"))
     }
 
     fn malformed(redacted: &str) -> ConfigError {
@@ -230,11 +213,10 @@ fn server(url: &str) -> Result<(Server, Url), ConfigError> {
     let redacted = without_secrets(&url);
     let is_tls = TLS_SCHEMES.contains(&url.scheme());
     if is_tls && cfg!(not(feature = "tls")) {
-        let text = "this build does not support TLS: enable the feature `tls`";
-        return Err(ConfigError::url(&redacted, text));
+        return Err(unsupported(&redacted, "TLS", "tls"));
     }
-    let info = url.clone().into_connection_info();
-    let info = info.map_err(|error| malformed(&redacted, &reason(&error)))?;
+    let info = (url.clone().into_connection_info())
+        .map_err(|error| malformed(&redacted, &reason(&error)))?;
     if info.redis_settings().db() < 0 {
         return Err(malformed(&redacted, "a database is a number from 0 up"));
     }
@@ -247,6 +229,11 @@ fn server(url: &str) -> Result<(Server, Url), ConfigError> {
         false => server,
     };
     Ok((server, url))
+}
+
+fn unsupported(redacted: &str, what: &str, feature: &str) -> ConfigError {
+    let text = format!("this build does not support {what}: enable the feature `{feature}`");
+    ConfigError::url(redacted, &text)
 }
 
 fn malformed(redacted: &str, reason: &str) -> ConfigError {

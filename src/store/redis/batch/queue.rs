@@ -301,8 +301,8 @@ impl Call {
 
 /// Whether two checks have the same levels: keys, costs, quotas, shares and slots.
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
-    let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
-        let known = known.check();
+    let is_same = |(owned, level): (&OwnedCheck, &Check<'_>)| {
+        let known = owned.check();
         // The last entry has these keys, but may have them at other levels. Each check that asks for more than its cost
         // has an answer of its own.
         let has_same_key =
@@ -487,7 +487,7 @@ mod tests {
     /// The guide names the buckets of `tollgate_batch_checks`. A larger call would be beyond the last one.
     #[test]
     fn no_call_has_more_than_400_checks_and_the_cheapest_have_more_than_256() {
-        let most = Algorithm::ALL.iter().flat_map(|algorithm| {
+        let calls = Algorithm::ALL.iter().flat_map(|algorithm| {
             [0, 1].map(|cost| {
                 let quota = Quota::per_minute(9).with_algorithm(*algorithm);
                 let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
@@ -497,7 +497,7 @@ mod tests {
                 taken.iter().map(|(.., count)| count).sum::<usize>()
             })
         });
-        let most = most.max().unwrap();
+        let most = calls.max().unwrap();
         assert!((257..=400).contains(&most), "{most}");
     }
 
@@ -644,16 +644,16 @@ mod tests {
                 }
             }
             taken.extend(take(&mut queue));
-            let taken = taken.into_iter().flat_map(|(key, cost, count)| {
+            let checks = taken.into_iter().flat_map(|(key, cost, count)| {
                 std::iter::repeat_n((key, cost), count)
             });
-            let taken: Vec<_> = taken.collect();
+            let checks: Vec<_> = checks.collect();
             for key in keys {
                 let costs = |all: &[(String, u32)]| {
                     let of_key = all.iter().filter(|(pushed, _)| pushed == key);
                     of_key.map(|(_, cost)| *cost).collect::<Vec<_>>()
                 };
-                prop_assert_eq!(costs(&pushed), costs(&taken));
+                prop_assert_eq!(costs(&pushed), costs(&checks));
             }
         }
     }

@@ -171,8 +171,8 @@ enum Progress {
 }
 
 impl Turn {
-    /// Sends the check of the caller that drives this. A task sends what waits then.
-    async fn drive(mut self, line: Line, mut entry: QueueEntry) {
+    /// Sends the check of the caller that drives this. A task sends what waits when this is dropped.
+    async fn drive(self, line: Line, mut entry: QueueEntry) {
         let late_error = |since| self.sender.late_error(&self.queue, since);
         // The caller may have been away.
         if entry.is_waiting(Instant::now(), &late_error) {
@@ -181,17 +181,6 @@ impl Turn {
                 Err(error) => entry.fail(&error),
             }
         }
-        let mut state = self.queue.lock();
-        if state.is_taking || state.queue.is_empty() {
-            state.turns -= 1;
-            self.progress = Progress::Ended;
-            return;
-        }
-        state.is_taking = true;
-        drop(state);
-        self.progress = Progress::InTask;
-        let runtime = self.sender.runtime.clone();
-        runtime.spawn(self.run());
     }
 
     /// Returns the line, or one from the current runtime: that of the sender, and its connections, may have ended.
@@ -201,7 +190,7 @@ impl Turn {
         if current.id() == self.sender.runtime.id() {
             return Ok((route.clone(), line));
         }
-        let route = client.route_from(&current, route.slot());
+        let route = client.route_from(&current, route.slot);
         let line = client.begin(&route).await?;
         Ok((route, line))
     }
@@ -225,32 +214,23 @@ impl Turn {
         }
     }
 
-    /// Waits for a line, for as long as checks wait for it. Checks that reach their deadline fail meanwhile, and all of
-    /// them fail with the attempt to connect.
+    /// Waits for a line, if checks wait for it. Checks that reach their deadline fail meanwhile, and all of them fail with
+    /// the attempt to connect.
     async fn reserve(&self) -> Option<Line> {
         let Self { sender, queue, .. } = self;
         if let Some(line) = queue.route.try_reserve() {
             return Some(line);
         }
-        let late_error = |since| sender.late_error(queue, since);
-        let until = Instant::now() + sender.client.deadline;
-        let mut reserved = pin!(queue.route.reserve(until));
-        loop {
-            let deadline = {
-                let mut state = queue.lock();
-                state.queue.expire(Instant::now(), &late_error);
-                state.queue.next_deadline()?
-            };
-            match timeout_at(deadline, reserved.as_mut()).await {
-                Some(Ok(line)) => return Some(line),
-                // The time of the first check is over. Later ones wait for their own.
-                Some(Err(failure)) if failure.is_late() => return None,
-                Some(Err(failure)) => {
-                    let waiting = mem::take(&mut queue.lock().queue);
-                    waiting.fail(&sender.client.unsent(&queue.route, Instant::now(), failure));
-                    return None;
-                }
-                None => {}
+        let first = queue.lock().queue.next_deadline()?;
+        let reserved = pin!(queue.route.reserve(Instant::now() + sender.client.deadline));
+        match self.expiring(reserved, &mut [], Some(first)).await {
+            Ok(line) => Some(line),
+            // The time of the first check is over. Later ones wait for their own.
+            Err(failure) if failure.is_late() => None,
+            Err(failure) => {
+                let waiting = mem::take(&mut queue.lock().queue);
+                waiting.fail(&sender.client.unsent(&queue.route, Instant::now(), failure));
+                None
             }
         }
     }
@@ -270,20 +250,21 @@ impl Turn {
     /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
     /// check then finds one turn less.
     fn take(&mut self) -> Vec<QueueEntry> {
-        let Self { sender, queue, .. } = &*self;
+        let Self {
+            sender,
+            queue,
+            progress,
+        } = self;
         let late_error = |since| sender.late_error(queue, since);
         let until = Instant::now() + sender.client.reply_margin(&queue.route);
         let mut state = queue.lock();
         let entries = state.queue.take(until, &late_error);
         state.is_taking = false;
-        let has_ended = entries.is_empty();
-        if has_ended {
+        if entries.is_empty() {
             state.turns -= 1;
+            *progress = Progress::Ended;
         }
         sender.start_turn_if_due(queue, state);
-        if has_ended {
-            self.progress = Progress::Ended;
-        }
         entries
     }
 
@@ -305,8 +286,9 @@ impl Turn {
         client
             .meter
             .record_batch(call.iter().map(|entry| entry.count).sum());
+        // Queued checks came later than the first of these waiters.
         let replies = self
-            .expiring(pin!(client.decide(route, line, &call)), &mut waiters)
+            .expiring(pin!(client.decide(route, line, &call)), &mut waiters, None)
             .await;
         match replies {
             Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),
@@ -344,7 +326,8 @@ impl Turn {
         }
     }
 
-    /// Waits for a call, and fails each waiter that reaches its deadline: of the call, and in the queue.
+    /// Waits for a call or for its line, and fails each waiter that reaches its deadline: of the call, and in the queue, of
+    /// which `queue_deadline` is the first.
     ///
     /// The call is awaited to its end even if all of its waiters have gone. Until then this turn sends no other call. That
     /// bounds what is sent to a server that hangs.
@@ -352,18 +335,17 @@ impl Turn {
         &self,
         mut call: Pin<&mut impl Future<Output = T>>,
         waiters: &mut [&mut Waiters],
+        mut queue_deadline: Option<Instant>,
     ) -> T {
         let Self { sender, queue, .. } = self;
         let (client, sent_at) = (&sender.client, Instant::now());
         let late_error = |since| client.late_error(&queue.route, since, Some(sent_at));
-        // Queued checks came later than the first of these waiters.
-        let mut queue_deadline = None;
         loop {
             let waiting = waiters.iter().filter_map(|waiters| waiters.next_deadline());
             let deadline = waiting.chain(queue_deadline).min();
             // Checks may join the queue meanwhile.
-            let deadline = deadline.unwrap_or_else(|| Instant::now() + client.deadline);
-            if let Some(outcome) = timeout_at(deadline, call.as_mut()).await {
+            let until = deadline.unwrap_or_else(|| Instant::now() + client.deadline);
+            if let Some(outcome) = timeout_at(until, call.as_mut()).await {
                 return outcome;
             }
             let now = Instant::now();
@@ -386,7 +368,7 @@ impl Drop for Turn {
         };
         state.turns -= 1;
         if self.progress == Progress::Driven {
-            // The caller has gone where no task can take over.
+            // At its end, or because the caller has gone where no task can take over.
             return self.sender.start_turn_if_due(&self.queue, state);
         }
         // The runtime of the sender is shutting down, and no other turn will send the queue.

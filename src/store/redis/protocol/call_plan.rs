@@ -179,18 +179,46 @@ impl<'a> CallPlan<'a> {
                     });
                 }
             }
-            plan.add_entry(index, entry, levels, first, is_new, fits);
+            let (is_single, more) = (levels.len() == 1, entry.more());
+            let is_usual = |level: &ScriptLevel| {
+                level.cost > 0 && plan.count(level).is_some_and(Count::is_usual)
+            };
+            let group = Group {
+                is_usual: is_single
+                    && is_new
+                    && (entry.count, more) == (1, 0)
+                    && levels.iter().all(is_usual),
+                is_shared: !is_single && !is_new,
+                entries: index..index + 1,
+                checks: entry.levels.len(),
+                count: entry.count,
+                more,
+                levels,
+                numbers: first..plan.numbers.len(),
+            };
+            // The script knows the keys of a group of one level by the first one.
+            let follows = || matches!(plan.numbers.get(first.saturating_sub(1)..), Some([last, own]) if last + 1 == *own);
+            match plan.groups.last_mut() {
+                Some(last)
+                    if fits && (!is_single || is_new && follows()) && last.is_like(&group) =>
+                {
+                    last.is_shared |= group.is_shared;
+                    last.entries.end = group.entries.end;
+                    last.numbers.end = group.numbers.end;
+                }
+                _ => plan.groups.push(group),
+            }
         }
         plan.read_first = plan.keys.len() as u64;
         plan.keys.append(&mut apart);
         for number in plan.numbers.iter_mut().filter(|number| **number > APART) {
             *number = *number - APART + plan.read_first;
         }
-        let has_loop = plan.algorithm().is_some_and(|algorithm| {
-            !matches!(algorithm, Algorithm::SortedSetLog | Algorithm::InFlight)
-        });
-        for group in &mut plan.groups {
-            group.is_usual &= has_loop;
+        // These scripts have no loop.
+        if let None | Some(Algorithm::SortedSetLog | Algorithm::InFlight) = plan.algorithm() {
+            for group in &mut plan.groups {
+                group.is_usual = false;
+            }
         }
         plan
     }
@@ -206,7 +234,7 @@ impl<'a> CallPlan<'a> {
         }
         let first = self.counts.len();
         for mut count in Count::all(subject) {
-            count.holding = holding.filter(|_| count.value == Value::InFlight);
+            count.holding = holding.filter(|_| count.name.value == Value::InFlight);
             let fields = LIST_FIELDS.len() + QUOTA_FIELDS.len() * count.quotas.len();
             self.counts.push((self.end_of_lists, count));
             self.end_of_lists += fields as u64;
@@ -220,56 +248,11 @@ impl<'a> CallPlan<'a> {
         counts
     }
 
-    /// Adds an entry to the last group, or to a new one.
-    fn add_entry(
-        &mut self,
-        index: usize,
-        entry: &BatchEntry<'_>,
-        levels: SmallVec<[ScriptLevel; 2]>,
-        first: usize,
-        is_new: bool,
-        fits: bool,
-    ) {
-        let end = self.numbers.len();
-        let is_single = levels.len() == 1;
-        let is_usual = is_single
-            && is_new
-            && (entry.count, entry.more()) == (1, 0)
-            && levels
-                .iter()
-                .all(|level| level.cost > 0 && self.count(level).is_some_and(Count::is_usual));
-        // The script knows the keys of a group of one level by the first one.
-        let follows = || matches!(self.numbers.get(first.saturating_sub(1)..end), Some([last, own]) if last + 1 == *own);
-        let goes_on = fits && (!is_single || is_new && follows());
-        if let Some(group) = self.groups.last_mut().filter(|group| {
-            goes_on
-                && group.is_usual == is_usual
-                && (group.count, group.more) == (entry.count, entry.more())
-                && group.checks == entry.levels.len()
-                && group.levels == levels
-        }) {
-            group.is_shared |= !is_single && !is_new;
-            group.entries.end = index + 1;
-            group.numbers.end = end;
-            return;
-        }
-        self.groups.push(Group {
-            is_usual,
-            is_shared: !is_single && !is_new,
-            entries: index..index + 1,
-            checks: entry.levels.len(),
-            count: entry.count,
-            more: entry.more(),
-            levels,
-            numbers: first..end,
-        });
-    }
-
     /// Returns the algorithm of all quotas, or `None` if they are counted by several. [`Algorithm::InFlight`] may stand beside
     /// any other.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
         let mut counts = self.counts.iter();
-        if counts.any(|(_, count)| count.value == Value::InFlight) {
+        if counts.any(|(_, count)| count.name.value == Value::InFlight) {
             return Some(Algorithm::InFlight);
         }
         let script = |quota: &Quota| quota.algorithm().script();
@@ -294,6 +277,13 @@ impl<'a> CallPlan<'a> {
 }
 
 impl Group {
+    /// Whether one group may have the entries of both, if their keys allow it.
+    fn is_like(&self, other: &Self) -> bool {
+        self.is_usual == other.is_usual
+            && (self.checks, self.count, self.more) == (other.checks, other.count, other.more)
+            && self.levels == other.levels
+    }
+
     /// Returns how many keys the call names: of a group of one level, the first one.
     pub(super) fn named_keys(&self) -> usize {
         if self.levels.len() == 1 {

@@ -87,7 +87,6 @@ const MAX_WHOLE: u32 = 1_000;
 /// The quotas of a check that one value counts.
 #[derive(Clone, Debug)]
 pub(in crate::store::redis) struct Count<'a> {
-    pub(super) value: Value,
     pub(in crate::store::redis) name: ValueName,
     /// In the order of the script, each with its index in the list of the check.
     pub(super) quotas: SmallVec<[(usize, &'a Quota); 1]>,
@@ -102,29 +101,23 @@ pub(in crate::store::redis) struct Count<'a> {
 impl<'a> Count<'a> {
     /// Returns the counts of a request. Counts of one kind of value have the same order in every list of quotas.
     pub(in crate::store::redis) fn all(subject: Subject<'a>) -> SmallVec<[Self; 1]> {
-        let Subject {
-            quotas,
-            share,
-            lease_micros: lease,
-            ..
-        } = subject;
+        let (quotas, lease) = (subject.quotas, subject.lease_micros);
         let mut counts = SmallVec::<[Self; 1]>::new();
         for quota in quotas.iter().enumerate() {
             let name = ValueName::of(quota.1, lease);
             match counts.iter_mut().find(|count| count.name == name) {
                 Some(count) => count.quotas.push(quota),
                 None => counts.push(Self {
-                    value: name.value,
                     name,
                     quotas: SmallVec::from_iter([quota]),
-                    share: quotas.share_of_count(quota.1, share, lease),
+                    share: quotas.share_of_count(quota.1, subject.share, lease),
                     lease,
                     holding: None,
                 }),
             }
         }
-        for Self { value, quotas, .. } in &mut counts {
-            match value {
+        for Self { name, quotas, .. } in &mut counts {
+            match name.value {
                 // The lowest limit first, which charges a counter that several quotas share.
                 Value::Row => {
                     quotas.sort_by_key(|(_, quota)| (header(quota, lease), quota.limit()));
@@ -141,12 +134,12 @@ impl<'a> Count<'a> {
 
     /// Returns the header of a quota of this count, for slots the message of the holder, and then the shares.
     pub(super) fn header(&self, quota: &Quota) -> Header {
-        let mut header = match (self.value, self.holding) {
+        let mut header = match (self.name.value, self.holding) {
             (Value::InFlight, Some(holding)) => message(holding),
             _ => header(quota, self.lease),
         };
         if self.have_shares() {
-            if self.value == Value::InFlight {
+            if self.name.value == Value::InFlight {
                 header.resize(MESSAGE, 0);
             }
             push_shares(self.share, quota, &mut header);
@@ -180,12 +173,12 @@ impl<'a> Count<'a> {
 
     /// Returns whether the value is read in pages, as the script needs them.
     pub(super) fn is_long(&self) -> bool {
-        self.value == Value::Log && self.quotas().any(|quota| quota.limit() > MAX_WHOLE)
+        self.name.value == Value::Log && self.quotas().any(|quota| quota.limit() > MAX_WHOLE)
     }
 
     /// Returns whether the script does not read the value before it decides.
     pub(super) fn is_apart(&self) -> bool {
-        self.is_long() || matches!(self.value, Value::SortedSet { .. })
+        self.is_long() || matches!(self.name.value, Value::SortedSet { .. })
     }
 
     /// The time to live of a value that is charged now.
@@ -208,9 +201,12 @@ impl<'a> Count<'a> {
             Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
             _ => true,
         };
-        let has_loop = self.value != Value::InFlight && !self.is_apart();
-        let has_loop = has_loop && !self.is_soft() && !self.have_shares();
-        has_loop && quota.calendar().is_none() && is_exact
+        is_exact
+            && self.name.value != Value::InFlight
+            && !self.is_apart()
+            && !self.is_soft()
+            && !self.have_shares()
+            && quota.calendar().is_none()
     }
 }
 

@@ -48,15 +48,15 @@ pub(crate) fn decode_replies(
             .iter()
             .filter(|group| group.is_usual || !is_of_loop)
         {
-            let charges = charges.get_mut(group.entries.clone()).unwrap_or_default();
-            let entries = entries.get(group.entries.clone()).unwrap_or_default();
-            for (charge, entry) in charges.iter_mut().zip(entries) {
+            let own = charges.get_mut(group.entries.clone()).unwrap_or_default();
+            let of_group = entries.get(group.entries.clone()).unwrap_or_default();
+            for (charge, entry) in own.iter_mut().zip(of_group) {
                 if charge.is_none() && !(is_of_loop && reader.skip_false()) {
                     *charge = Some(reader.charge(entry, group)?);
                 }
             }
             if group.is_shared {
-                reader.shared(group, charges)?;
+                reader.shared(group, own)?;
             }
         }
     }
@@ -185,9 +185,9 @@ impl<'r> ReplyReader<'r, '_> {
                 continue;
             };
             for (index, (level, number)) in group.levels.iter().zip(own).enumerate() {
-                let own = charge.levels.get(index);
-                let own = own.map_or(0, |replied| replied.charged_checks);
-                let units = own * units(level.cost, charge.extra);
+                let replied = charge.levels.get(index);
+                let checks = replied.map_or(0, |replied| replied.charged_checks);
+                let units = checks * units(level.cost, charge.extra);
                 if units > 0 {
                     uses.push((*number, entry, index, units));
                 }
@@ -195,10 +195,9 @@ impl<'r> ReplyReader<'r, '_> {
         }
         uses.sort_unstable();
         for uses in uses.chunk_by(|(one, ..), (next, ..)| one == next) {
-            let level = uses
-                .first()
-                .and_then(|(_, _, index, _)| group.levels.get(*index));
-            let Some(count) = level.and_then(|level| plan.count(level)) else {
+            let count_of =
+                |(_, _, index, _): &(_, _, usize, _)| plan.count(group.levels.get(*index)?);
+            let Some(count) = uses.first().and_then(count_of) else {
                 continue;
             };
             let (replies, nonsense) = (self.charged(count)?, self.take_nonsense());
@@ -287,7 +286,7 @@ impl<'r> ReplyReader<'r, '_> {
     /// Reads the reply of a count to a charge, for each of its quotas.
     fn charged(&mut self, count: &Count<'_>) -> Result<SmallVec<[LastReply; 1]>, Error> {
         let mut replies = SmallVec::new();
-        if count.value == Value::Row {
+        if count.name.value == Value::Row {
             for counter in self.counters(count)? {
                 replies.push(LastReply::Counter(counter));
             }
@@ -295,7 +294,7 @@ impl<'r> ReplyReader<'r, '_> {
         }
         for _ in &count.quotas {
             let (used, reset) = (self.units()?, self.number()?);
-            let (reset, receipt) = match count.value {
+            let (reset, receipt) = match count.name.value {
                 Value::Buckets { .. } => (reset, Receipt::new(self.number()?, self.number()?)),
                 // The note about the holder.
                 Value::InFlight => (0, Receipt::new(reset, 0)),
@@ -316,7 +315,7 @@ impl<'r> ReplyReader<'r, '_> {
         count: &Count<'_>,
         cost: u64,
     ) -> Result<SmallVec<[QuotaAnswer; 1]>, Error> {
-        if count.value == Value::Row {
+        if count.name.value == Value::Row {
             let (time, cost) = (self.time, u32::try_from(cost).unwrap_or(u32::MAX));
             let counters = self.counters(count)?.into_iter().zip(count.quotas());
             let answers = counters.map(|(mut counter, quota)| {
@@ -334,7 +333,7 @@ impl<'r> ReplyReader<'r, '_> {
                 micros => Wait::Micros(self.non_negative(micros)),
             };
             let reset = self.number()?;
-            answers.push(match count.value {
+            answers.push(match count.name.value {
                 // The note about the holder.
                 Value::InFlight => {
                     QuotaAnswer::from_micros(used, wait, 0).with_receipt(Receipt::new(reset, 0))
@@ -353,22 +352,20 @@ impl<'r> ReplyReader<'r, '_> {
         let mut last = None;
         for quota in count.quotas() {
             let (algorithm, own) = (quota.algorithm(), count.header(quota));
-            if let (true, Some(counter)) = (last.as_ref() == Some(&own), counters.last()) {
-                let counter = counter.clone();
-                counters.push(counter);
+            if last.as_ref() == Some(&own) {
+                counters.extend(counters.last().cloned());
                 continue;
             }
-            let counter = packed_counter::split(algorithm, &mut bytes).ok_or_else(malformed)?;
-            counters.push(packed_counter::read(algorithm, counter).unwrap_or_else(|| {
+            let counter = packed_counter::take(algorithm, &mut bytes).ok_or_else(malformed)?;
+            counters.push(counter.unwrap_or_else(|| {
                 self.nonsense = Some("a counter of numbers that are not whole");
                 CountState::empty(algorithm)
             }));
             last = Some(own);
         }
-        if bytes.is_empty() {
-            Ok(counters)
-        } else {
-            Err(malformed())
+        match bytes.is_empty() {
+            true => Ok(counters),
+            false => Err(malformed()),
         }
     }
 
@@ -411,30 +408,30 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     fn integer(&mut self) -> Result<i64, Error> {
-        let (mut whole, mut single, mut double) = (self.rest, self.rest, self.rest);
-        if let Ok(number) = decode::read_int(&mut whole) {
-            self.rest = whole;
+        if let Some(number) = self.next(|rest| decode::read_int(rest).ok()) {
             return Ok(number);
         }
-        self.rest = if decode::read_f32(&mut single).is_ok() {
-            single
-        } else if decode::read_f64(&mut double).is_ok() {
-            double
-        } else {
+        let is_fraction = self.next(|rest| decode::read_f32(rest).ok()).is_some()
+            || self.next(|rest| decode::read_f64(rest).ok()).is_some();
+        if !is_fraction {
             return Err(self.malformed("not a number"));
-        };
+        }
         self.nonsense = Some("a number that is not whole");
         Ok(0)
     }
 
     /// Skips a `false`, if one comes next.
     fn skip_false(&mut self) -> bool {
+        let is_false = |rest: &mut &'r [u8]| decode::read_bool(rest).ok().filter(|truth| !truth);
+        self.next(is_false).is_some()
+    }
+
+    /// Reads a value, if it is of this kind.
+    fn next<T>(&mut self, read: impl FnOnce(&mut &'r [u8]) -> Option<T>) -> Option<T> {
         let mut rest = self.rest;
-        let is_false = matches!(decode::read_bool(&mut rest), Ok(false));
-        if is_false {
-            self.rest = rest;
-        }
-        is_false
+        let value = read(&mut rest)?;
+        self.rest = rest;
+        Some(value)
     }
 
     /// Reads the bytes of a text, if one comes next.
@@ -444,12 +441,12 @@ impl<'r> ReplyReader<'r, '_> {
         if !matches!(next, Some(FixStr(_) | Str8 | Str16 | Str32)) {
             return Ok(None);
         }
-        let length = decode::read_str_len(&mut self.rest).ok();
-        let length = length.and_then(|length| usize::try_from(length).ok());
-        let split = length.and_then(|length| self.rest.split_at_checked(length));
-        let (bytes, rest) = split.ok_or_else(|| self.malformed("incomplete text"))?;
-        self.rest = rest;
-        Ok(Some(bytes))
+        let text = self.next(|rest| {
+            let length = decode::read_str_len(rest).ok()?.try_into().ok()?;
+            rest.split_off(..length)
+        });
+        text.map(Some)
+            .ok_or_else(|| self.malformed("incomplete text"))
     }
 }
 
@@ -473,8 +470,7 @@ mod tests {
     }
 
     fn numbers(numbers: &[i64]) -> Vec<Field> {
-        let numbers = numbers.iter();
-        numbers.map(|number| Field::Number(*number)).collect()
+        numbers.iter().copied().map(Field::Number).collect()
     }
 
     fn packed(fields: &[Field]) -> Vec<u8> {
@@ -499,9 +495,11 @@ mod tests {
     /// Decodes the reply to entries of one key each: quotas, cost and number of checks.
     fn decoded(entries: &[(&Quotas, u32, u32)], reply: Vec<u8>) -> Replies {
         let key = Key::from("k");
-        let checks = entries.iter();
-        let checks = checks.map(|(quotas, cost, _)| Subject::new(&key, &key, quotas).check(*cost));
-        let levels: Vec<[OwnedCheck; 1]> = checks.map(|check| [check.owned()]).collect();
+        let owned = |(quotas, cost, _): &(&Quotas, u32, u32)| {
+            let check = Subject::new(&key, &key, quotas).check(*cost);
+            [check.owned()]
+        };
+        let levels: Vec<[OwnedCheck; 1]> = entries.iter().map(owned).collect();
         let entries: Vec<_> = (levels.iter().zip(entries))
             .map(|(levels, (.., count))| BatchEntry {
                 levels,
@@ -516,8 +514,8 @@ mod tests {
 
     /// The kind of error of each entry.
     fn kinds(replies: Replies) -> Vec<Option<ErrorKind>> {
-        let replies = replies.unwrap().into_iter();
-        replies.map(|reply| Some(reply.err()?.kind())).collect()
+        let kind = |reply: Result<EntryAnswers, Error>| Some(reply.err()?.kind());
+        replies.unwrap().into_iter().map(kind).collect()
     }
 
     #[test]
@@ -597,8 +595,8 @@ mod tests {
             .map(|answers| answers[0].quotas().to_vec())
             .collect();
         let admitted = |slots_used, units| {
-            let slots = slots(slots_used, Wait::Zero, 1);
-            vec![slots, rate(units), slots]
+            let of_slots = slots(slots_used, Wait::Zero, 1);
+            vec![of_slots, rate(units), of_slots]
         };
         assert_eq!(
             found,

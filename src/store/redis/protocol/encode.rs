@@ -100,10 +100,10 @@ fn pack_numbers(numbers: impl IntoIterator<Item = u64>, out: &mut impl Write) ->
 
 fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> io::Result<()> {
     encode::write_uint(out, count.quotas.len() as u64)?;
-    encode::write_str(out, count.value.kind())?;
+    encode::write_str(out, count.name.value.kind())?;
     let rest = [
         count.is_long().into(),
-        count.value.bucket(),
+        count.name.value.bucket(),
         count.ttl_millis(),
         count.is_soft().into(),
     ];
@@ -126,14 +126,6 @@ fn pack_bytes(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
     out.write_all(bytes)
 }
 
-/// The fields of a change, and the answers with the receipts of what it gives back.
-struct PackedChange<'a> {
-    what: &'static str,
-    /// The units to change, the time of the charge, its cost, and what is held of it.
-    numbers: [u64; 4],
-    answers: &'a [QuotaAnswer],
-}
-
 /// Encodes a call that changes the counts of a key. Returns `None` if it changes none: a charge is a call of checks.
 pub(crate) fn encode_adjust(
     script: &Script,
@@ -141,6 +133,7 @@ pub(crate) fn encode_adjust(
     clock: &ServerClock,
     adjust: Adjust<'_>,
 ) -> Option<Cmd> {
+    // The units to change, the time of the charge, its cost, and what is held of it.
     let (what, numbers, answers) = match adjust.change {
         Change::Reset => ("reset", [0; 4], &[][..]),
         Change::Refund {
@@ -149,24 +142,23 @@ pub(crate) fn encode_adjust(
             units,
             held,
         } => {
-            let units = units.min(cost).into();
-            let numbers = [units, answer.time(), cost.into(), held.into()];
+            let [refunded, cost, held] = [units.min(cost), cost, held].map(u64::from);
+            let numbers = [refunded, answer.time(), cost, held];
             ("refund", numbers, answer.quotas())
         }
         Change::Credit { units } => ("credit", [units.into(), 0, 0, 0], &[][..]),
         Change::Charge { .. } => return None,
     };
     // The charge was not made to a soft quota that was exceeded.
-    let is_charged = |count: &Count<'_>| {
-        let mut answers = count
-            .quotas
-            .iter()
-            .filter_map(|(index, _)| answers.get(*index));
-        !answers.any(QuotaAnswer::is_exceeded)
+    let is_exceeded = |(index, _): &(usize, &Quota)| {
+        let answer = answers.get(*index);
+        answer.is_some_and(QuotaAnswer::is_exceeded)
     };
     let mut counts = Count::all(adjust.subject);
     // Slots are given back by their holders.
-    counts.retain(|count| count.value != Value::InFlight && is_charged(count));
+    counts.retain(|count| {
+        count.name.value != Value::InFlight && !count.quotas.iter().any(is_exceeded)
+    });
     if counts.is_empty() {
         return None;
     }
@@ -175,18 +167,18 @@ pub(crate) fn encode_adjust(
         .map(|count| (adjust.subject, count.name))
         .collect();
     let mut call = begin(script, names, &keys);
-    let change = PackedChange {
-        what,
-        numbers,
-        answers,
-    };
+    let mut out = call.writer_for_next_arg();
     // Writing to a command does not fail.
-    let _ = pack_change(&change, &counts, clock, &mut call.writer_for_next_arg());
+    let _ = pack_change(what, numbers, answers, &counts, clock, &mut out);
+    drop(out);
     Some(call)
 }
 
+/// Packs a change, and the receipts of what it gives back.
 fn pack_change(
-    change: &PackedChange<'_>,
+    what: &str,
+    numbers: [u64; 4],
+    answers: &[QuotaAnswer],
     counts: &[Count<'_>],
     clock: &ServerClock,
     out: &mut impl Write,
@@ -201,13 +193,12 @@ fn pack_change(
     for count in counts {
         pack_count(count, clock, out)?;
     }
-    encode::write_str(out, change.what)?;
-    pack_numbers(change.numbers, out)?;
+    encode::write_str(out, what)?;
+    pack_numbers(numbers, out)?;
     for (index, _) in quotas {
-        let receipt = change
-            .answers
+        let receipt = answers
             .get(*index)
-            .map(|answer| answer.receipt())
+            .map(QuotaAnswer::receipt)
             .unwrap_or_default();
         pack_numbers([receipt.generation, receipt.position], out)?;
     }
@@ -226,9 +217,9 @@ fn script_of(quota: &Quota) -> &'static str {
 /// which windows begin.
 fn calendar_text(calendar: &Calendar, clock: &ServerClock) -> SmallVec<[u8; 32]> {
     let (first, starts) = calendar.starts_around(clock.expected_time());
-    let starts = starts.iter().map(|start| start / 1_000_000);
+    let seconds = starts.iter().map(|start| start / 1_000_000);
     // A value stores the second at which it expires in four bytes, too, which end in 2106.
-    let numbers = [first].into_iter().chain(starts);
+    let numbers = [first].into_iter().chain(seconds);
     numbers
         .flat_map(|number| u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes())
         .collect()
@@ -364,9 +355,9 @@ mod tests {
         let hard = Quota::per_second(900_000).with_algorithm(Algorithm::SlidingBuckets(1));
         let soft = Quota::per_second(u32::MAX).soft();
         let quotas = Quotas::from([hard, soft]);
-        let words = |cost| words(&[(&[("l", "a", &quotas, cost)], 1)]);
+        let words_at = |cost| words(&[(&[("l", "a", &quotas, cost)], 1)]);
         for (cost, of_soft) in [(100_000, 100_000), (100_001, 1_u64 << 32)] {
-            let words = words(cost);
+            let words = words_at(cost);
             let levels = format!("0 13 1 1 0 2 0 3 {of_soft} 13 {cost} 2 1");
             assert!(words.ends_with(&levels), "{words}");
         }
@@ -464,8 +455,8 @@ mod tests {
             let is_usual = |limit, micros| {
                 let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
                 let quotas = Quotas::from(quota.with_algorithm(algorithm));
-                let words = words(&[(&[("l", "a", &quotas, 1)], 1)]);
-                words.contains(" 1 10 1 1 0 1 0 3 1 1")
+                let called = words(&[(&[("l", "a", &quotas, 1)], 1)]);
+                called.contains(" 1 10 1 1 0 1 0 3 1 1")
             };
             assert!(is_usual(100, 60_000_000));
             // Beyond 2^53, and beyond 2^64.

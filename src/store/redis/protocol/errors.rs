@@ -340,9 +340,8 @@ fn row_in(message: &str) -> &'static Row {
 /// Returns what follows the first of these words in a message, in any case.
 fn behind<'a>(message: &'a str, words: &[&str]) -> Option<&'a str> {
     let lower = message.to_ascii_lowercase();
-    let mut words = words.iter();
-    let end = words.find_map(|word| Some(lower.find(word)? + word.len()))?;
-    message.get(end..)
+    let end_of = |word: &&str| Some(lower.find(word)? + word.len());
+    message.get(words.iter().find_map(end_of)?..)
 }
 
 /// Makes the error of a row, without its act.
@@ -370,7 +369,7 @@ fn explain(row: &Row, server: &ServerName, cause: &str) -> Error {
 }
 
 /// Returns each code of the table with its remedies, for the guide.
-pub(crate) fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
+pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
     let rows = TABLE.iter();
     rows.filter_map(|row| Some((row.code.text, row.remedy?)))
 }
@@ -403,7 +402,8 @@ pub(crate) fn act_of(error: &RedisError) -> Act {
 }
 
 /// Returns the first code of the table that is among the words of a text.
-pub(crate) fn known_code(text: &str) -> Option<&'static str> {
+#[must_use]
+pub fn known_code(text: &str) -> Option<&'static str> {
     TABLE.iter().find_map(|row| match row.found {
         Code(code) if row.is_in(text) => Some(code),
         _ => None,
@@ -457,11 +457,13 @@ fn has_hung_up(error: &RedisError) -> bool {
 /// Whether TLS failed for this reason: the certificate is not trusted, or the server does not speak TLS. No other I/O
 /// reports invalid data.
 fn tls_fails(error: &RedisError, reason: &str) -> bool {
-    let source = StdError::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
-    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-    let source = source.filter(|source| source.kind() == std::io::ErrorKind::InvalidData);
-    source.is_some_and(|source| source.to_string().contains(reason))
+    let source = StdError::source(error).and_then(|source| {
+        let shared: &Arc<dyn StdError + Send + Sync> = source.downcast_ref()?;
+        shared.downcast_ref::<std::io::Error>()
+    });
+    source.is_some_and(|source| {
+        source.kind() == std::io::ErrorKind::InvalidData && source.to_string().contains(reason)
+    })
 }
 
 /// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
@@ -932,8 +934,8 @@ mod tests {
             assert_eq!(key(row), expected, "{error}");
             found.insert((expected, true));
         }
-        let rows = TABLE.iter();
-        let rows = rows.map(|row| (key(row), matches!(row.found, Client(_))));
+        let of_table = TABLE.iter();
+        let rows = of_table.map(|row| (key(row), matches!(row.found, Client(_))));
         let missing: Vec<_> = rows.filter(|row| !found.contains(row)).collect();
         assert!(missing.is_empty(), "no reply finds {missing:?}");
         assert_eq!(TABLE.len(), found.len(), "two rows have one key");
@@ -941,11 +943,11 @@ mod tests {
 
     #[test]
     fn each_text_names_the_server_and_the_cause_and_has_no_placeholder_left() {
-        let calls = REPLIES.iter().map(|(_, reply)| replied(reply));
-        let calls = calls.map(|error| (error, Handshake::Unknown));
+        let calls = REPLIES.iter();
+        let of_calls = calls.map(|(_, reply)| (replied(reply), Handshake::Unknown));
         let others = client_errors().into_iter();
         for (error, handshake) in
-            calls.chain(others.map(|(_, error, handshake)| (error, handshake)))
+            of_calls.chain(others.map(|(_, error, handshake)| (error, handshake)))
         {
             let (cause, server) = (cause_of(&not_quoting(error.clone())), server());
             let error = from_redis(error, handshake, &server);

@@ -150,10 +150,8 @@ impl KeyNames {
         subjects: impl Iterator<Item = Subject<'a>>,
     ) -> bool {
         let mut slots = subjects.map(|subject| self.slot(subject));
-        match slots.next() {
-            Some(first) => slots.any(|slot| slot != first),
-            None => false,
-        }
+        let first = slots.next();
+        slots.any(|slot| Some(slot) != first)
     }
 }
 
@@ -207,8 +205,7 @@ mod tests {
     }
 
     fn names(prefix: &str, limiter: &str, key: &str, quotas: impl Into<Quotas>) -> Vec<String> {
-        let (limiter, key) = (Key::from(limiter), Key::from(key));
-        let quotas = quotas.into();
+        let (limiter, key, quotas) = (Key::from(limiter), Key::from(key), quotas.into());
         let subject = Subject::new(&limiter, &key, &quotas);
         let names = KeyNames::default().with_prefix(prefix);
         names_of(&names, subject)

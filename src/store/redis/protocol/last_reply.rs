@@ -36,15 +36,15 @@ impl LastReply {
                 receipt,
             } => {
                 let later_units = u32::try_from(later_units).unwrap_or(u32::MAX);
-                let used = used.saturating_sub(later_units);
-                QuotaAnswer::from_micros(used, Wait::Zero, *reset).with_receipt(*receipt)
+                QuotaAnswer::from_micros(used.saturating_sub(later_units), Wait::Zero, *reset)
+                    .with_receipt(*receipt)
             }
             Self::Counter(counter) => {
-                let mut counter = counter.clone();
+                let mut earlier = counter.clone();
                 if later_units > 0 {
-                    counter.remove_latest(later_units);
+                    earlier.remove_latest(later_units);
                 }
-                counter.evaluate(&count.quota_check(quota, 0, time)).into()
+                earlier.evaluate(&count.quota_check(quota, 0, time)).into()
             }
         }
     }

@@ -1,66 +1,42 @@
 //! Reads a counter as the script stores it. `lua/README.md` describes the bytes.
 
+use smallvec::SmallVec;
+
 use crate::algorithm::CountState;
 use crate::quota::Algorithm;
 
-/// Takes the bytes of a counter of a fixed number of fields. `None` if too few are left, or the algorithm has no such
-/// counter.
+/// Takes a counter of a fixed number of fields from the front of bytes. `None` if too few are left, or the algorithm has no
+/// such counter; within, `None` if a number is not whole or too large.
 #[inline]
-pub(super) fn split<'a>(algorithm: Algorithm, bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let size = match algorithm {
-        Algorithm::FixedWindow => 20,
-        Algorithm::SlidingCounter => 24,
-        Algorithm::Gcra => 36,
+pub(super) fn take(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<Option<CountState>> {
+    // The sizes of the numbers behind the generation.
+    let sizes: &[usize] = match algorithm {
+        Algorithm::FixedWindow => &[8, 4],
+        Algorithm::SlidingCounter => &[8, 4, 4],
+        Algorithm::Gcra => &[8, 4, 8, 4, 4],
         _ => return None,
     };
-    let (counter, rest) = bytes.split_at_checked(size)?;
-    *bytes = rest;
-    Some(counter)
-}
-
-/// Reads the bytes of a counter. `None` if a number in it is not whole or too large.
-#[inline]
-pub(super) fn read(algorithm: Algorithm, mut bytes: &[u8]) -> Option<CountState> {
-    let bytes = &mut bytes;
-    let (generation, first) = (double(bytes)?, double(bytes)?);
-    let second = integer(bytes)?;
-    match algorithm {
-        Algorithm::FixedWindow => CountState::of_counter(algorithm, generation, &[first, second]),
-        Algorithm::SlidingCounter => {
-            let numbers = [first, second, integer(bytes)?];
-            CountState::of_counter(algorithm, generation, &numbers)
-        }
-        Algorithm::Gcra => {
-            let numbers = [
-                first,
-                second,
-                double(bytes)?,
-                integer(bytes)?,
-                integer(bytes)?,
-            ];
+    let generation = number(bytes.split_off(..8)?);
+    let mut numbers = SmallVec::<[u64; 5]>::new();
+    for size in sizes {
+        numbers.extend(number(bytes.split_off(..*size)?));
+    }
+    let counter = match generation {
+        Some(generation) if numbers.len() == sizes.len() => {
             CountState::of_counter(algorithm, generation, &numbers)
         }
         _ => None,
+    };
+    Some(counter)
+}
+
+/// Returns the whole number of a double, which has eight bytes, or of an integer of four.
+#[inline]
+fn number(field: &[u8]) -> Option<u64> {
+    match field.try_into() {
+        Ok(double) => whole(u64::from_be_bytes(double)),
+        Err(_) => Some(u32::from_be_bytes(field.try_into().ok()?).into()),
     }
-}
-
-/// Reads a whole number of eight bytes.
-#[inline]
-fn double(bytes: &mut &[u8]) -> Option<u64> {
-    whole(u64::from_be_bytes(take(bytes)?))
-}
-
-/// Reads a whole number of four bytes.
-#[inline]
-fn integer(bytes: &mut &[u8]) -> Option<u64> {
-    Some(u32::from_be_bytes(take(bytes)?).into())
-}
-
-#[inline]
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(*first)
 }
 
 /// The bits of the mantissa that a double stores, and its exponent of 1.
@@ -123,8 +99,7 @@ mod tests {
         data.extend([0, 0, 0, 2, 0, 0, 1, 0, 9]);
         let read = |algorithm, end: usize| {
             let mut bytes = &data[..end];
-            let counter = split(algorithm, &mut bytes)?;
-            read(algorithm, counter).map(|_| bytes.len())
+            take(algorithm, &mut bytes)?.map(|_| bytes.len())
         };
         assert_eq!(read(Algorithm::FixedWindow, 25), Some(5));
         assert_eq!(read(Algorithm::SlidingCounter, 25), Some(1));
@@ -134,6 +109,6 @@ mod tests {
             assert_eq!(read(Algorithm::FixedWindow, end), None);
         }
         let gcra = [&data[..16], &[0; 20]].concat();
-        assert!(super::read(Algorithm::Gcra, &gcra).is_some());
+        assert!(take(Algorithm::Gcra, &mut &*gcra).unwrap().is_some());
     }
 }

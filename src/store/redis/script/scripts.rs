@@ -33,14 +33,15 @@ macro_rules! scripts {
                 Self { $($name: Script::new(clock, joined!($($file)*)),)* }
             }
 
-            /// Returns each script with its name, and with its name behind the clock of the caller.
-            fn named(&self) -> impl Iterator<Item = (&'static str, &'static str, &Script)> {
-                let named = [$((
-                    stringify!($name),
+            /// Returns the texts of the shared scripts by name, first those that decide; then the same behind the clock of
+            /// the caller.
+            pub(crate) fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
+                let own = [$((stringify!($name), &*SHARED.$name.by_clock.text)),*];
+                let by_argument = [$((
                     concat!(stringify!($name), "_clock_argument"),
-                    &self.$name,
+                    &*SHARED.$name.by_argument.text,
                 )),*];
-                named.into_iter()
+                own.into_iter().chain(by_argument)
             }
         }
     };
@@ -88,16 +89,6 @@ impl Scripts {
             Some(Algorithm::InFlight) => &self.in_flight,
             None => &self.mixed,
         }
-    }
-
-    /// Returns the texts of the shared scripts by name, first those that decide; then the same behind the clock of the
-    /// caller.
-    pub(crate) fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
-        let scripts: &'static Self = &SHARED;
-        let own = scripts.named();
-        let own = own.map(|(name, _, script)| (name, &*script.by_clock.text));
-        let by_argument = scripts.named();
-        own.chain(by_argument.map(|(_, name, script)| (name, &*script.by_argument.text)))
     }
 }
 
@@ -198,8 +189,8 @@ mod tests {
     fn files() -> Vec<(String, String)> {
         let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap();
         let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-        let names = names.filter_map(|name| Some(name.strip_suffix(".lua")?.to_owned()));
-        names.map(|name| (name.clone(), source(&name))).collect()
+        let scripts = names.filter_map(|name| Some(name.strip_suffix(".lua")?.to_owned()));
+        scripts.map(|name| (name.clone(), source(&name))).collect()
     }
 
     fn commands(text: &str) -> BTreeSet<&str> {

@@ -59,11 +59,10 @@ struct Inner {
     reading: watch::Sender<Reading>,
 }
 
-/// The known nodes, and the master of each slot.
+/// The known nodes, and the master of each slot that has one.
 struct SlotMap {
     nodes: Vec<Arc<Node>>,
-    /// The index of the master in `nodes`, plus one. 0 for a slot without a master.
-    by_slot: Box<[u16]>,
+    by_slot: Box<[Option<Arc<Node>>]>,
 }
 
 /// The progress of reading the slots.
@@ -89,47 +88,40 @@ struct SlotRange {
 
 impl SlotMap {
     fn master(&self, slot: u16) -> Option<&Arc<Node>> {
-        let number = self.by_slot.get(usize::from(slot))?;
-        self.nodes.get(usize::from(number.checked_sub(1)?))
+        self.by_slot.get(usize::from(slot))?.as_ref()
     }
 
     /// Returns every master once.
     fn masters(&self) -> Vec<Arc<Node>> {
-        let mut numbers = self.by_slot.to_vec();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let masters = numbers.iter().filter_map(|number| number.checked_sub(1));
-        let masters = masters.filter_map(|index| self.nodes.get(usize::from(index)));
-        masters.cloned().collect()
+        let serves = |node: &&Arc<Node>| {
+            let mut masters = self.by_slot.iter().flatten();
+            masters.any(|master| Arc::ptr_eq(master, node))
+        };
+        self.nodes.iter().filter(serves).cloned().collect()
     }
 
-    /// Returns the node at an address and its number. `make` makes it if it is unknown.
+    /// Returns the node at an address. `make` makes it if it is unknown.
     fn node_at(
         &mut self,
-        (host, port): (&str, u16),
+        address: (&str, u16),
         make: impl FnOnce() -> Option<Arc<Node>>,
-    ) -> Option<(u16, Arc<Node>)> {
-        let is_it = |node: &Arc<Node>| node.address() == (host, port);
-        let index = self.nodes.iter().position(is_it);
-        let node = match index.and_then(|index| self.nodes.get(index)) {
-            Some(node) => Arc::clone(node),
-            None => {
-                let node = make()?;
-                self.nodes.push(Arc::clone(&node));
-                node
-            }
-        };
-        let number = index.map_or(self.nodes.len(), |index| index + 1);
-        // A cluster has at most 16 384 masters.
-        Some((u16::try_from(number).unwrap_or_default(), node))
+    ) -> Option<Arc<Node>> {
+        if let Some(known) = self.nodes.iter().find(|node| node.address() == address) {
+            return Some(Arc::clone(known));
+        }
+        let node = make()?;
+        self.nodes.push(Arc::clone(&node));
+        Some(node)
     }
 }
 
 impl Reading {
     /// Returns when the slots may be read again: ever later while they are read again and again. Redirects tell about
     /// their slot meanwhile, and a master that is down may be down for long.
-    fn next(&mut self) -> Option<Instant> {
-        let read_at = self.read_at?;
+    fn next(&mut self) -> Instant {
+        let Some(read_at) = self.read_at else {
+            return Instant::now();
+        };
         let is_first = !self.has_map || read_at.elapsed() >= CALM;
         self.backoff = match is_first {
             true => BACKOFF,
@@ -138,7 +130,7 @@ impl Reading {
         // Processes that lose a master together do not read together.
         let half = self.backoff / 2;
         let random = u32::try_from(RandomState::new().hash_one(0) % 256).unwrap_or_default();
-        Some(read_at + half + half * random / 256)
+        read_at + half + half * random / 256
     }
 }
 
@@ -151,7 +143,7 @@ impl Cluster {
             runtime: runtime.clone(),
             map: RwLock::new(SlotMap {
                 nodes: Vec::new(),
-                by_slot: vec![0; usize::from(SLOTS)].into(),
+                by_slot: vec![None; usize::from(SLOTS)].into(),
             }),
             reading: watch::Sender::default(),
         }))
@@ -197,20 +189,17 @@ impl Cluster {
     }
 
     fn make_node(&self, host: &str, port: u16) -> Option<Arc<Node>> {
-        let seed = self.0.seeds.first()?;
-        Some(Node::new(
-            seed.at(CLUSTER_NODE, host, port),
-            &self.0.runtime,
-        ))
+        let node = self.0.seeds.first()?.at(CLUSTER_NODE, host, port);
+        Some(Node::new(node, &self.0.runtime))
     }
 
     /// Returns the node that a redirect names, and remembers it as the master of the slot that has moved there.
     fn redirected(&self, host: &str, port: u16, moved: Option<u16>) -> Option<Arc<Node>> {
         self.change_map(|map| {
-            let (number, node) = map.node_at((host, port), || self.make_node(host, port))?;
+            let node = map.node_at((host, port), || self.make_node(host, port))?;
             let of_slot = moved.and_then(|slot| map.by_slot.get_mut(usize::from(slot)));
             if let Some(of_slot) = of_slot {
-                *of_slot = number;
+                *of_slot = Some(Arc::clone(&node));
             }
             Some(node)
         })
@@ -231,10 +220,8 @@ impl Cluster {
                 }
             }
             self.refresh();
-            if real_time::timeout_at(until, readings.changed())
-                .await
-                .is_none()
-            {
+            let changed = real_time::timeout_at(until, readings.changed()).await;
+            if changed.is_none() {
                 return Err(Failure::late(&self.0.name, Fate::NotRun));
             }
         }
@@ -243,26 +230,20 @@ impl Cluster {
     /// Reads the slots again, in the background. At most one task does so.
     pub(super) fn refresh(&self) {
         let mut not_before = None;
-        let starts = self.0.reading.send_if_modified(|reading| {
-            let starts = !reading.is_reading;
-            if starts {
+        self.0.reading.send_if_modified(|reading| {
+            if !reading.is_reading {
                 reading.is_reading = true;
-                not_before = reading.next();
+                not_before = Some(reading.next());
             }
-            starts
+            not_before.is_some()
         });
-        if starts {
+        if let Some(not_before) = not_before {
             let cluster = self.clone();
             self.0.runtime.spawn(async move {
-                if let Some(not_before) = not_before {
-                    let left = not_before.saturating_duration_since(Instant::now());
-                    real_time::sleep(left).await;
-                }
+                real_time::sleep_until(not_before).await;
                 let read = cluster.read().await;
-                cluster
-                    .0
-                    .reading
-                    .send_modify(|reading| cluster.learn(reading, read));
+                let reading = &cluster.0.reading;
+                reading.send_modify(|reading| cluster.learn(reading, read));
             });
         }
     }
@@ -283,37 +264,32 @@ impl Cluster {
         }
     }
 
-    /// Asks all known masters at once, because one of them may hang, and then the other seed nodes one after the other,
-    /// until a node reports a master for each slot. If none does, returns the ranges with the most slots: a node that is
-    /// blank, or that the cluster has forgotten, reports ranges too.
+    /// Asks all known masters at once, because one of them may hang, and then the other seed nodes, until a node reports a
+    /// master for each slot. If none does, returns the ranges with the most slots: a node that is blank, or that the cluster
+    /// has forgotten, reports ranges too.
     async fn read(&self) -> Result<Vec<SlotRange>, Failure> {
-        let masters = self.masters();
-        let (mut best, mut failure) = (Vec::new(), None);
-        let mut is_whole = |ranges: Vec<SlotRange>| {
-            if served(&ranges) > served(&best) {
-                best = ranges;
-            }
-            served(&best) >= usize::from(SLOTS)
-        };
-        let mut reads: JoinSet<_> = masters.iter().cloned().map(read_from).collect();
-        while let Some(read) = reads.join_next().await {
-            if read.is_ok_and(|ranges| is_whole(ranges.unwrap_or_default())) {
-                return Ok(best);
-            }
-        }
-        for seed in &self.0.seeds {
-            let seed = Node::new(seed.clone(), &self.0.runtime);
-            if masters.iter().any(|node| node.address() == seed.address()) {
-                continue;
-            }
-            match read_from(seed).await {
-                Ok(ranges) => {
-                    if is_whole(ranges) {
-                        return Ok(best);
+        let (masters, mut best, mut failure) = (self.masters(), Vec::new(), None);
+        let seeds = self.0.seeds.iter();
+        let mut others: Vec<_> = seeds
+            .map(|seed| Node::new(seed.clone(), &self.0.runtime))
+            .collect();
+        others.retain(|seed| masters.iter().all(|node| node.address() != seed.address()));
+        for nodes in [masters, others] {
+            let limits = self.0.seeds.iter().map(Server::connect_timeout);
+            // Longer than an attempt to connect, whose failure says more than that the time is over.
+            let until = Instant::now() + 2 * limits.max().unwrap_or_default();
+            let reads = nodes.into_iter().map(|node| read_from(node, until));
+            let mut reads = JoinSet::from_iter(reads);
+            while let Some(Ok(read)) = reads.join_next().await {
+                match read {
+                    Ok(ranges) if served(&ranges) > served(&best) => best = ranges,
+                    Ok(_) => {}
+                    Err(error) => {
+                        failure.get_or_insert(error);
                     }
                 }
-                Err(error) => {
-                    failure.get_or_insert(error);
+                if served(&best) >= usize::from(SLOTS) {
+                    return Ok(best);
                 }
             }
         }
@@ -325,26 +301,22 @@ impl Cluster {
 
     fn build(&self, ranges: &[SlotRange]) {
         self.change_map(|map| {
-            let known = std::mem::take(&mut map.nodes);
-            map.by_slot.fill(0);
+            map.by_slot.fill(None);
             for SlotRange { slots, host, port } in ranges {
-                let address = (host.as_str(), *port);
-                let found = || known.iter().find(|node| node.address() == address).cloned();
-                let make = || found().or_else(|| self.make_node(host, *port));
-                let Some((number, node)) = map.node_at(address, make) else {
+                let make = || self.make_node(host, *port);
+                let Some(node) = map.node_at((host, *port), make) else {
                     continue;
                 };
                 node.connect_if_new();
                 let slots = usize::from(*slots.start())..=usize::from(*slots.end());
-                map.by_slot.get_mut(slots).unwrap_or_default().fill(number);
+                let of_slots = map.by_slot.get_mut(slots).unwrap_or_default();
+                of_slots.fill(Some(node));
             }
-            let since = Instant::now().checked_sub(IMPORTING);
-            let is_importing =
-                |node: &Arc<Node>| since.is_some_and(|since| node.has_replied_since(since));
-            for node in known.into_iter().filter(is_importing) {
-                let same = Arc::clone(&node);
-                map.node_at(node.address(), || Some(same));
-            }
+            let (masters, since) = (map.masters(), Instant::now().checked_sub(IMPORTING));
+            map.nodes.retain(|node| {
+                masters.iter().any(|master| Arc::ptr_eq(master, node))
+                    || since.is_some_and(|since| node.has_replied_since(since))
+            });
         });
     }
 
@@ -428,11 +400,11 @@ impl Cluster {
                 return Err(failure);
             }
             if needs_time {
-                real_time::sleep(backoff.min(left)).await;
+                real_time::sleep_until(Instant::now() + backoff.min(left)).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
-            let next = next.or_else(|| self.master(slot)).unwrap_or(node);
-            *line = next.redirected_line(Instant::now() + deadline).await?;
+            let node = next.or_else(|| self.master(slot)).unwrap_or(node);
+            *line = node.redirected_line(Instant::now() + deadline).await?;
         }
     }
 }
@@ -448,11 +420,10 @@ fn unserved() -> RedisError {
     redis::make_extension_error("CLUSTERDOWN".to_owned(), Some(text))
 }
 
-async fn read_from(node: Arc<Node>) -> Result<Vec<SlotRange>, Failure> {
+async fn read_from(node: Arc<Node>, until: Instant) -> Result<Vec<SlotRange>, Failure> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    // Longer than an attempt to connect, whose failure says more than that the time is over.
-    let line = node.line(Instant::now() + 2 * READ_TIMEOUT).await?;
+    let line = node.line(until).await?;
     let reply = line.send(&command, READ_TIMEOUT).await?;
     let (host, _) = node.address();
     Ok(parse(reply, host).unwrap_or_default())
@@ -461,8 +432,8 @@ async fn read_from(node: Arc<Node>) -> Result<Vec<SlotRange>, Failure> {
 /// Reads the reply to CLUSTER SLOTS of the node at the host `asked`. Returns `None` if it is malformed.
 fn parse(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
     let ranges: Vec<Vec<Value>> = from_redis_value(reply).ok()?;
-    let ranges = ranges.iter().map(|range| parse_range(range, asked));
-    ranges.collect()
+    let parsed = ranges.iter().map(|range| parse_range(range, asked));
+    parsed.collect()
 }
 
 fn parse_range(range: &[Value], asked: &str) -> Option<SlotRange> {

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, RedisResult, Value};
 use tokio::task::JoinSet;
 
-use crate::error::Error;
+use super::failure::Failure;
 
 pub(super) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -17,7 +17,7 @@ pub(super) trait Owner: Send + Sync {
     fn lost(&self);
 
     /// Replaces the connection once another one is established. Until then, calls use this one.
-    fn renew(&self) -> Boxed<'_, Result<(), Error>>;
+    fn renew(&self) -> Boxed<'_, Result<(), Failure>>;
 }
 
 /// Called with each message that a server pushes. With RESP2, it pushes none.
@@ -27,7 +27,7 @@ pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
 impl Owner for () {
     fn lost(&self) {}
 
-    fn renew(&self) -> Boxed<'_, Result<(), Error>> {
+    fn renew(&self) -> Boxed<'_, Result<(), Failure>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -67,7 +67,12 @@ impl Connection {
     /// Sends a command. An error reply of the server is an `Err`.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         match self {
-            Self::Own(connection, _) => send_over(connection, command).await,
+            Self::Own(connection, _) => {
+                match connection.clone().send_packed_command(command).await? {
+                    Value::ServerError(error) => Err(error.into()),
+                    reply => Ok(reply),
+                }
+            }
             Self::Given(given) => given.send(command).await,
         }
     }
@@ -85,16 +90,5 @@ impl Connection {
         // The reply to ASKING is of no interest: without it, the node redirects the command.
         let reply = replies.into_iter().next_back();
         reply.unwrap_or(Value::Nil).extract_error()
-    }
-}
-
-/// Sends a command. An error reply of the server is an `Err`.
-pub(super) async fn send_over(
-    connection: &MultiplexedConnection,
-    command: &Cmd,
-) -> RedisResult<Value> {
-    match connection.clone().send_packed_command(command).await? {
-        Value::ServerError(error) => Err(error.into()),
-        reply => Ok(reply),
     }
 }

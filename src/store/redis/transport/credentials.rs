@@ -82,14 +82,9 @@ impl Credentials {
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            user,
-            password: _,
-            life,
-        } = self;
         f.debug_struct("Credentials")
-            .field("user", user)
-            .field("valid_for", life)
+            .field("user", &self.user)
+            .field("valid_for", &self.life)
             .finish_non_exhaustive()
     }
 }
@@ -139,11 +134,12 @@ impl Login {
     /// Returns the settings with this user and password.
     pub(super) fn apply_to(&self, info: &ConnectionInfo) -> ConnectionInfo {
         let Credentials { user, password, .. } = &self.credentials;
-        let settings = RedisConnectionInfo::default().set_db(info.redis_settings().db());
-        let settings = settings.set_password(password);
+        let of_password = RedisConnectionInfo::default()
+            .set_db(info.redis_settings().db())
+            .set_password(password);
         info.clone().set_redis_settings(match user {
-            Some(user) => settings.set_username(user),
-            None => settings,
+            Some(user) => of_password.set_username(user),
+            None => of_password,
         })
     }
 }
@@ -172,13 +168,12 @@ impl RenewalLog {
 impl State {
     /// Returns the outcome of a fetch, unless another one is due.
     fn outcome(&self) -> Option<Result<Arc<Login>, Arc<str>>> {
-        let kept = self.kept.as_ref().filter(|kept| !kept.left().is_zero());
-        let failure = self.failure.as_ref();
-        let failure = failure.filter(|(_, failed_at)| failed_at.elapsed() < RETRY);
-        match (kept, failure) {
-            (Some(kept), _) => Some(Ok(Arc::clone(kept))),
-            (None, Some((cause, _))) => Some(Err(Arc::clone(cause))),
-            (None, None) => None,
+        match (&self.kept, &self.failure) {
+            (Some(kept), _) if !kept.left().is_zero() => Some(Ok(Arc::clone(kept))),
+            (_, Some((cause, failed_at))) if failed_at.elapsed() < RETRY => {
+                Some(Err(Arc::clone(cause)))
+            }
+            _ => None,
         }
     }
 
@@ -236,36 +231,32 @@ impl CredentialSource {
             };
             let _ = real_time::timeout(left, others.changed()).await;
         };
-        let fetched = self.fetch().await;
-        let now = Instant::now();
-        let outcome = fetched.map(|credentials| {
-            Arc::new(Login {
-                credentials,
-                fetched_at: now,
-            })
-        });
+        let outcome = self.fetch().await;
         let mut state = self.state();
         match &outcome {
             Ok(login) => state.kept = Some(Arc::clone(login)),
-            Err(cause) => state.failure = Some((Arc::clone(cause), now)),
+            Err(cause) => state.failure = Some((Arc::clone(cause), Instant::now())),
         }
         // Those who wait find the outcome.
         drop(end);
         outcome
     }
 
-    async fn fetch(&self) -> Result<Credentials, Arc<str>> {
+    async fn fetch(&self) -> Result<Arc<Login>, Arc<str>> {
         let provide = Arc::clone(&self.provide);
         // In a task: a panic of the application must not end the attempt to connect, which others wait for.
         let mut fetch = JoinSet::new();
         fetch.spawn(async move { provide().await });
         match real_time::timeout(FETCH_TIMEOUT, fetch.join_next()).await {
-            Some(Some(Ok(Ok(credentials)))) => Ok(credentials),
+            Some(Some(Ok(Ok(credentials)))) => Ok(Arc::new(Login {
+                credentials,
+                fetched_at: Instant::now(),
+            })),
             Some(Some(Ok(Err(error)))) => {
                 // The client of a service often tells the cause in a source only.
                 let error: &dyn StdError = &*error;
                 let causes = successors(Some(error), |&error| error.source());
-                let texts: Vec<_> = causes.map(ToString::to_string).collect();
+                let texts = Vec::from_iter(causes.map(ToString::to_string));
                 Err(texts.join(": ").into())
             }
             Some(_) => Err("the closure panicked".into()),
@@ -307,7 +298,7 @@ impl CredentialSource {
             self.fetches.succeeded(&server);
             match owner.renew().await {
                 Ok(()) => return refusals.succeeded(&server),
-                Err(error) => refusals.failed(&error),
+                Err(failure) => refusals.failed(&failure.into_error(RETRY)),
             }
         }
     }

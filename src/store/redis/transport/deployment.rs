@@ -12,7 +12,7 @@ use super::connection::GivenConnection;
 use super::credentials::CredentialSource;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use super::dial::name_all;
-use super::dial::{ForCalls, Given, Server};
+use super::dial::{Dial, ForCalls, Given, LongestDeadline, Server};
 use super::node::Node;
 use super::per_runtime::PerRuntime;
 #[cfg(feature = "sentinel")]
@@ -29,9 +29,11 @@ pub(crate) struct Deployment {
     servers: Servers,
     /// Replaces the user and the password of the URL. Sentinels have users of their own.
     credentials: Option<Arc<CredentialSource>>,
-    name: ServerName,
+    /// For errors.
+    pub(crate) name: ServerName,
     pub(crate) clock: ServerClock,
     pub(crate) argument_clock: ArgumentClock,
+    pub(crate) longest_deadline: LongestDeadline,
     learned_slots: AtomicBool,
     per_runtime: PerRuntime<Transport>,
 }
@@ -65,14 +67,14 @@ impl Deployment {
     pub(crate) fn new(servers: Servers) -> Self {
         let name = match &servers {
             Servers::Given(_) => ServerName::UNKNOWN,
-            Servers::One(server) => server.name().clone(),
+            Servers::One(server) => server.server().clone(),
             #[cfg(feature = "sentinel")]
             Servers::Sentinels { sentinels, .. } => name_all(
                 "the Redis master of the sentinels",
-                sentinels.iter().map(Server::name),
+                sentinels.iter().map(Dial::server),
             ),
             #[cfg(feature = "cluster")]
-            Servers::Cluster { seeds } => name_all(CLUSTER, seeds.iter().map(Server::name)),
+            Servers::Cluster { seeds } => name_all(CLUSTER, seeds.iter().map(Dial::server)),
         };
         Self {
             servers,
@@ -80,6 +82,7 @@ impl Deployment {
             name,
             clock: ServerClock::default(),
             argument_clock: ArgumentClock::default(),
+            longest_deadline: LongestDeadline::default(),
             learned_slots: AtomicBool::new(false),
             per_runtime: PerRuntime::default(),
         }
@@ -91,11 +94,6 @@ impl Deployment {
             credentials: Some(credentials),
             ..Self::new(self.servers.clone())
         }
-    }
-
-    /// The deployment, for errors.
-    pub(crate) fn server(&self) -> &ServerName {
-        &self.name
     }
 
     /// Whether the URL names a cluster.
@@ -128,25 +126,25 @@ impl Deployment {
             trial_key,
             credentials: self.credentials.clone(),
         });
+        let awaited = |server: &Server| server.clone().awaited_for(self.longest_deadline.clone());
         let node = match &self.servers {
             Servers::Given(connection) => Node::new(Given(Arc::clone(connection)), runtime),
-            Servers::One(server) => Node::new(Server::clone(server).for_calls(&for_calls), runtime),
+            Servers::One(server) => Node::new(awaited(server).for_calls(&for_calls), runtime),
             #[cfg(feature = "sentinel")]
             Servers::Sentinels {
                 sentinels,
                 service,
                 master,
             } => {
-                let master = Server::clone(master).for_calls(&for_calls);
-                let sentinels =
-                    Sentinels::new(self.name.clone(), sentinels, service, master, runtime);
-                Node::new(sentinels, runtime)
+                let (name, all) = (self.name.clone(), sentinels.iter().map(awaited));
+                let master = awaited(master).for_calls(&for_calls);
+                Node::new(Sentinels::new(name, all, service, master, runtime), runtime)
             }
             #[cfg(feature = "cluster")]
             Servers::Cluster { seeds } => {
-                let seeds = seeds.iter().cloned();
-                let seeds = seeds.map(|seed| seed.for_calls(&for_calls)).collect();
-                return Transport::Cluster(Cluster::new(self.name.clone(), seeds, runtime));
+                let nodes = seeds.iter().map(|seed| awaited(seed).for_calls(&for_calls));
+                let cluster = Cluster::new(self.name.clone(), nodes.collect(), runtime);
+                return Transport::Cluster(cluster);
             }
         };
         Transport::One(node)
@@ -203,8 +201,7 @@ mod tests {
 
     #[test]
     fn the_connections_of_ended_runtimes_are_forgotten() {
-        let deployment = deployment();
-        let alive = runtime();
+        let (deployment, alive) = (deployment(), runtime());
         for _ in 0..5 {
             alive.block_on(use_it(&deployment));
             runtime().block_on(use_it(&deployment));
@@ -214,8 +211,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_dropped_leaves_no_task() {
-        let runtime = runtime();
-        let deployment = deployment();
+        let (deployment, runtime) = (deployment(), runtime());
         runtime.block_on(use_it(&deployment));
         let tasks = || runtime.metrics().num_alive_tasks();
         assert!(tasks() > 0);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -17,18 +17,21 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::connection::{Boxed, Connection, GivenConnection, OnPush, Owner, send_over};
+use super::connection::{Boxed, Connection, GivenConnection, OnPush, Owner};
 use super::credentials::CredentialSource;
 use super::failure::{Cause, Failure};
 #[cfg(feature = "tls")]
 use super::tls_files::TlsFiles;
+use crate::clock::micros;
 use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, Handshake};
 use crate::store::redis::real_time;
 
-/// The limit on connecting, including the handshake: a server that hangs accepts the connection and never replies.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The bounds of the limit on connecting, including the handshake: a server that hangs accepts the connection and never
+/// replies.
+const MIN_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+const MAX_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The limit on asking a port what it says unasked.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -38,6 +41,23 @@ const UNASKED_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// The limit on commands that wait for the socket. Further commands make their callers wait.
 const QUEUED_COMMANDS: usize = 1_024;
+
+/// The longest deadline of the stores that share connections: their calls wait so long for a connection.
+#[derive(Clone, Default)]
+pub(crate) struct LongestDeadline(Arc<AtomicU64>);
+
+impl LongestDeadline {
+    pub(crate) fn include(&self, deadline: Duration) {
+        self.0.fetch_max(micros(deadline), Ordering::Relaxed);
+    }
+
+    /// Returns the limit on connecting. The last tenth of the deadline is left, in which calls learn why they have no
+    /// connection.
+    fn connect_timeout(&self) -> Duration {
+        let deadline = Duration::from_micros(self.0.load(Ordering::Relaxed));
+        (deadline / 10 * 9).clamp(MIN_CONNECT_TIMEOUT, MAX_CONNECT_TIMEOUT)
+    }
+}
 
 /// Connects to the server that is the one to ask: a fixed one, or the master that sentinels name.
 pub(super) trait Dial: Send + Sync {
@@ -88,6 +108,7 @@ pub(crate) struct Server {
     tls_files: Option<Arc<TlsFiles>>,
     /// Whether an attempt has succeeded, so that the URL and the port agree about TLS.
     has_connected: Arc<AtomicBool>,
+    longest_deadline: LongestDeadline,
     /// Missing for a sentinel.
     for_calls: Option<Arc<ForCalls>>,
 }
@@ -110,7 +131,16 @@ impl Server {
             #[cfg(feature = "tls")]
             tls_files: None,
             has_connected: Arc::default(),
+            longest_deadline: LongestDeadline::default(),
             for_calls: None,
+        }
+    }
+
+    /// Sets for how long calls wait for a connection.
+    pub(super) fn awaited_for(self, longest_deadline: LongestDeadline) -> Self {
+        Self {
+            longest_deadline,
+            ..self
         }
     }
 
@@ -152,10 +182,6 @@ impl Server {
         self.with_info(what, self.info.clone().set_addr(addr))
     }
 
-    pub(crate) fn name(&self) -> &ServerName {
-        &self.name
-    }
-
     /// The settings without the TLS files.
     #[cfg(any(feature = "sentinel", test))]
     pub(crate) fn info(&self) -> &ConnectionInfo {
@@ -167,8 +193,25 @@ impl Server {
         self.protocol
     }
 
-    fn is_tls(&self) -> bool {
-        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+    /// The limit on a step of an attempt to connect.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.longest_deadline.connect_timeout()
+    }
+
+    /// Waits for a step of an attempt to connect.
+    pub(super) async fn in_time<T>(
+        &self,
+        step: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
+        // Boxed, because a handshake is large.
+        let outcome = real_time::timeout(self.connect_timeout(), Box::pin(step)).await;
+        outcome.unwrap_or_else(|| Err(self.timed_out()))
+    }
+
+    /// The error of an attempt to connect that took too long.
+    pub(super) fn timed_out(&self) -> RedisError {
+        let text = format!("no connection within {:?}", self.connect_timeout());
+        io::Error::new(io::ErrorKind::TimedOut, text).into()
     }
 
     /// Connects with current credentials, and renews them while the connection lasts.
@@ -178,12 +221,12 @@ impl Server {
     ) -> Result<Connection, Failure> {
         let for_calls = self.for_calls.as_ref();
         let Some(source) = for_calls.and_then(|settings| settings.credentials.as_ref()) else {
-            let connection = self.connect_and_try(owner).await?;
-            return Ok(Connection::Own(connection, JoinSet::new()));
+            return self.connect_and_try(owner).await;
         };
-        let login = source.for_connection().await;
-        let login =
-            login.map_err(|cause| Failure::to_connect(&self.name, Cause::NoCredentials(cause)))?;
+        let login = source
+            .for_connection()
+            .await
+            .map_err(|cause| Failure::to_connect(&self.name, Cause::NoCredentials(cause)))?;
         let server = Self {
             info: login.apply_to(&self.info),
             ..self.clone()
@@ -192,7 +235,7 @@ impl Server {
             Ok(connection) => {
                 let source = Arc::clone(source);
                 let renewing = source.renew(login, server.name, owner);
-                Ok(Connection::Own(connection, JoinSet::new()).with_task(renewing))
+                Ok(connection.with_task(renewing))
             }
             Err(failure) => {
                 if failure.error().is_some_and(error::is_wrong_password) {
@@ -207,24 +250,20 @@ impl Server {
     ///
     /// Such a server quotes the arguments of a call in its error. They are no text, so the client cannot read the error
     /// and closes the connection: all calls in flight would fail with an error that says nothing about EVALSHA.
-    async fn connect_and_try(
-        &self,
-        owner: Arc<dyn Owner>,
-    ) -> Result<MultiplexedConnection, Failure> {
+    async fn connect_and_try(&self, owner: Arc<dyn Owner>) -> Result<Connection, Failure> {
         let on_push = Box::new(move |push: &PushInfo| {
             if push.kind == PushKind::Disconnection {
                 owner.lost();
             }
         });
-        let connection = self.connect(on_push).await?;
+        let connection = Connection::Own(self.connect(on_push).await?, JoinSet::new());
         let Some(ForCalls { trial_key, .. }) = self.for_calls.as_deref() else {
             return Ok(connection);
         };
         let mut trial = redis::cmd("EVALSHA");
         // No script has this hash. Proxies that choose a server by the keys of a call refuse one without keys.
         trial.arg("0".repeat(40)).arg(1).arg(&**trial_key);
-        let reply = real_time::timeout(CONNECT_TIMEOUT, send_over(&connection, &trial)).await;
-        match reply.unwrap_or_else(|| Err(timed_out())) {
+        match self.in_time(connection.send(&trial)).await {
             Err(error) if error::act_of(&error) == Act::UnknownCommand || error.is_timeout() => {
                 Err(Failure::to_connect(&self.name, error))
             }
@@ -233,30 +272,27 @@ impl Server {
     }
 
     pub(super) async fn connect(&self, on_push: OnPush) -> Result<MultiplexedConnection, Failure> {
-        let connected = real_time::timeout(CONNECT_TIMEOUT, self.handshake(on_push)).await;
-        let error = match connected.unwrap_or_else(|| Err(timed_out())) {
+        let error = match self.in_time(self.handshake(on_push)).await {
             Ok(connection) => {
                 self.has_connected.store(true, Ordering::Relaxed);
                 return Ok(connection);
             }
             Err(error) => error,
         };
-        let handshake = if self.is_tls() {
-            match self.name.is_cluster() {
-                true => Handshake::TlsToNode,
-                false => Handshake::Tls,
+        let handshake = match self.info.addr() {
+            ConnectionAddr::TcpTls { .. } if self.name.is_cluster() => Handshake::TlsToNode,
+            ConnectionAddr::TcpTls { .. } => Handshake::Tls,
+            address if error::may_be_tls_port(&error) => {
+                if let Some(error) = unasked_error(address).await {
+                    return Err(Failure::to_connect(&self.name, error));
+                }
+                // A port that has spoken Redis before does not speak TLS.
+                match self.has_connected.load(Ordering::Relaxed) {
+                    true => Handshake::Unknown,
+                    false => Handshake::Plain,
+                }
             }
-        } else if error::may_be_tls_port(&error) {
-            if let Some(error) = unasked_error(self.info.addr()).await {
-                return Err(Failure::to_connect(&self.name, error));
-            }
-            // A port that has spoken Redis before does not speak TLS.
-            match self.has_connected.load(Ordering::Relaxed) {
-                true => Handshake::Unknown,
-                false => Handshake::Plain,
-            }
-        } else {
-            Handshake::Unknown
+            _ => Handshake::Unknown,
         };
         let cause = Cause::Error(error, handshake);
         Err(Failure::to_connect(&self.name, cause))
@@ -314,9 +350,9 @@ async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
     };
     let error = async {
         let mut stream = TcpStream::connect((host.as_str(), *port)).await.ok()?;
-        let mut said = [0; 1_024];
-        let read = real_time::timeout(UNASKED_TIMEOUT, stream.read(&mut said)).await;
-        let said = said.get(..read?.ok()?)?;
+        let mut buffer = [0; 1_024];
+        let read = real_time::timeout(UNASKED_TIMEOUT, stream.read(&mut buffer)).await;
+        let said = buffer.get(..read?.ok()?)?;
         let line = said.split(|byte| *byte == b'\r').next()?;
         let reply = redis::parse_redis_value(&[line, b"\r\n"].concat()).ok()?;
         reply.extract_error().err()
@@ -330,8 +366,8 @@ async fn open(
     on_push: OnPush,
 ) -> RedisResult<MultiplexedConnection> {
     let settings = info.redis_settings().clone().set_protocol(protocol);
-    let info = info.clone().set_redis_settings(settings);
-    let client = Client::open(info.set_tcp_settings(tcp_settings()))?;
+    let with_protocol = info.clone().set_redis_settings(settings);
+    let client = Client::open(with_protocol.set_tcp_settings(tcp_settings()))?;
     let mut config = AsyncConnectionConfig::new()
         // The caller of each function applies the timeouts.
         .set_connection_timeout(None)
@@ -346,11 +382,6 @@ async fn open(
     client
         .get_multiplexed_async_connection_with_config(&config)
         .await
-}
-
-pub(super) fn timed_out() -> RedisError {
-    let text = format!("no connection within {CONNECT_TIMEOUT:?}");
-    io::Error::new(io::ErrorKind::TimedOut, text).into()
 }
 
 /// TCP settings for small packets that callers wait for, and for a peer that may disappear: with the kernel's defaults,
@@ -374,8 +405,7 @@ pub(super) fn name_all<'a>(
     what: &'static str,
     servers: impl IntoIterator<Item = &'a ServerName>,
 ) -> ServerName {
-    let addresses = servers.into_iter().filter_map(ServerName::address);
-    let addresses: Vec<_> = addresses.collect();
+    let addresses = Vec::from_iter(servers.into_iter().filter_map(ServerName::address));
     ServerName::new(what, &addresses.join(", "))
 }
 

@@ -141,20 +141,19 @@ impl Failure {
         let ErrorKind::Server(kind) = error.kind() else {
             return None;
         };
-        let node = || {
-            let (node, _) = error.redirect_node()?;
+        // Of MOVED or ASK.
+        let node = error.redirect_node().and_then(|(node, _)| {
             let (host, port) = node.rsplit_once(':')?;
             let host = known_host(host.trim_matches(['[', ']']), asked);
             Some((host.to_owned(), port.parse().ok()?))
-        };
-        let to = |redirect: fn(String, u16) -> Redirect| {
-            node().map_or(Redirect::Unserved, |(host, port)| redirect(host, port))
-        };
-        match kind {
-            ServerErrorKind::Moved => Some(to(Redirect::Moved)),
-            ServerErrorKind::Ask => Some(to(Redirect::Ask)),
-            ServerErrorKind::TryAgain => Some(Redirect::TryAgain),
-            ServerErrorKind::ClusterDown => Some(Redirect::Unserved),
+        });
+        match (kind, node) {
+            (ServerErrorKind::Moved, Some((host, port))) => Some(Redirect::Moved(host, port)),
+            (_, Some((host, port))) => Some(Redirect::Ask(host, port)),
+            (ServerErrorKind::TryAgain, _) => Some(Redirect::TryAgain),
+            (ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::ClusterDown, _) => {
+                Some(Redirect::Unserved)
+            }
             _ => None,
         }
     }

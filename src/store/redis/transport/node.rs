@@ -3,7 +3,7 @@
 //! At most one attempt to connect is in progress, however many callers wait for it. A server that leaves a call unanswered
 //! for a whole deadline is silent: nothing else is sent to it until it answers a PING.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::connection::{Boxed, Connection, Owner};
-use super::dial::{CONNECT_TIMEOUT, Dial};
+use super::dial::Dial;
 use super::failure::{Failure, Fate};
 use crate::clock::micros;
-use crate::error::{Act, Error};
+use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::real_time;
 
@@ -132,11 +132,10 @@ impl Node {
 
     /// The server that the connection leads to, for errors.
     pub(crate) fn connected_server(&self) -> ServerName {
-        let state = self.state.borrow();
-        state
-            .up()
-            .map_or_else(|| self.server(), |up| &up.server)
-            .clone()
+        match self.state.borrow().up() {
+            Some(up) => up.server.clone(),
+            None => self.server().clone(),
+        }
     }
 
     #[cfg(feature = "cluster")]
@@ -235,10 +234,8 @@ impl Node {
                 Some(failure) if failure.is_misconfigured() => half,
                 _ => until,
             };
-            if real_time::timeout_at(wait_until, states.changed())
-                .await
-                .is_none()
-            {
+            let changed = real_time::timeout_at(wait_until, states.changed()).await;
+            if changed.is_none() {
                 let late = || Failure::late(&self.connected_server(), Fate::NotRun);
                 return Err(likely.unwrap_or_else(late));
             }
@@ -268,22 +265,19 @@ impl Node {
 
     /// Starts an attempt to connect if the state calls for one.
     fn connect(self: &Arc<Self>, is_due: impl FnOnce(&State) -> bool) {
-        let mut not_before = None;
+        let mut not_before = Instant::now();
         let starts = self.state.send_if_modified(|state| {
-            let is_due = is_due(state);
-            if is_due {
-                not_before = state.up().map(|up| up.since + BACKOFF);
+            let starts = is_due(state);
+            if starts {
+                not_before = state.up().map_or(not_before, |up| up.since + BACKOFF);
                 *state = State::Connecting(state.failure().cloned());
             }
-            is_due
+            starts
         });
         if starts {
             let node = Arc::clone(self);
             self.runtime.spawn(async move {
-                if let Some(not_before) = not_before {
-                    let left = not_before.saturating_duration_since(Instant::now());
-                    real_time::sleep(left).await;
-                }
+                real_time::sleep_until(not_before).await;
                 let state = match node.dialed().await {
                     Ok(up) => State::Up(up),
                     Err(failure) => {
@@ -335,8 +329,7 @@ impl Node {
             if is_lost {
                 node.replace(up.since);
             } else {
-                let is_silent = |state: &State| matches!(state, State::Silent(_));
-                node.turn(up.since, is_silent, State::Up(up));
+                node.turn(up.since, |_| true, State::Up(up));
             }
         });
     }
@@ -367,13 +360,12 @@ impl Owner for Attempt {
         }
     }
 
-    fn renew(&self) -> Boxed<'_, Result<(), Error>> {
+    fn renew(&self) -> Boxed<'_, Result<(), Failure>> {
         Box::pin(async {
             let Some(node) = self.node.upgrade() else {
                 return Ok(());
             };
-            let next = node.dialed().await;
-            let next = next.map_err(|failure| failure.into_error(CONNECT_TIMEOUT))?;
+            let next = node.dialed().await?;
             // Calls in flight end over the old connection.
             node.turn(self.since, |_| true, State::Up(next));
             Ok(())
@@ -404,10 +396,8 @@ impl Line {
 
     /// Sends a command, once.
     pub(super) async fn send(&self, command: &Cmd, deadline: Duration) -> Result<Value, Failure> {
-        let sent_at = Instant::now();
         let reply = pin!(self.up.connection.send(command));
-        let reply = real_time::timeout(deadline, reply).await;
-        self.received(reply, sent_at, deadline)
+        self.replied(reply, deadline).await
     }
 
     /// Sends a command, once, to a node that is about to get the slot of its keys.
@@ -417,21 +407,18 @@ impl Line {
         command: &Cmd,
         deadline: Duration,
     ) -> Result<Value, Failure> {
-        let sent_at = Instant::now();
         let reply = pin!(self.up.connection.send_asking(command));
-        let reply = real_time::timeout(deadline, reply).await;
-        self.received(reply, sent_at, deadline)
+        self.replied(reply, deadline).await
     }
 
-    /// Takes in the reply to a command that was sent at `sent_at`, or that none came within the deadline.
-    fn received(
+    /// Waits for the reply to a command that is sent now, and takes it in, or that none came within the deadline.
+    async fn replied(
         &self,
-        reply: Option<RedisResult<Value>>,
-        sent_at: Instant,
+        reply: Pin<&mut impl Future<Output = RedisResult<Value>>>,
         deadline: Duration,
     ) -> Result<Value, Failure> {
-        let Self { node, up, .. } = self;
-        let error = match reply {
+        let (Self { node, up, .. }, sent_at) = (self, Instant::now());
+        let error = match real_time::timeout(deadline, reply).await {
             Some(Ok(reply)) => {
                 node.record_reply(sent_at);
                 return Ok(reply);

@@ -60,8 +60,7 @@ impl TlsFiles {
         };
         // `None` too if the runtime shuts down.
         let read = real_time::timeout(READ_TIMEOUT, reading).await.flatten();
-        let late = || format!("failed to read {self} within {READ_TIMEOUT:?}");
-        read.unwrap_or_else(|| Err(late()))
+        read.unwrap_or_else(|| Err(format!("failed to read {self} within {READ_TIMEOUT:?}")))
     }
 
     fn read_for(&self, info: impl IntoConnectionInfo) -> Result<ConnectionInfo, String> {
@@ -72,22 +71,22 @@ impl TlsFiles {
             root_cert: root_cert.transpose()?,
         };
         // The only way to the parameters: `redis` does not export their type.
-        let client = Client::build_with_tls(info, certificates);
-        let client = client.map_err(|error| format!("failed to use {self}: {error}"))?;
-        Ok(client.get_connection_info().clone())
+        match Client::build_with_tls(info, certificates) {
+            Ok(client) => Ok(client.get_connection_info().clone()),
+            Err(error) => Err(format!("failed to use {self}: {error}")),
+        }
     }
 }
 
 impl fmt::Display for TlsFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let client = self.client.as_ref();
-        let client = client.map_or([None; 2], |client| [Some(&client.cert), Some(&client.key)]);
-        let paths = [self.ca.as_ref()].into_iter().chain(client).flatten();
-        for (index, path) in paths.enumerate() {
-            let separator = if index == 0 { "" } else { ", " };
-            write!(f, "{separator}{}", path.display())?;
-        }
-        Ok(())
+        let of_client = self
+            .client
+            .iter()
+            .flat_map(|client| [&client.cert, &client.key]);
+        let paths = self.ca.iter().chain(of_client);
+        let shown = Vec::from_iter(paths.map(|path| path.display().to_string()));
+        f.write_str(&shown.join(", "))
     }
 }
 
@@ -96,8 +95,8 @@ impl ClientPaths {
         let Self { cert, key } = self;
         let client_cert = read_certificates("cert", cert)?;
         let client_key = read_file("key", key)?;
-        let private_key = PrivateKeyDer::from_pem_slice(&client_key);
-        let private_key = private_key.map_err(|error| unusable("key", key, &error))?;
+        let private_key = PrivateKeyDer::from_pem_slice(&client_key)
+            .map_err(|error| unusable("key", key, &error))?;
         let chain = CertificateDer::pem_slice_iter(&client_cert).filter_map(Result::ok);
         // One of them may have been renewed, and the other not yet.
         ClientConfig::builder()
@@ -118,14 +117,16 @@ impl ClientPaths {
 fn read_certificates(name: &str, path: &Path) -> Result<Vec<u8>, String> {
     let file = read_file(name, path)?;
     let certificates = CertificateDer::pem_slice_iter(&file).collect::<Result<Vec<_>, _>>();
-    match certificates {
-        Ok(certificates) if certificates.is_empty() => Err(format!(
-            "`{name}` from {} has no certificate in PEM form",
-            path.display()
-        )),
-        Ok(_) => Ok(file),
-        Err(error) => Err(unusable(name, path, &error)),
+    if certificates
+        .map_err(|error| unusable(name, path, &error))?
+        .is_empty()
+    {
+        let shown = path.display();
+        return Err(format!(
+            "`{name}` from {shown} has no certificate in PEM form"
+        ));
     }
+    Ok(file)
 }
 
 fn read_file(name: &str, path: &Path) -> Result<Vec<u8>, String> {

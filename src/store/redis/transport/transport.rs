@@ -26,7 +26,7 @@ pub(super) enum Transport {
 #[derive(Clone)]
 pub(crate) struct Route {
     transport: Transport,
-    slot: Option<u16>,
+    pub(crate) slot: Option<u16>,
 }
 
 impl Route {
@@ -38,10 +38,6 @@ impl Route {
     /// The way to the keys of another slot.
     pub(crate) fn to_slot(&self, slot: Option<u16>) -> Self {
         Self::new(self.transport.clone(), slot)
-    }
-
-    pub(crate) fn slot(&self) -> Option<u16> {
-        self.slot
     }
 
     /// Returns the server that has the keys, if it is known.

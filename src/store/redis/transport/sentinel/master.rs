@@ -7,9 +7,9 @@ use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
 use super::super::connection::{Connection, Owner};
-use super::super::dial::{Server, timed_out};
+use super::super::dial::{Dial, Server};
 use super::super::failure::Failure;
-use super::sentinel::{Address, QUERY_TIMEOUT};
+use super::sentinel::Address;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::real_time;
 
@@ -74,17 +74,16 @@ pub(super) async fn connect(
     let server = master.at("Redis", host, *port);
     let connection = server.connect_for_calls(owner).await?;
     let role = redis::cmd("ROLE");
-    let role = real_time::timeout(QUERY_TIMEOUT, connection.send(&role)).await;
-    let error = match role.unwrap_or_else(|| Err(timed_out())) {
+    let error = match server.in_time(connection.send(&role)).await {
         Ok(Value::Array(role)) if role.first() != Some(&Value::BulkString(b"master".to_vec())) => {
             let text = "the sentinels name this server as the master, but it is a replica";
             (ErrorKind::Io, text).into()
         }
         Err(error) if error.code().is_none() => error,
         // Without the right to ask for the role, a replica shows with the first write.
-        _ => return Ok((connection, server.name().clone())),
+        _ => return Ok((connection, server.server().clone())),
     };
-    Err(Failure::to_connect(server.name(), error))
+    Err(Failure::to_connect(server.server(), error))
 }
 
 /// Tells the owner that the connection is lost once another master than this one is named. The one that `seen` names does not
@@ -96,12 +95,12 @@ pub(super) async fn watch(
     owner: Arc<dyn Owner>,
 ) {
     while named.changed().await.is_ok() {
-        let named = named.borrow_and_update().clone();
-        let is_other = named.master().is_some_and(|named| *named != master);
-        if is_other && named.master() != seen.master() {
+        let current = named.borrow_and_update().clone();
+        let is_other = current.master().is_some_and(|named| *named != master);
+        if is_other && current.master() != seen.master() {
             return owner.lost();
         }
-        seen = named;
+        seen = current;
     }
 }
 
@@ -120,7 +119,7 @@ pub(super) async fn promote(
     let promoted = async {
         let connect = || connect(&settings, &replica, Arc::new(()));
         while connect().await.is_err() {
-            real_time::sleep(PROMOTION_BACKOFF).await;
+            real_time::sleep_until(Instant::now() + PROMOTION_BACKOFF).await;
         }
     };
     let promoted = real_time::timeout(PROMOTION_TIMEOUT, promoted).await;

@@ -10,15 +10,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::super::connection::{Boxed, Connection, Owner};
-use super::super::dial::{Dial, Server, timed_out};
+use super::super::dial::{Dial, Server};
 use super::super::failure::{Failure, Fate};
 use super::super::node::Node;
 
 use crate::store::redis::protocol::{SENTINEL, ServerName};
-use crate::store::redis::real_time;
 
-/// The limit on a query of a sentinel, or of a server for its role. A sentinel that hangs takes no
-/// longer, and is not waited for if a majority agrees.
+/// The limit on a query of a sentinel that is connected. One that hangs takes no longer, and is not waited for if a majority
+/// agrees.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The host and port of a server.
@@ -108,27 +107,29 @@ impl Sentinel {
             question.arg(words);
             line.send(&question, QUERY_TIMEOUT).await
         };
-        let master = ask(&["GET-MASTER-ADDR-BY-NAME", service]).await?;
-        let master = from_redis_value::<Option<Address>>(master).ok().flatten();
-        let master = master.ok_or_else(|| {
+        let reply = ask(&["GET-MASTER-ADDR-BY-NAME", service]).await?;
+        let Ok(Some(master)) = from_redis_value::<Option<Address>>(reply) else {
             let text = "no master has this name";
             let error = (ErrorKind::InvalidClientConfig, text, service.to_owned());
-            Failure::to_connect(line.server(), RedisError::from(error))
-        })?;
+            return Err(Failure::to_connect(line.server(), RedisError::from(error)));
+        };
         // A sentinel that did not tell its id and the others is not asked again: it would log each time that a right is
         // missing. Sentinels older than Redis 6.2 do not know the command.
-        let others = async {
+        let described = async {
             if matches!(&self.answer, Ok(Vote { id: None, .. })) {
                 return None;
             }
             let id: String = from_redis_value(ask(&["MYID"]).await.ok()?).ok()?;
-            let others = from_redis_value(ask(&["SENTINELS", service]).await.ok()?);
-            let others: Vec<HashMap<String, String>> = others.ok()?;
+            let reply = ask(&["SENTINELS", service]).await.ok()?;
+            let others: Vec<HashMap<String, String>> = from_redis_value(reply).ok()?;
             Some((id, others.iter().filter_map(reachable).collect()))
         };
-        let (id, others) = others.await.unzip();
-        let others = others.unwrap_or_default();
-        Ok(Vote { master, id, others })
+        let (id, others) = described.await.unzip();
+        Ok(Vote {
+            master,
+            id,
+            others: others.unwrap_or_default(),
+        })
     }
 }
 
@@ -141,7 +142,7 @@ fn reachable(fields: &HashMap<String, String>) -> Option<(String, Address)> {
 
 impl Dial for SentinelDial {
     fn server(&self) -> &ServerName {
-        self.server.name()
+        self.server.server()
     }
 
     /// Connects and subscribes. A user without the right to subscribe gets no events, nor does a connection with RESP2,
@@ -157,14 +158,16 @@ impl Dial for SentinelDial {
         Box::pin(async move {
             let mut connection = self.server.connect(Box::new(on_push)).await?;
             let subscribing = connection.subscribe(&[SWITCHED, PROMOTED, PROMOTING]);
-            match real_time::timeout(QUERY_TIMEOUT, subscribing).await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => tracing::debug!(
+            match self.server.in_time(subscribing).await {
+                Ok(()) => {}
+                Err(error) if error.is_timeout() => {
+                    return Err(Failure::to_connect(self.server(), error));
+                }
+                Err(error) => tracing::debug!(
                     target: "tollgate::diagnostics",
                     "{} sends no events, and is asked every second: {error}",
                     self.server()
                 ),
-                None => return Err(Failure::to_connect(self.server(), timed_out())),
             }
             // The events before are lost.
             let _ = self.events.try_send(Event::Changed);

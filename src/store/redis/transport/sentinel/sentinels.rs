@@ -14,11 +14,11 @@ use tokio::task::JoinSet;
 use tokio::time;
 
 use super::super::connection::{Boxed, Connection, Owner};
-use super::super::dial::{Dial, Server, name_all, timed_out};
+use super::super::dial::{Dial, Server, name_all};
 use super::super::failure::Failure;
 
 use super::master::{self, NamedMaster};
-use super::sentinel::{Address, Event, QUERY_TIMEOUT, Sentinel, SentinelDial, Vote};
+use super::sentinel::{Address, Event, Sentinel, SentinelDial, Vote};
 use crate::store::redis::protocol::{SENTINEL, ServerName};
 
 /// How often the sentinels are asked for the master, beside their events. A master that was
@@ -54,24 +54,24 @@ struct Follower {
 impl Sentinels {
     pub(in super::super) fn new(
         name: ServerName,
-        sentinels: &[Server],
+        servers: impl Iterator<Item = Server>,
         service: &Arc<str>,
         master: Server,
         runtime: &Handle,
     ) -> Self {
         let (events, received) = mpsc::channel(QUEUED_EVENTS);
         let (sender, named) = watch::channel(NamedMaster::default());
-        let sentinel = |server: &Server| {
+        let sentinels = Vec::from_iter(servers.map(|server| {
             let dial = SentinelDial {
-                server: server.clone(),
+                server,
                 service: Arc::clone(service),
                 events: events.clone(),
             };
             Sentinel::new(dial, None, runtime)
-        };
+        }));
         let follower = Follower {
-            sentinels: sentinels.iter().map(sentinel).collect(),
             configured: sentinels.len(),
+            sentinels,
             master: master.clone(),
             named: sender,
         };
@@ -95,7 +95,7 @@ impl Sentinels {
         // Fails with the follower, at the end of the runtime.
         let _ = named.changed().await;
         let seen = named.borrow_and_update().clone();
-        let unasked = || Failure::to_connect(&self.name, timed_out());
+        let unasked = || Failure::to_connect(&self.name, self.master.timed_out());
         let mut failure = seen.failure.clone().unwrap_or_else(unasked);
         // During a failover, some sentinels name the old master, which may be gone or a replica by
         // now.
@@ -146,11 +146,12 @@ impl Follower {
     /// Asks all sentinels at once. What they say is known as soon as a majority agrees.
     async fn ask(&mut self) {
         let now = Instant::now();
+        let until = now + self.master.connect_timeout();
         let is_connected = self.sentinels.iter().any(|sentinel| sentinel.node.is_up());
         let ask = |sentinel: Sentinel| {
             // One that is connecting is not waited for if there is another one.
             let waits = sentinel.node.is_up() || !is_connected;
-            sentinel.asked(if waits { now + QUERY_TIMEOUT } else { now })
+            sentinel.asked(if waits { until } else { now })
         };
         let mut asked: JoinSet<_> = self.sentinels.drain(..).map(ask).collect();
         while let Some(Ok(sentinel)) = asked.join_next().await {
@@ -163,10 +164,13 @@ impl Follower {
     /// Returns one vote of each sentinel, which may be known by a name in the URL and by its address.
     fn votes(&self) -> Vec<&Vote> {
         let mut ids = BTreeSet::new();
-        let sentinels = self.sentinels.iter();
-        let votes = sentinels.filter_map(|sentinel| sentinel.answer.as_ref().ok());
-        let votes = votes.filter(|vote| vote.id.as_ref().is_none_or(|id| ids.insert(id)));
-        votes.collect()
+        let mut votes = Vec::new();
+        for vote in self.sentinels.iter().flat_map(|sentinel| &sentinel.answer) {
+            if vote.id.as_ref().is_none_or(|id| ids.insert(id)) {
+                votes.push(vote);
+            }
+        }
+        votes
     }
 
     /// Publishes the votes, once a majority agrees or no sentinel is left to ask: a majority of the sentinels in the URL, or of those
@@ -180,8 +184,8 @@ impl Follower {
         let mut counted = Vec::from_iter(counted);
         counted.sort_by_key(|(_, votes)| Reverse(*votes));
         let majority = self.configured.max(votes.len() + waiting) / 2;
-        let elected = counted.first().filter(|(_, votes)| *votes > majority);
-        let elected = elected.map(|(master, _)| Address::clone(master));
+        let first = counted.first().filter(|(_, votes)| *votes > majority);
+        let elected = first.map(|(master, _)| Address::clone(master));
         if elected.is_some() || waiting == 0 {
             let candidates = counted.into_iter().map(|(master, _)| master.clone());
             let (candidates, failure) = (candidates.collect(), self.failure());
@@ -197,7 +201,7 @@ impl Follower {
         // A wrong set-up tells more than a sentinel that is down, and this more than one that is late.
         let known = failures.max_by_key(|failure| (failure.is_misconfigured(), !failure.is_late()));
         let names = self.sentinels.iter().map(|sentinel| sentinel.node.server());
-        let mut failure = Failure::to_connect(&name_all(SENTINEL, names), timed_out());
+        let mut failure = Failure::to_connect(&name_all(SENTINEL, names), self.master.timed_out());
         if let Some(known) = known.filter(|known| !known.is_late()) {
             failure.cause = known.cause.clone();
             if known.is_misconfigured() {
@@ -214,10 +218,13 @@ impl Follower {
             return;
         }
         // A sentinel of the URL may be known by its address too.
-        let sentinels = self.sentinels.iter();
-        let of_url = sentinels.filter(|sentinel| sentinel.found_as.is_none());
-        let ids = of_url.filter_map(|sentinel| sentinel.answer.as_ref().ok()?.id.clone());
-        let ids = BTreeSet::from_iter(ids);
+        let of_url = self
+            .sentinels
+            .iter()
+            .filter(|sentinel| sentinel.found_as.is_none());
+        let ids: BTreeSet<_> = of_url
+            .filter_map(|sentinel| sentinel.answer.as_ref().ok()?.id.clone())
+            .collect();
         known.retain(|id, _| !ids.contains(id));
         self.sentinels.retain(|sentinel| {
             let Some(id) = &sentinel.found_as else {
@@ -250,7 +257,7 @@ mod tests {
     }
 
     /// Follows the sentinels `a`, `b` and `c` of a URL, which have not been asked.
-    fn follower() -> Follower {
+    fn of_three() -> Follower {
         let server = |name: &str| {
             let info = format!("redis://{name}:1").into_connection_info().unwrap();
             Server::new(info, None)
@@ -303,7 +310,7 @@ mod tests {
 
     #[tokio::test]
     async fn sentinels_that_others_know_replace_those_of_the_url() {
-        let mut follower = follower();
+        let mut follower = of_three();
         let master = follower.hear([("a:1", vote("a", 1, &[("d", 4), ("e", 5)]))]);
         assert_eq!((master, follower.sentinels.len()), (None, 5));
         // While no sentinel answers, none is forgotten.
@@ -329,7 +336,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sentinel_with_two_addresses_votes_once() {
-        let mut follower = follower();
+        let mut follower = of_three();
         follower.hear([("b:1", vote("b", 2, &[("a", 4)]))]);
         assert_eq!(follower.sentinels.len(), 4);
         let master = follower.hear([
@@ -342,7 +349,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_minority_of_all_sentinels_elects_nobody() {
-        let mut follower = follower();
+        let mut follower = of_three();
         let others = [("d", 4), ("e", 5), ("f", 6)];
         let of_url = || {
             [
