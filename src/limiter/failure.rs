@@ -138,7 +138,7 @@ impl PendingCheck {
             };
             let quotas = level.quotas();
             let portion = on_failure.portion_of(quotas, &level.limiter.0.facts.quotas);
-            // What only the portion never admits will pass again when the store recovers: a refusal would have no wait.
+            // A request above the portion alone will pass again when the store recovers, so it is not refused without a wait.
             if level.exceeds(&portion, takes_slots) && !level.exceeds(quotas, takes_slots) {
                 closed.add_falling(level);
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tollgate::{Quota, RateLimiter, RedisStore};
 
 use crate::offer::Offer;
+use crate::support::decided;
 use crate::support::redis_server::{RedisServer, run};
 
 /// Commands that a store does without. HELLO only chooses the protocol.
@@ -73,7 +74,7 @@ async fn one_endpoint_has_one_circuit_breaker() {
         .fork()
         .deadline(Duration::from_millis(200));
     let limiter = RateLimiter::new(store, Quota::per_hour(9));
-    let _ = limiter.check("first").await.unwrap();
+    decided(&limiter, "first").await;
     offer.kill();
     let mut asked = 0;
     for key in 0..100 {

@@ -98,7 +98,7 @@ fn numbers(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<[u64;
         !quota.is_in_flight() && quota.is_soft() == are_all_soft
     };
     let reported = Some(reported).filter(is_rate);
-    // Of several with as few units left, it is the first.
+    // It is the first of several with as few units left.
     let rates = reported
         .into_iter()
         .chain(decision.quotas().filter(is_rate));

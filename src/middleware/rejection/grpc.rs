@@ -112,7 +112,7 @@ fn code(rejection: &Rejection) -> Code {
         Cause::Refused => RESOURCE_EXHAUSTED,
         Cause::NoKey => INVALID_ARGUMENT,
         Cause::Misconfigured => INTERNAL,
-        Cause::Outage => UNAVAILABLE,
+        Cause::StoreFailed => UNAVAILABLE,
     }
 }
 

@@ -98,7 +98,7 @@ fn problem_type(rejection: &Rejection) -> &'static str {
         RejectionReason::Refused(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
             QUOTA_EXCEEDED
         }
-        _ if rejection.cause() == Cause::Outage => REDUCED_CAPACITY,
+        _ if rejection.cause() == Cause::StoreFailed => REDUCED_CAPACITY,
         _ => BLANK,
     }
 }
@@ -132,7 +132,7 @@ fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
         RejectionReason::Refused(_) if problem_type != BLANK => {
             "Request cannot be satisfied as assigned quota has been exceeded"
         }
-        _ if problem_type != BLANK && rejection.cause() == Cause::Outage => {
+        _ if problem_type != BLANK && rejection.cause() == Cause::StoreFailed => {
             "Request cannot be satisfied due to temporary server capacity constraints"
         }
         // RFC 9457, section 4.2.1: a blank type has the status as its title.

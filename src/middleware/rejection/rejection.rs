@@ -58,7 +58,7 @@ pub(super) enum Cause {
     /// The server is misconfigured.
     Misconfigured,
     /// The store failed, and is expected to recover.
-    Outage,
+    StoreFailed,
 }
 
 /// The reason of a [`Rejection`].
@@ -110,7 +110,7 @@ impl Rejection {
             Cause::Refused => self.refused_status,
             Cause::NoKey => StatusCode::BAD_REQUEST,
             Cause::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
-            Cause::Outage => StatusCode::SERVICE_UNAVAILABLE,
+            Cause::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -130,7 +130,7 @@ impl Rejection {
                 ErrorKind::CostExceedsLimit => Cause::Refused,
                 // The limiters of the layer are misconfigured.
                 _ if error.is_config_error() => Cause::Misconfigured,
-                _ => Cause::Outage,
+                _ => Cause::StoreFailed,
             },
         }
     }
@@ -143,7 +143,9 @@ impl Rejection {
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {
             RejectionReason::Refused(decision) => decision.retry_after(),
-            _ if self.cause() == Cause::Outage => Some(Duration::from_secs(STORE_RETRY_SECONDS)),
+            _ if self.cause() == Cause::StoreFailed => {
+                Some(Duration::from_secs(STORE_RETRY_SECONDS))
+            }
             RejectionReason::Failed(_) | RejectionReason::NoKey(_) => None,
         }
     }

@@ -141,7 +141,7 @@ impl Failure {
         let ErrorKind::Server(kind) = error.kind() else {
             return None;
         };
-        // Of MOVED or ASK.
+        // The node that MOVED or ASK names.
         let node = error.redirect_node().and_then(|(node, _)| {
             let (host, port) = node.rsplit_once(':')?;
             let host = known_host(host.trim_matches(['[', ']']), asked);
