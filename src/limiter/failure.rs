@@ -21,7 +21,10 @@ impl RateLimiter {
     /// Logs that the store or the lookup of the quotas failed, and what the policy does.
     fn record_failure(&self, error: &Error, action: FailureAction) {
         if let Some(on_failure) = &self.0.on_failure {
-            let outages = on_failure.outages_of(error);
+            let outages = match error.kind() {
+                ErrorKind::QuotasUnknown => &on_failure.lookup_outages,
+                _ => &on_failure.store_outages,
+            };
             outages.record_failure(&self.0.facts.name, action.text(), error);
         }
     }

@@ -166,8 +166,7 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub async fn settle(&self, decision: Decision, used: u32) -> Result<(), Error> {
-        let mut decision = decision;
+    pub async fn settle(&self, mut decision: Decision, used: u32) -> Result<(), Error> {
         if let (0, Some(own)) = (used, self.level_of(&decision)?) {
             self.warn_of_charged_levels(&decision, own);
         }
@@ -213,8 +212,7 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub async fn settle_all(&self, decision: Decision, used: u32) -> Result<(), Error> {
-        let mut decision = decision;
+    pub async fn settle_all(&self, mut decision: Decision, used: u32) -> Result<(), Error> {
         self.level_of(&decision)?;
         let limiters: Vec<_> = decision
             .levels()
@@ -330,10 +328,9 @@ impl RateLimiter {
         let subject = self.subject_of(record, &quotas);
         if level.source() == Source::Fallback {
             let charge = subject.adjust(Change::Charge { units: more });
-            let fallback = self.0.store.fallback_if_used();
-            fallback
-                .into_iter()
-                .for_each(|counts| counts.adjust(charge));
+            if let Some(counts) = self.0.store.fallback_if_used() {
+                counts.adjust(charge);
+            }
             return Ok(());
         }
         self.charge_used(subject, more).await

@@ -89,7 +89,7 @@ impl State {
             } else if !is_gone {
                 let index = message.unwrap_or(messages.len());
                 if index == messages.len() {
-                    messages.push(Message::about(Vec::new(), now));
+                    messages.push(Message::default());
                 }
                 let Some(message) = messages.get_mut(index) else {
                     continue;
@@ -108,10 +108,14 @@ impl State {
         let only_stated = due.map(|(_, id)| *id).filter(|id| !asked.contains_key(id));
         // Before the questions: another share may ask for what these have given back.
         let mut all: Vec<_> = only_stated
-            .map(|id| Message::about(vec![(id, Vec::new())], now))
+            .map(|id| Message {
+                keys: vec![(id, Vec::new())],
+                ..Message::default()
+            })
             .collect();
         all.append(&mut messages);
         for message in &mut all {
+            message.sent_at = now;
             self.begin(message, holder);
         }
         all
