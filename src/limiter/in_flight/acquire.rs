@@ -21,20 +21,10 @@ const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 pub(in crate::limiter) struct LimiterPermits {
     /// Those of the store in this process. The limiter keeps them, so that they are one holder for its time.
     pub(in crate::limiter) table: Arc<PermitTable>,
-    meter: PermitMeter,
+    pub(in crate::limiter) meter: PermitMeter,
 }
 
 impl RateLimiter {
-    /// Returns the identity of this process among the holders of slots.
-    pub(in crate::limiter) fn holder(&self) -> [u8; 16] {
-        self.permits().table.holder
-    }
-
-    /// Returns the meter of the permits of this limiter.
-    pub(crate) fn permit_meter(&self) -> PermitMeter {
-        self.permits().meter.clone()
-    }
-
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
         self.0.permits.get_or_init(|| LimiterPermits {
             table: PermitTable::of(&self.0.store),

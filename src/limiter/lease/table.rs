@@ -35,7 +35,6 @@ const ROUND_TRIPS_AHEAD: u64 = 3;
 const LOOKS: u64 = 16;
 
 /// The keys of a limiter, in shards.
-#[derive(Debug)]
 pub(super) struct LeaseTable {
     shards: Box<[Locked]>,
     first: Locked,
@@ -43,11 +42,11 @@ pub(super) struct LeaseTable {
 }
 
 /// Its alignment keeps two shards off the same cache line.
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[repr(align(128))]
 struct Locked(Mutex<Shard>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shard {
     keys: HashTable<LeasedKey>,
     /// Until then, a full shard is not searched for idle keys again.
@@ -55,7 +54,6 @@ struct Shard {
 }
 
 /// One key and list of quotas.
-#[derive(Debug)]
 struct LeasedKey {
     fingerprint: Fingerprint,
     subject: OwnedSubject,
@@ -80,13 +78,6 @@ pub(in crate::limiter) struct TakenUnits {
     pub(in crate::limiter) grants: Vec<GrantUnits>,
     /// The request for units that has to be sent now.
     pub(super) ask: Option<Ask>,
-}
-
-impl TakenUnits {
-    #[inline]
-    pub(in crate::limiter) fn is_nothing(&self) -> bool {
-        !self.is_complete && self.grants.is_empty()
-    }
 }
 
 /// A request for units to hold.
@@ -149,15 +140,14 @@ impl LeaseTable {
             .unwrap_or(false)
     }
 
-    /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
-    pub(super) fn add(&self, subject: Subject<'_>, ask: Ask, grant: Grant) -> Option<Grant> {
-        let mut grant = Some(grant);
-        self.with(subject, |key, _| {
-            if key.generation == ask.generation {
-                key.grants.extend(grant.take());
-            }
+    /// Adds the grant of a request. Returns false if the units of the key have become void meanwhile.
+    pub(super) fn add(&self, subject: Subject<'_>, ask: Ask, grant: Grant) -> bool {
+        let added = self.with(subject, |key, _| {
+            let is_current = key.generation == ask.generation;
+            key.grants.extend(is_current.then_some(grant));
+            is_current
         });
-        grant
+        added.unwrap_or(false)
     }
 
     /// Ends a request for units. No other is sent for `pause` microseconds.
