@@ -150,7 +150,10 @@ impl Admin {
         let block_reason = match blocked_for {
             None => None,
             Some(_) if hold > block => Some(BlockReason::HeldBack),
-            Some(_) => Some(self.reason(&key).await?),
+            Some(_) => Some(match self.block_counts().blocks(&key).await? {
+                0 => BlockReason::Operator,
+                blocks => BlockReason::Refusals { blocks },
+            }),
         };
         let (holders, own_holder) = self.holders(&key).await?;
         Ok(KeyStatus {
@@ -316,27 +319,21 @@ impl Admin {
     /// blocks are not forgotten. You can repeat the call.
     pub async fn unblock(&self, key: impl IntoKey) -> Result<(), Error> {
         let key = key.into_key();
-        let Inner {
-            store,
-            scope,
-            holds,
-            automatic_blocks,
-            ..
-        } = &*self.limiter.0;
+        let limiter = &*self.limiter.0;
+        let store = &limiter.store;
         let counts = self.block_counts();
         // From here on, refusals from before the unblock block the key in no process.
         let noted = counts.note_unblock(&key).await;
-        if let Some(blocks) = automatic_blocks {
+        if let Some(blocks) = &limiter.automatic_blocks {
             blocks.forget_unsent(&key);
         }
         if let Some(end) = store.block_list().automatic_under_way() {
             // Not for longer than the deadline: their runtime may stand still.
             let _ = store.within_deadline(end).await;
         }
-        for limiter in [scope, &holds.name] {
-            store
-                .block(Block::new(limiter, &key, Duration::ZERO))
-                .await?;
+        for name in [&limiter.scope, &limiter.holds.name] {
+            let unblock = Block::new(name, &key, Duration::ZERO);
+            store.block(unblock).await?;
         }
         self.limiter.may_admit_earlier(&key, &self.quotas);
         noted.and(counts.forget(&key).await)
@@ -368,23 +365,11 @@ impl Admin {
 
     /// Returns the counts of automatic blocks, also of those by other processes.
     fn block_counts(&self) -> BlockCounts {
-        let Inner {
-            store,
-            scope,
-            automatic_blocks,
-            ..
-        } = &*self.limiter.0;
-        let rule = automatic_blocks.as_ref().map(|blocks| blocks.counts.rule);
+        let limiter = &*self.limiter.0;
+        let blocks = limiter.automatic_blocks.as_ref();
         // The blocks of a key are found with any rule.
-        BlockCounts::new(store, scope, rule.unwrap_or(BlockRule::refusals(1)))
-    }
-
-    /// Returns why a blocked key is blocked.
-    async fn reason(&self, key: &Key) -> Result<BlockReason, Error> {
-        Ok(match self.block_counts().blocks(key).await? {
-            0 => BlockReason::Operator,
-            blocks => BlockReason::Refusals { blocks },
-        })
+        let rule = blocks.map_or(BlockRule::refusals(1), |blocks| blocks.counts.rule);
+        BlockCounts::new(&limiter.store, &limiter.scope, rule)
     }
 
     /// Returns the keys that this process has refused most often recently, the busiest first, and at most `max`

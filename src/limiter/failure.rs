@@ -28,14 +28,6 @@ impl RateLimiter {
             outages.record_failure(&self.0.facts.name, action.text(), error);
         }
     }
-
-    /// Returns what the policy does about an error. Without a policy, the caller gets it.
-    fn action_on(&self, error: &Error) -> FailureAction {
-        match self.policy() {
-            Some(policy) if error.is_store_failure() => policy.action,
-            _ => FailureAction::Closed,
-        }
-    }
 }
 
 impl PendingCheck {
@@ -52,7 +44,11 @@ impl PendingCheck {
                 continue;
             };
             let (limiter, error) = (&level.limiter, error.clone());
-            let action = limiter.action_on(&error);
+            // Without a policy, the caller gets the error.
+            let action = match limiter.policy() {
+                Some(policy) if error.is_store_failure() => policy.action,
+                _ => FailureAction::Closed,
+            };
             match action {
                 FailureAction::Open => {
                     limiter.record_failure(&error, action);

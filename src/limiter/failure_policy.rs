@@ -131,7 +131,6 @@ impl FailureAction {
 }
 
 /// The failure policy of one limiter, with the quotas of its fallback and its log.
-#[derive(Debug)]
 pub(super) struct FailureHandler {
     pub(super) policy: FailurePolicy,
     /// The limiter's own quotas, divided by the number of replicas.

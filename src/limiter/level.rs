@@ -74,9 +74,10 @@ impl Level {
     /// Asks for units of a key, and for one slot of each quota in flight.
     #[inline]
     pub(crate) fn new(limiter: &RateLimiter, key: impl IntoKey, cost: u32) -> Self {
+        let facts = &limiter.0.facts;
         Self {
             limiter: limiter.clone(),
-            record: limiter.record(key, cost),
+            record: Record::shared(facts, limiter.lease_of(&facts.quotas), key, cost),
             slots: 1,
             unclamped_cost: None,
             unknown: None,
@@ -176,7 +177,9 @@ impl Level {
         takes_slots: bool,
     ) -> Result<NextStep, Error> {
         self.limiter.observe_check();
-        let now = self.limiter.now();
+        // The time of the block list. 0 if the limiter blocks no keys.
+        let blocks = self.limiter.0.automatic_blocks.as_ref();
+        let now = blocks.map_or(0, |blocks| blocks.now());
         self.record_mut().begin(now);
         self.fit_cost();
         self.held = None;
@@ -354,10 +357,10 @@ impl Level {
         let (subject, cost, mut answer) = (self.subject(), self.record.cost, Answer::default());
         let taken = lease.take(subject, cost, &mut answer);
         // Nothing else can refuse what is complete alone.
-        let is_held = !taken.grants.is_empty() || taken.is_complete && !is_alone;
-        self.held =
-            is_held.then(|| Box::new(HeldUnits::new(lease, subject, cost, &taken, &answer)));
-        if taken.is_complete {
+        let is_complete = taken.is_complete;
+        let is_held = !taken.grants.is_empty() || is_complete && !is_alone;
+        self.held = is_held.then(|| Box::new(HeldUnits::new(lease, subject, cost, taken, &answer)));
+        if is_complete {
             self.set_answer(answer);
         }
     }

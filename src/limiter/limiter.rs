@@ -12,9 +12,9 @@ use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
 use super::lease::Lease;
-use crate::decision::{LimiterFacts, LimiterId, Record, SharedRecord};
+use crate::decision::{LimiterFacts, LimiterId, Record};
 use crate::error::{ConfigError, Error};
-use crate::key::{IntoKey, Key};
+use crate::key::Key;
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
 use crate::store::{ProtectedStore, Store, Subject};
 use crate::telemetry::{LineInterval, Telemetry};
@@ -375,20 +375,6 @@ impl RateLimiter {
     /// Returns how long a layer of this limiter lets requests wait.
     pub(crate) fn max_wait_of_layer(&self) -> Duration {
         self.0.max_wait.unwrap_or_default()
-    }
-
-    /// Returns what a check asks of this limiter for a key, at a cost of 1.
-    #[inline]
-    pub(super) fn record(&self, key: impl IntoKey, cost: u32) -> SharedRecord {
-        let facts = &self.0.facts;
-        Record::shared(facts, self.lease_of(&facts.quotas), key, cost)
-    }
-
-    /// Returns the time at which a check begins, in microseconds of the block list. 0 if this limiter blocks no keys.
-    #[inline]
-    pub(super) fn now(&self) -> u64 {
-        let blocks = self.0.automatic_blocks.as_ref();
-        blocks.map_or(0, |blocks| blocks.now())
     }
 
     /// Returns what a record of this limiter counts, by these quotas.

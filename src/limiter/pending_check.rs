@@ -179,11 +179,9 @@ impl PendingCheck {
     fn refuse_blocked_meanwhile(&mut self) -> bool {
         let levels = self.levels.iter_mut();
         let undecided = levels.filter(|level| !matches!(level.state, State::Answered));
-        let mut is_blocked = false;
-        for level in undecided {
-            is_blocked |= level.refuse_blocked();
-        }
-        is_blocked
+        undecided.fold(false, |is_blocked, level| {
+            is_blocked | level.refuse_blocked()
+        })
     }
 
     /// Returns whether levels are decided one after the other: what was charged returns if a later step refuses.
@@ -214,7 +212,7 @@ impl PendingCheck {
         let levels = self.levels.iter();
         let leases = levels.filter_map(|level| level.limiter.0.lease.as_ref());
         let max_age = leases.fold(max_age, |max_age, lease| max_age.min(lease.duration));
-        if self.slots.is_some() && self.asks_for_slots() {
+        if self.slots.is_some() && asked(&self.levels).any(Level::takes_slots) {
             answers = self.ask_for_slots().await?;
         } else if let [level] = &self.levels[..] {
             // Without a vector: a check is large.
@@ -239,10 +237,6 @@ impl PendingCheck {
             level.take_in(answer, are_admitted)?;
         }
         Ok(are_admitted)
-    }
-
-    fn asks_for_slots(&self) -> bool {
-        asked(&self.levels).any(Level::takes_slots)
     }
 
     /// Asks the store about levels, some of which take slots.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::limiter::{Inner, RateLimiter};
+use super::limiter::RateLimiter;
 use super::line::{forget_room, wake_first};
 use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Code, Error, ErrorKind, warning};
@@ -98,11 +98,10 @@ impl RateLimiter {
             let sent = match &self.0.lease {
                 Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
                 _ => {
-                    let (cost, units) = (whole, own);
                     let change = Change::Refund {
                         answer,
-                        cost,
-                        units,
+                        cost: whole,
+                        units: own,
                         held,
                     };
                     self.0.store.adjust(subject.adjust(change))
@@ -369,16 +368,11 @@ impl RateLimiter {
         units: u32,
         error: &Error,
     ) -> Result<(), Error> {
-        let Inner {
-            store,
-            facts,
-            telemetry,
-            ..
-        } = &*self.0;
-        if telemetry.charged_to_limit.first_time() {
+        let store = &self.0.store;
+        if self.0.telemetry.charged_to_limit.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::CHARGED_TO_LIMIT,
-                limiter = &*facts.name,
+                limiter = &*self.0.facts.name,
                 "usage beyond a limit is not counted: {error}; implement `Change::Charge` in `Store::adjust`"
             );
         }

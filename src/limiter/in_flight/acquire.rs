@@ -158,11 +158,7 @@ impl RateLimiter {
             let decision = check.decide_in_turn(max_wait, true).await?;
             match acquired(decision, check) {
                 Acquired::Permit(permit) => Ok(permit),
-                Acquired::Refused(decision) => {
-                    let reported = decision.view().reported_level();
-                    let limiter = reported.map_or("", |level| level.limiter());
-                    Err(not_acquired(limiter, decision.view(), max_wait))
-                }
+                Acquired::Refused(decision) => Err(not_acquired(decision.view(), max_wait)),
             }
         }
     }
@@ -194,7 +190,9 @@ fn acquired(decision: Decision, mut check: PendingCheck) -> Acquired {
 }
 
 /// Returns the error of a refusal after the wait.
-fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Duration) -> Error {
+fn not_acquired(decision: &DecisionView, max_wait: Duration) -> Error {
+    let reported = decision.reported_level();
+    let limiter = reported.map_or("", |level| level.limiter());
     let (kind, text) = match decision.retry_after() {
         None => (
             ErrorKind::CostExceedsLimit,

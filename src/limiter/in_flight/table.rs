@@ -20,12 +20,10 @@ use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
 use crate::telemetry::PermitWait;
 
 /// The tables of this process, by store.
-static TABLES: Mutex<Tables> = Mutex::new(Vec::new());
+static TABLES: Mutex<Vec<(StoreId, Weak<PermitTable>)>> = Mutex::new(Vec::new());
 
 /// Wakes those who wait for the end of a lease that ends sooner now. A permit may be of several tables.
 pub(super) static LEASE_SHORTENED: Notify = Notify::const_new();
-
-type Tables = Vec<(StoreId, Weak<PermitTable>)>;
 
 /// The permits of one store in this process.
 pub(in crate::limiter) struct PermitTable {

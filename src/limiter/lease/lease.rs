@@ -136,12 +136,6 @@ impl Lease {
         }
     }
 
-    fn record_round_trip(&self, micros: u64) {
-        let average = self.round_trip.load(Ordering::Relaxed);
-        let average = (7 * average + micros) / 8;
-        self.round_trip.store(average.max(1), Ordering::Relaxed);
-    }
-
     /// Returns units of a decision: to their grant, or to the store if it has ended. `charged` is the number of
     /// units that the grant had.
     pub(in crate::limiter) fn give_back(
@@ -236,7 +230,7 @@ impl HeldUnits {
         lease: &Arc<Lease>,
         subject: Subject<'_>,
         cost: u32,
-        taken: &TakenUnits,
+        taken: TakenUnits,
         answer: &Answer,
     ) -> Self {
         let others: u32 = taken.grants.iter().map(|taken| taken.units).sum();
@@ -248,7 +242,7 @@ impl HeldUnits {
             lease: Arc::clone(lease),
             subject: subject.into(),
             answered,
-            others: taken.grants.clone(),
+            others: taken.grants,
         }
     }
 
@@ -321,7 +315,9 @@ impl Request {
             return None;
         }
         let grant = lease.grant(subject, sent_at, answer);
-        lease.record_round_trip(grant.answered_at.saturating_sub(sent_at));
+        let average = lease.round_trip.load(Ordering::Relaxed);
+        let average = (7 * average + grant.answered_at.saturating_sub(sent_at)) / 8;
+        lease.round_trip.store(average.max(1), Ordering::Relaxed);
         let is_kept = lease.holds_units.load(Ordering::Relaxed)
             && lease.table.add(subject, self.ask, grant.clone());
         if !is_kept {

@@ -136,8 +136,13 @@ impl LeaseTable {
 
     /// Returns units to their grant. Returns false if it has ended.
     pub(super) fn put_back(&self, subject: Subject<'_>, grant: u64, units: u32) -> bool {
-        self.with(subject, |key, now| key.put_back(grant, units, now))
-            .unwrap_or(false)
+        let put_back = self.with(subject, |key, now| {
+            let mut grants = key.grants.iter_mut();
+            let grant = grants.find(|known| known.number == grant && known.is_live(now))?;
+            grant.left = grant.left.saturating_add(units).min(grant.units);
+            Some(())
+        });
+        put_back.flatten().is_some()
     }
 
     /// Adds the grant of a request. Returns false if the units of the key have become void meanwhile.
@@ -160,7 +165,11 @@ impl LeaseTable {
 
     /// Ends a grant, and returns the units that are left. `None` if it has ended before.
     pub(super) fn end(&self, subject: Subject<'_>, grant: u64) -> Option<u32> {
-        self.with(subject, |key, _| key.end(grant)).flatten()
+        let left = self.with(subject, |key, _| {
+            let index = (key.grants.iter()).position(|known| known.number == grant)?;
+            Some(key.grants.remove(index).left)
+        });
+        left.flatten()
     }
 
     /// Ends all grants of a key, and returns them.
@@ -275,21 +284,6 @@ impl LeasedKey {
 
     fn is_idle(&self, now: u64, period: u64) -> bool {
         self.grants.is_empty() && !self.is_asking && self.use_rate.is_idle(now, period)
-    }
-
-    fn put_back(&mut self, grant: u64, units: u32, now: u64) -> bool {
-        let is_same = |known: &Grant| known.number == grant && known.is_live(now);
-        let grant = self.grants.iter_mut().find(|known| is_same(known));
-        grant.is_some_and(|grant| {
-            grant.left = grant.left.saturating_add(units).min(grant.units);
-            true
-        })
-    }
-
-    /// Ends a grant, and returns the units that are left.
-    fn end(&mut self, grant: u64) -> Option<u32> {
-        let index = (self.grants.iter()).position(|known| known.number == grant)?;
-        Some(self.grants.remove(index).left)
     }
 
     /// Ends all grants. A request in flight adds none.
