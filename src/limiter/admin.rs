@@ -2,14 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 use super::automatic_blocks::BlockCounts;
 use super::key_status::{BlockReason, KeyStatus};
 use super::level::Level;
 use super::limiter::{Inner, RateLimiter};
-use crate::decision::{Holding, holder_for};
+use crate::decision::{Answer, Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
@@ -72,7 +71,7 @@ use crate::telemetry::RefusedKey;
 ///   once per [second](crate::RedisStore::block_list_refresh) by default, while they receive requests. A
 ///   process without requests fetches it with its next check. That check waits for it only if the limiter
 ///   needs [fresh blocks](crate::RateLimiter::fresh_blocks).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Admin {
     limiter: RateLimiter,
     quotas: Quotas,
@@ -97,24 +96,7 @@ impl RateLimiter {
     ///
     /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
-        self.reset_with(&self.0.facts.quotas, &key.into_key()).await
-    }
-
-    /// Deletes the counts of a key for these quotas.
-    async fn reset_with(&self, quotas: &Quotas, key: &Key) -> Result<(), Error> {
-        if quotas.is_empty() {
-            return Ok(());
-        }
-        if let Some(lease) = &self.0.lease {
-            lease.void(key).await?;
-        }
-        let reset = self
-            .0
-            .store
-            .adjust(self.subject(quotas, key).adjust(Change::Reset));
-        let outcome = reset.await;
-        self.may_admit_earlier(key, quotas);
-        outcome
+        self.admin().reset(key).await
     }
 }
 
@@ -168,7 +150,10 @@ impl Admin {
         let block_reason = match blocked_for {
             None => None,
             Some(_) if hold > block => Some(BlockReason::HeldBack),
-            Some(_) => Some(self.reason(&key).await?),
+            Some(_) => Some(match self.block_counts().blocks(&key).await? {
+                0 => BlockReason::Operator,
+                blocks => BlockReason::Refusals { blocks },
+            }),
         };
         let (holders, own_holder) = self.holders(&key).await?;
         Ok(KeyStatus {
@@ -202,7 +187,7 @@ impl Admin {
             }
         }
         holders.sort_by_key(|holding| (Reverse(holding.held), holding.holder));
-        Ok((holders, Some(limiter.holder())))
+        Ok((holders, Some(limiter.permits().table.holder)))
     }
 
     /// Deletes the counts of a key, so that it has its whole quotas again. A block stays.
@@ -214,7 +199,23 @@ impl Admin {
     ///
     /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
-        self.limiter.reset_with(&self.quotas, &key.into_key()).await
+        if self.quotas.is_empty() {
+            return Ok(());
+        }
+        let key = key.into_key();
+        if let Some(lease) = &self.limiter.0.lease {
+            lease.void(&key).await?;
+        }
+        self.adjust(&key, Change::Reset).await
+    }
+
+    /// Changes the counts of a key, so that the store may admit it earlier.
+    async fn adjust(&self, key: &Key, change: Change<&Answer>) -> Result<(), Error> {
+        let Self { limiter, quotas } = self;
+        let change = limiter.subject(quotas, key).adjust(change);
+        let outcome = limiter.0.store.adjust(change).await;
+        limiter.may_admit_earlier(key, quotas);
+        outcome
     }
 
     /// Gives units back to a key: that many used units no longer count, regardless of the checks that
@@ -265,10 +266,7 @@ impl Admin {
             };
             fallback.adjust(limiter.subject(&shares, &key).adjust(credit));
         }
-        let credit = limiter.subject(quotas, &key).adjust(credit);
-        let outcome = limiter.0.store.adjust(credit).await;
-        limiter.may_admit_earlier(&key, quotas);
-        outcome
+        self.adjust(&key, credit).await
     }
 
     /// Blocks a key for a duration: all its checks are refused, even if units are left. A duration of zero
@@ -321,27 +319,21 @@ impl Admin {
     /// blocks are not forgotten. You can repeat the call.
     pub async fn unblock(&self, key: impl IntoKey) -> Result<(), Error> {
         let key = key.into_key();
-        let Inner {
-            store,
-            scope,
-            holds,
-            automatic_blocks,
-            ..
-        } = &*self.limiter.0;
+        let limiter = &*self.limiter.0;
+        let store = &limiter.store;
         let counts = self.block_counts();
         // From here on, refusals from before the unblock block the key in no process.
         let noted = counts.note_unblock(&key).await;
-        if let Some(blocks) = automatic_blocks {
+        if let Some(blocks) = &limiter.automatic_blocks {
             blocks.forget_unsent(&key);
         }
         if let Some(end) = store.block_list().automatic_under_way() {
             // Not for longer than the deadline: their runtime may stand still.
             let _ = store.within_deadline(end).await;
         }
-        for limiter in [scope, &holds.name] {
-            store
-                .block(Block::new(limiter, &key, Duration::ZERO))
-                .await?;
+        for name in [&limiter.scope, &limiter.holds.name] {
+            let unblock = Block::new(name, &key, Duration::ZERO);
+            store.block(unblock).await?;
         }
         self.limiter.may_admit_earlier(&key, &self.quotas);
         noted.and(counts.forget(&key).await)
@@ -373,23 +365,11 @@ impl Admin {
 
     /// Returns the counts of automatic blocks, also of those by other processes.
     fn block_counts(&self) -> BlockCounts {
-        let Inner {
-            store,
-            scope,
-            automatic_blocks,
-            ..
-        } = &*self.limiter.0;
-        let rule = automatic_blocks.as_ref().map(|blocks| blocks.rule());
+        let limiter = &*self.limiter.0;
+        let blocks = limiter.automatic_blocks.as_ref();
         // The blocks of a key are found with any rule.
-        BlockCounts::new(store, scope, rule.unwrap_or(BlockRule::refusals(1)))
-    }
-
-    /// Returns why a blocked key is blocked.
-    async fn reason(&self, key: &Key) -> Result<BlockReason, Error> {
-        Ok(match self.block_counts().blocks(key).await? {
-            0 => BlockReason::Operator,
-            blocks => BlockReason::Refusals { blocks },
-        })
+        let rule = blocks.map_or(BlockRule::refusals(1), |blocks| blocks.counts.rule);
+        BlockCounts::new(&limiter.store, &limiter.scope, rule)
     }
 
     /// Returns the keys that this process has refused most often recently, the busiest first, and at most `max`
@@ -399,15 +379,5 @@ impl Admin {
     #[must_use]
     pub fn busiest_refused(&self, max: usize) -> Vec<RefusedKey> {
         self.limiter.0.telemetry.most_refused(max)
-    }
-}
-
-impl fmt::Debug for Admin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limiter, quotas } = self;
-        f.debug_struct("Admin")
-            .field("limiter", limiter)
-            .field("quotas", quotas)
-            .finish()
     }
 }

@@ -254,7 +254,7 @@ impl Level {
     /// Checks this level alone, even if its key is blocked.
     pub(super) async fn check_despite_block(self) -> Result<Decision, Error> {
         let mut check = PendingCheck::new(Levels::from_buf([self]));
-        check.ignore_blocks();
+        check.rules.ignores_blocks = true;
         let checked = check.run().await;
         checked.map_err(|failure| failure.error)
     }
@@ -270,7 +270,7 @@ impl PendingCheck {
         if let Some(place) = waiting
             && let Err(too_late) = place.turn(self.wants()).await
         {
-            self.refuse_too_late(too_late);
+            self.too_late = Some(too_late);
             *waiting = None;
         }
         self.slots = takes_slots.then(|| Box::new(SlotsOfCheck::new(waiting.as_ref())));

@@ -28,7 +28,10 @@ pub(super) struct LimiterInUse {
 /// Exists as long as the limiter or a clone of it.
 pub(super) type Owner = Weak<dyn Any + Send + Sync>;
 
-static LIMITERS: Mutex<Limiters> = Mutex::new(Limiters::new());
+static LIMITERS: Mutex<Limiters> = Mutex::new(Limiters {
+    known: Vec::new(),
+    warned: Vec::new(),
+});
 
 /// Warns, once for each name and kind of conflict, if another limiter of this name and store differs.
 pub(super) fn warn_of_conflict(name: &str, limiter: &LimiterInUse, owner: Owner) {
@@ -91,19 +94,13 @@ enum Conflict {
 }
 
 /// The limiters that exist.
+#[derive(Default)]
 struct Limiters {
     known: Vec<(LimiterInUse, Owner)>,
     warned: Vec<(LimiterId, std::mem::Discriminant<Conflict>)>,
 }
 
 impl Limiters {
-    const fn new() -> Self {
-        Self {
-            known: Vec::new(),
-            warned: Vec::new(),
-        }
-    }
-
     /// Adds a limiter. Returns its conflict with another one, the first time that its name has a conflict of this
     /// kind.
     fn add(&mut self, limiter: LimiterInUse, owner: Owner) -> Option<Conflict> {
@@ -200,7 +197,7 @@ mod tests {
     #[test]
     fn another_lease_of_one_name_and_store_is_found_once() {
         let (store, other) = (StoreId::unique(), StoreId::unique());
-        let mut limiters = Limiters::new();
+        let mut limiters = Limiters::default();
         let (_owner, weak) = owner();
         let mut add = |limiter| lease_of(limiters.add(limiter, weak.clone()));
         assert_eq!(add(millis("a", store, 50)), None);
@@ -217,7 +214,7 @@ mod tests {
     #[test]
     fn other_quotas_and_other_kinds_of_keys_are_found_once_each() {
         let store = StoreId::unique();
-        let mut limiters = Limiters::new();
+        let mut limiters = Limiters::default();
         let owners: Vec<_> = (0..6).map(|_| owner()).collect();
         let mut owners = owners.iter().map(|(_, weak)| weak.clone());
         let mut add = |limiter| limiters.add(limiter, owners.next().unwrap());
@@ -248,7 +245,7 @@ mod tests {
     #[test]
     fn a_limiter_that_is_gone_conflicts_with_none() {
         let store = StoreId::unique();
-        let mut limiters = Limiters::new();
+        let mut limiters = Limiters::default();
         let (gone, weak) = owner();
         assert!(limiters.add(millis("a", store, 50), weak).is_none());
         drop(gone);
@@ -259,7 +256,7 @@ mod tests {
     #[test]
     fn many_limiters_take_bounded_memory() {
         let store = StoreId::unique();
-        let mut limiters = Limiters::new();
+        let mut limiters = Limiters::default();
         for name in 0..3 * MAX_LIMITERS {
             let (_gone, weak) = owner();
             limiters.add(millis(&name.to_string(), store, 50), weak);

@@ -21,16 +21,11 @@ impl RateLimiter {
     /// Logs that the store or the lookup of the quotas failed, and what the policy does.
     fn record_failure(&self, error: &Error, action: FailureAction) {
         if let Some(on_failure) = &self.0.on_failure {
-            let outages = on_failure.outages_of(error);
+            let outages = match error.kind() {
+                ErrorKind::QuotasUnknown => &on_failure.lookup_outages,
+                _ => &on_failure.store_outages,
+            };
             outages.record_failure(&self.0.facts.name, action.text(), error);
-        }
-    }
-
-    /// Returns what the policy does about an error. Without a policy, the caller gets it.
-    fn action_on(&self, error: &Error) -> FailureAction {
-        match self.policy() {
-            Some(policy) if error.is_store_failure() => policy.action,
-            _ => FailureAction::Closed,
         }
     }
 }
@@ -49,7 +44,11 @@ impl PendingCheck {
                 continue;
             };
             let (limiter, error) = (&level.limiter, error.clone());
-            let action = limiter.action_on(&error);
+            // Without a policy, the caller gets the error.
+            let action = match limiter.policy() {
+                Some(policy) if error.is_store_failure() => policy.action,
+                _ => FailureAction::Closed,
+            };
             match action {
                 FailureAction::Open => {
                     limiter.record_failure(&error, action);

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU32;
 
-use crate::error::{Error, ErrorKind};
 use crate::quota::{Quota, Quotas};
 use crate::telemetry::OutageLog;
 
@@ -132,7 +131,6 @@ impl FailureAction {
 }
 
 /// The failure policy of one limiter, with the quotas of its fallback and its log.
-#[derive(Debug)]
 pub(super) struct FailureHandler {
     pub(super) policy: FailurePolicy,
     /// The limiter's own quotas, divided by the number of replicas.
@@ -158,15 +156,6 @@ impl FailureHandler {
             self.portion.clone()
         } else {
             self.policy.portion_of(quotas)
-        }
-    }
-
-    /// Returns the log that records this error.
-    pub(super) fn outages_of(&self, error: &Error) -> &OutageLog {
-        if error.kind() == ErrorKind::QuotasUnknown {
-            &self.lookup_outages
-        } else {
-            &self.store_outages
         }
     }
 }

@@ -63,7 +63,11 @@ impl PendingCheck {
                     *self = check;
                     checked
                 }
-                Err(_) => Err(self.failure(task_dropped())),
+                Err(_) => {
+                    let text = "the task of a check of several keys was dropped (runtime shut down?): the check may or may \
+                                not have been charged";
+                    Err(self.failure(Error::coded(Code::TASK_DROPPED, text)))
+                }
             }
         })
     }
@@ -71,7 +75,11 @@ impl PendingCheck {
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
     async fn ask_groups(&mut self) -> Checked {
-        if self.repeat_refusals() {
+        if let Some(answers) = self.remembered_refusals() {
+            let to_ask = self.levels.iter_mut().filter(|level| level.is_to_ask());
+            for (level, answer) in to_ask.zip(answers.into_answers()) {
+                level.set_answer(answer);
+            }
             return Ok(self.decide());
         }
         let ended = self.ask_each_group().await;
@@ -137,29 +145,10 @@ impl PendingCheck {
         }
     }
 
-    /// Repeats the remembered refusals of all groups. Returns whether there are any.
-    fn repeat_refusals(&mut self) -> bool {
-        let Some(answers) = self.remembered_refusals() else {
-            return false;
-        };
-        let to_ask = self.levels.iter_mut().filter(|level| level.is_to_ask());
-        for (level, answer) in to_ask.zip(answers.into_answers()) {
-            level.set_answer(answer);
-        }
-        true
-    }
-
+    /// Returns the refusal of a level that is still remembered, so that no group has to be asked.
     fn remembered_refusals(&self) -> Option<Answers> {
         let first = self.levels.first()?;
         let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
         first.limiter.0.store.repeat_refusals(&checks)
     }
-}
-
-fn task_dropped() -> Error {
-    Error::coded(
-        Code::TASK_DROPPED,
-        "the task of a check of several keys was dropped (runtime shut down?): the check may or may not have \
-         been charged",
-    )
 }

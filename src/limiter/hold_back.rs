@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::holds::Holds;
 use super::limiter::{Inner, RateLimiter};
 use crate::decision::{LevelDecision, Source};
 use crate::error::Error;
@@ -35,10 +34,7 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|inner| {
-            let needs_fresh_list = inner.holds.needs_fresh_list;
-            inner.holds = Holds::new(&inner.scope, max_hold, needs_fresh_list);
-        })
+        self.with(|inner| inner.max_hold = max_hold)
     }
 
     /// Lets a check wait for the list of blocked keys, if its last refresh is older than the
@@ -62,7 +58,7 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn fresh_blocks(self) -> Self {
-        self.with(|inner| inner.holds = Holds::new(&inner.scope, inner.holds.max, true))
+        self.with(|inner| inner.needs_fresh_list = true)
     }
 
     /// Holds a key back in all processes: until then, its checks are refused, and calls that wait go on waiting.
@@ -96,7 +92,7 @@ impl RateLimiter {
     /// ```
     pub fn hold_back(&self, key: impl IntoKey, wait: Duration) -> Duration {
         let Inner { store, holds, .. } = &*self.0;
-        let (key, wait) = (key.into_key(), wait.min(holds.max));
+        let (key, wait) = (key.into_key(), wait.min(self.0.max_hold));
         if !wait.is_zero() {
             match store.block_list().hold(&holds.name, &key, wait) {
                 Ok(true) => self.0.telemetry.events.log_hold(&key, wait),

@@ -1,4 +1,4 @@
-//! The settings of the keys that a limiter holds back.
+//! The keys that a limiter holds back: their name in the store, and the warnings about them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,29 +10,19 @@ use crate::telemetry::LineInterval;
 /// The default of [`RateLimiter::max_hold`](crate::RateLimiter::max_hold): an upstream that errs keeps no client away for a day.
 pub(super) const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(3_600);
 
-/// The settings of the keys that a limiter holds back.
+/// The keys that a limiter holds back.
 pub(super) struct Holds {
     /// The name under which the store keeps them.
     pub(super) name: Key,
-    pub(super) max: Duration,
-    /// Whether a check waits for the refresh of a block list that is too old.
-    pub(super) needs_fresh_list: bool,
     warnings: LineInterval,
 }
 
 impl Holds {
-    pub(super) fn new(limiter: &Key, max: Duration, needs_fresh_list: bool) -> Arc<Self> {
+    pub(super) fn new(limiter: &Key) -> Arc<Self> {
         Arc::new(Self {
             name: limiter.holds_of_limiter(),
-            max,
-            needs_fresh_list,
             warnings: LineInterval::new(Duration::from_secs(60)),
         })
-    }
-
-    /// Returns the same settings for a limiter of another name.
-    pub(super) fn renamed(&self, limiter: &Key) -> Arc<Self> {
-        Self::new(limiter, self.max, self.needs_fresh_list)
     }
 
     /// Warns at most once a minute that other processes do not know of a key.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
 use super::line::Want;
-use crate::decision::{Answer, LevelDecision, QuotaAnswer, Record, SharedRecord, Source};
+use crate::decision::{Answer, QuotaAnswer, Record, SharedRecord, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas, ShareId};
@@ -20,7 +20,7 @@ pub(crate) type Levels = SmallVec<[Level; 1]>;
 pub(crate) struct Level {
     pub(crate) limiter: RateLimiter,
     /// The part that the decision keeps. Written in place, or copied first if an earlier decision shares it.
-    record: SharedRecord,
+    pub(super) record: SharedRecord,
     /// The slots that the level takes of each quota in flight.
     pub(super) slots: u32,
     /// The cost before it is clamped to what the quotas can admit. `None` if it is not clamped.
@@ -68,16 +68,16 @@ pub(super) struct CheckRules {
     pub(super) ignores_blocks: bool,
     /// Whether a cost above a limit is an error, since no wait helps. Otherwise it is refused with the current numbers.
     pub(super) is_within_limits: bool,
-    pub(super) takes_slots: bool,
 }
 
 impl Level {
     /// Asks for units of a key, and for one slot of each quota in flight.
     #[inline]
     pub(crate) fn new(limiter: &RateLimiter, key: impl IntoKey, cost: u32) -> Self {
+        let facts = &limiter.0.facts;
         Self {
             limiter: limiter.clone(),
-            record: limiter.record(key, cost),
+            record: Record::shared(facts, limiter.lease_of(&facts.quotas), key, cost),
             slots: 1,
             unclamped_cost: None,
             unknown: None,
@@ -164,18 +164,6 @@ impl Level {
         SharedRecord::make_mut(&mut self.record)
     }
 
-    /// Shares the record with a decision.
-    #[inline]
-    pub(super) fn share_record(&self) -> SharedRecord {
-        SharedRecord::clone(&self.record)
-    }
-
-    /// Reads the level as a decision does.
-    #[inline]
-    pub(super) fn decision(&self, is_allowed: bool) -> LevelDecision<'_> {
-        LevelDecision::new(&self.record, is_allowed)
-    }
-
     /// Returns what the level asks of its key, for a call that may wait.
     pub(super) fn want(&self) -> Want {
         Want::new(&self.limiter, self.record(), self.slots)
@@ -183,9 +171,15 @@ impl Level {
 
     /// Begins an attempt, and looks at what is known without the store. Fails if the check is misuse.
     #[inline]
-    pub(super) fn begin(&mut self, rules: CheckRules) -> Result<NextStep, Error> {
+    pub(super) fn begin(
+        &mut self,
+        rules: CheckRules,
+        takes_slots: bool,
+    ) -> Result<NextStep, Error> {
         self.limiter.observe_check();
-        let now = self.limiter.now();
+        // The time of the block list. 0 if the limiter blocks no keys.
+        let blocks = self.limiter.0.automatic_blocks.as_ref();
+        let now = blocks.map_or(0, |blocks| blocks.now());
         self.record_mut().begin(now);
         self.fit_cost();
         self.held = None;
@@ -193,7 +187,8 @@ impl Level {
             None => State::ToAsk,
             Some(error) => State::Failed(error.clone()),
         };
-        let is_asked = self.quotas().is_usual(self.record.cost) || self.is_asked(rules)?;
+        let is_asked =
+            self.quotas().is_usual(self.record.cost) || self.is_asked(rules, takes_slots)?;
         if !is_asked {
             self.state = State::Answered;
             return Ok(NextStep::LookHere);
@@ -214,17 +209,17 @@ impl Level {
     /// Fails if no store can charge the cost, or if the slots cannot be held. An error that says that a cost or the slots
     /// are above a limit is only for checks that want it: for others, the store refuses them.
     #[cold]
-    fn is_asked(&self, rules: CheckRules) -> Result<bool, Error> {
+    fn is_asked(&self, rules: CheckRules, takes_slots: bool) -> Result<bool, Error> {
         let (name, quotas, slots) = (&self.limiter.0.facts.name, self.quotas(), self.slots);
         let Record { cost, share, .. } = *self.record();
         if let (Some(lease), Some(what)) = (&self.limiter.0.lease, quotas.not_leased()) {
-            return Err(Error::not_leased(name, what, lease.duration()));
+            return Err(Error::not_leased(name, what, lease.duration));
         }
         match quotas.min_slots(share) {
-            Some(_) if !rules.takes_slots && cost > 0 => {
+            Some(_) if !takes_slots && cost > 0 => {
                 return Err(Error::holds_nothing(name));
             }
-            Some(limit) if rules.takes_slots && slots > limit && rules.is_within_limits => {
+            Some(limit) if takes_slots && slots > limit && rules.is_within_limits => {
                 return Err(Error::slots_exceed_limit(
                     slots,
                     &quotas.lowest_bound(true, share),
@@ -362,10 +357,10 @@ impl Level {
         let (subject, cost, mut answer) = (self.subject(), self.record.cost, Answer::default());
         let taken = lease.take(subject, cost, &mut answer);
         // Nothing else can refuse what is complete alone.
-        let is_decided = is_alone && taken.is_complete && taken.grants.is_empty();
-        self.held = (!taken.is_nothing() && !is_decided)
-            .then(|| Box::new(HeldUnits::new(lease, subject, cost, &taken, &answer)));
-        if taken.is_complete {
+        let is_complete = taken.is_complete;
+        let is_held = !taken.grants.is_empty() || is_complete && !is_alone;
+        self.held = is_held.then(|| Box::new(HeldUnits::new(lease, subject, cost, taken, &answer)));
+        if is_complete {
             self.set_answer(answer);
         }
     }
@@ -439,7 +434,7 @@ mod tests {
         let mut level = Level::new(&limiter, "ada", 1_000);
         level.clamp_cost();
         let costs = [None, Some(Quota::per_hour(25)), None].map(|portion| {
-            assert!(level.begin(CheckRules::default()).is_ok());
+            assert!(level.begin(CheckRules::default(), false).is_ok());
             if let Some(portion) = portion {
                 level.record_mut().portion = Some(portion.into());
                 level.fit_cost();

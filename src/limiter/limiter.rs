@@ -12,9 +12,9 @@ use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
 use super::lease::Lease;
-use crate::decision::{LimiterFacts, LimiterId, Record, SharedRecord};
+use crate::decision::{LimiterFacts, LimiterId, Record};
 use crate::error::{ConfigError, Error};
-use crate::key::{IntoKey, Key};
+use crate::key::Key;
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
 use crate::store::{ProtectedStore, Store, Subject};
 use crate::telemetry::{LineInterval, Telemetry};
@@ -70,6 +70,9 @@ pub(crate) struct Inner {
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
     /// The keys that upstreams hold back.
     pub(super) holds: Arc<Holds>,
+    pub(super) max_hold: Duration,
+    /// Whether a check waits for the refresh of a block list that is too old.
+    pub(super) needs_fresh_list: bool,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
     /// How long a permit is waited for, if it was set, and how many calls may wait for a key.
@@ -106,7 +109,9 @@ impl RateLimiter {
             telemetry: Arc::new(telemetry),
             store,
             facts: Arc::new(LimiterFacts { name, id, quotas }),
-            holds: Holds::new(&scope, DEFAULT_MAX_HOLD, false),
+            holds: Holds::new(&scope),
+            max_hold: DEFAULT_MAX_HOLD,
+            needs_fresh_list: false,
             scope,
             on_failure: None,
             lease: None,
@@ -158,14 +163,14 @@ impl RateLimiter {
             let facts = Arc::make_mut(&mut inner.facts);
             facts.name = name.as_ref().into();
             facts.id.name = inner.scope.fingerprint();
-            inner.holds = inner.holds.renamed(&inner.scope);
+            inner.holds = Holds::new(&inner.scope);
             inner.first_check = Arc::default();
             inner.permits = Arc::default();
             if let Some(on_failure) = &inner.on_failure {
                 inner.set_policy(on_failure.policy);
             }
             if let Some(lease) = &inner.lease {
-                inner.set_lease(lease.duration());
+                inner.set_lease(lease.duration);
             }
             let tracked = inner.telemetry.tracked_keys();
             inner.set_tracked(tracked);
@@ -281,10 +286,8 @@ impl RateLimiter {
     /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
     /// [in flight](Quota::in_flight), is [soft](Quota::soft) or has [shares](Quota::shares).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
-        match (
-            self.0.facts.quotas.not_leased(),
-            self.0.facts.quotas.longest_lease(),
-        ) {
+        let quotas = &self.0.facts.quotas;
+        match (quotas.not_leased(), quotas.longest_lease()) {
             (Some(what), _) if !lease.is_zero() => Err(ConfigError::not_leased(what, lease)),
             (_, Some(longest)) if lease > longest => Err(ConfigError::lease(lease, longest)),
             _ => Ok(self.lease(lease)),
@@ -299,7 +302,7 @@ impl RateLimiter {
             is_unnamed: &*self.0.facts.name == DEFAULT_NAME,
             quotas: self.0.facts.quotas.clone(),
             key_type,
-            lease: lease.map_or(Duration::ZERO, |lease| lease.duration()),
+            lease: lease.map_or(Duration::ZERO, |lease| lease.duration),
             counted: self.lease_of(&self.0.facts.quotas),
         };
         // Requests for units outlive the limiter.
@@ -354,14 +357,8 @@ impl RateLimiter {
     pub(super) fn lease_of(&self, quotas: &Quotas) -> u64 {
         match &self.0.lease {
             None => 0,
-            Some(lease) => quotas.lease_micros(lease.duration()),
+            Some(lease) => quotas.lease_micros(lease.duration),
         }
-    }
-
-    /// Returns how long a refusal is remembered at most: other processes return units when their lease ends.
-    pub(super) fn max_refusal_age(&self) -> Duration {
-        let lease = self.0.lease.as_ref();
-        lease.map_or(Duration::MAX, |lease| lease.duration())
     }
 
     /// Returns the quotas of this limiter.
@@ -378,20 +375,6 @@ impl RateLimiter {
     /// Returns how long a layer of this limiter lets requests wait.
     pub(crate) fn max_wait_of_layer(&self) -> Duration {
         self.0.max_wait.unwrap_or_default()
-    }
-
-    /// Returns what a check asks of this limiter for a key, at a cost of 1.
-    #[inline]
-    pub(super) fn record(&self, key: impl IntoKey, cost: u32) -> SharedRecord {
-        let facts = &self.0.facts;
-        Record::shared(facts, self.lease_of(&facts.quotas), key, cost)
-    }
-
-    /// Returns the time at which a check begins, in microseconds of the block list. 0 if this limiter blocks no keys.
-    #[inline]
-    pub(super) fn now(&self) -> u64 {
-        let blocks = self.0.automatic_blocks.as_ref();
-        blocks.map_or(0, |blocks| blocks.now())
     }
 
     /// Returns what a record of this limiter counts, by these quotas.
@@ -419,7 +402,7 @@ impl Inner {
         let telemetry = Telemetry::new(&self.facts.name, self.store.name(), keys);
         self.telemetry = Arc::new(telemetry);
         if let Some(blocks) = &self.automatic_blocks {
-            self.set_block_rule(blocks.rule());
+            self.set_block_rule(blocks.counts.rule);
         }
     }
 
@@ -446,13 +429,14 @@ impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0;
         let quotas: Vec<_> = inner.facts.quotas.iter().map(Quota::to_string).collect();
-        let rule = inner.automatic_blocks.as_ref().map(|blocks| blocks.rule());
+        let lease = inner.lease.as_ref().map(|lease| lease.duration);
+        let blocks = inner.automatic_blocks.as_ref();
         f.debug_struct("RateLimiter")
             .field("name", &inner.facts.name)
             .field("quotas", &quotas)
             .field("on_failure", &self.policy())
-            .field("lease", &inner.lease)
-            .field("block_after", &rule)
+            .field("lease", &lease)
+            .field("block_after", &blocks.map(|blocks| blocks.counts.rule))
             .field(
                 "waits_through_outages",
                 &inner.waits_through_outages.is_some(),

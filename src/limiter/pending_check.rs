@@ -18,7 +18,7 @@ use super::in_flight::{HeldSlots, SlotsOfCheck};
 use super::level::{CheckRules, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
 use super::line::{TooLate, Want};
-use crate::decision::{Answer, Answers, Decision, LevelDecision};
+use crate::decision::{Answer, Answers, Decision, LevelDecision, SharedRecord};
 use crate::error::{Error, ErrorKind};
 use crate::store::StoreFuture;
 use crate::telemetry::{OutcomeLabel, PermitMeter};
@@ -37,10 +37,9 @@ pub(crate) struct CheckError {
 /// A check that is not decided yet. It may be [run](Self::run) again: what is asked stays.
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
-    ignores_blocks: bool,
-    is_within_limits: bool,
-    /// Why the next attempt is refused without asking the store.
-    too_late: Option<TooLate>,
+    pub(super) rules: CheckRules,
+    /// Why the next attempt is refused without asking the store: its turn would come too late.
+    pub(super) too_late: Option<TooLate>,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
@@ -58,8 +57,7 @@ impl PendingCheck {
         levels.iter_mut().for_each(Level::fit_cost);
         Self {
             levels,
-            ignores_blocks: false,
-            is_within_limits: false,
+            rules: CheckRules::default(),
             too_late: None,
             slots: None,
         }
@@ -69,18 +67,8 @@ impl PendingCheck {
     #[inline]
     pub(super) fn within_limits(levels: Levels) -> Self {
         let mut check = Self::new(levels);
-        check.is_within_limits = true;
+        check.rules.is_within_limits = true;
         check
-    }
-
-    /// Checks even keys that are blocked.
-    pub(super) fn ignore_blocks(&mut self) {
-        self.ignores_blocks = true;
-    }
-
-    /// Refuses the next attempt of a call whose turn would come too late.
-    pub(super) fn refuse_too_late(&mut self, too_late: TooLate) {
-        self.too_late = Some(too_late);
     }
 
     /// Returns the slots that the check has taken.
@@ -105,7 +93,7 @@ impl PendingCheck {
     #[cold]
     pub(crate) fn permit_meters(&self) -> impl Iterator<Item = PermitMeter> {
         let in_flight = self.levels.iter().filter(|level| level.takes_slots());
-        in_flight.map(|level| level.limiter.permit_meter())
+        in_flight.map(|level| level.limiter.permits().meter.clone())
     }
 
     /// Returns how many calls may wait for a key.
@@ -159,15 +147,11 @@ impl PendingCheck {
         if self.levels.len() > 1 {
             self.verify_together()?;
         }
-        let rules = CheckRules {
-            ignores_blocks: self.ignores_blocks,
-            is_within_limits: self.is_within_limits,
-            takes_slots: self.slots.is_some(),
-        };
+        let (rules, takes_slots) = (self.rules, self.slots.is_some());
         let mut next = NextStep::AskStore;
         for level in &mut self.levels {
             let place = level.record().place;
-            let of_level = level.begin(rules);
+            let of_level = level.begin(rules, takes_slots);
             next = next.max(of_level.map_err(|error| CheckError::at(place, error))?);
         }
         if let Some(too_late) = self.too_late.take() {
@@ -182,9 +166,9 @@ impl PendingCheck {
     /// Returns a refresh of the block list to wait for, if a limiter wants a fresh one.
     #[inline]
     fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
-        let wants_fresh = |level: &&Level| level.limiter.0.holds.needs_fresh_list;
+        let wants_fresh = |level: &&Level| level.limiter.0.needs_fresh_list;
         let level = self.levels.iter().find(wants_fresh)?;
-        if self.ignores_blocks {
+        if self.rules.ignores_blocks {
             return None;
         }
         level.limiter.0.store.refreshed_blocks(level.subject())
@@ -195,11 +179,9 @@ impl PendingCheck {
     fn refuse_blocked_meanwhile(&mut self) -> bool {
         let levels = self.levels.iter_mut();
         let undecided = levels.filter(|level| !matches!(level.state, State::Answered));
-        let mut is_blocked = false;
-        for level in undecided {
-            is_blocked |= level.refuse_blocked();
-        }
-        is_blocked
+        undecided.fold(false, |is_blocked, level| {
+            is_blocked | level.refuse_blocked()
+        })
     }
 
     /// Returns whether levels are decided one after the other: what was charged returns if a later step refuses.
@@ -228,10 +210,9 @@ impl PendingCheck {
         let mut answers = Answers::default();
         // Other processes return units when their lease ends.
         let levels = self.levels.iter();
-        let max_age = levels.fold(max_age, |max_age, level| {
-            max_age.min(level.limiter.max_refusal_age())
-        });
-        if self.slots.is_some() && self.asks_for_slots() {
+        let leases = levels.filter_map(|level| level.limiter.0.lease.as_ref());
+        let max_age = leases.fold(max_age, |max_age, lease| max_age.min(lease.duration));
+        if self.slots.is_some() && asked(&self.levels).any(Level::takes_slots) {
             answers = self.ask_for_slots().await?;
         } else if let [level] = &self.levels[..] {
             // Without a vector: a check is large.
@@ -256,10 +237,6 @@ impl PendingCheck {
             level.take_in(answer, are_admitted)?;
         }
         Ok(are_admitted)
-    }
-
-    fn asks_for_slots(&self) -> bool {
-        asked(&self.levels).any(Level::takes_slots)
     }
 
     /// Asks the store about levels, some of which take slots.
@@ -318,7 +295,10 @@ impl PendingCheck {
             // Those of other groups.
             self.slots = None;
         }
-        let records = self.levels.iter().map(Level::share_record);
+        let records = self
+            .levels
+            .iter()
+            .map(|level| SharedRecord::clone(&level.record));
         Decision::of(records.collect(), is_admitted)
     }
 
@@ -326,7 +306,12 @@ impl PendingCheck {
     #[inline]
     fn decided(&self, is_allowed: bool) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
         let levels = self.levels.iter();
-        levels.map(move |level| (&level.limiter, level.decision(is_allowed)))
+        levels.map(move |level| {
+            (
+                &level.limiter,
+                LevelDecision::new(level.record(), is_allowed),
+            )
+        })
     }
 
     /// Records the result of the check, and counts its refusals.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::limiter::{Inner, RateLimiter};
+use super::limiter::RateLimiter;
 use super::line::{forget_room, wake_first};
 use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
 use crate::error::{Code, Error, ErrorKind, warning};
@@ -98,11 +98,10 @@ impl RateLimiter {
             let sent = match &self.0.lease {
                 Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
                 _ => {
-                    let (cost, units) = (whole, own);
                     let change = Change::Refund {
                         answer,
-                        cost,
-                        units,
+                        cost: whole,
+                        units: own,
                         held,
                     };
                     self.0.store.adjust(subject.adjust(change))
@@ -166,8 +165,7 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub async fn settle(&self, decision: Decision, used: u32) -> Result<(), Error> {
-        let mut decision = decision;
+    pub async fn settle(&self, mut decision: Decision, used: u32) -> Result<(), Error> {
         if let (0, Some(own)) = (used, self.level_of(&decision)?) {
             self.warn_of_charged_levels(&decision, own);
         }
@@ -213,8 +211,7 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub async fn settle_all(&self, decision: Decision, used: u32) -> Result<(), Error> {
-        let mut decision = decision;
+    pub async fn settle_all(&self, mut decision: Decision, used: u32) -> Result<(), Error> {
         self.level_of(&decision)?;
         let limiters: Vec<_> = decision
             .levels()
@@ -330,10 +327,9 @@ impl RateLimiter {
         let subject = self.subject_of(record, &quotas);
         if level.source() == Source::Fallback {
             let charge = subject.adjust(Change::Charge { units: more });
-            let fallback = self.0.store.fallback_if_used();
-            fallback
-                .into_iter()
-                .for_each(|counts| counts.adjust(charge));
+            if let Some(counts) = self.0.store.fallback_if_used() {
+                counts.adjust(charge);
+            }
             return Ok(());
         }
         self.charge_used(subject, more).await
@@ -372,16 +368,11 @@ impl RateLimiter {
         units: u32,
         error: &Error,
     ) -> Result<(), Error> {
-        let Inner {
-            store,
-            facts,
-            telemetry,
-            ..
-        } = &*self.0;
-        if telemetry.charged_to_limit.first_time() {
+        let store = &self.0.store;
+        if self.0.telemetry.charged_to_limit.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::CHARGED_TO_LIMIT,
-                limiter = &*facts.name,
+                limiter = &*self.0.facts.name,
                 "usage beyond a limit is not counted: {error}; implement `Change::Charge` in `Store::adjust`"
             );
         }

@@ -36,7 +36,7 @@ const KEYS_AT_ONCE: usize = 100;
 
 /// The automatic blocks of one limiter. Clones of the limiter share them.
 pub(in crate::limiter) struct AutomaticBlocks {
-    counts: BlockCounts,
+    pub(in crate::limiter) counts: BlockCounts,
     limiter: Key,
     telemetry: Arc<Telemetry>,
     unsent: Mutex<Unsent>,
@@ -99,10 +99,6 @@ impl AutomaticBlocks {
             is_unsupported: AtomicBool::new(false),
             full_list: LineInterval::new(Duration::from_secs(60)),
         })
-    }
-
-    pub(in crate::limiter) fn rule(&self) -> BlockRule {
-        self.counts.rule
     }
 
     /// Counts a refused check, if a quota has refused this level of it.
@@ -214,11 +210,19 @@ impl AutomaticBlocks {
             return Ok(());
         }
         let earlier = self.counts.blocks(key).await?;
-        let duration = self.rule().duration_after(earlier);
+        let duration = self.counts.rule.duration_after(earlier);
         let block = Block::new(&self.limiter, key, duration).automatic();
         let has_blocked = match self.counts.store.block(block).await {
             Err(error) if error.kind() == ErrorKind::Full => {
-                self.warn_of_full_list();
+                if self.full_list.is_due() {
+                    tracing::warn!(
+                        target: "tollgate::diagnostics",
+                        code = warning::NO_ROOM_TO_BLOCK,
+                        limiter = self.limiter.as_str(),
+                        "cannot block a key that was refused too often: the limiter or the store has no room for more \
+                         automatic blocks; unblock keys, or block after more refusals"
+                    );
+                }
                 return Ok(());
             }
             outcome => outcome?,
@@ -245,18 +249,6 @@ impl AutomaticBlocks {
         let since = self.counts.since_unblock(&refused.key).await?;
         let unblocked_at = since.map(|since| self.now().saturating_sub(micros(since)));
         Ok(unblocked_at.is_some_and(|at| at > refused.first_at))
-    }
-
-    fn warn_of_full_list(&self) {
-        if self.full_list.is_due() {
-            tracing::warn!(
-                target: "tollgate::diagnostics",
-                code = warning::NO_ROOM_TO_BLOCK,
-                limiter = self.limiter.as_str(),
-                "cannot block a key that was refused too often: the limiter or the store has no room for more automatic \
-                 blocks; unblock keys, or block after more refusals"
-            );
-        }
     }
 
     /// Records whether refusals were counted.
@@ -289,7 +281,7 @@ impl AutomaticBlocks {
 
     /// Returns whether refusals are too old to be counted, because they would count for too long.
     fn is_outdated(&self, refused: &Refused, now: u64) -> bool {
-        now.saturating_sub(refused.first_at) >= micros(self.rule().max_age())
+        now.saturating_sub(refused.first_at) >= micros(self.counts.rule.max_age())
     }
 
     /// Returns the time in microseconds of the clock of the block list.

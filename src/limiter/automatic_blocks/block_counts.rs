@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::decision::{Answer, CountScope};
+use crate::decision::{Answer, CountScope, QuotaAnswer};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Algorithm, BlockRule, MAX_WINDOW, Quota, Quotas};
@@ -27,7 +27,7 @@ const UNBLOCK: Quota = Quota::new(1, UNBLOCK_WINDOW).with_algorithm(Algorithm::G
 /// The refusals and the automatic blocks of the keys of a limiter.
 pub(in crate::limiter) struct BlockCounts {
     pub(super) store: ProtectedStore,
-    pub(super) rule: BlockRule,
+    pub(in crate::limiter) rule: BlockRule,
     name: Key,
     refusals: Quotas,
 }
@@ -57,9 +57,7 @@ impl BlockCounts {
 
     /// Returns the number of blocks of a key that are not forgotten.
     pub(in crate::limiter) async fn blocks(&self, key: &Key) -> Result<u32, Error> {
-        let answer = self.check(key, &ALL_BLOCKS.into(), 0).await?;
-        let own = answer.quotas().first();
-        let own = own.filter(|_| answer.scope() == CountScope::Own);
+        let own = self.own_count(key, ALL_BLOCKS).await?;
         Ok(own.map_or(0, |own| own.used()))
     }
 
@@ -82,9 +80,8 @@ impl BlockCounts {
 
     /// Returns how long ago a key was unblocked. `None` if that is not known.
     pub(super) async fn since_unblock(&self, key: &Key) -> Result<Option<Duration>, Error> {
-        let answer = self.check(key, &UNBLOCK.into(), 0).await?;
-        let own = answer.quotas().first();
-        let own = own.filter(|own| answer.scope() == CountScope::Own && own.used() > 0);
+        let own = self.own_count(key, UNBLOCK).await?;
+        let own = own.filter(|own| own.used() > 0);
         Ok(own.map(|own| UNBLOCK_WINDOW.saturating_sub(own.reset_after())))
     }
 
@@ -101,6 +98,13 @@ impl BlockCounts {
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             outcome => outcome,
         }
+    }
+
+    /// Returns what a quota counts of a key. `None` if other keys share the count.
+    async fn own_count(&self, key: &Key, quota: Quota) -> Result<Option<QuotaAnswer>, Error> {
+        let answer = self.check(key, &quota.into(), 0).await?;
+        let own = answer.quotas().first().copied();
+        Ok(own.filter(|_| answer.scope() == CountScope::Own))
     }
 
     async fn check(&self, key: &Key, quotas: &Quotas, cost: u32) -> Result<Answer, Error> {

@@ -21,20 +21,10 @@ const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 pub(in crate::limiter) struct LimiterPermits {
     /// Those of the store in this process. The limiter keeps them, so that they are one holder for its time.
     pub(in crate::limiter) table: Arc<PermitTable>,
-    meter: PermitMeter,
+    pub(in crate::limiter) meter: PermitMeter,
 }
 
 impl RateLimiter {
-    /// Returns the identity of this process among the holders of slots.
-    pub(in crate::limiter) fn holder(&self) -> [u8; 16] {
-        self.permits().table.holder
-    }
-
-    /// Returns the meter of the permits of this limiter.
-    pub(crate) fn permit_meter(&self) -> PermitMeter {
-        self.permits().meter.clone()
-    }
-
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
         self.0.permits.get_or_init(|| LimiterPermits {
             table: PermitTable::of(&self.0.store),
@@ -168,11 +158,7 @@ impl RateLimiter {
             let decision = check.decide_in_turn(max_wait, true).await?;
             match acquired(decision, check) {
                 Acquired::Permit(permit) => Ok(permit),
-                Acquired::Refused(decision) => {
-                    let reported = decision.view().reported_level();
-                    let limiter = reported.map_or("", |level| level.limiter());
-                    Err(not_acquired(limiter, decision.view(), max_wait))
-                }
+                Acquired::Refused(decision) => Err(not_acquired(decision.view(), max_wait)),
             }
         }
     }
@@ -204,7 +190,9 @@ fn acquired(decision: Decision, mut check: PendingCheck) -> Acquired {
 }
 
 /// Returns the error of a refusal after the wait.
-fn not_acquired(limiter: &str, decision: &DecisionView, max_wait: Duration) -> Error {
+fn not_acquired(decision: &DecisionView, max_wait: Duration) -> Error {
+    let reported = decision.reported_level();
+    let limiter = reported.map_or("", |level| level.limiter());
     let (kind, text) = match decision.retry_after() {
         None => (
             ErrorKind::CostExceedsLimit,

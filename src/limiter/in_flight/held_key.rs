@@ -78,7 +78,7 @@ pub(super) struct HeldKey {
 
 impl HeldKey {
     pub(super) fn new(level: &Level, want: Want) -> Self {
-        let (subject, meter) = (level.subject(), level.limiter.permit_meter());
+        let (subject, meter) = (level.subject(), level.limiter.permits().meter.clone());
         // Registers the metrics at the recorder of this thread. That of the table may have another one.
         meter.record_grant(0);
         Self {

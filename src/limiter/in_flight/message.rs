@@ -93,15 +93,6 @@ impl SlotCheck {
 }
 
 impl Message {
-    /// Creates a message about keys, which asks nothing yet.
-    pub(super) fn about(keys: Vec<(Fingerprint, Vec<Listener>)>, sent_at: u64) -> Self {
-        Self {
-            sent_at,
-            parts: Vec::new(),
-            keys,
-        }
-    }
-
     /// Asks the store about each part.
     pub(super) fn ask(&mut self) -> Vec<StoreFuture> {
         let ask = |part: &mut SlotCheck| {

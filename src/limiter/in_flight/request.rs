@@ -97,10 +97,9 @@ impl SlotsOfCheck {
 
     fn caller(&self) -> (Caller, oneshot::Receiver<Taken>) {
         let (answer, taken) = oneshot::channel();
-        let (ticket, wait) = (self.ticket, self.wait.clone());
         let caller = Caller {
-            ticket,
-            wait,
+            ticket: self.ticket,
+            wait: self.wait.clone(),
             answer,
         };
         (caller, taken)
@@ -184,7 +183,9 @@ impl PermitTable {
                 let acknowledged = self.change(|state, now| state.tell(now));
                 outcome = Some(join_all(acknowledged).await.into_iter().collect());
                 let may_wait = !self.answers_at_once && Handle::try_current().is_ok();
-                if !may_wait || !self.with(|state, _| state.holds_any()) {
+                let holds_any =
+                    |state: &mut State, _| state.keys.values().any(|key| key.stated() > 0);
+                if !may_wait || !self.with(holds_any) {
                     return Ok(());
                 }
                 given_back.await;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::held_key::{GATHERED, HeldKey};
 use super::message::{HINTS, Message, Reply, late, no_reply, superseded};
-use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, SlotLevel, State};
+use super::table::{HeldSlots, PermitTable, SlotCheck, SlotLevel, State};
 use crate::clock::certain_part;
 use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
 use crate::error::Error;
@@ -89,7 +89,7 @@ impl State {
             } else if !is_gone {
                 let index = message.unwrap_or(messages.len());
                 if index == messages.len() {
-                    messages.push(Message::about(Vec::new(), now));
+                    messages.push(Message::default());
                 }
                 let Some(message) = messages.get_mut(index) else {
                     continue;
@@ -108,10 +108,14 @@ impl State {
         let only_stated = due.map(|(_, id)| *id).filter(|id| !asked.contains_key(id));
         // Before the questions: another share may ask for what these have given back.
         let mut all: Vec<_> = only_stated
-            .map(|id| Message::about(vec![(id, Vec::new())], now))
+            .map(|id| Message {
+                keys: vec![(id, Vec::new())],
+                ..Message::default()
+            })
             .collect();
         all.append(&mut messages);
         for message in &mut all {
+            message.sent_at = now;
             self.begin(message, holder);
         }
         all
@@ -161,13 +165,9 @@ impl State {
         replies: Vec<Reply>,
         now: u64,
     ) {
-        let Message {
-            sent_at,
-            parts,
-            keys,
-        } = message;
+        let sent_at = message.sent_at;
         let mut is_late = false;
-        for (id, _) in &keys {
+        for (id, _) in &message.keys {
             if let Some(key) = self.key(*id) {
                 // Lost is final: no reply revives a permit.
                 key.settle_end(now);
@@ -177,7 +177,7 @@ impl State {
         }
         let (mut failure, mut has_lost_data) = (None, false);
         let mut replies = replies.into_iter();
-        for part in parts {
+        for part in message.parts {
             let reply = replies.next().unwrap_or_else(|| Err(no_reply()));
             let reply = reply.and_then(|mut answers| {
                 let keys = part.in_flight().filter_map(|(id, _)| self.keys.get(&id));
@@ -201,7 +201,7 @@ impl State {
         if has_lost_data {
             self.keys.values_mut().for_each(|key| key.is_known = false);
         }
-        for (id, listeners) in keys {
+        for (id, listeners) in message.keys {
             self.end_message(id, sent_at, failure.as_ref(), now);
             let outcome = || failure.clone().map_or(Ok(()), Err);
             let acknowledged = listeners.into_iter().map(|listener| (listener, outcome()));
@@ -282,13 +282,10 @@ impl State {
             (want, by.map(|_| left), is_refused)
         });
         let left: SmallVec<[_; 2]> = left.collect();
-        let Caller {
-            ticket,
-            wait,
-            answer,
-        } = question.caller;
-        LINES.take_in(ticket, &left, wait.as_ref(), &mut self.outbox.woken);
-        self.outbox.answers.push((answer, Ok((answers, held))));
+        let (caller, woken) = (question.caller, &mut self.outbox.woken);
+        LINES.take_in(caller.ticket, &left, caller.wait.as_ref(), woken);
+        let taken = Ok((answers, held));
+        self.outbox.answers.push((caller.answer, taken));
     }
 
     /// Makes these the answers for the caller: without notes, and with a suggested wait for slots.
@@ -373,11 +370,6 @@ impl State {
             key.tell(now)
         });
         acknowledged.collect()
-    }
-
-    /// Returns whether this process holds slots.
-    pub(super) fn holds_any(&self) -> bool {
-        self.keys.values().any(|key| key.stated() > 0)
     }
 }
 

@@ -20,16 +20,14 @@ use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
 use crate::telemetry::PermitWait;
 
 /// The tables of this process, by store.
-static TABLES: Mutex<Tables> = Mutex::new(Vec::new());
+static TABLES: Mutex<Vec<(StoreId, Weak<PermitTable>)>> = Mutex::new(Vec::new());
 
 /// Wakes those who wait for the end of a lease that ends sooner now. A permit may be of several tables.
 pub(super) static LEASE_SHORTENED: Notify = Notify::const_new();
 
-type Tables = Vec<(StoreId, Weak<PermitTable>)>;
-
 /// The permits of one store in this process.
 pub(in crate::limiter) struct PermitTable {
-    pub(super) holder: [u8; 16],
+    pub(in crate::limiter) holder: [u8; 16],
     pub(super) clock: Clock,
     state: Mutex<State>,
     /// Whether callers send the messages. Else, a thread does.
@@ -118,23 +116,19 @@ impl PermitTable {
         if let Some(table) = known.and_then(|(_, table)| table.upgrade()) {
             return table;
         }
-        let table = Arc::new(Self::new(store));
-        tables.push((store.id(), Arc::downgrade(&table)));
-        table
-    }
-
-    fn new(store: &ProtectedStore) -> Self {
         // Each `RandomState` has a random key, so the hash of a constant is a random number.
         let random = || u128::from(RandomState::new().hash_one(0));
         let bytes = (random() << 64 | random()).to_be_bytes();
-        Self {
+        let table = Arc::new(Self {
             holder: holder_for(bytes, None),
             clock: Clock::monotonic(),
             answers_at_once: store.answers_at_once(),
             state: Mutex::default(),
             woken: Arc::default(),
             given_back: Notify::new(),
-        }
+        });
+        tables.push((store.id(), Arc::downgrade(&table)));
+        table
     }
 
     /// Changes the state under its lock, and then answers those who wait for that. Poisoning is ignored: the state is consistent

@@ -1,6 +1,5 @@
 //! The lease of one limiter: how units are asked for, and how they return.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,7 +37,7 @@ static LATEST_GRANT: AtomicU64 = AtomicU64::new(0);
 /// The lease of one limiter. Clones of the limiter share it.
 pub(in crate::limiter) struct Lease {
     /// The longest time for which units are held.
-    duration: Duration,
+    pub(in crate::limiter) duration: Duration,
     store: ProtectedStore,
     table: LeaseTable,
     /// An average of the last round trips, in microseconds.
@@ -62,10 +61,6 @@ impl Lease {
             holds_units: AtomicBool::new(store.supports_leases()),
             meter: LeaseMeter::new(name),
         }
-    }
-
-    pub(in crate::limiter) fn duration(&self) -> Duration {
-        self.duration
     }
 
     /// Takes the units of a check: all, or as many as there are. The store has to be asked for the others.
@@ -141,12 +136,6 @@ impl Lease {
         }
     }
 
-    fn record_round_trip(&self, micros: u64) {
-        let average = self.round_trip.load(Ordering::Relaxed);
-        let average = (7 * average + micros) / 8;
-        self.round_trip.store(average.max(1), Ordering::Relaxed);
-    }
-
     /// Returns units of a decision: to their grant, or to the store if it has ended. `charged` is the number of
     /// units that the grant had.
     pub(in crate::limiter) fn give_back(
@@ -159,7 +148,7 @@ impl Lease {
         if self.table.put_back(subject, answer.grant(), units) {
             return StoreFuture::ready(Ok(()));
         }
-        self.recorded(units, self.refund(subject, answer, units, charged))
+        self.refund(subject, answer, units, charged)
     }
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
@@ -171,6 +160,16 @@ impl Lease {
         }
     }
 
+    /// Returns what is left of a grant that has ended.
+    fn refund_grant(&self, subject: Subject<'_>, grant: &Grant) -> StoreFuture<()> {
+        self.meter.record_end(grant.units, grant.left);
+        if grant.left == 0 {
+            return StoreFuture::ready(Ok(()));
+        }
+        self.refund(subject, &grant.answer, grant.left, grant.units)
+    }
+
+    /// Returns units to the store, and records whether they arrive.
     fn refund(
         &self,
         subject: Subject<'_>,
@@ -179,21 +178,7 @@ impl Lease {
         charged: u32,
     ) -> StoreFuture<()> {
         // The users of the other units may return them later.
-        self.store.adjust(subject.refund(answer, charged, units))
-    }
-
-    /// Returns what is left of a grant that has ended.
-    fn refund_grant(&self, subject: Subject<'_>, grant: &Grant) -> StoreFuture<()> {
-        self.meter.record_end(grant.units, grant.left);
-        if grant.left == 0 {
-            return StoreFuture::ready(Ok(()));
-        }
-        let sent = self.refund(subject, &grant.answer, grant.left, grant.units);
-        self.recorded(grant.left, sent)
-    }
-
-    /// Records whether units return.
-    fn recorded(&self, units: u32, sent: StoreFuture<()>) -> StoreFuture<()> {
+        let sent = self.store.adjust(subject.refund(answer, charged, units));
         if !HAS_METRICS {
             return sent;
         }
@@ -230,7 +215,6 @@ impl Lease {
 
 /// Units that were taken for a check that has not ended. They are returned on drop, unless they were
 /// [kept](Self::keep).
-#[derive(Debug)]
 pub(in crate::limiter) struct HeldUnits {
     lease: Arc<Lease>,
     subject: OwnedSubject,
@@ -246,7 +230,7 @@ impl HeldUnits {
         lease: &Arc<Lease>,
         subject: Subject<'_>,
         cost: u32,
-        taken: &TakenUnits,
+        taken: TakenUnits,
         answer: &Answer,
     ) -> Self {
         let others: u32 = taken.grants.iter().map(|taken| taken.units).sum();
@@ -258,7 +242,7 @@ impl HeldUnits {
             lease: Arc::clone(lease),
             subject: subject.into(),
             answered,
-            others: taken.grants.clone(),
+            others: taken.grants,
         }
     }
 
@@ -331,12 +315,12 @@ impl Request {
             return None;
         }
         let grant = lease.grant(subject, sent_at, answer);
-        lease.record_round_trip(grant.answered_at.saturating_sub(sent_at));
-        if !lease.holds_units.load(Ordering::Relaxed) {
-            let _ = lease.refund_grant(subject, &grant).await;
-            return None;
-        }
-        if let Some(grant) = lease.table.add(subject, self.ask, grant.clone()) {
+        let average = lease.round_trip.load(Ordering::Relaxed);
+        let average = (7 * average + grant.answered_at.saturating_sub(sent_at)) / 8;
+        lease.round_trip.store(average.max(1), Ordering::Relaxed);
+        let is_kept = lease.holds_units.load(Ordering::Relaxed)
+            && lease.table.add(subject, self.ask, grant.clone());
+        if !is_kept {
             let _ = lease.refund_grant(subject, &grant).await;
             return None;
         }
@@ -377,13 +361,5 @@ fn max_units(quotas: &Quotas) -> u32 {
         MAX_UNITS_OF_SORTED_SET
     } else {
         MAX_UNITS.min(quotas.max_cost())
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("duration", &self.duration)
-            .finish_non_exhaustive()
     }
 }

@@ -35,7 +35,6 @@ const ROUND_TRIPS_AHEAD: u64 = 3;
 const LOOKS: u64 = 16;
 
 /// The keys of a limiter, in shards.
-#[derive(Debug)]
 pub(super) struct LeaseTable {
     shards: Box<[Locked]>,
     first: Locked,
@@ -43,11 +42,11 @@ pub(super) struct LeaseTable {
 }
 
 /// Its alignment keeps two shards off the same cache line.
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[repr(align(128))]
 struct Locked(Mutex<Shard>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shard {
     keys: HashTable<LeasedKey>,
     /// Until then, a full shard is not searched for idle keys again.
@@ -55,7 +54,6 @@ struct Shard {
 }
 
 /// One key and list of quotas.
-#[derive(Debug)]
 struct LeasedKey {
     fingerprint: Fingerprint,
     subject: OwnedSubject,
@@ -80,13 +78,6 @@ pub(in crate::limiter) struct TakenUnits {
     pub(in crate::limiter) grants: Vec<GrantUnits>,
     /// The request for units that has to be sent now.
     pub(super) ask: Option<Ask>,
-}
-
-impl TakenUnits {
-    #[inline]
-    pub(in crate::limiter) fn is_nothing(&self) -> bool {
-        !self.is_complete && self.grants.is_empty()
-    }
 }
 
 /// A request for units to hold.
@@ -145,19 +136,23 @@ impl LeaseTable {
 
     /// Returns units to their grant. Returns false if it has ended.
     pub(super) fn put_back(&self, subject: Subject<'_>, grant: u64, units: u32) -> bool {
-        self.with(subject, |key, now| key.put_back(grant, units, now))
-            .unwrap_or(false)
+        let put_back = self.with(subject, |key, now| {
+            let mut grants = key.grants.iter_mut();
+            let grant = grants.find(|known| known.number == grant && known.is_live(now))?;
+            grant.left = grant.left.saturating_add(units).min(grant.units);
+            Some(())
+        });
+        put_back.flatten().is_some()
     }
 
-    /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
-    pub(super) fn add(&self, subject: Subject<'_>, ask: Ask, grant: Grant) -> Option<Grant> {
-        let mut grant = Some(grant);
-        self.with(subject, |key, _| {
-            if key.generation == ask.generation {
-                key.grants.extend(grant.take());
-            }
+    /// Adds the grant of a request. Returns false if the units of the key have become void meanwhile.
+    pub(super) fn add(&self, subject: Subject<'_>, ask: Ask, grant: Grant) -> bool {
+        let added = self.with(subject, |key, _| {
+            let is_current = key.generation == ask.generation;
+            key.grants.extend(is_current.then_some(grant));
+            is_current
         });
-        grant
+        added.unwrap_or(false)
     }
 
     /// Ends a request for units. No other is sent for `pause` microseconds.
@@ -170,7 +165,11 @@ impl LeaseTable {
 
     /// Ends a grant, and returns the units that are left. `None` if it has ended before.
     pub(super) fn end(&self, subject: Subject<'_>, grant: u64) -> Option<u32> {
-        self.with(subject, |key, _| key.end(grant)).flatten()
+        let left = self.with(subject, |key, _| {
+            let index = (key.grants.iter()).position(|known| known.number == grant)?;
+            Some(key.grants.remove(index).left)
+        });
+        left.flatten()
     }
 
     /// Ends all grants of a key, and returns them.
@@ -285,21 +284,6 @@ impl LeasedKey {
 
     fn is_idle(&self, now: u64, period: u64) -> bool {
         self.grants.is_empty() && !self.is_asking && self.use_rate.is_idle(now, period)
-    }
-
-    fn put_back(&mut self, grant: u64, units: u32, now: u64) -> bool {
-        let is_same = |known: &Grant| known.number == grant && known.is_live(now);
-        let grant = self.grants.iter_mut().find(|known| is_same(known));
-        grant.is_some_and(|grant| {
-            grant.left = grant.left.saturating_add(units).min(grant.units);
-            true
-        })
-    }
-
-    /// Ends a grant, and returns the units that are left.
-    fn end(&mut self, grant: u64) -> Option<u32> {
-        let index = (self.grants.iter()).position(|known| known.number == grant)?;
-        Some(self.grants.remove(index).left)
     }
 
     /// Ends all grants. A request in flight adds none.
