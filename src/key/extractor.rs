@@ -68,7 +68,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Or::new(self, second)
+        Or(self, second)
     }
 }
 
@@ -102,40 +102,30 @@ pointers!(Arc Box);
 /// A key extractor that uses a second one if a request does not have the first key; created by
 /// [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
-pub struct Or<A, B> {
-    first: A,
-    second: B,
-}
-
-impl<A, B> Or<A, B> {
-    pub(super) fn new(first: A, second: B) -> Self {
-        Self { first, second }
-    }
-}
+pub struct Or<A, B>(pub(super) A, pub(super) B);
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        match self.first.extract(parts) {
-            Err(first) if first.kind() == KeyErrorKind::Missing => self
-                .second
-                .extract(parts)
-                .map_err(|second| match second.kind() {
+        match self.0.extract(parts) {
+            Err(first) if first.kind() == KeyErrorKind::Missing => {
+                self.1.extract(parts).map_err(|second| match second.kind() {
                     KeyErrorKind::Missing => {
                         KeyError::new(KeyErrorKind::Missing, format!("{first}, or {second}"))
                     }
                     _ => second,
-                }),
+                })
+            }
             found => found,
         }
     }
 
     fn reads(&self) -> Reads {
-        self.first.reads().and(self.second.reads())
+        self.0.reads().and(self.1.reads())
     }
 
     fn config_error(&self) -> Option<KeyError> {
-        let first = self.first.config_error();
-        first.or_else(|| self.second.config_error())
+        let first = self.0.config_error();
+        first.or_else(|| self.1.config_error())
     }
 }
 
@@ -150,7 +140,7 @@ macro_rules! inherent_or {
                 self,
                 second: Second,
             ) -> crate::key::Or<Self, Second> {
-                crate::key::Or::new(self, second)
+                crate::key::Or(self, second)
             }
         }
     };

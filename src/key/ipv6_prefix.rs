@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU64;
 
 use arrayvec::ArrayString;
 
 use super::key::Key;
-use super::network::Network;
 
 /// The number of leading bits that identify a client by its IPv6 address.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Ipv6Prefix {
             }
             address => write!(text, "{address}"),
         };
-        let network = Network::of(unmap_nat64(address));
+        let network = network_of(unmap_nat64(address));
         Key::tagged("ip=", text.as_bytes()).in_network(network)
     }
 }
@@ -65,6 +65,22 @@ impl From<Ipv6Addr> for Key {
     fn from(address: Ipv6Addr) -> Self {
         Self::from(IpAddr::from(address))
     }
+}
+
+/// Returns the network of an address as a number: its IP version, above the first 24 bits of an IPv4 address, or the first
+/// 48 bits of an IPv6 address.
+///
+/// Providers rarely give a customer more than this, so a client that changes its address mostly stays in
+/// its network. For IPv6, see [RFC 6177](https://www.rfc-editor.org/rfc/rfc6177).
+fn network_of(address: IpAddr) -> Option<NonZeroU64> {
+    let (version, network) = match address {
+        IpAddr::V4(address) => (4, u64::from(u32::from(address) >> 8)),
+        IpAddr::V6(address) => (
+            6,
+            u64::try_from(u128::from(address) >> 80).unwrap_or_default(),
+        ),
+    };
+    NonZeroU64::new(version << 48 | network)
 }
 
 /// Returns the IPv4 address that a NAT64 address stands for. Other addresses stay as they are.

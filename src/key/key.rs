@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::{self, Display, Write};
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
 use std::sync::{Arc, LazyLock};
 
 use super::fingerprint::Fingerprint;
 use super::hash_key::HashKey;
-use super::network::Network;
 use super::stored_text::{StoredText, encode, hash_digits};
 
 /// The key of a check: a client, a user, a tenant, a job, or anything else that has its own count.
@@ -55,7 +55,7 @@ pub struct Key {
     text: StoredText,
     /// Computed with the key, so that checks do not hash the text again.
     fingerprint: Fingerprint,
-    network: Option<Network>,
+    network: Option<NonZeroU64>,
 }
 
 /// The tag of the name under which a limiter counts its automatic blocks.
@@ -139,7 +139,8 @@ impl Key {
 
     /// Returns the fingerprint of the network of this key's address, if the key holds an address.
     pub(crate) fn network(&self) -> Option<Fingerprint> {
-        self.network.map(Network::fingerprint)
+        self.network
+            .map(|network| Fingerprint::of_number(network.get()))
     }
 
     /// Returns 16 bits of the hash of the first of the joined keys, or of this key if it is not joined. They are
@@ -150,7 +151,7 @@ impl Key {
     }
 
     /// Sets the network of this key's address.
-    pub(super) fn in_network(self, network: Option<Network>) -> Self {
+    pub(super) fn in_network(self, network: Option<NonZeroU64>) -> Self {
         Self { network, ..self }
     }
 

@@ -64,7 +64,6 @@ mod ipv6_prefix;
     reason = "a room's main file is named like the room"
 )]
 mod key;
-mod network;
 mod peer_ip;
 mod reads;
 mod stored_text;

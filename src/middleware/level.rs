@@ -15,7 +15,7 @@ use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
-use crate::quota::{IntoPlan, Plan, ShareId};
+use crate::quota::{IntoPlan, Plan};
 
 /// A limit of a layer with several limits: a limiter, a key, and optionally a cost, plans and a settlement.
 ///
@@ -283,23 +283,9 @@ impl Level {
         self.cost.as_ref().map_or_else(of_layer, |cost| cost(parts))
     }
 
-    /// Returns the share of a request.
-    #[inline]
-    pub(super) fn share_of(&self, parts: &Parts) -> Option<ShareId> {
-        let share = self.share.as_ref()?;
-        share(parts).map(ShareId::of)
-    }
-
     /// Records that this level does not count a request.
     pub(super) fn leave_out(&self) {
         self.limiter.0.telemetry.record_exempt();
-    }
-
-    /// Starts the lookup of the quotas of a key. `None` for the limiter's own quotas.
-    #[inline]
-    pub(super) fn look_up_plan(&self, key: &Key, parts: &Parts) -> Option<PlanFuture> {
-        let look_up = self.plan_lookup.as_ref()?;
-        Some(look_up(key, parts))
     }
 }
 

@@ -107,7 +107,7 @@ fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outco
     if !config.is_dry_run {
         return Err(rejection);
     }
-    config.diagnostics.dry_run.count(&rejection);
+    config.diagnostics.count_dry_run(&rejection);
     let decision = match rejection.reason() {
         RejectionReason::Refused(view) => Some(Decision::without_charge(view.clone())),
         _ => None,

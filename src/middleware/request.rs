@@ -16,7 +16,7 @@ use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
 use crate::decision::{Decision, DecisionView};
 use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place};
-use crate::quota::Plan;
+use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
 
 /// The check of a request that waits for plans, for the store, or for units.
@@ -59,14 +59,16 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevel
         let cost = || *layer_cost.get_or_insert_with(|| config.first.cost_of(parts, || 1));
         match level.extract(parts) {
             Ok(key) => {
-                lookups.push(level.look_up_plan(&key, parts));
+                let lookup = level.plan_lookup.as_ref();
+                lookups.push(lookup.map(|look_up| look_up(&key, parts)));
                 let cost = level.cost_of(parts, cost);
                 let mut asked = AskedLevel::new(&level.limiter, key, cost).slots(level.slots);
                 if level.clamps_cost {
                     asked.clamp_cost();
                 }
+                let share = level.share.as_ref().and_then(|share| share(parts));
                 let record = asked.record_mut();
-                record.share = level.share_of(parts);
+                record.share = share.map(ShareId::of);
                 record.place = place;
                 record.is_hidden = level.is_hidden;
                 levels.push(asked);

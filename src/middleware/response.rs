@@ -19,7 +19,7 @@ use super::outcome::{Outcome, Pass};
 use super::permit::HeldPermit;
 use super::rejection::{Grpc, Rejection, WouldReject, unread_body};
 use super::reservation::Reservation;
-use crate::decision::{Decision, DecisionView, QuotaDecision};
+use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
 /// Inserts the decision, the reservation and the permit into the extensions of a request. Returns the finisher of the
@@ -43,8 +43,13 @@ pub(super) fn prepare_request(
         parts.extensions.insert(handle);
     }
     let (mut decided, mut reservation) = (None, None);
-    if let Some(decision) = decision {
-        let decision = insert_decision(config, parts, decision);
+    if let Some(mut decision) = decision {
+        if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
+            let diagnostics = &config.diagnostics;
+            diagnostics.observe_nested(config.first.name(), decision.view(), &outer);
+            decision.set_outer(outer);
+        }
+        parts.extensions.insert(decision.view().clone());
         decided = Some((Arc::clone(config), decision.view().clone()));
         if config.reserves || config.settles() {
             reservation = Some(Reservation::new(config, decision));
@@ -63,21 +68,6 @@ pub(super) fn prepare_request(
         permit,
         method: parts.method.clone(),
     })
-}
-
-/// Inserts the view of the decision about a request that passes.
-fn insert_decision(
-    config: &Arc<LayerConfig>,
-    parts: &mut Parts,
-    mut decision: Decision,
-) -> Decision {
-    if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
-        let diagnostics = &config.diagnostics;
-        diagnostics.observe_nested(config.first.name(), decision.view(), &outer);
-        decision.set_outer(outer);
-    }
-    parts.extensions.insert(decision.view().clone());
-    decision
 }
 
 /// Adds headers to the response of the service and settles the charge. Does nothing if the request is exempt.
@@ -101,7 +91,7 @@ impl ResponseFinisher {
     ) -> Option<HeldPermit> {
         if let Some(rejection) = self.would_reject.take() {
             // The extensions of the response say that a request passed only because of a dry run.
-            head.extensions.insert(WouldReject::new(rejection));
+            head.extensions.insert(WouldReject(rejection));
         } else if let Some((config, decision)) = &self.decided {
             if config.observes {
                 observe(config, decision, head);
@@ -220,14 +210,10 @@ pub(super) fn rejection_response(
         unread_body::announce_close(response.headers_mut());
     }
     if parts.method == Method::HEAD {
-        remove_body(&mut response);
+        // The length of the body that is left out stays in the headers (RFC 9110, section 9.3.2).
+        let body = mem::take(response.body_mut());
+        let length = response.headers_mut().entry(CONTENT_LENGTH);
+        length.or_insert_with(|| body.len().into());
     }
     response
-}
-
-/// Removes the body of a response to HEAD, and keeps its length in `Content-Length` (RFC 9110, section 9.3.2).
-fn remove_body(response: &mut Response<Bytes>) {
-    let body = mem::take(response.body_mut());
-    let length = response.headers_mut().entry(CONTENT_LENGTH);
-    length.or_insert_with(|| body.len().into());
 }

@@ -198,13 +198,6 @@ impl Algorithm {
             None => true,
         }
     }
-
-    pub(super) const fn assert_in_range(self) {
-        assert!(
-            self.is_in_range(),
-            "the number of buckets must be from 1 to 1000"
-        );
-    }
 }
 
 /// Returns the rule for the text of an algorithm: the names of all algorithms.

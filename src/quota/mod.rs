@@ -30,3 +30,4 @@ pub use shares::Share;
 pub(crate) use shares::{ShareId, Shares, fnv_1a};
 #[cfg(feature = "redis")]
 pub(crate) use text::parse_duration;
+pub(crate) use text::parse_number;

@@ -84,13 +84,13 @@ impl Quota {
     /// # Errors
     ///
     /// Returns an error if the day is out of range, or if the window is not a calendar week or month.
-    pub fn starting_on(self, day: u8) -> Result<Self, ConfigError> {
-        let Some(calendar) = self.calendar() else {
+    pub fn starting_on(mut self, day: u8) -> Result<Self, ConfigError> {
+        let Some(calendar) = &self.calendar else {
             let rule = "only a calendar week or month has one";
             return Err(ConfigError::quota_part("first day", &day.to_string(), rule));
         };
-        let calendar = calendar.starting_on(day)?;
-        Ok(self.with_calendar(calendar))
+        self.calendar = Some(calendar.starting_on(day)?);
+        Ok(self)
     }
 }
 

@@ -60,7 +60,7 @@ pub struct Quota {
     window_micros: u64,
     algorithm: Algorithm,
     /// The windows, if they are days, weeks or months of a time zone.
-    calendar: Option<Calendar>,
+    pub(super) calendar: Option<Calendar>,
     name: Option<Arc<str>>,
     /// 0 if the quota refuses; of a soft quota, the number of its count: see [`soft`](Self::soft).
     soft: u8,
@@ -256,7 +256,10 @@ impl Quota {
     /// ```
     #[must_use]
     pub const fn with_algorithm(mut self, algorithm: Algorithm) -> Self {
-        algorithm.assert_in_range();
+        assert!(
+            algorithm.is_in_range(),
+            "the number of buckets must be from 1 to 1000"
+        );
         assert!(
             self.may_be_counted_by(algorithm),
             "a calendar window is counted as a fixed window, slots in flight by no other algorithm, and shares of a rate by a log or buckets"
@@ -650,22 +653,6 @@ impl Quota {
     #[inline]
     pub(crate) fn calendar(&self) -> Option<&Calendar> {
         self.calendar.as_ref()
-    }
-
-    #[cfg(feature = "calendar")]
-    pub(super) fn with_calendar(self, calendar: Calendar) -> Self {
-        Self {
-            calendar: Some(calendar),
-            ..self
-        }
-    }
-
-    /// Gives a quota with a calendar a count of its own behind so many other calendars of its unit in a list.
-    pub(super) fn counted_after(self, ordinal: u8) -> Self {
-        let calendar = self
-            .calendar
-            .map(|calendar| calendar.counted_after(ordinal));
-        Self { calendar, ..self }
     }
 
     pub(crate) const fn window_micros(&self) -> u64 {

@@ -292,8 +292,8 @@ pub(super) fn warn_of_zero(quotas: &Quotas) {
 
 /// Gives a quota a count of its own if an earlier quota has another calendar of the same unit. They would
 /// share the number that stands for their windows.
-fn with_own_calendar_count(quota: Quota, before: &[Quota]) -> Quota {
-    let Some(calendar) = quota.calendar() else {
+fn with_own_calendar_count(mut quota: Quota, before: &[Quota]) -> Quota {
+    let Some(calendar) = &quota.calendar else {
         return quota;
     };
     let before = before.iter().filter_map(Quota::calendar);
@@ -306,7 +306,10 @@ fn with_own_calendar_count(quota: Quota, before: &[Quota]) -> Quota {
         }
     });
     let (Ok(ordinal) | Err(ordinal)) = ordinal;
-    quota.counted_after(ordinal)
+    quota.calendar = quota
+        .calendar
+        .map(|calendar| calendar.counted_after(ordinal));
+    quota
 }
 
 impl PartialEq for Quotas {

@@ -387,7 +387,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Accepts digits only, unlike `FromStr`, which accepts a sign.
-fn parse_number<T: FromStr>(text: &str) -> Option<T> {
+pub(crate) fn parse_number<T: FromStr>(text: &str) -> Option<T> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_number)
 }

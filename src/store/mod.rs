@@ -32,6 +32,7 @@ mod any_store;
 mod block_list;
 mod circuit_breaker;
 mod counters;
+mod fingerprint_cache;
 mod from_url;
 mod future;
 mod memory;

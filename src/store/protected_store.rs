@@ -50,7 +50,7 @@ impl ProtectedStore {
 
     /// Returns the name of the store in metrics and events.
     pub(crate) fn name(&self) -> &Arc<str> {
-        self.parts.circuit_breaker.store_name()
+        &self.parts.circuit_breaker.settings().name
     }
 
     /// Asks the store to decide checks of one group, as [`Store::check`] does, and writes its answers. Fails if the circuit
@@ -158,7 +158,7 @@ impl ProtectedStore {
     pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, held: &Key) -> bool {
         // A key of a server that fails takes no turn, so that a key of another one refreshes.
         if self.parts.block_list.is_refresh_due() && !self.is_failing(subject) {
-            let deadline = self.parts.circuit_breaker.deadline_of_answers();
+            let deadline = self.parts.circuit_breaker.settings().deadline;
             let timeout = deadline.max(MIN_REFRESH_TIMEOUT);
             let refresh = || self.store.refresh_blocks(timeout);
             self.parts.block_list.start_refresh(refresh);
@@ -168,14 +168,14 @@ impl ProtectedStore {
 
     /// Reads the blocked keys of all processes, for a caller who waits for them.
     pub(crate) fn refresh_blocks(&self) -> StoreFuture<()> {
-        let timeout = self.parts.circuit_breaker.deadline_of_answers();
+        let timeout = self.parts.circuit_breaker.settings().deadline;
         self.bound(self.store.refresh_blocks(timeout))
     }
 
     /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline. `None` if the
     /// circuit breaker of the key is open.
     pub(crate) fn refreshed_blocks(&self, subject: Subject<'_>) -> Option<StoreFuture<()>> {
-        let deadline = self.parts.circuit_breaker.deadline_of_answers();
+        let deadline = self.parts.circuit_breaker.settings().deadline;
         let refresh = self.parts.block_list.overdue_refresh(deadline)?;
         // Outside a tokio runtime there are no timers.
         if self.is_failing(subject) || Handle::try_current().is_err() {
@@ -247,7 +247,7 @@ impl ProtectedStore {
             Some(Ok(())) if !is_probe => circuit_breaker.record_success(),
             Some(outcome) => circuit_breaker.record_check(outcome, is_probe),
             None => {
-                if !self.parts.circuit_breaker.is_recorded_by_store() {
+                if !self.parts.circuit_breaker.settings().recorded_by_store {
                     *asked = self.bound(asked.take());
                 }
                 asked.recorder = Some(OutcomeRecorder::new(circuit_breaker, is_probe));
@@ -270,16 +270,6 @@ impl ProtectedStore {
         if is_of_fallback {
             return StoreFuture::ready(Ok(()));
         }
-        self.adjust_store(adjust)
-    }
-
-    /// Returns the holders of the slots of a key in the store.
-    pub(crate) fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
-        self.bound(self.store.holders(subject))
-    }
-
-    /// Changes the units of a key in the store, unless the circuit breaker is open.
-    fn adjust_store(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
         let circuit_breaker = self.circuit_breaker(adjust.subject);
         if circuit_breaker.is_open() {
             return refuse(&circuit_breaker);
@@ -300,6 +290,11 @@ impl ProtectedStore {
         })
     }
 
+    /// Returns the holders of the slots of a key in the store.
+    pub(crate) fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
+        self.bound(self.store.holders(subject))
+    }
+
     /// Blocks a key, even if the circuit breaker is open: the server of the block list may be another one than
     /// the server of the key.
     pub(crate) fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
@@ -318,7 +313,8 @@ impl ProtectedStore {
 
     /// Applies the deadline to a future that is not ready, unless the store does.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
-        if pending.outcome_if_ready().is_some() || self.parts.circuit_breaker.is_recorded_by_store()
+        if pending.outcome_if_ready().is_some()
+            || self.parts.circuit_breaker.settings().recorded_by_store
         {
             return pending;
         }
@@ -356,7 +352,7 @@ impl ProtectedStore {
 
     /// Returns whether the store is the memory of this process.
     pub(crate) fn is_in_process(&self) -> bool {
-        self.parts.circuit_breaker.is_in_process()
+        self.parts.circuit_breaker.settings().is_in_process
     }
 }
 

@@ -19,15 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quick_cache::UnitWeighter;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-
+use super::fingerprint_cache::{FingerprintCache, fingerprint_cache};
 use super::requests::{Check, Subject};
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, Wait};
-use crate::key::{Fingerprint, HashFingerprint};
+use crate::key::Fingerprint;
 use crate::quota::{Quotas, ShareId};
 use crate::telemetry::StoreMeter;
 
@@ -113,11 +111,9 @@ pub struct RefusalCache {
 struct Inner {
     settings: Settings,
     /// The refusals by the fingerprint of limiter and key. Reads take no lock; changes lock the stripe.
-    refusals: Refusals,
+    refusals: FingerprintCache<Arc<[CachedRefusal]>>,
     stripes: [Stripe; STRIPES],
 }
-
-type Refusals = Cache<Fingerprint, Arc<[CachedRefusal]>, UnitWeighter, HashFingerprint>;
 
 #[derive(Clone)]
 struct Settings {
@@ -164,13 +160,7 @@ impl RefusalCache {
         Self {
             inner: Arc::new(Inner {
                 settings,
-                refusals: Cache::with(
-                    MAX_KEYS,
-                    MAX_KEYS as u64,
-                    UnitWeighter,
-                    HashFingerprint::default(),
-                    DefaultLifecycle::default(),
-                ),
+                refusals: fingerprint_cache(MAX_KEYS, MAX_KEYS),
                 stripes: std::array::from_fn(|_| Stripe::default()),
             }),
         }

@@ -17,7 +17,9 @@ pub(in crate::middleware) struct Diagnostics {
     /// The limiters of the layer cannot be checked as they are.
     pub(in crate::middleware) limiters_misconfigured: FailedChecks,
     unknown_level: OnceFlag,
-    pub(in crate::middleware) dry_run: DryRunLog,
+    /// The number of requests that a dry run would have rejected since the last line.
+    dry_run_count: AtomicU64,
+    dry_run_lines: LineInterval,
 }
 
 impl Default for Diagnostics {
@@ -26,10 +28,8 @@ impl Default for Diagnostics {
             charged_twice: OnceFlag::new(),
             limiters_misconfigured: FailedChecks::new("failed to check the limits of a layer"),
             unknown_level: OnceFlag::new(),
-            dry_run: DryRunLog {
-                count: AtomicU64::new(0),
-                lines: LineInterval::new(Duration::from_secs(10)),
-            },
+            dry_run_count: AtomicU64::new(0),
+            dry_run_lines: LineInterval::new(Duration::from_secs(10)),
         }
     }
 }
@@ -64,21 +64,13 @@ impl Diagnostics {
             );
         }
     }
-}
 
-/// The number of requests that a dry run would have rejected since the last line.
-#[derive(Debug)]
-pub(in crate::middleware) struct DryRunLog {
-    count: AtomicU64,
-    lines: LineInterval,
-}
-
-impl DryRunLog {
-    /// Counts a request, and logs the count if a line is due.
-    pub(in crate::middleware) fn count(&self, rejection: &Rejection) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        if self.lines.is_due() {
-            let (limiter, count) = (rejection.limiter(), self.count.swap(0, Ordering::Relaxed));
+    /// Counts a request that a dry run would have rejected, and logs the count if a line is due.
+    pub(in crate::middleware) fn count_dry_run(&self, rejection: &Rejection) {
+        self.dry_run_count.fetch_add(1, Ordering::Relaxed);
+        if self.dry_run_lines.is_due() {
+            let count = self.dry_run_count.swap(0, Ordering::Relaxed);
+            let limiter = rejection.limiter();
             tracing::info!(target: "tollgate::diagnostics", limiter, count, "dry run: requests would have been rejected");
         }
     }

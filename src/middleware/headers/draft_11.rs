@@ -22,8 +22,10 @@ pub(super) fn append(decision: &DecisionView, headers: &mut HeaderMap) {
         (RATELIMIT, limits(decision, &names)),
     ];
     for (name, list) in lists {
-        if let Ok(list) = HeaderValue::try_from(list.join(", ")) {
-            FieldSyntax::Named.append(name, list, headers);
+        if let Ok(list) = HeaderValue::try_from(list.join(", "))
+            && FieldSyntax::Named.is_of_field(&name, headers)
+        {
+            headers.append(name, list);
         }
     }
 }

@@ -25,9 +25,10 @@ pub(super) fn write(
         return;
     }
     if draft != IetfDraft::Draft03
+        && FieldSyntax::Unnamed.is_of_field(&POLICY, headers)
         && let Ok(policies) = HeaderValue::from_str(&policies)
     {
-        FieldSyntax::Unnamed.append(POLICY, policies, headers);
+        headers.append(POLICY, policies);
     }
     if place == Tightness::Behind {
         return;
@@ -51,8 +52,10 @@ pub(super) fn write(
         IetfDraft::Draft07 => {
             let [limit, remaining, reset] = numbers.map(integer);
             let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
-            if let Ok(text) = HeaderValue::try_from(text) {
-                FieldSyntax::Unnamed.replace(RATELIMIT, text, headers);
+            if let Ok(text) = HeaderValue::try_from(text)
+                && FieldSyntax::Unnamed.is_of_field(&RATELIMIT, headers)
+            {
+                headers.insert(RATELIMIT, text);
             }
         }
         // Written by `draft_11`.

@@ -43,22 +43,8 @@ impl FieldSyntax {
         }
     }
 
-    /// Appends a line to a field. A field in another syntax is not changed: both together would not parse.
-    pub(super) fn append(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
-        if self.is_of_field(&name, headers) {
-            headers.append(name, line);
-        }
-    }
-
-    /// Replaces a field. A field in another syntax is not changed.
-    pub(super) fn replace(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
-        if self.is_of_field(&name, headers) {
-            headers.insert(name, line);
-        }
-    }
-
-    /// Returns whether all lines of a field have this syntax.
-    fn is_of_field(self, name: &HeaderName, headers: &HeaderMap) -> bool {
+    /// Returns whether all lines of a field have this syntax. If not, it is not changed: lines of both would not parse.
+    pub(super) fn is_of_field(self, name: &HeaderName, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(name).iter();
         lines.all(|line| Self::of(line) == self)
     }

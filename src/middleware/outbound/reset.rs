@@ -3,6 +3,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::quota::parse_number;
+
 /// The longest wait that makes sense: the reset of a monthly limit.
 const MAX_WAIT: Duration = Duration::from_secs(31 * 86_400);
 
@@ -118,16 +120,14 @@ fn duration(text: &str) -> Option<Duration> {
 /// Parses a decimal number of units that are this long, in microseconds. Rounds up.
 fn decimal(text: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = |text: &str| -> Option<u64> {
-        let are_digits = text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse().ok().filter(|_| are_digits)
-    };
     // A unit has at most eleven digits, so that the product with nine more fits.
     let fraction = fraction.get(..9).unwrap_or(fraction);
     let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let part = u128::from(digits(fraction)?) * u128::from(unit);
+    let part = u128::from(parse_number::<u64>(fraction)?) * u128::from(unit);
     let part = u64::try_from(part.div_ceil(scale)).ok()?;
-    digits(whole)?.checked_mul(unit)?.checked_add(part)
+    parse_number::<u64>(whole)?
+        .checked_mul(unit)?
+        .checked_add(part)
 }
 
 #[cfg(test)]

@@ -161,18 +161,12 @@ impl Rejection {
 /// A layer in a dry run inserts it into the extensions of the response, for outer layers such as logs and
 /// metrics. Clones are cheap.
 #[derive(Clone, Debug)]
-pub struct WouldReject {
-    rejection: Rejection,
-}
+pub struct WouldReject(pub(in crate::middleware) Rejection);
 
 impl WouldReject {
-    pub(in crate::middleware) fn new(rejection: Rejection) -> Self {
-        Self { rejection }
-    }
-
     /// Returns the rejection that the request would have got.
     #[must_use]
     pub fn rejection(&self) -> &Rejection {
-        &self.rejection
+        &self.0
     }
 }

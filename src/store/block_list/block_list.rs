@@ -12,10 +12,10 @@ use tokio::task::unconstrained;
 
 use super::filter::Filter;
 use super::refreshes::Refreshes;
-use super::waits::Waits;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
+use crate::store::fingerprint_cache::{FingerprintCache, fingerprint_cache};
 use crate::store::future::StoreFuture;
 use crate::store::requests::{Block, Subject};
 
@@ -32,6 +32,9 @@ const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
 /// How much later than in the shared list a hold may end before the others learn of it: each answer of a burst has
 /// another end.
 const SLACK: u64 = 10_000;
+
+/// The most keys whose waits are known. When there are more, the least used are forgotten.
+const MAX_WAITS: usize = 10_000;
 
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
 /// [automatic](crate::BlockRule) blocks, and the keys that an [upstream](crate::RateLimiter::observe) holds back.
@@ -75,7 +78,8 @@ struct Inner {
     /// Whether the list has no keys, so that most checks compute no name.
     is_empty: AtomicBool,
     blocked: RwLock<Blocked>,
-    waits: Waits,
+    /// How long the quotas refuse keys that may be blocked meanwhile, by the refusals of this process.
+    waits: FingerprintCache<Wait>,
     /// Read by each automatic block under way.
     automatic: AsyncRwLock<()>,
     /// `None` for a list of this process alone.
@@ -102,6 +106,15 @@ struct Hold {
     until: u64,
     /// The time from which the others may be informed again.
     next_try_at: u64,
+}
+
+/// The last known wait of a key. Times are in microseconds of the list's clock.
+#[derive(Clone, Copy)]
+struct Wait {
+    /// The time at which the check began that reported this wait, or the time at which the wait was forgotten.
+    as_of: u64,
+    /// The time until which the quotas refuse the key.
+    until: u64,
 }
 
 /// The message of a process to the others about a key that it holds back.
@@ -135,7 +148,7 @@ impl BlockList {
             filter: Filter::default(),
             is_empty: AtomicBool::new(true),
             blocked: RwLock::default(),
-            waits: Waits::default(),
+            waits: fingerprint_cache(0, MAX_WAITS),
             automatic: AsyncRwLock::default(),
             refreshes: refresh_interval.map(|interval| Arc::new(Refreshes::every(interval))),
         });
@@ -223,20 +236,26 @@ impl BlockList {
         })
     }
 
-    /// Sets how long the quotas of a key refuse it, by a check that began at the time `as_of`.
+    /// Sets how long the quotas of a key refuse it, by a check that began at the time `as_of`, unless a check that began
+    /// later has set it, or it was forgotten since.
     pub(crate) fn set_wait(&self, limiter: &Key, key: &Key, as_of: u64, until: u64) {
-        self.inner.waits.set(name_of(limiter, key), as_of, until);
+        let name = name_of(limiter, key);
+        let known = self.inner.waits.get(&name);
+        if known.is_none_or(|known| known.as_of <= as_of) {
+            self.inner.waits.insert(name, Wait { as_of, until });
+        }
     }
 
-    /// Forgets how long the quotas of a key refuse it, because its counts or its block have changed.
+    /// Forgets how long the quotas of a key refuse it, because its counts or its block have changed. Checks that have begun
+    /// and are not answered yet do not set it either.
     pub(crate) fn forget_wait(&self, limiter: &Key, key: &Key) {
-        let now = self.inner.clock.now();
-        self.inner.waits.forget(name_of(limiter, key), now);
+        self.set_wait(limiter, key, self.inner.clock.now(), 0);
     }
 
     /// Returns how long the quotas would go on to refuse a key, by its refusals in this process.
     pub(crate) fn wait_of(&self, limiter: &Key, key: &Key) -> Duration {
-        let end = self.inner.waits.end(name_of(limiter, key));
+        let known = self.inner.waits.get(&name_of(limiter, key));
+        let end = known.map_or(0, |wait| wait.until);
         Duration::from_micros(end.saturating_sub(self.inner.clock.now()))
     }
 

@@ -3,6 +3,5 @@
 mod block_list;
 mod filter;
 mod refreshes;
-mod waits;
 
 pub use block_list::BlockList;

@@ -110,17 +110,17 @@ struct Inner {
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
-struct Settings {
+pub(in crate::store) struct Settings {
     /// The name of a store outside this crate. A store of this crate only names its meter.
-    name: Arc<str>,
+    pub(in crate::store) name: Arc<str>,
     meter: StoreMeter,
     clock: Clock,
-    deadline: Duration,
+    pub(in crate::store) deadline: Duration,
     /// Whether the store applies the deadline and records its calls itself.
-    recorded_by_store: bool,
+    pub(in crate::store) recorded_by_store: bool,
     fallback_keys: usize,
     /// Whether the store is the memory of this process.
-    is_in_process: bool,
+    pub(in crate::store) is_in_process: bool,
     /// Asks the server while no check does.
     probe: Option<Arc<Probe>>,
 }
@@ -187,10 +187,6 @@ impl CircuitBreaker {
     pub fn name(self, store: &str) -> Self {
         let meter = StoreMeter::new(store);
         self.with(|settings| (settings.name, settings.meter) = (store.into(), meter))
-    }
-
-    pub(in crate::store) fn store_name(&self) -> &Arc<str> {
-        &self.inner.settings.name
     }
 
     pub(crate) fn meter(self, meter: StoreMeter) -> Self {
@@ -288,8 +284,8 @@ impl CircuitBreaker {
         })
     }
 
-    pub(crate) fn is_in_process(&self) -> bool {
-        self.inner.settings.is_in_process
+    pub(in crate::store) fn settings(&self) -> &Settings {
+        &self.inner.settings
     }
 
     /// Returns the fallback counts, and creates them on first use.
@@ -305,16 +301,6 @@ impl CircuitBreaker {
         self.inner.fallback.get()
     }
 
-    /// Returns the deadline of an answer.
-    pub(in crate::store) fn deadline_of_answers(&self) -> Duration {
-        self.inner.settings.deadline
-    }
-
-    /// Returns whether the store applies the deadline and records its calls.
-    pub(in crate::store) fn is_recorded_by_store(&self) -> bool {
-        self.inner.settings.recorded_by_store
-    }
-
     /// Waits for calls to the store for at most the deadline, which memory does not need. Outside a tokio runtime there are no
     /// timers.
     pub(in crate::store) async fn within_deadline<T>(
@@ -324,7 +310,7 @@ impl CircuitBreaker {
         let deadline = self.inner.settings.deadline;
         let has_test_clock = self.inner.settings.clock.steps_back();
         let outcome = match Handle::try_current() {
-            Ok(_) if self.is_in_process() => return calls.await,
+            Ok(_) if self.inner.settings.is_in_process => return calls.await,
             Err(_) => return calls.await,
             Ok(_) if has_test_clock => tokio::time::timeout(deadline, calls).await.ok(),
             Ok(_) => real_time::timeout(deadline, calls).await,
@@ -396,7 +382,7 @@ impl CircuitBreaker {
         if is_probe {
             let outcome = outcome_of_store(outcome);
             self.take_in(self.inner.breaker.record_probe(self.now(), outcome));
-        } else if !self.is_recorded_by_store() {
+        } else if !self.inner.settings.recorded_by_store {
             self.record(outcome);
         }
     }
@@ -412,7 +398,7 @@ impl CircuitBreaker {
         let (breaker, now) = (&self.inner.breaker, self.now());
         if is_probe {
             self.take_in(breaker.record_probe(now, None));
-        } else if !self.is_recorded_by_store() {
+        } else if !self.inner.settings.recorded_by_store {
             let deadline = micros(self.inner.settings.deadline);
             self.take_in(breaker.record_abandoned(started_at, now, deadline));
         }

@@ -171,7 +171,11 @@ impl MemoryCounts {
             true => None,
             false => overflow.check_active(check, clock),
         };
-        let decided = active.or_else(|| shard.check_new_key(check.fingerprint(), check, now));
+        let decided = active.or_else(|| {
+            shard.add(check.fingerprint(), now, |counters| {
+                counters.check(*check, Source::Memory, now)
+            })
+        });
         if decided.is_some() || is_alone {
             return decided;
         }

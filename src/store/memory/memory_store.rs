@@ -72,12 +72,12 @@ const DEFAULT_NAME: &str = "memory";
 /// room fails with an [`Error`](crate::Error) of kind [`ErrorKind::Full`](crate::ErrorKind::Full).
 #[derive(Clone)]
 pub struct MemoryStore {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(super) struct Inner {
     id: StoreId,
-    counts: MemoryCounts,
+    pub(super) counts: MemoryCounts,
     circuit_breaker: CircuitBreaker,
     block_list: BlockList,
 }
@@ -144,11 +144,6 @@ impl MemoryStore {
     /// Checks do this a few keys at a time. Call it to free the memory of a store that gets no more checks.
     pub fn remove_dead(&self) {
         self.inner.counts.remove_dead();
-    }
-
-    #[cfg(test)]
-    pub(super) fn counts(&self) -> &MemoryCounts {
-        &self.inner.counts
     }
 }
 

@@ -70,7 +70,9 @@ impl Overflow {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
             let mut answer = self.change(&mut shard, |shard| {
                 shard.sweep_occasionally(now);
-                shard.check(shared.name, check, now)
+                shard.update(shared.name, now, |counters| {
+                    counters.check(*check, Source::Memory, now)
+                })
             })?;
             answer.set_scope(shared.scope);
             Some(answer)
@@ -89,8 +91,8 @@ impl Overflow {
         SharedCount::candidates(subject).find_map(|shared| {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
             self.change(&mut shard, |shard| shard.sweep_occasionally(now));
-            shard.active(shared.name, now)?;
-            Some((shard, now, shared))
+            let is_active = !shard.get_mut(shared.name)?.is_idle(now);
+            is_active.then_some((shard, now, shared))
         })
     }
 

@@ -1,10 +1,9 @@
 //! A bounded map of keys, with eviction when it is full.
 
 use super::entries::Entries;
-use crate::decision::{Answer, Source};
 use crate::key::Fingerprint;
 use crate::store::counters::Counters;
-use crate::store::requests::{Adjust, Change, Check};
+use crate::store::requests::{Adjust, Change};
 
 /// The number of keys that a check of a new key sweeps. With two, a shard is swept faster than it fills.
 const SWEPT_PER_NEW_KEY: usize = 2;
@@ -60,42 +59,6 @@ impl Shard {
         self.entries.get_mut(name)
     }
 
-    /// Returns the counters of a key, if any of its units still count.
-    pub(super) fn active(&mut self, name: Fingerprint, now: u64) -> Option<&mut Counters> {
-        self.get_mut(name).filter(|counters| !counters.is_idle(now))
-    }
-
-    /// Decides a check. `None` if the key is new and there is no room for it.
-    pub(super) fn check(
-        &mut self,
-        name: Fingerprint,
-        check: &Check<'_>,
-        now: u64,
-    ) -> Option<Answer> {
-        match self.get_mut(name) {
-            Some(counters) => Some(counters.check(*check, Source::Memory, now)),
-            None => self.check_new_key(name, check, now),
-        }
-    }
-
-    /// Decides a check of a new key. `None` if there is no room for the key.
-    #[inline(never)]
-    pub(super) fn check_new_key(
-        &mut self,
-        name: Fingerprint,
-        check: &Check<'_>,
-        now: u64,
-    ) -> Option<Answer> {
-        for _ in 0..SWEPT_PER_NEW_KEY {
-            if !self.sweep_one(now) {
-                break;
-            }
-        }
-        self.add(name, now, |counters| {
-            counters.check(*check, Source::Memory, now)
-        })
-    }
-
     /// Changes the counters of a key, which is added if it is new. `None` if there is no room for it.
     pub(super) fn update<T>(
         &mut self,
@@ -110,12 +73,18 @@ impl Shard {
     }
 
     /// Adds a new key, unless the change leaves its counters empty. `None` if there is no room for it.
-    fn add<T>(
+    #[inline(never)]
+    pub(super) fn add<T>(
         &mut self,
         name: Fingerprint,
         now: u64,
         change: impl FnOnce(&mut Counters) -> T,
     ) -> Option<T> {
+        for _ in 0..SWEPT_PER_NEW_KEY {
+            if !self.sweep_one(now) {
+                break;
+            }
+        }
         let mut counters = Counters::default();
         let changed = change(&mut counters);
         let is_kept = counters.is_empty() || {

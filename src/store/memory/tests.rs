@@ -186,7 +186,7 @@ fn remove_dead_drops_all_expired_keys() {
 #[test]
 fn the_number_of_keys_is_bounded_over_all_shards() {
     let store = MemoryStore::with_max_keys(5_000);
-    assert!(store.counts().keys.shards().count() > 1);
+    assert!(store.inner.counts.keys.shards().count() > 1);
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT));
     tokio_test(async {
         for key in 0..20_000 {

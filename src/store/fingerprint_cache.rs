@@ -1,0 +1,14 @@
+//! A bounded cache by the fingerprints of limiters and keys, which evicts rarely used entries first.
+
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+
+use crate::key::{Fingerprint, HashFingerprint};
+
+pub(super) type FingerprintCache<T> = Cache<Fingerprint, T, UnitWeighter, HashFingerprint>;
+
+/// Creates a cache of `max` entries, which takes the memory of the expected ones at once.
+pub(super) fn fingerprint_cache<T: Clone>(expected: usize, max: usize) -> FingerprintCache<T> {
+    let (hasher, lifecycle) = (HashFingerprint::default(), DefaultLifecycle::default());
+    Cache::with(expected, max as u64, UnitWeighter, hasher, lifecycle)
+}
