@@ -74,7 +74,7 @@ async fn one_endpoint_has_one_circuit_breaker() {
         .fork()
         .deadline(Duration::from_millis(200));
     let limiter = RateLimiter::new(store, Quota::per_hour(9));
-    decided(&limiter, "first").await;
+    let _ = decided(&limiter, "first").await;
     offer.kill();
     let mut asked = 0;
     for key in 0..100 {
