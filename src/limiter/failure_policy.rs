@@ -15,8 +15,8 @@ use crate::telemetry::OutageLog;
 /// |---|---|---|---|
 /// | [`fall_back()`](Self::fall_back): the default of layers | decided by counts in the memory of this process | `Fallback` | the usual responses |
 /// | [`open()`](Self::open) | admitted, not counted | `None` | calls the service, adds no headers |
-/// | [`closed()`](Self::closed) | the [`Error`] | | 503 with `Retry-After: 1` |
-/// | no policy: the default of limiters | the [`Error`] | | |
+/// | [`closed()`](Self::closed) | the [`Error`](crate::Error) | | 503 with `Retry-After: 1` |
+/// | no policy: the default of limiters | the [`Error`](crate::Error) | | |
 ///
 /// A layer also applies its policy if [`quotas_for`](crate::RateLimitLayer::quotas_for) returns an error, then
 /// with the quotas of the layer. A key that an operator has [blocked](crate::Admin::block) stays blocked
@@ -83,7 +83,7 @@ impl FailurePolicy {
         Self::new(FailureAction::Open)
     }
 
-    /// Admits no check: a layer answers 503 with `Retry-After: 1`, and a limiter returns the [`Error`].
+    /// Admits no check: a layer answers 503 with `Retry-After: 1`, and a limiter returns the [`Error`](crate::Error).
     ///
     /// Choose it if a request above the limit costs more than a rejected one, as for a login.
     #[must_use]
