@@ -194,11 +194,13 @@ impl ProtectedStore {
 
     /// Returns the marks of checks that are sent now. None without a refusal cache.
     pub(crate) fn before_send(&self, checks: &[Check<'_>]) -> SendMarks {
-        let marks = self.parts.refusal_cache.as_ref().map(|cache| {
-            let marks = checks.iter().map(|check| cache.before_send(*check));
-            marks.collect()
-        });
-        marks.unwrap_or_default()
+        let mut marks = SendMarks::new();
+        if let Some(cache) = &self.parts.refusal_cache {
+            for check in checks {
+                marks.push(cache.before_send(*check));
+            }
+        }
+        marks
     }
 
     /// Forgets the refusals of a key.

@@ -1,7 +1,5 @@
 //! Reads a counter as the script stores it. `lua/README.md` describes the bytes.
 
-use smallvec::SmallVec;
-
 use crate::algorithm::CountState;
 use crate::quota::Algorithm;
 
@@ -17,17 +15,20 @@ pub(super) fn take(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<Option<Cou
         _ => return None,
     };
     let generation = number(bytes.split_off(..8)?);
-    let mut numbers = SmallVec::<[u64; 5]>::new();
-    for size in sizes {
-        numbers.extend(number(bytes.split_off(..*size)?));
-    }
-    let counter = match generation {
-        Some(generation) if numbers.len() == sizes.len() => {
-            CountState::of_counter(algorithm, generation, &numbers)
+    let (mut numbers, mut are_whole) = ([0; 5], true);
+    for (place, size) in numbers.iter_mut().zip(sizes) {
+        match number(bytes.split_off(..*size)?) {
+            Some(number) => *place = number,
+            None => are_whole = false,
         }
-        _ => None,
-    };
-    Some(counter)
+    }
+    let numbers = numbers.get(..sizes.len()).filter(|_| are_whole);
+    let counter = generation.zip(numbers);
+    Some(
+        counter.and_then(|(generation, numbers)| {
+            CountState::of_counter(algorithm, generation, numbers)
+        }),
+    )
 }
 
 /// Returns the whole number of a double, which has eight bytes, or of an integer of four.
