@@ -8,7 +8,7 @@ use super::automatic_blocks::BlockCounts;
 use super::key_status::{BlockReason, KeyStatus};
 use super::level::Level;
 use super::limiter::{Inner, RateLimiter};
-use crate::decision::{Answer, Holding, holder_for};
+use crate::decision::{Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
@@ -210,7 +210,7 @@ impl Admin {
     }
 
     /// Changes the counts of a key, so that the store may admit it earlier.
-    async fn adjust(&self, key: &Key, change: Change<&Answer>) -> Result<(), Error> {
+    async fn adjust(&self, key: &Key, change: Change<'_>) -> Result<(), Error> {
         let Self { limiter, quotas } = self;
         let change = limiter.subject(quotas, key).adjust(change);
         let outcome = limiter.0.store.adjust(change).await;

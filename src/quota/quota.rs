@@ -472,7 +472,7 @@ impl Quota {
     /// Returns whether so many used units are where the quota warns a request of this share.
     #[inline]
     pub(crate) fn warns_at(&self, used: u32, share: Option<ShareId>) -> bool {
-        // What the ceiling of the share withholds from it counts as used.
+        // The part of the limit above the ceiling of the share counts as used.
         let most = self.ceiling(share);
         let used = used.saturating_sub(self.limit - most);
         let percent = u64::from(self.warn_percent);

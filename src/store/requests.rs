@@ -104,7 +104,7 @@ impl<'a> Subject<'a> {
 
     /// Returns a request to change the units of the subject.
     #[must_use]
-    pub fn adjust(self, change: Change<&'a Answer>) -> Adjust<'a> {
+    pub fn adjust(self, change: Change<'a>) -> Adjust<'a> {
         Adjust {
             subject: self,
             change,
@@ -233,13 +233,13 @@ pub struct Adjust<'a> {
     /// The limiter, the key, and the quotas whose counts change.
     pub subject: Subject<'a>,
     /// How they change.
-    pub change: Change<&'a Answer>,
+    pub change: Change<'a>,
 }
 
-/// How an [`Adjust`] changes the units of its subject. `A` is a reference to an [`Answer`].
+/// How an [`Adjust`] changes the units of its subject.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Change<A> {
+pub enum Change<'a> {
     /// Removes all units.
     ///
     /// Only the counts of the quotas are removed: a log with the history of all its windows, also windows of other quotas.
@@ -248,7 +248,7 @@ pub enum Change<A> {
     /// Returns units of one earlier charge, if they still count, and never units of another charge.
     Refund {
         /// The answer to the check that charged the units.
-        answer: A,
+        answer: &'a Answer,
         /// The number of units that were charged, with the [extra units](Answer::extra_units).
         cost: u32,
         /// The number of units to return: at most the cost.
@@ -292,33 +292,25 @@ impl<'a> Adjust<'a> {
     /// Returns a request that owns its parts, for a store that makes the change later.
     #[must_use]
     pub fn owned(&self) -> OwnedAdjust {
-        OwnedAdjust {
-            subject: OwnedSubject::from(self.subject),
-            change: self
-                .change
-                .with_answer(|answer| Box::new(Answer::clone(answer))),
-        }
-    }
-}
-
-impl<A> Change<A> {
-    /// Returns the same change with another form of the answer.
-    fn with_answer<'a, B>(&'a self, form: impl FnOnce(&'a A) -> B) -> Change<B> {
-        match *self {
-            Self::Reset => Change::Reset,
-            Self::Refund {
-                ref answer,
+        let change = match self.change {
+            Change::Reset => OwnedChange::Reset,
+            Change::Refund {
+                answer,
                 cost,
                 units,
                 held,
-            } => Change::Refund {
-                answer: form(answer),
+            } => OwnedChange::Refund {
+                answer: Box::new(answer.clone()),
                 cost,
                 units,
                 held,
             },
-            Self::Credit { units } => Change::Credit { units },
-            Self::Charge { units } => Change::Charge { units },
+            Change::Credit { units } => OwnedChange::Credit { units },
+            Change::Charge { units } => OwnedChange::Charge { units },
+        };
+        OwnedAdjust {
+            subject: OwnedSubject::from(self.subject),
+            change,
         }
     }
 }
@@ -395,14 +387,46 @@ impl OwnedCheck {
 #[derive(Clone, Debug)]
 pub struct OwnedAdjust {
     subject: OwnedSubject,
-    change: Change<Box<Answer>>,
+    change: OwnedChange,
+}
+
+#[derive(Clone, Debug)]
+enum OwnedChange {
+    Reset,
+    Refund {
+        answer: Box<Answer>,
+        cost: u32,
+        units: u32,
+        held: u32,
+    },
+    Credit {
+        units: u32,
+    },
+    Charge {
+        units: u32,
+    },
 }
 
 impl OwnedAdjust {
     /// Returns the request.
     #[must_use]
     pub fn adjust(&self) -> Adjust<'_> {
-        let change = self.change.with_answer(|answer| &**answer);
+        let change = match &self.change {
+            OwnedChange::Reset => Change::Reset,
+            OwnedChange::Refund {
+                answer,
+                cost,
+                units,
+                held,
+            } => Change::Refund {
+                answer,
+                cost: *cost,
+                units: *units,
+                held: *held,
+            },
+            OwnedChange::Credit { units } => Change::Credit { units: *units },
+            OwnedChange::Charge { units } => Change::Charge { units: *units },
+        };
         self.subject.subject().adjust(change)
     }
 }

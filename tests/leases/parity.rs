@@ -140,14 +140,14 @@ fn same_grants(algorithm: Algorithm) {
                     let check = subject.with_lease(lease).check(charge.cost);
                     let [memory, redis] = &charge.answers;
                     let held = charge.held;
-                    let [memory, redis] = [memory, redis].map(|answer| {
-                        check.adjust(Change::Refund {
-                            answer,
-                            cost: check.cost + answer.extra_units(),
-                            units,
-                            held,
-                        })
-                    });
+                    let refund = |answer| Change::Refund {
+                        answer,
+                        cost: check.cost + answer.extra_units(),
+                        units,
+                        held,
+                    };
+                    let [memory, redis] =
+                        [refund(memory), refund(redis)].map(|change| check.adjust(change));
                     runtime.block_on(async {
                         time.memory.adjust(memory).await.unwrap();
                         time.redis.adjust(redis).await.unwrap();
