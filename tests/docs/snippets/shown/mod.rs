@@ -1,5 +1,6 @@
 //! Code that the guide shows, from `// page: shown` on, and what it does.
 
+mod exempt_network;
 mod github;
 mod growing_blocks;
 mod jwt;
