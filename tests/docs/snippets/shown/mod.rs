@@ -2,9 +2,9 @@
 
 mod exempt_network;
 mod github;
-mod growing_blocks;
 mod jwt;
 mod login;
+mod login_limits;
 mod nested_router;
 mod pods;
 mod rate_limit;
