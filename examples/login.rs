@@ -1,9 +1,10 @@
 //! A login that limits failed attempts per address, and per account and address: `cargo run --example login`
 //!
 //! 10 attempts per minute may fail from one address, and 5 per quarter of an hour for one account from one
-//! address. A limit per account alone would let anyone lock its owner out. Each attempt is charged before the
-//! password is verified, so that parallel attempts cannot exceed the limit. A successful login gets its charge
-//! back.
+//! address. A limit per account alone would let anyone lock its owner out. So the account from all addresses has a
+//! soft limit of 50: it refuses nobody, but above it the login asks for a second factor. Each attempt is charged
+//! before the password is verified, so that parallel attempts cannot exceed the limit. A successful login gets its
+//! charge back.
 
 mod support;
 
@@ -20,7 +21,9 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, routing::post};
 use http_body::SizeHint;
-use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, Rejection, key};
+use tollgate::{
+    DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, RateLimiter, Rejection, key,
+};
 use tower::ServiceBuilder;
 
 #[tokio::main]
@@ -36,9 +39,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // accounts exist. No headers, because they would reveal attempts by others behind the same address.
     let account = key::extension::<Account>().name("account");
     let quarter_hour = Duration::from_secs(15 * 60);
+    let anywhere = RateLimiter::new(store.clone(), Quota::new(50, quarter_hour).soft());
     let by_account = RateLimitLayer::new(store, Quota::new(5, quarter_hour))
         .name("login-account")
-        .key((key::peer_ip(), account))
+        .key((key::peer_ip(), account.clone()))
+        .and(anywhere.name("login-anywhere"), account)
         .headers(Headers::none())
         .settle(failures);
 
@@ -70,9 +75,17 @@ fn failures(_: &DecisionView, head: &response::Parts, _: SizeHint) -> u32 {
 }
 
 async fn login(
+    Extension(decision): Extension<DecisionView>,
     Extension(Account(account)): Extension<Account>,
     Extension(Password(password)): Extension<Password>,
+    code: Option<Extension<Code>>,
 ) -> Response {
+    // Many addresses try this account. Asked before the password is verified: otherwise the answer would tell a guesser
+    // that it is right.
+    let has_second_factor = code.is_some_and(|Extension(Code(code))| code == "314159");
+    if decision.is_exceeded() && !has_second_factor {
+        return (StatusCode::UNAUTHORIZED, "second factor required\n").into_response();
+    }
     match (account.as_str(), password.as_str()) {
         ("ada", "hunter2") => "welcome\n".into_response(),
         _ => (StatusCode::UNAUTHORIZED, "wrong account or password\n").into_response(),
@@ -84,6 +97,10 @@ struct Account(String);
 
 #[derive(Clone)]
 struct Password(String);
+
+/// The second factor, such as a code by mail.
+#[derive(Clone)]
+struct Code(String);
 
 /// Writes the value that becomes the key.
 impl fmt::Display for Account {
@@ -106,6 +123,7 @@ async fn read_form(request: Request, next: Next) -> Response {
                     .insert(Account(value.trim().to_lowercase())),
             ),
             "password" => drop(parts.extensions.insert(Password(value.into_owned()))),
+            "code" => drop(parts.extensions.insert(Code(value.into_owned()))),
             _ => {}
         }
     }

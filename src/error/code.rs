@@ -264,12 +264,12 @@ pub(crate) mod warning {
     /// Trust only the networks of the proxies.
     pub(crate) const TRUSTS_EVERYONE: &str = "tollgate::W001";
 
-    /// A trusted proxy sent a header without a readable address, so all its clients share one key.
+    /// A trusted proxy sent a header without a readable address, so its clients are not told apart: they share one key.
     ///
     /// Make the proxy write IP addresses, or choose another header.
     pub(crate) const UNREADABLE_ADDRESS: &str = "tollgate::W002";
 
-    /// A request passed fewer proxies than `hops` expects, so the key is the address of its peer.
+    /// A request passed fewer proxies than `hops` expects, so its client is not known: the key is the address of its peer.
     ///
     /// Lower `hops`, or let no request bypass a proxy.
     pub(crate) const FEWER_PROXIES: &str = "tollgate::W003";
@@ -376,4 +376,11 @@ pub(crate) mod warning {
     ///
     /// Raise `max_keys` if the keys belong to real clients.
     pub(crate) const MEMORY_FULL: &str = "tollgate::W023";
+
+    /// The address of a client is not known: no trusted proxy names it, or the server does not provide the peer. So
+    /// nothing that depends on the address applies, such as an exemption.
+    ///
+    /// Nothing, if it is a health check. Else trust only the addresses of the proxies, or add their number with `hops`;
+    /// serve the router with `ConnectInfo`.
+    pub(crate) const NO_ADDRESS: &str = "tollgate::W024";
 }

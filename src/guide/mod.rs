@@ -37,6 +37,8 @@ pub mod keys {}
 #[doc = include_str!("placement.md")]
 pub mod placement {}
 
+// The page has the path of the picture in the repository, where rustdoc does not look. The first definition of a link counts.
+#[doc = concat!("[boundary]: data:image/svg+xml;base64,", include_str!("../../docs/boundary.svg.base64"))]
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
 

@@ -127,6 +127,9 @@ impl Key {
     }
 
     /// Returns the text as which this key is stored: printable ASCII, at most 64 bytes.
+    ///
+    /// It is no value to parse: it has a tag, long values are hashed, and of an IPv6 address it has a prefix. For the address
+    /// of a client, call [`CheckedClientIp::address`](crate::key::CheckedClientIp::address).
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.text.as_str()

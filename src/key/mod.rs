@@ -78,7 +78,7 @@ pub use authorization::{Authorization, authorization};
 pub(crate) use axum_08::has_route;
 #[cfg(feature = "axum-08")]
 pub use axum_08::{Path, path};
-pub use client_ip::{ClientIp, NetworkList, client_ip};
+pub use client_ip::{CheckedClientIp, ClientIp, NetworkList, client_ip};
 pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};
 pub use extension::{Extension, extension, extension_with};

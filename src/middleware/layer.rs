@@ -343,6 +343,10 @@ impl RateLimitLayer {
     /// In a router that is [nested](axum::Router::nest) at `/api`, the path of `/api/healthz` is `/healthz`. axum's
     /// `OriginalUri` in the extensions has the whole path.
     ///
+    /// Do not skip by a header, which anyone can send. To exempt a network behind a proxy, ask
+    /// [`client_ip`](crate::key::client_ip()) for the [address](crate::key::CheckedClientIp::address) of the client, as [in
+    /// the cookbook](crate::guide::cookbook#an-exempt-network).
+    ///
     /// # Examples
     ///
     /// ```

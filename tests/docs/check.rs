@@ -1,11 +1,11 @@
 //! Finds the problems of a document.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::commands;
 use crate::markdown::{Block, Document};
-use crate::project::Project;
+use crate::project::read;
 use crate::sources::{Source, source};
 
 pub(crate) struct Problem {
@@ -110,12 +110,14 @@ fn stale(block: &Block) -> Option<Problem> {
     }
 }
 
-/// Where docs.rs will show the files of the package, and the pages of the guide. It sends a picture as it is.
-const PACKAGED: &str = "https://docs.rs/crate/tollgate/latest/source/";
-const GUIDE: &str = "https://docs.rs/tollgate/latest/tollgate/guide/";
+/// Where docs.rs will show the files of the package, and its items.
+const DOCS_RS: [&str; 2] = [
+    "https://docs.rs/crate/tollgate/",
+    "https://docs.rs/tollgate/",
+];
 
-/// Returns the links into the repository that lead nowhere: to a missing file or heading, or on docs.rs to a file that
-/// the package does not have. rustdoc checks links to items.
+/// Returns the links into the repository that lead nowhere: to a missing file or heading, in the guide to a file that rustdoc
+/// does not find, or to docs.rs. rustdoc checks links to items.
 pub(crate) fn broken_links(document: &Document) -> Vec<Problem> {
     let broken = document.links.iter().filter_map(|(link, line)| {
         let error = follow(document, link).err()?;
@@ -128,30 +130,38 @@ fn follow(document: &Document, link: &str) -> Result<(), &'static str> {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     let found = |is_found: bool| is_found.then_some(()).ok_or("");
     let is_in_guide = document.path.starts_with("src/guide");
-    let path = if let Some(file) = path.strip_prefix(PACKAGED).filter(|_| is_in_guide) {
-        if !Project::packaged().contains(file) {
-            return Err(": not in the package, see `include` in Cargo.toml");
-        }
-        PathBuf::from(file)
-    } else if let Some(page) = path.strip_prefix(GUIDE).filter(|_| is_in_guide) {
-        let page = page.strip_suffix('/').ok_or(": a page ends with a slash")?;
-        Path::new("src/guide").join(page).with_extension("md")
-    } else if path.starts_with(PACKAGED) || path.starts_with(GUIDE) {
+    if DOCS_RS.iter().any(|start| path.starts_with(start)) {
         return Err(": docs.rs has no such page before the first release");
-    } else if path.contains(':') || path == "crate" || link.starts_with('`') {
+    }
+    if path.contains(':') || path == "crate" || link.starts_with('`') {
         return Ok(());
-    } else if path.is_empty() {
+    }
+    if path.is_empty() {
         return found(has_heading(&document.text, anchor));
-    } else if is_in_guide {
-        return Err(": docs.rs needs an absolute link");
-    } else {
-        document.path.with_file_name(path)
-    };
+    }
+    if is_in_guide && !is_embedded(document, path) {
+        return Err(": rustdoc has no such file, and src/guide/mod.rs does not embed it");
+    }
+    let path = document.path.with_file_name(path);
     let path = crate::root().join(path);
     let text = || std::fs::read_to_string(&path);
     found(
         path.exists() && (anchor.is_empty() || text().is_ok_and(|text| has_heading(&text, anchor))),
     )
+}
+
+/// Whether rustdoc gets the picture itself: `src/guide/mod.rs` defines the reference, called as the file, before the page does.
+fn is_embedded(document: &Document, path: &str) -> bool {
+    let name = Path::new(path).file_stem().unwrap_or_default().display();
+    let page = document.path.file_name().unwrap_or_default().display();
+    let definition = format!(
+        "#[doc = concat!(\"[{name}]: data:image/svg+xml;base64,\", include_str!(\"{path}.base64\"))]\n\
+         #[doc = include_str!(\"{page}\")]\n"
+    );
+    let text = &document.text;
+    let is_by_reference = text.contains(&format!("\n[{name}]: {path}\n"));
+    let is_inline = text.contains(&format!("]({path}"));
+    is_by_reference && !is_inline && read("src/guide/mod.rs").contains(&definition)
 }
 
 fn has_heading(text: &str, anchor: &str) -> bool {

@@ -25,6 +25,8 @@ mod traffic;
 
 use std::path::{Path, PathBuf};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use check::{Problem, broken_links, problems};
 use markdown::Document;
 use project::{Project, files, read};
@@ -158,6 +160,16 @@ fn examples_start_with_their_command() {
 }
 
 #[test]
+fn the_readme_names_the_two_commands_to_begin_with_in_at_most_100_lines() {
+    let readme = Document::read("README.md");
+    for command in ["cargo run --example axum", "tests/run"] {
+        let is_named = readme.commands.iter().any(|(named, _)| named == command);
+        assert!(is_named, "{command}");
+    }
+    assert!(readme.text.lines().count() <= 100);
+}
+
+#[test]
 fn the_minimum_rust_version_is_the_same_everywhere() {
     let version = &Project::get().rust_version;
     assert!(read("README.md").contains(&format!("Rust {version} or later")));
@@ -287,23 +299,23 @@ fn only_the_stale_block_is_written_again() {
 
 #[test]
 fn broken_links_are_found() {
-    const GUIDE: &str = "https://docs.rs/tollgate/latest/tollgate/guide/keys";
-    const SOURCE: &str = "https://docs.rs/crate/tollgate/latest/source";
+    const ITEMS: &str = "https://docs.rs/tollgate/latest/tollgate/guide/keys/";
+    const FILES: &str = "https://docs.rs/crate/tollgate/latest/source/docs/boundary.svg";
     const KEYS: &str = "src/guide/keys.md";
     for (page, link, problem) in [
         ("README.md", "nowhere.md", "broken link nowhere.md"),
         ("README.md", "#none", "broken link #none"),
         ("README.md", "lua/README.md#none", "README.md#none"),
-        ("README.md", GUIDE, "before the first release"),
-        (KEYS, "LICENSE-MIT", "docs.rs needs an absolute link"),
-        (KEYS, GUIDE, "a page ends with a slash"),
-        (KEYS, &format!("{GUIDE}/#none"), "keys/#none"),
-        (KEYS, &format!("{SOURCE}/deny.toml"), "not in the package"),
+        ("README.md", ITEMS, "before the first release"),
+        (KEYS, ITEMS, "before the first release"),
+        (KEYS, FILES, "before the first release"),
+        (KEYS, "../../LICENSE-MIT", "rustdoc has no such file"),
+        (KEYS, "placement.md", "rustdoc has no such file"),
+        (KEYS, "#none", "broken link #none"),
         ("README.md", "#here", ""),
         ("README.md", "lua/README.md#a-call", ""),
         (KEYS, "https://docs.rs/axum", ""),
-        (KEYS, &format!("{GUIDE}/#behind-a-proxy"), ""),
-        (KEYS, &format!("{SOURCE}/lua/README.md#a-call"), ""),
+        (KEYS, "#here", ""),
     ] {
         let text = format!("![a]({link})\n\n# Here\n");
         let document = Document::parse(Path::new(page), text);
@@ -311,4 +323,44 @@ fn broken_links_are_found() {
         assert_eq!(found.is_empty(), problem.is_empty(), "{found}");
         assert!(found.contains(problem), "{found}");
     }
+}
+
+#[test]
+fn a_picture_of_the_guide_is_embedded_for_rustdoc_and_has_a_path_in_a_clone() {
+    const PICTURE: &str = "../../docs/boundary.svg";
+    let by_reference = |name: &str| format!("# A\n\n![a][{name}]\n\n[{name}]: {PICTURE}\n");
+    let algorithms = "src/guide/algorithms.md";
+    for (page, text, resolves) in [
+        (algorithms, by_reference("boundary"), true),
+        (algorithms, by_reference("picture"), false),
+        (algorithms, format!("# A\n\n![a]({PICTURE})\n"), false),
+        ("src/guide/keys.md", by_reference("boundary"), false),
+    ] {
+        let document = Document::parse(Path::new(page), text);
+        let found = report(&document, &broken_links(&document)).concat();
+        assert_eq!(found.is_empty(), resolves, "{found}");
+    }
+
+    let picture = std::fs::read(root().join("docs/boundary.svg")).expect("a picture");
+    let embedded = format!("{}\n", STANDARD.encode(picture));
+    let path = root().join("docs/boundary.svg.base64");
+    if std::env::var_os("TOLLGATE_REGENERATE").is_some() {
+        std::fs::write(&path, &embedded).expect("a file");
+    }
+    let is_current = std::fs::read_to_string(path).is_ok_and(|text| text == embedded);
+    assert!(
+        is_current,
+        "docs/boundary.svg has changed: see CONTRIBUTING.md"
+    );
+
+    // As rustdoc reads the page.
+    let page = format!(
+        "[boundary]: data:image/svg+xml;base64,{embedded}{}",
+        read(algorithms)
+    );
+    let document = Document::parse(Path::new(algorithms), page);
+    let mut links = document.links.iter().map(|(link, _)| link.as_str());
+    let shown = format!("data:image/svg+xml;base64,{}", embedded.trim_end());
+    assert!(links.any(|link| link == shown));
+    assert!(!document.links.iter().any(|(link, _)| link == PICTURE));
 }

@@ -1,6 +1,6 @@
 //! The manifest as cargo reads it, and the files of the repository.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -28,16 +28,6 @@ impl Project {
     pub(crate) fn get() -> &'static Self {
         static PROJECT: LazyLock<Project> = LazyLock::new(Project::read);
         &PROJECT
-    }
-
-    /// Returns the paths of the files in the published package.
-    pub(crate) fn packaged() -> &'static BTreeSet<String> {
-        static PACKAGED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
-            let package = ["package", "--package", "tollgate", "--list"];
-            let paths = cargo(&[&package[..], &["--allow-dirty", "--offline"]].concat());
-            paths.lines().map(str::to_owned).collect()
-        });
-        &PACKAGED
     }
 
     fn read() -> Self {

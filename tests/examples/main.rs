@@ -820,6 +820,36 @@ async fn only_failed_logins_count_by_address_and_by_account_from_it() {
 }
 
 #[tokio::test]
+async fn above_50_failures_of_an_account_from_anywhere_a_login_asks_for_a_second_factor() {
+    let mut example = Example::start("login", "memory:");
+    let url = format!("http://{}/login", example.address());
+    let attempt = async |at: u8, form: &str| {
+        let request = client_at([127, 0, 0, at]).post(&url).body(form.to_owned());
+        let answer = request.send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        (status, answer.text().await.expect("text"))
+    };
+    let asked = (401, "second factor required\n".to_owned());
+    let wrong = (401, "wrong account or password\n".to_owned());
+    for address in 1..=10 {
+        for _ in 0..5 {
+            let answer = attempt(address, "account=ada&password=guess").await;
+            assert_eq!(answer, wrong, "{address}");
+        }
+    }
+    for _ in 0..4 {
+        let answer = attempt(11, "account=ada&password=guess").await;
+        assert_eq!(answer, asked);
+    }
+    // The owner is asked too, and other accounts are not.
+    assert_eq!(attempt(12, "account=ada&password=hunter2").await, asked);
+    let answer = attempt(12, "account=Ada&password=hunter2&code=314159").await;
+    assert_eq!(answer, (200, "welcome\n".to_owned()));
+    let answer = attempt(12, "account=grace&password=guess").await;
+    assert_eq!(answer, wrong);
+}
+
+#[tokio::test]
 async fn a_login_that_claims_to_be_grpc_is_refused_and_counted_like_any_other() {
     let mut example = Example::start("login", "memory:");
     let url = format!("http://{}/login", example.address());

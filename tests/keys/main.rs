@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod address;
 mod client_ip;
 mod identity;
 mod platforms;

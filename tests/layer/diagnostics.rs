@@ -403,9 +403,9 @@ async fn a_configured_header_that_cannot_be_read_with_1_200_clients_is_one_line(
             let log = said_of(&layer(client), requests).await;
             assert_eq!(log.len(), 1, "{header}: {log:?}");
             let line = format!(
-                "cannot read an address in `{header}` from a trusted proxy: the proxy is counted, and \
-                 all its clients share one limit; configure the proxy to write IP addresses, or choose \
-                 another header with `client_ip().header(name)` or `.forwarded()`"
+                "cannot read an address in `{header}` from a trusted proxy, so its clients are not told \
+                 apart: configure the proxy to write IP addresses, or choose another header with \
+                 `client_ip().header(name)` or `.forwarded()`"
             );
             assert!(log[0].contains("WARN") && log[0].contains(&line), "{log:?}");
         }

@@ -1,14 +1,16 @@
 //! Which requests are counted, rejections with other statuses, and nested layers.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use tollgate::key::PeerAddr;
 use tollgate::{
-    DecisionView, FailurePolicy, Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer, Rejection,
-    RejectionReason, key,
+    DecisionView, FailurePolicy, Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer,
+    RateLimiter, Rejection, RejectionReason, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -46,6 +48,58 @@ async fn what_is_skipped_needs_no_key_no_plan_and_no_store() {
     });
     let response = layer.layer(handler).oneshot(to("/")).await.unwrap();
     assert_eq!(response.status(), 200);
+}
+
+/// A request that a proxy in 10.0.0.0/8 has forwarded for a client, or that claims so.
+fn forwarded(peer: [u8; 4], client: &str) -> Request<()> {
+    let request = Request::get("/").header("x-forwarded-for", client);
+    let request = request.extension(PeerAddr((peer, 5_000).into()));
+    request.body(()).unwrap()
+}
+
+#[tokio::test]
+async fn the_address_of_a_client_decides_what_is_skipped_what_it_costs_and_who_is_counted() {
+    let office = IpAddr::from([203, 0, 113, 7]);
+    let partner = IpAddr::from([198, 51, 100, 7]);
+    let skipping = key::client_ip().behind("10.0.0.0/8").checked().unwrap();
+    let costing = skipping.clone();
+    let counting = skipping.clone();
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(10));
+    let layer = RateLimitLayer::from(limiter.clone())
+        .key(key::from_fn(move |parts| {
+            let IpAddr::V4(client) = counting.address(parts).ok()? else {
+                return None;
+            };
+            let [a, b, c, _] = client.octets();
+            Some(format!("{a}.{b}.{c}"))
+        }))
+        .skip(move |parts| skipping.address(parts) == Ok(office))
+        .cost(move |parts| match costing.address(parts) {
+            Ok(address) if address == partner => 1,
+            _ => 5,
+        });
+    let service = layer.layer(service_fn(ok::<()>));
+    let proxy = [10, 0, 0, 1];
+    for (peer, client, status, network, used) in [
+        (proxy, "203.0.113.7", 200, "203.0.113", 0),
+        (proxy, "198.51.100.7", 200, "198.51.100", 1),
+        (proxy, "198.51.100.8", 200, "198.51.100", 6),
+        (proxy, "198.51.100.8", 429, "198.51.100", 6),
+        // A client that claims to be the office, and one that claims to be the partner.
+        ([192, 0, 2, 1], "203.0.113.7", 200, "192.0.2", 5),
+        ([192, 0, 2, 1], "198.51.100.7", 200, "192.0.2", 10),
+        (proxy, "203.0.113.7, 192.0.2.2", 429, "192.0.2", 10),
+    ] {
+        let request = forwarded(peer, client);
+        let response = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{peer:?} {client}");
+        assert_eq!(crate::used(&limiter, network).await, used, "{network}");
+    }
+    // Who is behind the proxy is not known: no key, and no exemption.
+    let mut unnamed = forwarded(proxy, "");
+    unnamed.headers_mut().clear();
+    let response = service.oneshot(unnamed).await.unwrap();
+    assert_eq!(response.status(), 400);
 }
 
 #[tokio::test]

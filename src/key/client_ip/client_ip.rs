@@ -12,7 +12,7 @@ use super::network_list::NetworkList;
 use super::networks;
 use super::single_header::SingleHeader;
 use super::trusted_proxies::{FoundClient, TrustedProxies};
-use crate::error::{ConfigError, warning};
+use crate::error::warning;
 use crate::key::error::{KeyError, KeyErrorKind};
 use crate::key::extractor::{KeyExtractor, inherent_or};
 use crate::key::ipv6_prefix::Ipv6Prefix;
@@ -85,6 +85,10 @@ use crate::key::peer_ip::{peer_of, unknown_peer};
 /// So a client cannot choose its address, if the proxies meet the requirements below. At worst, all clients
 /// of a proxy share one count.
 ///
+/// The key has only a prefix of the address. For an exemption, a cost or a key of your own, call [`checked`](ClientIp::checked)
+/// and ask for the [address](crate::key::CheckedClientIp::address). Where these rules count a proxy in place of its client, it
+/// is an error.
+///
 /// # Requirements for the proxies
 ///
 /// - Each proxy has to append to the header or overwrite it. It must not pass on the client's header
@@ -140,6 +144,7 @@ impl AddressSource {
 struct Warnings {
     too_short: AtomicBool,
     unreadable: AtomicBool,
+    no_address: AtomicBool,
 }
 
 /// Sets a flag. Returns whether it was not set before.
@@ -265,73 +270,73 @@ impl ClientIp {
         self
     }
 
-    /// Validates the configuration at startup, instead of answering all requests with 500 later.
-    ///
-    /// Call it if the networks or the header name come from a configuration file.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a network or a header name is invalid, or if neither [`behind`](Self::behind) nor
-    /// [`hops`](Self::hops) was called.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::key;
-    ///
-    /// let error = key::client_ip().behind(["10.0.0.0/33"]).checked().unwrap_err();
-    /// assert!(error.to_string().contains("10.0.0.0/33"));
-    /// ```
-    pub fn checked(self) -> Result<Self, ConfigError> {
-        match self.config_error() {
-            Some(error) => Err(ConfigError::key(error.to_string())),
-            None => Ok(self),
-        }
-    }
-
     /// Returns the key of requests from this client, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> Key {
         self.ipv6_prefix.key_of(address)
     }
 
-    /// Finds the client. `None` if neither the peer nor a header identifies it.
-    fn find(&self, parts: &Parts) -> Result<Option<IpAddr>, KeyError> {
-        let peer = peer_of(parts).map(|peer| peer.to_canonical());
-        let found = match &self.source {
-            AddressSource::Single(header) if self.proxies.trust_peer(peer) => {
-                header.read(&parts.headers, peer)?
-            }
-            AddressSource::Single(_) => FoundClient::Client(peer),
-            AddressSource::List(header) => {
-                let lines = parts.headers.get_all(header.name()).iter();
-                let entries = Entries::new(*header, lines.map(HeaderValue::as_bytes));
-                self.proxies.find_client(peer, entries)
-            }
-        };
-        Ok(match found {
+    /// Returns the key of a request. A proxy is counted in place of a client that is not known. The configuration is valid.
+    pub(super) fn key_of(&self, parts: &Parts) -> Result<Key, KeyError> {
+        let peer = canonical_peer(parts);
+        let counted = match self.find(peer, parts)? {
             FoundClient::Client(client) => client,
-            FoundClient::Unreadable(proxy) => self.count_proxy(proxy),
+            FoundClient::Proxy(proxy) => proxy,
+            FoundClient::Unreadable(proxy) => {
+                if proxy.is_some() {
+                    self.warn_unreadable();
+                }
+                proxy
+            }
             FoundClient::TooShort => {
                 self.warn_too_short();
                 peer
             }
-        })
+        };
+        counted
+            .map(|address| self.of(address))
+            .ok_or_else(unknown_peer)
     }
 
-    /// Counts the proxy in place of its client, and warns.
+    /// Returns the address of the client. An error if the client is not known. The configuration is valid.
+    pub(super) fn address(&self, parts: &Parts) -> Result<IpAddr, KeyError> {
+        match self.find(canonical_peer(parts), parts)? {
+            FoundClient::Client(Some(client)) => return Ok(client),
+            FoundClient::Client(None) => return Err(self.report_no_peer()),
+            FoundClient::Proxy(_) => self.report_no_client(),
+            FoundClient::Unreadable(_) => self.warn_unreadable(),
+            FoundClient::TooShort => self.warn_too_short(),
+        }
+        let header = self.source.header();
+        let text = format!("no trusted proxy names the client in `{header}`");
+        Err(KeyError::new(KeyErrorKind::Missing, text))
+    }
+
+    /// Finds the client behind the peer.
+    fn find(&self, peer: Option<IpAddr>, parts: &Parts) -> Result<FoundClient, KeyError> {
+        match &self.source {
+            AddressSource::Single(header) if self.proxies.trust_peer(peer) => {
+                header.read(&parts.headers, peer, &self.proxies)
+            }
+            AddressSource::Single(_) => Ok(FoundClient::Client(peer)),
+            AddressSource::List(header) => {
+                let lines = parts.headers.get_all(header.name()).iter();
+                let entries = Entries::new(*header, lines.map(HeaderValue::as_bytes));
+                Ok(self.proxies.find_client(peer, entries))
+            }
+        }
+    }
+
     #[cold]
-    fn count_proxy(&self, proxy: Option<IpAddr>) -> Option<IpAddr> {
-        if proxy.is_some() && is_first(&self.warnings.unreadable) {
+    fn warn_unreadable(&self) {
+        if is_first(&self.warnings.unreadable) {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::UNREADABLE_ADDRESS,
-                "cannot read an address in `{}` from a trusted proxy: the proxy is counted, and all its \
-                 clients share one limit; configure the proxy to write IP addresses, or choose another \
-                 header with `client_ip().header(name)` or `.forwarded()`",
+                "cannot read an address in `{}` from a trusted proxy, so its clients are not told apart: configure the \
+                 proxy to write IP addresses, or choose another header with `client_ip().header(name)` or `.forwarded()`",
                 self.source.header()
             );
         }
-        proxy
     }
 
     #[cold]
@@ -341,11 +346,41 @@ impl ClientIp {
                 code = warning::FEWER_PROXIES,
                 header = self.source.header(),
                 hops = self.proxies.hops,
-                "a request passed fewer proxies than `key::client_ip().hops(..)` expects: the address of \
-                 its peer is the key; lower the number of hops, or let no request bypass a proxy"
+                "a request passed fewer proxies than `key::client_ip().hops(..)` expects, so its client is not known: \
+                 lower the number of hops, or let no request bypass a proxy"
             );
         }
     }
+
+    /// Logs that a trusted proxy names no client. As an event of level INFO, because health checks of a proxy name none.
+    #[cold]
+    fn report_no_client(&self) {
+        if is_first(&self.warnings.no_address) {
+            tracing::info!(target: "tollgate::diagnostics",
+                code = warning::NO_ADDRESS,
+                "a request from a trusted proxy names no client in `{}`, so its address is not known: if clients are in \
+                 the trusted networks, trust only the addresses of the proxies, or add their number with `.hops(1)`",
+                self.source.header()
+            );
+        }
+    }
+
+    #[cold]
+    fn report_no_peer(&self) -> KeyError {
+        let error = unknown_peer();
+        if is_first(&self.warnings.no_address) {
+            tracing::error!(target: "tollgate::diagnostics",
+                code = warning::NO_ADDRESS,
+                "cannot tell the address of a client: {error}"
+            );
+        }
+        error
+    }
+}
+
+/// Returns the address of the peer, as an IPv4 address if it is one in its IPv6 form.
+fn canonical_peer(parts: &Parts) -> Option<IpAddr> {
+    peer_of(parts).map(|peer| peer.to_canonical())
 }
 
 inherent_or!(ClientIp);
@@ -354,10 +389,7 @@ impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         match self.config_error() {
             Some(error) => Err(error),
-            None => match self.find(parts)? {
-                Some(client) => Ok(self.of(client)),
-                None => Err(unknown_peer()),
-            },
+            None => self.key_of(parts),
         }
     }
 

@@ -2,6 +2,7 @@
 //! are trusted.
 
 mod address;
+mod checked_client_ip;
 mod client_ip;
 mod forwarded;
 mod list_header;
@@ -10,5 +11,6 @@ mod networks;
 mod single_header;
 mod trusted_proxies;
 
+pub use checked_client_ip::CheckedClientIp;
 pub use client_ip::{ClientIp, client_ip};
 pub use network_list::NetworkList;

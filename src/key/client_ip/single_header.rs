@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName};
 
 use super::address;
-use super::trusted_proxies::FoundClient;
+use super::trusted_proxies::{FoundClient, TrustedProxies};
 use crate::key::error::{KeyError, KeyErrorKind};
 
 /// The header that always contains a port and has IPv6 without brackets, so the value alone is ambiguous.
@@ -46,15 +46,17 @@ impl SingleHeader {
         self.name.as_str()
     }
 
-    /// Parses the address of a client behind this peer. Returns an error if the header occurs twice or contains a list.
+    /// Parses the address of a client behind this peer, which is a trusted proxy. Returns an error if the header occurs twice
+    /// or contains a list.
     pub(super) fn read(
         &self,
         headers: &HeaderMap,
         peer: Option<IpAddr>,
+        proxies: &TrustedProxies,
     ) -> Result<FoundClient, KeyError> {
         let mut lines = headers.get_all(&self.name).iter();
         let line = match (lines.next(), lines.next()) {
-            (None, _) => return Ok(FoundClient::Client(peer)),
+            (None, _) => return Ok(FoundClient::Proxy(peer)),
             (Some(line), None) if !line.as_bytes().contains(&b',') => line.as_bytes(),
             (Some(_), _) => return Err(self.ambiguous.clone()),
         };
@@ -64,7 +66,7 @@ impl SingleHeader {
             address::read(line)
         };
         Ok(match address {
-            Some(_) => FoundClient::Client(address),
+            Some(_) => proxies.client_at(address),
             None => FoundClient::Unreadable(peer),
         })
     }

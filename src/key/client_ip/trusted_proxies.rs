@@ -15,11 +15,13 @@ pub(super) struct TrustedProxies {
     pub(super) hops: Option<u8>,
 }
 
-/// The client that the entries of a list lead to.
+/// The client that a header leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FoundClient {
     /// The client. `None` if the peer is unknown and no entry was read.
     Client(Option<IpAddr>),
+    /// No trusted proxy names a client. The address is the outermost proxy that is known, behind which anyone may be.
+    Proxy(Option<IpAddr>),
     /// The entry of the client cannot be parsed. The address is the nearest hop that is known: a proxy.
     Unreadable(Option<IpAddr>),
     /// There are fewer entries than proxies.
@@ -65,8 +67,18 @@ impl TrustedProxies {
             }
         }
         match is_readable {
-            true => FoundClient::Client(client),
+            true => self.client_at(client),
             false => FoundClient::Unreadable(client),
+        }
+    }
+
+    /// Returns the client at the end of a walk. An address in a trusted network is a proxy's, unless the number of proxies is
+    /// known: then an entry beyond them is a client in their network.
+    pub(super) fn client_at(&self, address: Option<IpAddr>) -> FoundClient {
+        if self.hops.is_none() && self.trust(address) {
+            FoundClient::Proxy(address)
+        } else {
+            FoundClient::Client(address)
         }
     }
 }

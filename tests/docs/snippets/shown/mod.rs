@@ -1,9 +1,10 @@
 //! Code that the guide shows, from `// page: shown` on, and what it does.
 
+mod exempt_network;
 mod github;
-mod growing_blocks;
 mod jwt;
 mod login;
+mod login_limits;
 mod nested_router;
 mod pods;
 mod rate_limit;
