@@ -114,7 +114,7 @@ impl<'a> LevelDecision<'a> {
     /// counts of this level are unknown.
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.record.quotas().is_empty() || !self.record.answer.quotas().is_empty()
+        self.record.is_asked()
     }
 
     /// Returns whether the level is [hidden](crate::Level::hidden): no response of a layer tells its name and its numbers.
@@ -148,7 +148,7 @@ impl<'a> LevelDecision<'a> {
     /// False for a level that was [not asked](Self::is_asked).
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.is_asked() && self.record.answer.is_admitted()
+        self.record.is_admitted()
     }
 
     /// Returns the source of the answer: the store, the fallback, or a cache of this process.

@@ -97,6 +97,18 @@ impl Record {
         self.plan.as_ref().unwrap_or(&self.limiter.quotas)
     }
 
+    /// Returns whether the level was asked, or has no quotas.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.quotas().is_empty() || !self.answer.quotas().is_empty()
+    }
+
+    /// Returns whether the level admits its cost. One that was not asked does not.
+    #[inline]
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.is_asked() && self.answer.is_admitted()
+    }
+
     /// Forgets the attempt before, and sets the time at which this one begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: u64) {

@@ -267,14 +267,18 @@ impl PendingCheck {
         waiting: &mut Option<Place>,
         takes_slots: bool,
     ) -> Checked {
-        if let Some(place) = waiting
-            && let Err(too_late) = place.turn(self.wants()).await
-        {
-            self.too_late = Some(too_late);
+        let turn = match waiting {
+            Some(place) => place.turn(self.wants()).await,
+            None => Ok(()),
+        };
+        if turn.is_err() {
             *waiting = None;
         }
         self.slots = takes_slots.then(|| Box::new(SlotsOfCheck::new(waiting.as_ref())));
-        self.run().await
+        match turn {
+            Ok(()) => self.run().await,
+            Err(too_late) => self.refuse(too_late),
+        }
     }
 
     /// Checks when it is the turn of the call, until the check is admitted, or until no wait helps in time.

@@ -253,9 +253,9 @@ impl Level {
         left.is_some()
     }
 
-    /// Refuses the level for this time, because others wait for its key. If the key is blocked, it is refused already.
+    /// Refuses the level for this time, because its key has no room in time. A block has a wait of its own.
     pub(super) fn refuse_for(&mut self, wait: Duration) {
-        if self.is_to_ask() {
+        if self.record.answer.is_admitted() {
             // 0 would be no wait.
             let wait = wait.max(Duration::from_millis(1));
             self.refuse(wait, Source::RefusalCache);

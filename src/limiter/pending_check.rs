@@ -38,7 +38,7 @@ pub(crate) struct CheckError {
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
     pub(super) rules: CheckRules,
-    /// Why the next attempt is refused without asking the store: its turn would come too late.
+    /// Why the last attempt was refused without asking the store.
     pub(super) too_late: Option<TooLate>,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
@@ -137,6 +137,19 @@ impl PendingCheck {
         }
     }
 
+    /// Refuses an attempt of a call that waits no longer, without asking the store. Fails if the check is misuse.
+    #[cold]
+    pub(super) fn refuse(&mut self, too_late: TooLate) -> Checked {
+        self.begin()?;
+        let levels = self.levels.iter_mut();
+        for level in levels.filter(|level| level.want().line == too_late.line) {
+            level.refuse_for(too_late.wait);
+        }
+        self.too_late = Some(too_late);
+        // Whatever the levels have answered meanwhile.
+        Ok(self.end(false))
+    }
+
     /// Begins an attempt. Returns the next step.
     ///
     /// # Errors
@@ -153,12 +166,6 @@ impl PendingCheck {
             let place = level.record().place;
             let of_level = level.begin(rules, takes_slots);
             next = next.max(of_level.map_err(|error| CheckError::at(place, error))?);
-        }
-        if let Some(too_late) = self.too_late.take() {
-            if let Some(level) = self.levels.get_mut(too_late.level) {
-                level.refuse_for(too_late.wait);
-            }
-            next = NextStep::Refuse;
         }
         Ok(next)
     }
@@ -283,11 +290,17 @@ impl PendingCheck {
         self.levels.iter_mut().filter_map(Level::withdraw).collect()
     }
 
-    /// Decides by the answers. What this process held returns, unless the check is admitted.
+    /// Decides by the answers. A level that was not asked admits nothing.
     #[inline]
     pub(super) fn decide(&mut self) -> Decision {
         let mut levels = self.levels.iter();
-        let is_admitted = levels.all(|level| level.record().answer.is_admitted());
+        let is_admitted = levels.all(|level| level.record().is_admitted());
+        self.end(is_admitted)
+    }
+
+    /// Ends an attempt. What this process held returns, unless it is admitted.
+    #[inline]
+    fn end(&mut self, is_admitted: bool) -> Decision {
         for level in &mut self.levels {
             level.end(is_admitted);
         }
@@ -425,4 +438,64 @@ impl PendingCheck {
 /// Returns the levels that the store is to be asked about.
 pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
     levels.iter().filter(|level| level.is_to_ask())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::WhyTooLate;
+    use super::*;
+    use crate::quota::Quota;
+    use crate::store::MemoryStore;
+
+    /// What is known of the level that has no room.
+    #[derive(Clone, Copy, Debug)]
+    enum Known {
+        Nothing,
+        Blocked,
+        PlanFailed,
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_is_too_late_is_refused_whatever_is_known_of_its_levels() {
+        let store = MemoryStore::new();
+        let hour = Duration::from_secs(3_600);
+        let limiters = [
+            RateLimiter::new(store.clone(), Vec::new()).name("free"),
+            RateLimiter::new(store.clone(), Quota::per_hour(9)).name("rate"),
+            RateLimiter::new(store, Quota::in_flight(1)).name("slots"),
+        ];
+        for (key, known) in [Known::Nothing, Known::Blocked, Known::PlanFailed]
+            .into_iter()
+            .enumerate()
+        {
+            for named in 0..limiters.len() {
+                let key = u64::try_from(10 * key + named).unwrap();
+                let levels = limiters.iter().map(|limiter| Level::new(limiter, key, 1));
+                let mut check = PendingCheck::new(levels.collect());
+                check.slots = Some(Box::new(SlotsOfCheck::new(None)));
+                match known {
+                    Known::Nothing => {}
+                    Known::Blocked => {
+                        let admin = limiters[named].admin();
+                        admin.block(key, hour).await.unwrap();
+                    }
+                    Known::PlanFailed => {
+                        let error = Error::new(ErrorKind::QuotasUnknown, "no database");
+                        check.levels[named].set_unknown(error);
+                    }
+                }
+                let line = check.levels[named].want().line;
+                let wait = Duration::from_secs(5);
+                let why = WhyTooLate::WaitOver;
+                let refused = check.refuse(TooLate { line, wait, why }).unwrap();
+                assert!(!refused.is_allowed(), "{known:?}, {named}");
+                assert!(check.take_slots().is_empty());
+                let reported = refused.reported_level().map(|level| level.limiter());
+                if named > 0 {
+                    assert_eq!(reported, Some(&*limiters[named].0.facts.name));
+                    assert!(refused.retry_after() >= Some(wait), "{known:?}, {named}");
+                }
+            }
+        }
+    }
 }

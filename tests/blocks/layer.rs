@@ -135,6 +135,31 @@ async fn refusals_that_are_further_apart_than_the_time_never_block() {
     assert_eq!(reason(&limiter, "ada").await, None);
 }
 
+#[tokio::test]
+async fn a_wait_in_vain_for_the_slot_of_a_tenant_blocks_no_user() {
+    let store = MemoryStore::new();
+    let wait = SECOND / 50;
+    let user = RateLimiter::new(store.clone(), Quota::per_minute(1_000)).name("user");
+    let user = user.block_after(AT_ONCE).max_wait(wait);
+    let tenant = RateLimiter::new(store, Quota::in_flight(1)).name("tenant");
+    let blocked_tenant = tenant.clone().block_after(AT_ONCE).max_wait(wait);
+    let tenant = tenant.max_wait(wait);
+    let _held = tenant.acquire("acme").await.expect("a permit");
+    for _ in 0..4 {
+        let levels = [user.on("ada"), tenant.on("acme")];
+        let error = RateLimiter::acquire_all(levels).await.expect_err("no slot");
+        assert_eq!(error.kind(), ErrorKind::MaxWait);
+        assert!(error.to_string().contains("\"tenant\""), "{error}");
+        assert_eq!(reason(&user, "ada").await, None);
+    }
+    let levels = [user.on("ada"), blocked_tenant.on("acme")];
+    let error = RateLimiter::acquire_all(levels).await.expect_err("no slot");
+    assert_eq!(error.kind(), ErrorKind::MaxWait);
+    assert_eq!(reason(&user, "ada").await, None);
+    let blocked = Some(BlockReason::Refusals { blocks: 1 });
+    assert_eq!(reason(&blocked_tenant, "acme").await, blocked);
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_refusals_by_a_quota_that_a_wait_would_end_count() {
     let store = TestStore::new();

@@ -7,6 +7,7 @@ mod support;
 mod cluster;
 mod failures;
 mod fairness;
+mod in_vain;
 mod layer;
 mod leaving;
 mod messages;

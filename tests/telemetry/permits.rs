@@ -47,6 +47,30 @@ async fn slots_are_held_until_their_permit_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_wait_in_vain_counts_as_a_refusal_of_the_limiter_that_lacks_room() {
+    let (prometheus, _guard) = scrape();
+    let store = MemoryStore::new();
+    let wait = Duration::from_millis(20);
+    let user = RateLimiter::new(store.clone(), Quota::per_minute(1_000)).name("user");
+    let user = user.max_wait(wait);
+    let exports = RateLimiter::new(store, Quota::in_flight(1)).name("exports");
+    let exports = exports.max_wait(wait);
+    let _held = exports.acquire("acme").await.unwrap();
+    for _ in 0..4 {
+        let levels = [user.on(WHO), exports.on("acme")];
+        assert!(RateLimiter::acquire_all(levels).await.is_err());
+    }
+    let refused = |limiter: &str| {
+        let series = format!(r#"tollgate_checks_total{{limiter="{limiter}",outcome="refused""#);
+        let text = prometheus.render();
+        let refused = text.lines().filter(|line| line.starts_with(&series));
+        let counts = refused.filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok());
+        counts.sum::<u32>()
+    };
+    assert_eq!((refused("user"), refused("exports")), (0, 4));
+}
+
+#[tokio::test]
 async fn calls_wait_until_they_get_a_permit_or_give_up() {
     let (prometheus, _guard) = scrape();
     let told = |name: &str| of_exports(&prometheus, name);

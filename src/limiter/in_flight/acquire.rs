@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::limiter::level_check::{LevelCheck, levels};
 use crate::limiter::limiter::RateLimiter;
+use crate::limiter::line::WhyTooLate;
 use crate::limiter::pending_check::PendingCheck;
 use crate::telemetry::PermitMeter;
 
@@ -156,9 +157,10 @@ impl RateLimiter {
             let max_waits = limiters.map(|limiter| limiter.max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max().unwrap_or_default();
             let decision = check.decide_in_turn(max_wait, true).await?;
+            let why = check.too_late.map(|too_late| too_late.why);
             match acquired(decision, check) {
                 Acquired::Permit(permit) => Ok(permit),
-                Acquired::Refused(decision) => Err(not_acquired(decision.view(), max_wait)),
+                Acquired::Refused(decision) => Err(not_acquired(decision.view(), why, max_wait)),
             }
         }
     }
@@ -190,22 +192,23 @@ fn acquired(decision: Decision, mut check: PendingCheck) -> Acquired {
 }
 
 /// Returns the error of a refusal after the wait.
-fn not_acquired(decision: &DecisionView, max_wait: Duration) -> Error {
+fn not_acquired(decision: &DecisionView, why: Option<WhyTooLate>, max_wait: Duration) -> Error {
     let reported = decision.reported_level();
     let limiter = reported.map_or("", |level| level.limiter());
-    let (kind, text) = match decision.retry_after() {
-        None => (
-            ErrorKind::CostExceedsLimit,
-            format!(
-                "limiter {limiter:?} never grants this permit: its cost or its slots are above the limit"
-            ),
-        ),
-        Some(_) => {
-            let text = format!(
-                "limiter {limiter:?} granted no permit, with a `max_wait` of {max_wait:?}: raise `max_wait`, `queue` or the limit"
-            );
-            (ErrorKind::MaxWait, text)
+    if decision.retry_after().is_none() {
+        let text = format!(
+            "limiter {limiter:?} never grants this permit: its cost or its slots are above the limit"
+        );
+        return Error::new(ErrorKind::CostExceedsLimit, text);
+    }
+    let reason = match why {
+        Some(WhyTooLate::QueueFull) => {
+            "as many calls wait as its `queue` allows: raise `queue` or the limit".to_owned()
+        }
+        Some(WhyTooLate::TurnTooLate | WhyTooLate::WaitOver) | None => {
+            format!("with a `max_wait` of {max_wait:?}: raise `max_wait` or the limit")
         }
     };
-    Error::new(kind, text)
+    let text = format!("limiter {limiter:?} granted no permit, {reason}");
+    Error::new(ErrorKind::MaxWait, text)
 }

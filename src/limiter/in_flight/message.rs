@@ -77,8 +77,11 @@ impl SlotCheck {
         answers
     }
 
-    /// Returns what answers have left of each level, and which of them have refused it.
-    pub(super) fn room_left(&self, answers: &Answers) -> impl Iterator<Item = (Want, Room, bool)> {
+    /// Returns what answers have left of each level, and the waits of those that have refused it.
+    pub(super) fn room_left(
+        &self,
+        answers: &Answers,
+    ) -> impl Iterator<Item = (Want, Room, Option<Duration>)> {
         let levels = self.levels.iter().zip(answers.iter());
         let answered = levels.filter(|(_, answer)| !answer.quotas().is_empty());
         answered.map(|(level, answer)| {
@@ -87,7 +90,9 @@ impl SlotCheck {
                 let left = quota.limit().saturating_sub(answer.used());
                 (quota.is_in_flight(), left)
             });
-            (level.want, Room::least_of(left), !answer.is_admitted())
+            let wait = answer.quotas().iter().filter_map(QuotaAnswer::retry_after);
+            let refused = (!answer.is_admitted()).then(|| wait.max().unwrap_or_default());
+            (level.want, Room::least_of(left), refused)
         })
     }
 }

@@ -272,14 +272,14 @@ impl State {
         let (store, checks) = (&question.store, question.checks());
         store.remember(&checks, &question.sent, &answers, REPEATED);
         let left = question.room_left(&answers);
-        let left = left.map(|(want, mut left, is_refused)| {
+        let left = left.map(|(want, mut left, refused)| {
             if let Some(DecidedBy::Store) = by {
                 // The counts of this process know what was given back after the message.
                 let key = want.slots_of.and_then(|id| self.keys.get(&id));
                 let returned = key.map_or(0, |key| key.returned);
                 left.slots = left.slots.saturating_add(returned);
             }
-            (want, by.map(|_| left), is_refused)
+            (want, by.map(|_| left), refused)
         });
         let left: SmallVec<[_; 2]> = left.collect();
         let (caller, woken) = (question.caller, &mut self.outbox.woken);

@@ -84,11 +84,32 @@ pub(in crate::limiter) struct Room {
 /// The units and slots that a call asks of each of its keys.
 pub(in crate::limiter) type Wants = SmallVec<[Want; 2]>;
 
-/// No wait helps in time: certainly not before this wait is over, because of this level.
-#[derive(Clone, Copy, Debug, Default)]
+/// Why a call waits no longer: this key has no room for it in time.
+#[derive(Clone, Copy)]
 pub(crate) struct TooLate {
-    pub(crate) level: usize,
-    pub(crate) wait: Duration,
+    pub(in crate::limiter) line: LineKey,
+    /// The time before which the call is certainly not admitted. If that is unknown, the one that the last refusal suggests.
+    pub(in crate::limiter) wait: Duration,
+    pub(in crate::limiter) why: WhyTooLate,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::limiter) enum WhyTooLate {
+    /// As many calls wait for the key as may.
+    QueueFull,
+    /// The turn of the call certainly comes after the end of its wait.
+    TurnTooLate,
+    /// Its wait is over.
+    WaitOver,
+}
+
+/// What a call in line does next.
+pub(super) enum Turn {
+    /// It asks the store.
+    Ask,
+    /// It looks again at this time.
+    Wait(Instant),
+    TooLate(TooLate),
 }
 
 /// The last refusal of a line.
@@ -127,6 +148,8 @@ struct Line {
     /// Until when no call asks for slots, so that other processes may get one that was given back.
     yields_until: Option<Instant>,
     refusal: Option<Refusal>,
+    /// The wait for slots that the last refusal has suggested.
+    suggested_wait: Duration,
     after_hold: Option<AfterHold>,
 }
 
@@ -198,17 +221,17 @@ impl Lines {
         !self.are_empty() && self.with(is_behind)
     }
 
-    /// Takes in the answer to a call: what it left of each key, and which of them have refused it. A refused call that waits
-    /// stands in their lines, so that no later one asks before it. It waits as long as `wait` is there: a task that asks for
-    /// several groups may outlive its caller.
+    /// Takes in the answer to a call: what it left of each key, and the waits that those suggest that have refused it. A refused
+    /// call that waits stands in their lines, so that no later one asks before it. It waits as long as `wait` is there: a task
+    /// that asks for several groups may outlive its caller.
     pub(in crate::limiter) fn take_in(
         &self,
         ticket: Ticket,
-        answers: &[(Want, Option<Room>, bool)],
+        answers: &[(Want, Option<Room>, Option<Duration>)],
         wait: Option<&Weak<PermitWait>>,
         woken: &mut Woken,
     ) {
-        let is_refused = answers.iter().any(|(.., is_refused)| *is_refused);
+        let is_refused = answers.iter().any(|(.., refused)| refused.is_some());
         if self.are_empty() && !(is_refused && wait.is_some()) {
             return;
         }
@@ -227,12 +250,18 @@ impl Lines {
             }
             let lines = u32::try_from(state.lines.len()).unwrap_or(u32::MAX);
             let poll = POLL.max(POLL_OF_ANY.saturating_mul(lines));
-            for (want, left, is_refused) in answers {
-                if waits && *is_refused {
+            for (want, left, refused) in answers {
+                if waits && refused.is_some() {
                     let line = state.lines.entry(want.line).or_default();
                     line.standing.insert(ticket, want.needs.units);
                 }
-                if let (Some(left), Some(line)) = (left, state.lines.get_mut(&want.line)) {
+                let Some(line) = state.lines.get_mut(&want.line) else {
+                    continue;
+                };
+                if let Some(suggested) = refused {
+                    line.suggested_wait = *suggested;
+                }
+                if let Some(left) = left {
                     line.take_in(*left);
                     line.polls_at = Some(now + jittered(poll));
                     state.to_advance.push(want.line);
@@ -335,11 +364,18 @@ impl Line {
         self.after_hold.is_some() || self.asking.is_empty() || fits()
     }
 
-    /// Returns the time before which no call asks for these slots.
-    fn slots_asked_at(&self, needs: Room) -> Option<Instant> {
+    /// Returns the time before which no call asks for this.
+    fn asked_at(&self, needs: Room) -> Option<Instant> {
         let polls_at = self.polls_at.filter(|_| self.room.slots < needs.slots);
-        let at = polls_at.max(self.yields_until);
-        at.filter(|_| needs.slots > 0)
+        let slots_at = polls_at.max(self.yields_until);
+        let after_hold = self.after_hold.as_ref();
+        let next_at = after_hold.map(|after| after.next_at);
+        next_at.max(slots_at.filter(|_| needs.slots > 0))
+    }
+
+    /// Returns whether this key keeps a call waiting.
+    fn lacks_room(&self, ticket: Ticket, needs: Room, now: Instant) -> bool {
+        self.has_earlier(ticket) || !self.room.holds(needs) || self.asked_at(needs) > Some(now)
     }
 
     /// Returns whether a slot that was given back now is for other processes.
@@ -377,6 +413,14 @@ impl Line {
         });
         first_fits_at.max(by_rate)
     }
+
+    /// Returns the time before which a call is certainly not admitted, or else the wait that the last refusal suggests.
+    fn wait(&self, ticket: Ticket, units: u32, now: Instant) -> Duration {
+        let earliest = self.earliest(ticket, units, now);
+        earliest.map_or(self.suggested_wait, |earliest| {
+            earliest.saturating_duration_since(now)
+        })
+    }
 }
 
 impl Call {
@@ -396,34 +440,70 @@ impl State {
         wants.iter().any(|want| self.lines.contains_key(&want.line))
     }
 
-    /// Returns whether as many calls as may wait for a key do. If this one stands in line, they stand before it.
-    pub(super) fn is_full(&self, ticket: Ticket, wants: &Wants, max_calls: Option<usize>) -> bool {
+    /// Returns the key for which as many calls wait as may. If this one stands in line, they stand before it.
+    pub(super) fn full_line<'a>(
+        &self,
+        ticket: Ticket,
+        wants: &'a Wants,
+        max_calls: Option<usize>,
+    ) -> Option<&'a Want> {
+        let max_calls = max_calls?;
         let is_known = self.calls.contains_key(&ticket);
         let ticket = if is_known { ticket } else { Ticket::MAX };
-        let is_full = |max_calls| {
-            let mut lines = wants.iter().filter_map(|want| self.lines.get(&want.line));
-            lines.any(|line| line.is_full(ticket, max_calls))
-        };
-        max_calls.is_some_and(is_full)
+        wants.iter().find(|want| {
+            let line = self.lines.get(&want.line);
+            line.is_some_and(|line| line.is_full(ticket, max_calls))
+        })
     }
 
-    /// Returns the wait before which a call is certainly not admitted, and the level with the longest one.
-    pub(super) fn too_late(&self, ticket: Ticket, wants: &Wants, now: Instant) -> TooLate {
-        let waits = wants.iter().enumerate().filter_map(|(level, want)| {
-            let line = self.lines.get(&want.line)?;
-            let earliest = line.earliest(ticket, want.needs.units, now)?;
-            let wait = earliest.saturating_duration_since(now);
-            Some(TooLate { level, wait })
+    /// Returns the end of the wait of a call that comes, if a line is full, or if its turn would certainly come too late.
+    pub(super) fn turned_away(
+        &self,
+        ticket: Ticket,
+        wants: &Wants,
+        max_calls: Option<usize>,
+        until: Instant,
+        now: Instant,
+    ) -> Option<TooLate> {
+        if let Some(full) = self.full_line(ticket, wants, max_calls) {
+            return self.too_late(ticket, full, WhyTooLate::QueueFull, now);
+        }
+        let late = wants.iter().find(|want| {
+            let line = self.lines.get(&want.line);
+            let earliest = line.and_then(|line| line.earliest(ticket, want.needs.units, now));
+            earliest.is_some_and(|earliest| until < earliest)
         });
-        let longest = waits.max_by_key(|too_late| too_late.wait);
-        longest.unwrap_or_default()
+        self.too_late(ticket, late?, WhyTooLate::TurnTooLate, now)
     }
 
-    /// Returns the same for a call that stands in line.
-    pub(super) fn too_late_in_line(&self, ticket: Ticket, now: Instant) -> TooLate {
-        let call = self.calls.get(&ticket);
-        let too_late = call.map(|call| self.too_late(ticket, &call.wants, now));
-        too_late.unwrap_or_default()
+    /// Returns the end of the wait of a call because of this key.
+    fn too_late(
+        &self,
+        ticket: Ticket,
+        want: &Want,
+        why: WhyTooLate,
+        now: Instant,
+    ) -> Option<TooLate> {
+        let line = self.lines.get(&want.line)?;
+        let wait = line.wait(ticket, want.needs.units, now);
+        Some(TooLate {
+            line: want.line,
+            wait,
+            why,
+        })
+    }
+
+    /// Returns the end of the wait of a call whose time is over, because of the key that it lacks, or else of the one with the
+    /// longest wait. `None` if it stands in no line.
+    fn wait_over(&self, ticket: Ticket, now: Instant) -> Option<TooLate> {
+        let call = self.calls.get(&ticket)?;
+        let wants = call.wants.iter().filter_map(|want| {
+            let line = self.lines.get(&want.line)?;
+            let wait = line.wait(ticket, want.needs.units, now);
+            Some((line.lacks_room(ticket, want.needs, now), wait, want))
+        });
+        let (.., want) = wants.max_by_key(|(lacks_room, wait, _)| (*lacks_room, *wait))?;
+        self.too_late(ticket, want, WhyTooLate::WaitOver, now)
     }
 
     /// Lets a call that has not asked yet stand in the lines of its keys.
@@ -511,16 +591,19 @@ impl State {
         self.wakers.extend(call.and_then(|call| call.waker));
     }
 
-    /// Notes the task of a call, and lets the call ask if it is first in all lines and there may be room for it. Returns when
-    /// it is to look again, unless it asks. A call that stood aside stands in its lines again.
+    /// Notes the task of a call, and lets the call ask if it is first in all lines and there may be room for it. A call that stood
+    /// aside stands in its lines again.
     pub(super) fn poll(
         &mut self,
         ticket: Ticket,
+        until: Instant,
         waker: &Waker,
         runtime: Option<runtime::Id>,
         now: Instant,
-    ) -> Option<Instant> {
-        let call = self.calls.get_mut(&ticket)?;
+    ) -> Turn {
+        let Some(call) = self.calls.get_mut(&ticket) else {
+            return Turn::Ask;
+        };
         let is_known = |known: &Waker| known.will_wake(waker);
         if !call.waker.as_ref().is_some_and(is_known) {
             self.wakers.extend(call.waker.replace(waker.clone()));
@@ -533,11 +616,17 @@ impl State {
         self.try_start(ticket, now);
         self.advance(now);
         self.pass_idle(ticket, now);
-        match self.calls.get(&ticket)?.phase {
-            Phase::Asking(_) => None,
-            Phase::Asleep(until) | Phase::Next(until) if until > now => Some(until.min(now + IDLE)),
-            _ => Some(now + IDLE),
+        let looks_again_at = match self.calls.get(&ticket).map(|call| call.phase) {
+            None | Some(Phase::Asking(_)) => return Turn::Ask,
+            Some(Phase::Asleep(until) | Phase::Next(until)) if until > now => until.min(now + IDLE),
+            Some(_) => now + IDLE,
+        };
+        if now < until {
+            return Turn::Wait(looks_again_at.min(until));
         }
+        // A call that no key keeps waiting asks.
+        let over = self.wait_over(ticket, now);
+        over.map_or(Turn::Ask, Turn::TooLate)
     }
 
     /// Lets a call ask if it is first in all lines and there may be room for it.
@@ -565,9 +654,7 @@ impl State {
             };
             let is_later = |after: &mut AfterHold| after.last.is_some_and(|last| last < ticket);
             line.after_hold.take_if(is_later);
-            let after_hold = line.after_hold.as_ref();
-            next_at = next_at.max(after_hold.map(|after| after.next_at));
-            next_at = next_at.max(line.slots_asked_at(want.needs));
+            next_at = next_at.max(line.asked_at(want.needs));
             is_behind |= line.has_earlier(ticket);
             has_room &= line.has_room(want.needs);
             is_trial |= !line.room.holds(want.needs);
@@ -721,7 +808,7 @@ mod tests {
             let want = Level::new(&limiter, key, 1).want();
             let none = Room::least_of([(true, 0)]);
             let (before, wait) = (Instant::now(), Arc::downgrade(&wait));
-            let refused = [(want, Some(none), true)];
+            let refused = [(want, Some(none), Some(Duration::ZERO))];
             lines.take_in(lines.ticket(), &refused, Some(&wait), &mut Woken::default());
             let polls_at = lines.with(|state| state.lines.get(&want.line)?.polls_at);
             looked_at.push(polls_at.unwrap().saturating_duration_since(before));

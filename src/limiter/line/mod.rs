@@ -4,6 +4,6 @@ mod lines;
 mod place;
 
 pub(crate) use lines::TooLate;
-pub(in crate::limiter) use lines::{LINES, LineKey, Room, Ticket, Woken};
+pub(in crate::limiter) use lines::{LINES, LineKey, Room, Ticket, WhyTooLate, Woken};
 pub(crate) use place::{Place, Want};
 pub(in crate::limiter) use place::{forget_room, wake_first};

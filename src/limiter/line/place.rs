@@ -11,7 +11,9 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
-use super::lines::{LINES, LineKey, MAX_STEP, Refusal, Room, State, Ticket, TooLate, Wants, Woken};
+use super::lines::{
+    LINES, LineKey, MAX_STEP, Refusal, Room, State, Ticket, TooLate, Turn, Wants, Woken,
+};
 use crate::decision::{DecisionView, LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
@@ -134,7 +136,8 @@ impl Place {
         wants: impl IntoIterator<Item = Want>,
     ) -> Result<(), TooLate> {
         if !self.is_in_line && !LINES.are_empty() {
-            self.enter(wants.into_iter().collect())?;
+            let wants = wants.into_iter().filter(|want| want.needs.is_any());
+            self.enter(wants.collect())?;
         }
         match self.is_in_line {
             true => poll_fn(|cx| self.poll_turn(cx)).await,
@@ -144,14 +147,12 @@ impl Place {
 
     /// Stands in the lines of the keys of a call, if there are any.
     fn enter(&mut self, wants: Wants) -> Result<(), TooLate> {
-        let now = Instant::now();
+        let (max_calls, until, now) = (self.max_calls, self.until, Instant::now());
         LINES.with(|lines| {
             if !lines.has_line(&wants) {
                 return Ok(());
             }
-            let too_late = lines.too_late(self.ticket, &wants, now);
-            let is_full = lines.is_full(self.ticket, &wants, self.max_calls);
-            if is_full || self.until < now + too_late.wait {
+            if let Some(too_late) = lines.turned_away(self.ticket, &wants, max_calls, until, now) {
                 return Err(too_late);
             }
             lines.join(self.ticket, wants);
@@ -163,17 +164,14 @@ impl Place {
     /// Waits in line until the call may ask the store.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
         let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
+        let (ticket, until) = (self.ticket, self.until);
         loop {
             let now = Instant::now();
-            let polled = LINES.with(|lines| lines.poll(self.ticket, cx.waker(), runtime, now));
-            let Some(looks_again_at) = polled else {
-                return Poll::Ready(Ok(()));
+            let at = match LINES.with(|lines| lines.poll(ticket, until, cx.waker(), runtime, now)) {
+                Turn::Ask => return Poll::Ready(Ok(())),
+                Turn::TooLate(too_late) => return Poll::Ready(Err(too_late)),
+                Turn::Wait(at) => at,
             };
-            if self.until <= now {
-                let too_late = LINES.with(|lines| lines.too_late_in_line(self.ticket, now));
-                return Poll::Ready(Err(too_late));
-            }
-            let at = looks_again_at.min(self.until);
             if runtime.is_none() && self.for_slots.is_some() {
                 // There are no timers. It is woken when this process gives slots back.
                 return Poll::Pending;
@@ -205,7 +203,7 @@ impl Place {
         let left = rates.map(|(want, level)| {
             let quotas = level.quotas();
             let left = quotas.map(|quota| (quota.quota().is_in_flight(), quota.remaining()));
-            (want, Some(Room::least_of(left)), false)
+            (want, Some(Room::least_of(left)), None)
         });
         let left: SmallVec<[_; 2]> = left.collect();
         LINES.take_in(self.ticket, &left, None, &mut Woken::default());
@@ -218,13 +216,17 @@ impl Place {
         decision: &DecisionView,
     ) -> bool {
         let now = Instant::now();
-        let wants: Wants = wants.into_iter().collect();
-        let mut refusals: SmallVec<[_; 2]> = wants
-            .iter()
-            .zip(decision.levels())
-            .filter(|(_, level)| level.is_asked() && !level.is_allowed())
-            .map(|(want, level)| (*want, self.refusal(level, now)))
+        let is_refused = |level: &LevelDecision<'_>| level.is_asked() && !level.is_allowed();
+        let levels = wants.into_iter().zip(decision.levels());
+        let levels: SmallVec<[(Want, LevelDecision<'_>); 2]> = levels
+            .filter(|(want, level)| want.needs.is_any() || is_refused(level))
             .collect();
+        let mut refusals: SmallVec<[_; 2]> = levels
+            .iter()
+            .filter(|(_, level)| is_refused(level))
+            .map(|(want, level)| (*want, self.refusal(*level, now)))
+            .collect();
+        let wants: Wants = levels.into_iter().map(|(want, _)| want).collect();
         let mut fits_at = refusals
             .iter()
             .filter_map(|(_, refusal)| refusal.fits_at)
@@ -242,11 +244,12 @@ impl Place {
             *fits_at += step.saturating_mul(random()) / u32::MAX;
         }
         self.is_in_line = LINES.with(|lines| {
-            let is_full = !self.is_in_line && lines.is_full(self.ticket, &wants, self.max_calls);
-            if !is_full {
+            let full = lines.full_line(self.ticket, &wants, self.max_calls);
+            let stays = self.is_in_line || full.is_none();
+            if stays {
                 lines.stand_refused(self.ticket, wants, &refusals, fits_at, now);
             }
-            !is_full
+            stays
         });
         self.is_in_line
     }
@@ -296,6 +299,11 @@ fn time_of_a_unit(level: LevelDecision<'_>) -> Duration {
 }
 
 impl Room {
+    /// Returns whether anything is needed. A level without quotas needs nothing, and neither does a cost of 0.
+    fn is_any(self) -> bool {
+        self.units > 0 || self.slots > 0
+    }
+
     /// Returns the room of quotas by that of each of them. Without rates, or without slots, it has any number of them.
     pub(in crate::limiter) fn least_of(quotas: impl IntoIterator<Item = (bool, u32)>) -> Self {
         let mut room = Self {
