@@ -261,7 +261,8 @@ impl StdError for Error {
 /// The error of an invalid configuration value: a quota, a window, a lease, a store URL, a key extractor or the
 /// levels of a check.
 ///
-/// The text names the value and the rule that it breaks, never a password.
+/// The text names the value and the rule that it breaks. Of a URL, it names only the scheme and known parameters: any other
+/// part may be a password.
 ///
 /// # Examples
 ///
@@ -346,11 +347,12 @@ impl ConfigError {
 
     /// Creates the error of a store URL, for a store with URLs of its own.
     ///
-    /// `shown` is the URL without the parts that could be a password. `rule` says what is wrong, and the remedy.
+    /// The text shows the `scheme` of the URL, or nothing of it if the scheme is empty: in a malformed URL, any other part may
+    /// be a password. `rule` says what is wrong, and the remedy.
     #[must_use]
-    pub fn url(shown: &str, rule: &str) -> Self {
-        let shown = excerpt(shown);
-        let text = format!("invalid store URL {shown:?}: {rule}");
+    pub fn url(scheme: &'static str, rule: &str) -> Self {
+        let colon = if scheme.is_empty() { "" } else { ":" };
+        let text = format!("invalid store URL \"{scheme}{colon}…\": {rule}");
         Self::new(ConfigErrorKind::Url, text)
     }
 }

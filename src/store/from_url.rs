@@ -4,6 +4,7 @@ use super::any_store::AnyStore;
 use super::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use super::redis::RedisStore;
+use super::url_scheme::known_scheme;
 use crate::error::ConfigError;
 
 /// Opens the store of a URL, for configuration. Does not connect.
@@ -30,7 +31,8 @@ use crate::error::ConfigError;
 /// # Errors
 ///
 /// Returns an error of kind [`ConfigErrorKind::Url`](crate::ConfigErrorKind::Url) if the URL is malformed, has
-/// an unknown parameter, or needs a feature that this build does not have. The text never contains a part that could be a password.
+/// an unknown parameter, or needs a feature that this build does not have. The text shows no part of the URL but its scheme and
+/// the names of known parameters: any other part of a malformed URL may be a password.
 ///
 /// # Examples
 ///
@@ -41,8 +43,8 @@ use crate::error::ConfigError;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 pub fn from_url(url: &str) -> Result<AnyStore, ConfigError> {
-    let (scheme, rest) = split(url)?;
-    match scheme {
+    let (_, rest) = split(url)?;
+    match known_scheme(url) {
         "memory" => memory(rest),
         _ => redis(url),
     }
@@ -56,7 +58,7 @@ fn memory(rest: &str) -> Result<AnyStore, ConfigError> {
     match max_keys {
         Some(Ok(max_keys)) => Ok(MemoryStore::with_max_keys(max_keys).into()),
         _ => Err(ConfigError::url(
-            "memory:…",
+            "memory",
             "a store in memory has no address and one parameter: use `memory:` or `memory:?max_keys=100000`",
         )),
     }
@@ -69,10 +71,8 @@ fn redis(url: &str) -> Result<AnyStore, ConfigError> {
 
 #[cfg(not(feature = "redis"))]
 fn redis(url: &str) -> Result<AnyStore, ConfigError> {
-    // Without a `//`, the text before the first colon may be a password.
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     Err(ConfigError::url(
-        &format!("{scheme}…"),
+        known_scheme(url),
         "this build supports only `memory:`: for Redis, enable the feature `redis`; for Postgres, use the crate \
          `tollgate-postgres`",
     ))
@@ -80,10 +80,9 @@ fn redis(url: &str) -> Result<AnyStore, ConfigError> {
 
 /// Splits a URL into its scheme and the rest.
 pub(super) fn split(url: &str) -> Result<(&str, &str), ConfigError> {
-    // The text may begin with a password: show nothing of it.
     url.split_once(':').ok_or_else(|| {
         ConfigError::url(
-            "…",
+            "",
             "a store URL begins with a scheme, like `redis://` or `memory:`",
         )
     })
@@ -163,7 +162,7 @@ mod tests {
             ("redis://user:secret@[::1", "invalid IPv6 address"),
             (
                 "redis://user:secret@127.0.0.1/x",
-                "\"redis://127.0.0.1/x\": invalid database number",
+                "\"redis:…\": invalid database number",
             ),
             (
                 "redis://user:secret@127.0.0.1/-1",
@@ -195,7 +194,7 @@ mod tests {
             #[cfg(feature = "tls")]
             (
                 "rediss://user:secret@127.0.0.1?ca=/nowhere/ca.pem",
-                "failed to read `ca` from /nowhere/ca.pem",
+                "failed to read `ca`: No such file",
             ),
             #[cfg(not(feature = "sentinel"))]
             (
@@ -224,12 +223,12 @@ mod tests {
             ("postgres://user:secret@a/shop", "`tollgate-postgres`"),
             (
                 "postgresql://user:secret@a/shop",
-                "\"postgresql://…\": open it by `from_url` of the crate `tollgate-postgres`",
+                "\"postgresql:…\": open it by `from_url` of the crate `tollgate-postgres`",
             ),
             ("redis-http://user:secret@a", "not a redis url"),
             (
                 "redis-sentinel://user:secret@a,b/m",
-                "\"redis-sentinel://…\": write `redis+sentinel://` instead",
+                "\"…\": write `redis+sentinel://` instead",
             ),
             ("sentinel://:secret@a,b/m", "write `redis+sentinel://`"),
             (

@@ -46,6 +46,7 @@ mod requests;
 mod store;
 #[cfg(feature = "test-util")]
 mod testing;
+mod url_scheme;
 
 pub use any_store::AnyStore;
 pub use block_list::BlockList;

@@ -27,4 +27,5 @@ mod texts;
 #[cfg(feature = "tls")]
 mod tls;
 mod together;
+mod urls;
 mod work;

@@ -13,6 +13,7 @@ pub(crate) mod costs;
 pub(crate) mod example;
 pub(crate) mod files;
 pub(crate) mod log;
+pub(crate) mod malformed_urls;
 #[cfg(feature = "test-util")]
 pub(crate) mod moody;
 pub(crate) mod node;

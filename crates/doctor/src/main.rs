@@ -33,8 +33,9 @@ fn arguments() -> Result<(RedisStore, bool), String> {
     let (options, arguments): (Vec<_>, Vec<_>) = env::args()
         .skip(1)
         .partition(|argument| argument.starts_with("--"));
-    if let Some(unknown) = options.iter().find(|option| *option != "--strict") {
-        return Err(format!("unknown option {unknown}: there is --strict"));
+    if options.iter().any(|option| option != "--strict") {
+        // It may have the URL as its value, and so a password.
+        return Err("unknown option: there is --strict".to_owned());
     }
     let mut arguments = arguments.into_iter();
     let url = arguments.next().or_else(|| env::var("TOLLGATE_STORE").ok());

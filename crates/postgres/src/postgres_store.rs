@@ -84,8 +84,9 @@ impl PostgresStore {
     ///
     /// Returns an error of kind [`ErrorKind::Misconfigured`] if the URL is malformed. The text has no part of the URL.
     pub fn open(url: &str) -> Result<Self, Error> {
-        let options: PgConnectOptions = url.parse().map_err(|_| {
-            // The error of sqlx may show a part of the password.
+        // The error of sqlx may show a part of the password.
+        let parsed = is_unambiguous(url).then(|| url.parse::<PgConnectOptions>().ok());
+        let options = parsed.flatten().ok_or_else(|| {
             let text = "malformed URL: write postgres://user:password@host:5432/database, and percent-encode what is no \
                         letter or digit";
             Error::new(ErrorKind::Misconfigured, text)
@@ -279,6 +280,17 @@ async fn ping(queue: Arc<Queue>) -> Result<(), Error> {
     let sql = queue.names().read([]);
     let pinged = queue.pool().execute(raw_sql(&sql)).await;
     pinged.map(drop).map_err(failed)
+}
+
+/// Whether a URL has its user and password where sqlx looks for them. Otherwise they would be the name of a database, which the
+/// server shows in its errors: in `postgres:/user:password@host`, or with a `/` in the password.
+fn is_unambiguous(url: &str) -> bool {
+    let Some((_, behind)) = url.split_once("://") else {
+        return false;
+    };
+    let authority = behind.split(['/', '?', '#']).next().unwrap_or_default();
+    let rest = behind.get(authority.len()..).unwrap_or_default();
+    !rest.contains(['@', '#']) && !url.trim().contains(char::is_control)
 }
 
 impl fmt::Debug for PostgresStore {

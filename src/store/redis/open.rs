@@ -11,6 +11,7 @@ use super::transport::Deployment;
 use super::url;
 use crate::error::ConfigError;
 use crate::quota::parse_duration;
+use crate::store::url_scheme::known_scheme;
 
 impl RedisStore {
     /// Opens the store at a URL, without connecting.
@@ -141,30 +142,40 @@ fn tags(value: &str) -> Option<HashTags> {
 
 /// Applies the settings of a URL to its store. Fails if the URL has another parameter, or one twice.
 ///
-/// The URL is otherwise well formed, so its query begins at the first question mark.
+/// The URL is otherwise well formed, so its query begins at the first question mark. Errors show no value and no unknown name:
+/// either may be a part of a password.
 fn apply_settings(mut store: RedisStore, url: &str) -> Result<RedisStore, ConfigError> {
-    let (scheme, rest) = url.split_once(':').unwrap_or_default();
-    let malformed = |rule: &str| Err(ConfigError::url(&format!("{scheme}:…"), rule));
-    let without_fragment = rest.split('#').next().unwrap_or_default();
+    let scheme = known_scheme(url);
+    let malformed = |rule: &str| Err(ConfigError::url(scheme, rule));
+    let without_fragment = url.split('#').next().unwrap_or_default();
     let Some((_, query)) = without_fragment.split_once('?') else {
         return Ok(store);
     };
     let mut seen = HashSet::new();
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    for (index, pair) in pairs.enumerate() {
+        // A value is shown later. It may have swallowed the next parameter.
+        let has_one_value = pair.matches('=').count() <= 1;
+        let mut parsed = form_urlencoded::parse(pair.as_bytes());
+        let (name, value) = parsed.next().unwrap_or_default();
         let setting = SETTINGS.iter().find(|setting| setting.name == name);
         let parameter = CONNECTION_PARAMETERS
             .iter()
             .find(|(known, _)| *known == name);
         store = match (setting, parameter) {
+            (Some(setting), _) if !has_one_value => {
+                let name = setting.name;
+                return malformed(&format!("percent-encode `=` in the value of `{name}`"));
+            }
             (Some(setting), _) => match (setting.apply)(store, &value) {
                 Some(store) => store,
-                None => return malformed(&format!("`{name}={value}`: `{name}` {}", setting.rule)),
+                None => return malformed(&format!("`{}` {}", setting.name, setting.rule)),
             },
             (None, Some((_, belongs_to))) if belongs_to(scheme) => store,
-            (None, Some(_)) => {
-                return malformed(&format!("a URL of this scheme has no parameter `{name}`"));
+            (None, Some((known, _))) => {
+                return malformed(&format!("a URL of this scheme has no parameter `{known}`"));
             }
-            (None, None) => return malformed(&unknown(scheme, query, &name)),
+            (None, None) => return malformed(&unknown(scheme, index + 1)),
         };
         if !seen.insert(name.clone()) {
             return malformed(&format!("the parameter `{name}` is there twice"));
@@ -173,14 +184,13 @@ fn apply_settings(mut store: RedisStore, url: &str) -> Result<RedisStore, Config
     Ok(store)
 }
 
-/// Explains that a parameter is unknown. If the query has an `@`, the name may be a part of a password.
-fn unknown(scheme: &str, query: &str, name: &str) -> String {
+/// Explains that the parameter at this place, from 1, is unknown.
+fn unknown(scheme: &str, place: usize) -> String {
     let mut known = Vec::from(SETTINGS.map(|setting| setting.name));
     let of_scheme = CONNECTION_PARAMETERS.iter();
     known.extend(of_scheme.filter_map(|(name, belongs_to)| belongs_to(scheme).then_some(name)));
-    let shown = if query.contains('@') { "…" } else { name };
     let all = known.join(", ");
-    format!("unknown parameter `{shown}`; the parameters are {all}")
+    format!("parameter {place} of the URL is unknown; the parameters are {all}")
 }
 
 #[cfg(test)]
@@ -245,21 +255,21 @@ mod tests {
         for (query, rule) in [
             (
                 "prefx=shop",
-                "unknown parameter `prefx`; the parameters are prefix, name, deadline",
+                "parameter 1 of the URL is unknown; the parameters are prefix, name, deadline",
             ),
-            ("Prefix=shop", "unknown parameter `Prefix`"),
-            ("prefix=", "`prefix=`: `prefix` must not be empty"),
-            ("prefix", "`prefix=`: `prefix` must not be empty"),
+            ("prefix=a&Prefix=shop", "parameter 2 of the URL is unknown"),
+            ("prefix=", "`prefix` must not be empty"),
+            ("prefix", "`prefix` must not be empty"),
             ("name=", "`name` must not be empty"),
             (
                 "deadline=50",
-                "`deadline=50`: `deadline` is a number from 1 with a unit, like 50ms or 1s",
+                "`deadline` is a number from 1 with a unit, like 50ms or 1s",
             ),
             ("deadline=0ms", "`deadline` is a number from 1"),
             ("deadline=-1s", "`deadline` is"),
             ("hash_tags=65536", "`hash_tags` is a number from 1 to 65535"),
             ("hash_tags=first-part:many", "or `first-part:` and such"),
-            ("slots=off", "`slots=off`: `slots` is `on`, or left out"),
+            ("slots=off", "`slots` is `on`, or left out"),
             (
                 "refusal_cache=soon",
                 "`refusal_cache` is a number with a unit",
@@ -283,8 +293,16 @@ mod tests {
                 "has no parameter `sentinel_password`",
             ),
             ("redis://a?db=1", "has no parameter `db`"),
-            // A name before an `@` may be the rest of a password.
-            ("redis://user:1?secret=1@a", "unknown parameter `…`"),
+            // A name or a value may be the rest of a password, or another parameter behind a lost `&`.
+            (
+                "redis://user:1?secret=1@a",
+                "parameter 1 of the URL is unknown",
+            ),
+            ("redis://a?prefix=b&deadline=secret", "`deadline` is"),
+            (
+                "redis://a?name=bsentinel_password=secret",
+                "percent-encode `=` in the value of `name`",
+            ),
         ] {
             let text = RedisStore::open(url).unwrap_err().to_string();
             assert!(

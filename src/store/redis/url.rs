@@ -11,6 +11,7 @@ use super::protocol::SENTINEL;
 use super::transport::tls;
 use super::transport::{Server, Servers};
 use crate::error::ConfigError;
+use crate::store::url_scheme::known_scheme;
 
 const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
 const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];
@@ -21,39 +22,45 @@ const SENTINEL_PORT: u16 = 26_379;
 
 /// Parses a URL into the servers that it names.
 pub(super) fn servers(url: &str) -> Result<Servers, ConfigError> {
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    let scheme = known_scheme(url);
+    // The parser would drop them, and find other parts than are looked for here.
+    if url.trim().contains(char::is_control) {
+        let rule = "a control character must be percent-encoded";
+        return Err(ConfigError::url(scheme, rule));
+    }
     if let Some((character, escaped)) = unescaped(scheme, url) {
         let rule = format!(
             "`{character}` in a user or password must be percent-encoded as `{escaped}`; so must all \
              characters but letters and digits"
         );
-        return Err(ConfigError::url(&format!("{scheme}://…"), &rule));
+        return Err(ConfigError::url(scheme, &rule));
     }
     match scheme.split_once('+') {
         #[cfg(feature = "cluster")]
-        Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
+        Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(scheme, base, url),
         #[cfg(feature = "sentinel")]
-        Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
+        Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(scheme, base, url),
         Some((base, feature @ ("cluster" | "sentinel"))) if SCHEMES.contains(&base) => {
             let what = if feature == "cluster" {
                 "Redis Cluster"
             } else {
                 "Sentinel"
             };
-            Err(unsupported(&format!("{scheme}…"), what, feature))
+            Err(unsupported(scheme, what, feature))
         }
         _ => {
-            if let Some(remedy) = other_scheme(scheme) {
-                return Err(ConfigError::url(&format!("{scheme}://…"), &remedy));
+            if let Some(remedy) = other_scheme(url) {
+                return Err(ConfigError::url(scheme, &remedy));
             }
-            Ok(Servers::One(Box::new(server(url)?.0)))
+            Ok(Servers::One(Box::new(server(scheme, url)?.0)))
         }
     }
 }
 
 /// Returns what to do about the scheme of another store, or of other clients: they write `redis-sentinel` or `sentinel` for
 /// `redis+sentinel`.
-fn other_scheme(scheme: &str) -> Option<String> {
+fn other_scheme(url: &str) -> Option<String> {
+    let (scheme, _) = url.split_once(':')?;
     let is_deployment = |name: &str| matches!(name, "sentinel" | "cluster");
     if matches!(scheme, "postgres" | "postgresql") {
         return Some("open it by `from_url` of the crate `tollgate-postgres`".to_owned());
@@ -96,9 +103,9 @@ fn is_parameter(query: &str) -> bool {
 }
 
 #[cfg(feature = "cluster")]
-fn cluster(base: &str, url: &str) -> Result<Servers, ConfigError> {
-    let malformed = || MultiHostUrl::malformed(&format!("{base}+cluster…"));
-    let url = MultiHostUrl::split(base, url).ok_or_else(malformed)?;
+fn cluster(scheme: &'static str, base: &str, url: &str) -> Result<Servers, ConfigError> {
+    let malformed = || MultiHostUrl::malformed(scheme);
+    let url = MultiHostUrl::split(scheme, base, url).ok_or_else(malformed)?;
     let hosts = url.hosts.split(',');
     let seeds = hosts.map(|host| Ok(url.server(host, url.path)?.0));
     Ok(Servers::Cluster {
@@ -107,13 +114,13 @@ fn cluster(base: &str, url: &str) -> Result<Servers, ConfigError> {
 }
 
 #[cfg(feature = "sentinel")]
-fn sentinel(base: &str, url: &str) -> Result<Servers, ConfigError> {
-    let malformed = || MultiHostUrl::malformed(&format!("{base}+sentinel…"));
-    let url = MultiHostUrl::split(base, url).ok_or_else(malformed)?;
+fn sentinel(scheme: &'static str, base: &str, url: &str) -> Result<Servers, ConfigError> {
+    let malformed = || MultiHostUrl::malformed(scheme);
+    let url = MultiHostUrl::split(scheme, base, url).ok_or_else(malformed)?;
     let path = url.path.trim_start_matches('/');
     let (name, database) = path.split_at(path.find('/').unwrap_or(path.len()));
     let service = match percent_encoding::percent_decode_str(name).decode_utf8() {
-        Ok(service) if !service.is_empty() => (*service).into(),
+        Ok(service) if !service.is_empty() && !may_hold_password(name) => (*service).into(),
         _ => return Err(malformed()),
     };
     let (mut master, mut sentinels) = (None, Vec::new());
@@ -159,6 +166,7 @@ fn with_port(host: &str, port: u16) -> String {
 /// The parts of a URL with several hosts.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 struct MultiHostUrl<'a> {
+    scheme: &'static str,
     /// With the scheme of a single server, and the user.
     before_hosts: String,
     hosts: &'a str,
@@ -169,16 +177,16 @@ struct MultiHostUrl<'a> {
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 impl<'a> MultiHostUrl<'a> {
-    fn split(base: &str, url: &'a str) -> Option<Self> {
+    fn split(scheme: &'static str, base: &str, url: &'a str) -> Option<Self> {
         let (_, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
         let (userinfo, hosts) = authority.split_at(hosts_at);
-        // A slash in the password ends the authority too early: parts of it could be shown in
-        // errors.
+        // A slash in the password ends the authority too early.
         let is_valid = !path.contains('@') && hosts.split(',').all(|host| !host.is_empty());
         is_valid.then_some(Self {
+            scheme,
             before_hosts: format!("{base}://{userinfo}"),
             hosts,
             path,
@@ -189,71 +197,68 @@ impl<'a> MultiHostUrl<'a> {
     /// Parses the URL of one of the hosts, with this path.
     fn server(&self, host: &str, path: &str) -> Result<(Server, Url), ConfigError> {
         let (before_hosts, query) = (&self.before_hosts, self.query);
-        server(&format!("{before_hosts}{host}{path}{query}"))
+        let url = format!("{before_hosts}{host}{path}{query}");
+        server(self.scheme, &url)
     }
 
-    fn malformed(redacted: &str) -> ConfigError {
+    fn malformed(scheme: &'static str) -> ConfigError {
         let rule = "expected redis+cluster://[user][:password@]host[:port],… or \
             redis+sentinel://[user][:password@]host[:port],…/master[/database], with all \
             but letters and digits of a password percent-encoded";
-        ConfigError::url(redacted, rule)
+        ConfigError::url(scheme, rule)
     }
 }
 
-/// Parses the URL of one server.
-fn server(url: &str) -> Result<(Server, Url), ConfigError> {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    let url = Url::parse(url)
-        // Only the scheme is shown: a URL that cannot be parsed may hold a password anywhere.
-        .map_err(|error| malformed(&format!("{scheme}…"), &error.to_string()))?;
-    if url.cannot_be_a_base() {
-        // The text before the first colon may be a password as well.
-        return Err(malformed("…", "not a redis url"));
-    }
-    let redacted = without_secrets(&url);
+/// Parses the URL of one server. Errors show the scheme that was configured.
+fn server(scheme: &'static str, url: &str) -> Result<(Server, Url), ConfigError> {
+    let url = Url::parse(url).map_err(|error| malformed(scheme, &error.to_string()))?;
     let is_tls = TLS_SCHEMES.contains(&url.scheme());
     if is_tls && cfg!(not(feature = "tls")) {
-        return Err(unsupported(&redacted, "TLS", "tls"));
+        return Err(unsupported(scheme, "TLS", "tls"));
     }
-    let info = (url.clone().into_connection_info())
-        .map_err(|error| malformed(&redacted, &reason(&error)))?;
+    if !is_tls && url.fragment().is_some() {
+        return Err(malformed(scheme, "`#` must be percent-encoded as `%23`"));
+    }
+    if scheme.ends_with("unix") && may_hold_password(url.path()) {
+        let rule = "percent-encode `=` and `@` in the path of a socket";
+        return Err(ConfigError::url(scheme, rule));
+    }
+    let info =
+        (url.clone().into_connection_info()).map_err(|error| malformed(scheme, &reason(&error)))?;
     if info.redis_settings().db() < 0 {
-        return Err(malformed(&redacted, "a database is a number from 0 up"));
+        return Err(malformed(scheme, "a database is a number from 0 up"));
     }
     let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
     let protocol = sets_protocol.then(|| info.redis_settings().protocol());
     let server = Server::new(info, protocol);
     #[cfg(feature = "tls")]
     let server = match is_tls {
-        true => server.with_tls_files(tls::files_of(&url, &redacted)?),
+        true => server.with_tls_files(tls::files_of(&url, scheme)?),
         false => server,
     };
     Ok((server, url))
 }
 
-fn unsupported(redacted: &str, what: &str, feature: &str) -> ConfigError {
-    let text = format!("this build does not support {what}: enable the feature `{feature}`");
-    ConfigError::url(redacted, &text)
+/// Whether a path, which is shown, looks like the rest of a malformed URL: the user and password of another form, or
+/// parameters behind a lost question mark.
+fn may_hold_password(path: &str) -> bool {
+    path.contains(['@', '='])
 }
 
-fn malformed(redacted: &str, reason: &str) -> ConfigError {
+fn unsupported(scheme: &'static str, what: &str, feature: &str) -> ConfigError {
+    let text = format!("this build does not support {what}: enable the feature `{feature}`");
+    ConfigError::url(scheme, &text)
+}
+
+fn malformed(scheme: &'static str, reason: &str) -> ConfigError {
     const RULE: &str = "expected redis://[user][:password@]host[:port][/database]";
-    ConfigError::url(redacted, &format!("{reason}; {RULE}"))
+    ConfigError::url(scheme, &format!("{reason}; {RULE}"))
 }
 
 /// Returns the message of an error of `redis`, without its kind.
 fn reason(error: &RedisError) -> String {
     let text = error.to_string();
     text.split(" - ").next().unwrap_or_default().to_lowercase()
-}
-
-fn without_secrets(url: &Url) -> String {
-    let mut redacted = url.clone();
-    // These fail only for a URL that cannot hold a user.
-    let _ = redacted.set_password(None);
-    let _ = redacted.set_username("");
-    redacted.set_query(None);
-    redacted.into()
 }
 
 #[cfg(test)]
@@ -275,14 +280,18 @@ mod tests {
             ),
             ("redis://127.0.0.1?protocol=3", Some(ProtocolVersion::RESP3)),
         ] {
-            assert_eq!(server(url).unwrap().0.protocol(), protocol, "{url}");
+            assert_eq!(
+                server("redis", url).unwrap().0.protocol(),
+                protocol,
+                "{url}"
+            );
         }
     }
 
     #[test]
     fn users_and_passwords_are_percent_decoded() {
         let url = "redis://l%3Aimiter:p%40ss%2Fw%3Frd@127.0.0.1";
-        let (server, _) = server(url).unwrap();
+        let (server, _) = server("redis", url).unwrap();
         let settings = server.info().redis_settings();
         let expected = (Some("l:imiter"), Some("p@ss/w?rd"));
         assert_eq!((settings.username(), settings.password()), expected);
@@ -296,7 +305,7 @@ mod tests {
         let shown = format!("{:?}", Deployment::new(servers(url).unwrap()));
         assert_eq!(shown, "my master by [a:7000, b:26379, ::1:26379]");
 
-        let parts = MultiHostUrl::split("redis", url).unwrap();
+        let parts = MultiHostUrl::split("redis+sentinel", "redis", url).unwrap();
         let (server, url) = parts.server("a", "").unwrap();
         let sentinel_info = with_sentinel_user(server.info(), &url);
         let users = |info: &ConnectionInfo| {

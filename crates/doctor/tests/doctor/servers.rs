@@ -1,14 +1,19 @@
 //! What the doctor finds on healthy and on faulty servers.
 
+use std::pin::pin;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::aio::ConnectionLike;
 use redis::{Arg, AsyncConnectionConfig, Cmd, Commands, Connection, Pipeline, RedisFuture, Value};
 use tollgate::RedisStore;
 use tollgate_doctor::{Severity, examine, examine_url};
 
+use crate::support::malformed_urls::{hides_password, malformed};
 use crate::support::node::Node;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal, times_to_live};
 use crate::support::{assert_finding, finding, severity_and_text, store_on};
@@ -572,6 +577,53 @@ async fn a_url_may_have_settings_and_a_store_in_memory_has_no_finding() {
     assert_eq!(memory.findings().len(), 0);
     let error = examine_url("redis://app:hunter2@").await.unwrap_err();
     assert!(!error.to_string().contains("hunter2"), "{error}");
+}
+
+#[test]
+fn the_doctor_shows_no_password_however_malformed_a_url_is() {
+    let urls = &[
+        "redis://u:PASSWORD@h:1/0",
+        "redis:/u:PASSWORD@h",
+        "redis+cluster://u:PASSWORD@a,b",
+        "redis+sentinel://u:PASSWORD@a/m?sentinel_password=PASSWORD",
+        "unix:/u:PASSWORD@h",
+    ];
+    let config = Config {
+        cases: 5_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let shows_no_password = |url: String| {
+        // A URL that is not malformed leads to a server.
+        if tollgate::store::from_url(&url).is_ok() {
+            return Ok(());
+        }
+        let examined = pin!(examine_url(&url));
+        let Poll::Ready(Err(error)) = examined.poll(&mut Context::from_waker(Waker::noop())) else {
+            return Err(TestCaseError::fail("a URL is accepted"));
+        };
+        hides_password(&url, &format!("{error} {error:?}"))
+    };
+    TestRunner::new(config)
+        .run(&malformed(urls), shows_no_password)
+        .unwrap();
+}
+
+#[test]
+fn the_program_shows_no_password_of_its_arguments() {
+    for argument in [
+        "redis:/u:secret@h",
+        "secret:6379",
+        "--url=redis://u:secret@h",
+        "redis://u:secret@h:port",
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tollgate-doctor"));
+        let output = program.arg(argument).output().unwrap();
+        let shown = [output.stdout, output.stderr].concat();
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(!output.status.success(), "{argument}: {shown}");
+        assert!(!shown.contains("secret"), "{argument}: {shown}");
+    }
 }
 
 #[tokio::test]

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use proptest::test_runner::{Config, TestRunner};
 use sqlx::{Connection, Executor, raw_sql};
 use tollgate::store::{Change, Store, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter, Source};
 use tollgate_postgres::PostgresStore;
 
+use crate::malformed_urls::{hides_password, malformed};
 use crate::server::{Server, write_clock};
 use crate::several_processes::{block_together, returns_units, share_slots};
 
@@ -367,15 +369,46 @@ async fn a_url_opens_postgres_and_every_other_store() {
         "postgres://user:sec%ret@[::1",
         "postgres:",
         "mysql://user:sec%ret@a",
+        // As sqlx reads these, the password is a part of the name of the database.
+        "postgres:/user:sec%ret@a",
+        "postgres:///user:sec%ret@a",
+        "postgres://user:1/sec%ret@a",
+        "postgres://user:1?sec%ret@a",
     ] {
-        let error = tollgate_postgres::from_url(url).err();
-        if let Some(error) = error {
-            assert_eq!(error.kind(), ErrorKind::Misconfigured);
-            assert!(!error.to_string().contains("ret@"), "{error}");
-        } else {
-            assert_eq!(url, "postgres:");
-        }
+        let error = tollgate_postgres::from_url(url).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert!(!error.to_string().contains("ret@"), "{error}");
     }
+}
+
+#[test]
+fn no_error_and_no_store_shows_a_password_however_malformed_its_url_is() {
+    let urls = &[
+        "postgres://u:PASSWORD@h:1/d",
+        "postgres:/u:PASSWORD@h",
+        "postgresql://PASSWORD@h/d?sslmode=prefer",
+        "postgresql://h/d?user=u&password=PASSWORD&port=1",
+        "redis:/u:PASSWORD@h",
+    ];
+    let config = Config {
+        cases: 5_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let shows_no_password = |url: String| {
+        if let Err(error) = tollgate_postgres::from_url(&url) {
+            hides_password(&url, &format!("{error} {error:?}"))?;
+        }
+        match PostgresStore::open(&url) {
+            Ok(store) => hides_password(&url, &format!("{store:?}")),
+            Err(error) => hides_password(&url, &format!("{error} {error:?}")),
+        }
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _entered = runtime.enter();
+    TestRunner::new(config)
+        .run(&malformed(urls), shows_no_password)
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

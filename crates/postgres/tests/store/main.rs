@@ -6,6 +6,9 @@ mod algorithms;
 mod conformance;
 mod contention;
 mod limiter;
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../../../../tests/support/malformed_urls.rs"]
+mod malformed_urls;
 mod parity;
 #[path = "../../../../tests/support/process.rs"]
 mod process;

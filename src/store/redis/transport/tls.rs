@@ -14,10 +14,13 @@ use crate::error::ConfigError;
 ///
 /// The file `ca` replaces the roots of Mozilla; `cert` and `key` are the client's certificate and
 /// its key.
-pub(crate) fn files_of(url: &Url, redacted: &str) -> Result<Option<Arc<TlsFiles>>, ConfigError> {
+pub(crate) fn files_of(
+    url: &Url,
+    scheme: &'static str,
+) -> Result<Option<Arc<TlsFiles>>, ConfigError> {
     if url.fragment().is_some() {
         let rule = "a fragment is not supported: certificates are always checked; to trust another root, set ?ca=/path/to/ca.pem";
-        return Err(ConfigError::url(redacted, rule));
+        return Err(ConfigError::url(scheme, rule));
     }
     install_crypto_provider();
     let client = match (path_of(url, "cert"), path_of(url, "key")) {
@@ -25,7 +28,7 @@ pub(crate) fn files_of(url: &Url, redacted: &str) -> Result<Option<Arc<TlsFiles>
         (None, None) => None,
         _ => {
             return Err(ConfigError::url(
-                redacted,
+                scheme,
                 "`cert` and `key` need each other: set both or none",
             ));
         }
@@ -34,7 +37,7 @@ pub(crate) fn files_of(url: &Url, redacted: &str) -> Result<Option<Arc<TlsFiles>
     if ca.is_none() && client.is_none() {
         return Ok(None);
     }
-    let files = TlsFiles::open(ca, client).map_err(|error| ConfigError::url(redacted, &error))?;
+    let files = TlsFiles::open(ca, client).map_err(|error| ConfigError::url(scheme, &error))?;
     Ok(Some(Arc::new(files)))
 }
 

@@ -1,6 +1,7 @@
 //! The files of TLS settings, read again for each new connection: certificates expire and are renewed.
 
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,13 +33,17 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads the files for the first time. The error names the file and the cause.
+    /// Reads the files for the first time. The error names the parameter and the cause, and the path if the file exists: any
+    /// other text may be a part of a password.
     pub(super) fn open(ca: Option<PathBuf>, client: Option<ClientPaths>) -> Result<Self, String> {
         let files = Self {
             ca,
             client,
             reader: Arc::default(),
         };
+        for (name, path) in files.paths() {
+            File::open(path).map_err(|error| format!("failed to read `{name}`: {error}"))?;
+        }
         files.read_for("rediss://localhost")?;
         Ok(files)
     }
@@ -63,6 +68,14 @@ impl TlsFiles {
         read.unwrap_or_else(|| Err(format!("failed to read {self} within {READ_TIMEOUT:?}")))
     }
 
+    /// Returns the paths with the names of their parameters.
+    fn paths(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let ca = self.ca.iter().map(|ca| ("ca", ca));
+        let of_client = self.client.iter();
+        let of_client = of_client.flat_map(|client| [("cert", &client.cert), ("key", &client.key)]);
+        ca.chain(of_client)
+    }
+
     fn read_for(&self, info: impl IntoConnectionInfo) -> Result<ConnectionInfo, String> {
         let root_cert = self.ca.as_deref().map(|path| read_certificates("ca", path));
         let client_tls = self.client.as_ref().map(ClientPaths::read);
@@ -80,12 +93,8 @@ impl TlsFiles {
 
 impl fmt::Display for TlsFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of_client = self
-            .client
-            .iter()
-            .flat_map(|client| [&client.cert, &client.key]);
-        let paths = self.ca.iter().chain(of_client);
-        let shown = Vec::from_iter(paths.map(|path| path.display().to_string()));
+        let paths = self.paths();
+        let shown = Vec::from_iter(paths.map(|(_, path)| path.display().to_string()));
         f.write_str(&shown.join(", "))
     }
 }

@@ -3,6 +3,8 @@
 
 #[path = "../../../../../tests/support/cluster.rs"]
 pub(crate) mod cluster;
+#[path = "../../../../../tests/support/malformed_urls.rs"]
+pub(crate) mod malformed_urls;
 #[path = "../../../../../tests/support/node.rs"]
 pub(crate) mod node;
 #[path = "../../../../../tests/support/process.rs"]
