@@ -343,8 +343,11 @@ impl Server {
                     Some(tls_files) => tls_files.config().await.map_err(unusable_files)?,
                     None => tls_files::of_public_servers(),
                 };
-                let stream = stream::tcp(host, *port).await?;
-                Box::new(stream::tls(config, host, stream).await?)
+                // A port that has spoken TLS needs no proof.
+                match self.has_connected.load(Ordering::Relaxed) {
+                    true => Box::new(stream::tls(config, host, *port).await?),
+                    false => Box::new(stream::tls_unless_plain(config, host, *port).await?),
+                }
             }
             #[cfg(unix)]
             ConnectionAddr::Unix(path) => Box::new(UnixStream::connect(path).await?),

@@ -2,18 +2,26 @@
 
 use std::io;
 use std::net::SocketAddr;
-#[cfg(feature = "tls")]
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-#[cfg(feature = "tls")]
-use rustls::{ClientConfig, pki_types};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 #[cfg(feature = "tls")]
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use {
+    crate::store::redis::protocol::errors::ANSWERS_WITHOUT_TLS,
+    crate::store::redis::real_time,
+    rustls::{ClientConfig, pki_types},
+    std::future::{pending, poll_fn},
+    std::ops::RangeInclusive,
+    std::pin::pin,
+    std::sync::Arc,
+    std::task::Poll,
+    std::time::Instant,
+    tokio::io::{AsyncReadExt, AsyncWriteExt},
+    tokio_rustls::{TlsConnector, client::TlsStream},
+};
 
 /// A stream of any kind.
 pub(super) type Stream = Box<dyn ByteStream>;
@@ -31,6 +39,21 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// The limit on unacknowledged data.
 #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
 const USER_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[cfg(feature = "tls")]
+pub(super) type Tls = TlsStream<TcpStream>;
+
+/// The time without an answer to a handshake after which a port may not speak TLS, besides two round trips.
+#[cfg(feature = "tls")]
+const TLS_PATIENCE: Duration = Duration::from_millis(30);
+
+/// The limit on asking a port whether it speaks without TLS.
+#[cfg(feature = "tls")]
+const PROOF_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The first bytes of the records of TLS.
+#[cfg(feature = "tls")]
+const TLS_RECORDS: RangeInclusive<u8> = 20..=24;
 
 /// Connects to a host, and sets what small packets need that callers wait for, and a peer that may disappear.
 pub(super) async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
@@ -63,18 +86,63 @@ async fn connect_to_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Resu
     Err(failure)
 }
 
-/// Sets up TLS with a host over a stream.
+/// Connects to a host with TLS.
 #[cfg(feature = "tls")]
-pub(super) async fn tls(
+pub(super) async fn tls(config: ClientConfig, host: &str, port: u16) -> io::Result<Tls> {
+    let stream = tcp(host, port).await?;
+    handshake(config, host, stream)?.await
+}
+
+/// Connects to a host with TLS, and fails at once if the port does not speak it.
+///
+/// Redis takes the beginning of a handshake for a part of a command, and waits for the rest. So a port that lets the handshake
+/// wait gets a PING without TLS over another connection.
+#[cfg(feature = "tls")]
+pub(super) async fn tls_unless_plain(
+    config: ClientConfig,
+    host: &str,
+    port: u16,
+) -> io::Result<Tls> {
+    let began = Instant::now();
+    let stream = tcp(host, port).await?;
+    let patience = TLS_PATIENCE + 2 * began.elapsed();
+    let mut handshake = pin!(handshake(config, host, stream)?);
+    if let Some(outcome) = real_time::timeout(patience, handshake.as_mut()).await {
+        return outcome;
+    }
+    let mut plain = pin!(proof_of_plain_port(host, port));
+    poll_fn(|cx| match handshake.as_mut().poll(cx) {
+        Poll::Pending => plain.as_mut().poll(cx).map(Err),
+        outcome => outcome,
+    })
+    .await
+}
+
+#[cfg(feature = "tls")]
+fn handshake(
     config: ClientConfig,
     host: &str,
     stream: TcpStream,
-) -> io::Result<TlsStream<TcpStream>> {
+) -> io::Result<tokio_rustls::Connect<TcpStream>> {
     let name = pki_types::ServerName::try_from(host.to_owned());
     let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
+    Ok(TlsConnector::from(Arc::new(config)).connect(name, stream))
+}
+
+/// Returns the error of a port that does not speak TLS. Does not return if there is no proof.
+#[cfg(feature = "tls")]
+async fn proof_of_plain_port(host: &str, port: u16) -> io::Error {
+    let answers = async {
+        let mut stream = tcp(host, port).await?;
+        stream.write_all(b"PING\r\n").await?;
+        stream.read_u8().await
+    };
+    match real_time::timeout(PROOF_TIMEOUT, answers).await {
+        Some(Ok(first)) if !TLS_RECORDS.contains(&first) => {
+            io::Error::new(io::ErrorKind::InvalidData, ANSWERS_WITHOUT_TLS)
+        }
+        _ => pending().await,
+    }
 }
 
 #[cfg(test)]
