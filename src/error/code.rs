@@ -177,7 +177,7 @@ impl Code {
     /// The TLS handshake failed: a certificate is missing or not trusted, or the port speaks no TLS.
     pub(crate) const TLS: Self = Self::new("tollgate::E103", Misconfigured);
 
-    /// The server did not answer the TLS handshake, as a port without TLS does not.
+    /// The server did not answer the TLS handshake: it hangs, or the network is cut.
     pub(crate) const TLS_TIMEOUT: Self = Self::new("tollgate::E104", Timeout);
 
     /// The server rejects the user or the password, or wants one.

@@ -6,7 +6,7 @@ use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::costs::{calls, forget_calls};
 use crate::support::node::Node;
-use crate::support::redis_server::{RedisServer, signal};
+use crate::support::redis_server::{RedisServer, run, signal};
 use crate::support::relay::Relay;
 use crate::support::{decided, runtime};
 
@@ -101,6 +101,65 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
     let begin = Instant::now();
     let _ = decided(&limiter, "ada").await;
     assert_soon_after(begin);
+}
+
+/// The ids of the clients of a server but this one.
+fn others(connection: &mut redis::Connection) -> Vec<u64> {
+    let id = redis::cmd("CLIENT").arg("ID").query(connection);
+    let id: u64 = id.expect("CLIENT ID answers");
+    let list = redis::cmd("CLIENT").arg("LIST").query(connection);
+    let list: String = list.expect("CLIENT LIST answers");
+    let ids = list.lines().map(|client| {
+        let rest = client.strip_prefix("id=").expect("an id");
+        let id = rest.split(' ').next().and_then(|id| id.parse().ok());
+        id.expect("a number")
+    });
+    ids.filter(|other| *other != id).collect()
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_is_cut_is_replaced_before_the_next_check() {
+    for protocol in ["resp2", "resp3"] {
+        let server = RedisServer::start();
+        let mut connection = server.connect();
+        let store = RedisStore::open(&format!("{}?protocol={protocol}", server.url())).unwrap();
+        let store = store.deadline(Duration::from_secs(10));
+        let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
+        for round in 1..=20 {
+            let decision = limiter.check("ada").await;
+            assert_eq!(decision.unwrap().used(), round, "{protocol}");
+            let [before] = others(&mut connection)[..] else {
+                panic!("several connections");
+            };
+            run(
+                &mut connection,
+                &["CLIENT", "KILL", "ID", &before.to_string()],
+            );
+            let patience = Instant::now() + Duration::from_secs(5);
+            while !others(&mut connection).iter().any(|id| *id > before) {
+                assert!(Instant::now() < patience, "no new one of {protocol}");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_first_check_after_an_idle_server_was_restarted_is_decided() {
+    for protocol in ["resp2", "resp3"] {
+        let mut server = Node::start(&[]);
+        let store = RedisStore::open(&format!("{}?protocol={protocol}", server.url())).unwrap();
+        let store = store.deadline(Duration::from_secs(10));
+        let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
+        for _ in 0..8 {
+            let _ = limiter.check("ada").await.expect(protocol);
+            server.kill();
+            server.restart();
+            // The runtime reads what has arrived at the connection.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let _ = limiter.check("ada").await.expect(protocol);
+    }
 }
 
 #[tokio::test]

@@ -222,10 +222,9 @@ async fn tls_on_one_side_only_is_said_with_a_remedy() {
 
     let server = TlsServer::start(false);
     let tls_port = server.url().replace("rediss://", "");
-    let ca = server.path("ca.pem").display().to_string();
     let plain_port = server.node.address();
     let to_plain = [
-        &*format!("failed to set up TLS with Redis at {plain_port}: no connection within 900ms"),
+        &*format!("failed to set up TLS with Redis at {plain_port}: the port answers without TLS"),
         "use redis:// if the port does not speak TLS",
     ];
     let to_tls = [
@@ -238,13 +237,59 @@ async fn tls_on_one_side_only_is_said_with_a_remedy() {
         &[""]
     };
     for kind in kinds {
-        let url = format!("rediss{kind}://:{PASSWORD}@{plain_port}?ca={ca}");
-        // An attempt to connect gets nine tenths of the deadline.
-        let error = error_within(Duration::from_secs(1), &url).await;
-        assert_says(&error, &to_plain);
+        let url = format!("rediss{kind}://:{PASSWORD}@{plain_port}");
+        assert_all_say(&url, &to_plain).await;
         let url = format!("redis{kind}://:{PASSWORD}@{tls_port}");
         assert_says(&error_at(&url).await, &to_tls);
     }
+}
+
+/// Pings with a deadline that is shorter than an attempt to connect. The first error is the one that lasts.
+#[cfg(feature = "tls")]
+#[track_caller]
+fn assert_first_ping_says(outcome: Result<(), Error>, words: &[&str]) {
+    let error = outcome.unwrap_err();
+    assert_eq!(error.code(), "tollgate::E103", "{error}");
+    assert_says(&error, words);
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn a_handshake_of_tls_with_a_port_without_it_is_known_at_the_first_ping() {
+    use crate::support::proxy::{Proxy, Wire};
+
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(400);
+    let store = RedisStore::open(&format!("rediss://127.0.0.1:{}", server.port())).unwrap();
+    let pinged = store.deadline(deadline).ping().await;
+    let silent = ["the port answers without TLS", "use redis:// if the port"];
+    assert_first_ping_says(pinged, &silent);
+    let proxy = Proxy::before(server.port()).await;
+    for garbage in [
+        "-ERR unknown command\r\n",
+        "HTTP/1.1 400 Bad Request\r\n\r\n",
+        "nonsense",
+    ] {
+        proxy.set(Wire::Answers(garbage.as_bytes()));
+        let store = RedisStore::open(&format!("rediss://127.0.0.1:{}", proxy.port())).unwrap();
+        let pinged = store.deadline(deadline).ping().await;
+        assert_first_ping_says(pinged, &["corrupt message", "use redis:// if the port"]);
+    }
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn a_port_that_says_nothing_in_a_handshake_of_tls() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("rediss://{}", listener.local_addr().unwrap());
+    // An attempt to connect gets nine tenths of the deadline.
+    let error = error_within(Duration::from_secs(1), &url).await;
+    assert_eq!(error.code(), "tollgate::E104", "{error}");
+    let words = [
+        "no connection within 900ms",
+        "check its load and the network, and whether the port speaks TLS",
+    ];
+    assert_says(&error, &words);
 }
 
 #[cfg(all(feature = "cluster", feature = "tls"))]

@@ -24,6 +24,19 @@ async fn a_private_authority_is_trusted_only_if_configured() {
 }
 
 #[tokio::test]
+async fn a_self_signed_certificate_is_trusted_as_its_own_authority_unless_it_is_one_of_an_authority()
+ {
+    let server = TlsServer::start_self_signed(false);
+    let trusting = format!("{}?ca={}", server.url(), server.path("ca.pem").display());
+    assert_eq!(limiter(&trusting).check("ada").await.unwrap().used(), 1);
+    let server = TlsServer::start_self_signed(true);
+    let trusting = format!("{}?ca={}", server.url(), server.path("ca.pem").display());
+    let error = limiter(&trusting).check("ada").await.unwrap_err();
+    assert_eq!(error.code(), "tollgate::E103", "{error}");
+    assert!(error.to_string().contains("CA:FALSE"), "{error}");
+}
+
+#[tokio::test]
 async fn a_client_presents_its_certificate_on_request() {
     let server = TlsServer::start(true);
     let trusting = format!("{}?ca={}", server.url(), server.path("ca.pem").display());

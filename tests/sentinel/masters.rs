@@ -73,6 +73,21 @@ async fn checks_are_decided_while_the_clock_of_tokio_is_paused() {
 }
 
 #[tokio::test]
+async fn the_first_check_after_an_idle_disconnect_from_the_master_is_decided() {
+    let sentinels = Sentinels::start();
+    for protocol in ["resp2", "resp3"] {
+        let limiter = patient(&format!("{}?protocol={protocol}", sentinels.url()));
+        for _ in 0..8 {
+            let _ = limiter.check("ada").await.expect(protocol);
+            let _: u64 = sentinels.servers[0].ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+            // The runtime reads what has arrived at the connection.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let _ = limiter.check("ada").await.expect(protocol);
+    }
+}
+
+#[tokio::test]
 async fn checks_follow_the_master_when_it_dies() {
     let mut sentinels = Sentinels::start();
     let limiter = limiter(&sentinels.url());

@@ -21,6 +21,13 @@ impl TlsServer {
         Self::start_with(asks_clients, &[])
     }
 
+    /// A server whose certificate is vouched for by itself, and is one of an authority or is not.
+    pub(crate) fn start_self_signed(is_authority: bool) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        write_self_signed(directory.path(), is_authority);
+        Self::start_in(directory, false, &[])
+    }
+
     /// A cluster of one server, which requires client certificates and has all slots.
     pub(crate) fn start_cluster() -> Self {
         let of_cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
@@ -39,6 +46,10 @@ impl TlsServer {
     fn start_with(asks_clients: bool, further: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         write_certificates(directory.path());
+        Self::start_in(directory, asks_clients, further)
+    }
+
+    fn start_in(directory: tempfile::TempDir, asks_clients: bool, further: &[&str]) -> Self {
         let path = |name: &str| directory.path().join(name).display().to_string();
         let port = free_port();
         let of_tls = [
@@ -124,4 +135,19 @@ fn write_certificates(directory: &Path) {
         write(&format!("{name}.pem"), certificate.pem());
         write(&format!("{name}.key"), key.serialize_pem());
     }
+}
+
+/// A server that vouches for itself: its certificate is the authority, too.
+fn write_self_signed(directory: &Path, is_authority: bool) {
+    let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+    params.is_ca = match is_authority {
+        true => IsCa::Ca(BasicConstraints::Unconstrained),
+        false => IsCa::ExplicitNoCa,
+    };
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a certificate").pem();
+    let write = |name: &str, text: &str| fs::write(directory.join(name), text).expect("a file");
+    write("ca.pem", &certificate);
+    write("server.pem", &certificate);
+    write("server.key", &key.serialize_pem());
 }

@@ -117,9 +117,9 @@ pub(crate) trait FeatureRedis1 {
 ///
 /// - **Deadline.** Each call has a [`deadline`](Self::deadline), which includes connecting. The default is
 ///   100 ms.
-/// - **Reconnect.** A lost connection is replaced at once. So is a connection that turns out to lead to a
-///   replica, unless it is younger than 500 ms. The protocol is RESP3, or RESP2 if the server does not know
-///   RESP3.
+/// - **Reconnect.** A lost connection is replaced at once, also while no check uses it. So is a connection that
+///   turns out to lead to a replica, unless it is younger than 500 ms. The protocol is RESP3, or RESP2 if the
+///   server does not know RESP3.
 /// - **A server that hangs.** If a call is not answered within its deadline, the store probes the connection
 ///   with a PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within
 ///   the deadline if that is longer (at most 5 s), the store reconnects. So when a server resumes, it executes

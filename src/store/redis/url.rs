@@ -1,8 +1,6 @@
 //! Parsing the URL of a store into its servers.
 
-#[cfg(feature = "sentinel")]
-use redis::ConnectionInfo;
-use redis::{IntoConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use url::Url;
 
 #[cfg(feature = "sentinel")]
@@ -223,8 +221,7 @@ fn server(scheme: &'static str, url: &str) -> Result<(Server, Url), ConfigError>
         let rule = "percent-encode `=` and `@` in the path of a socket";
         return Err(ConfigError::url(scheme, rule));
     }
-    let info =
-        (url.clone().into_connection_info()).map_err(|error| malformed(scheme, &reason(&error)))?;
+    let info = connection_info(&url).map_err(|error| malformed(scheme, &reason(&error)))?;
     if info.redis_settings().db() < 0 {
         return Err(malformed(scheme, "a database is a number from 0 up"));
     }
@@ -243,6 +240,22 @@ fn server(scheme: &'static str, url: &str) -> Result<(Server, Url), ConfigError>
 /// parameters behind a lost question mark.
 fn may_hold_password(path: &str) -> bool {
     path.contains(['@', '='])
+}
+
+/// Reads the settings of a connection. TLS is set up here, so the client library need not know of it.
+fn connection_info(url: &Url) -> RedisResult<ConnectionInfo> {
+    let mut plain = url.clone();
+    let is_tls = TLS_SCHEMES.contains(&url.scheme()) && plain.set_scheme("redis").is_ok();
+    let info = plain.into_connection_info()?;
+    Ok(match info.addr().clone() {
+        ConnectionAddr::Tcp(host, port) if is_tls => info.set_addr(ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }),
+        _ => info,
+    })
 }
 
 fn unsupported(scheme: &'static str, what: &str, feature: &str) -> ConfigError {

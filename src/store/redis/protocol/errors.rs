@@ -101,6 +101,9 @@ impl Row {
 
 const NO_WINDOW: &str = "NOWINDOW";
 
+/// The error of a handshake of TLS with a port that answers without it.
+pub(crate) const ANSWERS_WITHOUT_TLS: &str = "the port answers without TLS";
+
 const FORBIDDEN: &str = "{server} denies the user a right: {cause}";
 const TLS: &str = "failed to set up TLS with {server}: {cause}";
 const UNREACHABLE: &str = "failed to reach {server}: {cause}";
@@ -268,18 +271,10 @@ const TABLE: &[Row] = &[
     .text("{server} closed the connection before its first reply: {cause}")
     .remedy("use rediss:// if the port speaks TLS"),
     client(C::TLS_TIMEOUT, |error, handshake| {
-        handshake == Tls && error.is_timeout()
+        matches!(handshake, Tls | TlsToNode) && error.is_timeout()
     })
     .text(TLS)
-    .remedy("use redis:// if the port does not speak TLS"),
-    client(C::TLS_TIMEOUT, |error, handshake| {
-        handshake == TlsToNode && error.is_timeout()
-    })
-    .text(TLS)
-    .remedy(
-        "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
-         cluster-announce-tls-port where ports are mapped",
-    ),
+    .remedy("check its load and the network, and whether the port speaks TLS"),
     Row {
         found: Client(|error, _| error.kind() == RedisKind::AuthenticationFailed),
         ..WRONG_PASSWORD
@@ -288,8 +283,16 @@ const TABLE: &[Row] = &[
         handshake != Handshake::Unknown && error.kind() == RedisKind::InvalidClientConfig
     })
     .remedy("correct the files, or the `ca`, `cert` and `key` in the URL"),
-    tls(|error, _| tls_fails(error, "corrupt message"))
+    tls(|error, handshake| handshake == TlsToNode && lacks_tls(error)).remedy(
+        "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
+         cluster-announce-tls-port where ports are mapped",
+    ),
+    tls(|error, _| lacks_tls(error))
         .remedy("use redis:// if the port does not speak TLS, or the TLS port of the server"),
+    tls(|error, _| tls_fails(error, "CaUsedAsEndEntity")).remedy(
+        "create the self-signed certificate of the server with CA:FALSE, or have an authority sign another one: \
+         openssl req -x509 -addext basicConstraints=CA:FALSE",
+    ),
     tls(|error, _| tls_fails(error, "UnknownIssuer"))
         .remedy("trust the authority of the certificate: ?ca=/path/to/ca.pem"),
     tls(|error, _| tls_fails(error, "CertificateRequired"))
@@ -464,6 +467,11 @@ fn tls_fails(error: &RedisError, reason: &str) -> bool {
     source.is_some_and(|source| {
         source.kind() == std::io::ErrorKind::InvalidData && source.to_string().contains(reason)
     })
+}
+
+/// Whether TLS failed because the port does not speak it.
+fn lacks_tls(error: &RedisError) -> bool {
+    tls_fails(error, ANSWERS_WITHOUT_TLS) || tls_fails(error, "corrupt message")
 }
 
 /// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
@@ -806,13 +814,12 @@ mod tests {
                 Plain,
             ),
             (
-                "use redis:// if the port does not speak TLS",
+                "check its load and the network, and whether the port speaks TLS",
                 io(io::ErrorKind::TimedOut),
                 Tls,
             ),
             (
-                "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
-                 cluster-announce-tls-port where ports are mapped",
+                "check its load and the network, and whether the port speaks TLS",
                 io(io::ErrorKind::TimedOut),
                 TlsToNode,
             ),
@@ -829,6 +836,23 @@ mod tests {
             (
                 "use redis:// if the port does not speak TLS, or the TLS port of the server",
                 tls("received corrupt message of type InvalidContentType"),
+                Tls,
+            ),
+            (
+                "use redis:// if the port does not speak TLS, or the TLS port of the server",
+                tls(ANSWERS_WITHOUT_TLS),
+                Tls,
+            ),
+            (
+                "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
+                 cluster-announce-tls-port where ports are mapped",
+                tls(ANSWERS_WITHOUT_TLS),
+                TlsToNode,
+            ),
+            (
+                "create the self-signed certificate of the server with CA:FALSE, or have an authority sign another one: \
+                 openssl req -x509 -addext basicConstraints=CA:FALSE",
+                tls("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))"),
                 Tls,
             ),
             (

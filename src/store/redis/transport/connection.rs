@@ -23,6 +23,9 @@ pub(super) trait Owner: Send + Sync {
 /// Called with each message that a server pushes. With RESP2, it pushes none.
 pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
 
+/// Carries the commands and replies of a connection, until it is lost.
+pub(super) type Driver = Boxed<'static, ()>;
+
 /// For a connection that is made for one question.
 impl Owner for () {
     fn lost(&self) {}
@@ -50,12 +53,26 @@ where
 
 /// An established connection.
 pub(super) enum Connection {
-    /// With the tasks that end with it: one renews its credentials, one watches whether the master stays the master.
+    /// With the tasks that end with it: one drives it, one renews its credentials, one watches whether the master stays the
+    /// master.
     Own(MultiplexedConnection, JoinSet<()>),
     Given(Arc<dyn GivenConnection>),
 }
 
 impl Connection {
+    /// Drives a connection in a task, and tells its owner when it is lost.
+    pub(super) fn driven(
+        connection: MultiplexedConnection,
+        driver: Driver,
+        owner: Arc<dyn Owner>,
+    ) -> Self {
+        let own = Self::Own(connection, JoinSet::new());
+        own.with_task(async move {
+            driver.await;
+            owner.lost();
+        })
+    }
+
     /// Spawns a task that ends with the connection.
     pub(super) fn with_task(mut self, task: impl Future<Output = ()> + Send + 'static) -> Self {
         if let Self::Own(_, tasks) = &mut self {
@@ -74,6 +91,15 @@ impl Connection {
                 }
             }
             Self::Given(given) => given.send(command).await,
+        }
+    }
+
+    /// Subscribes to channels.
+    #[cfg(feature = "sentinel")]
+    pub(super) async fn subscribe(&self, channels: &[&str]) -> RedisResult<()> {
+        match self {
+            Self::Own(connection, _) => connection.clone().subscribe(channels).await,
+            Self::Given(_) => Ok(()),
         }
     }
 

@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
-    PushKind, RedisError, RedisResult,
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, RedisError,
+    RedisResult,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 
-use super::connection::{Boxed, Connection, GivenConnection, OnPush, Owner};
+use super::connection::{Boxed, Connection, Driver, GivenConnection, OnPush, Owner};
 use super::credentials::CredentialSource;
 use super::failure::{Cause, Failure};
+use super::stream::{self, Stream};
 #[cfg(feature = "tls")]
-use super::tls_files::TlsFiles;
+use super::tls_files::{self, TlsFiles};
 use crate::clock::micros;
 use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
@@ -251,12 +251,7 @@ impl Server {
     /// Such a server quotes the arguments of a call in its error. They are no text, so the client cannot read the error
     /// and closes the connection: all calls in flight would fail with an error that says nothing about EVALSHA.
     async fn connect_and_try(&self, owner: Arc<dyn Owner>) -> Result<Connection, Failure> {
-        let on_push = Box::new(move |push: &PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                owner.lost();
-            }
-        });
-        let connection = Connection::Own(self.connect(on_push).await?, JoinSet::new());
+        let connection = self.connect(owner, None).await?;
         let Some(ForCalls { trial_key, .. }) = self.for_calls.as_deref() else {
             return Ok(connection);
         };
@@ -271,11 +266,16 @@ impl Server {
         }
     }
 
-    pub(super) async fn connect(&self, on_push: OnPush) -> Result<MultiplexedConnection, Failure> {
+    /// Connects. Messages that the server pushes go to `on_push`.
+    pub(super) async fn connect(
+        &self,
+        owner: Arc<dyn Owner>,
+        on_push: Option<OnPush>,
+    ) -> Result<Connection, Failure> {
         let error = match self.in_time(self.handshake(on_push)).await {
-            Ok(connection) => {
+            Ok((connection, driver)) => {
                 self.has_connected.store(true, Ordering::Relaxed);
-                return Ok(connection);
+                return Ok(Connection::driven(connection, driver, owner));
             }
             Err(error) => error,
         };
@@ -298,25 +298,70 @@ impl Server {
         Err(Failure::to_connect(&self.name, cause))
     }
 
-    async fn handshake(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {
-        let info = self.info.clone();
-        #[cfg(feature = "tls")]
-        let info = match &self.tls_files {
-            Some(tls_files) => {
-                let unusable = |cause| (redis::ErrorKind::InvalidClientConfig, "TLS files", cause);
-                tls_files.apply_to(info).await.map_err(unusable)?
-            }
-            None => info,
-        };
-        // RESP3 reports a lost connection at once, RESP2 with the next command.
+    async fn handshake(
+        &self,
+        on_push: Option<OnPush>,
+    ) -> RedisResult<(MultiplexedConnection, Driver)> {
+        // Only RESP3 carries the events of sentinels.
         let protocol = self.protocol.unwrap_or(ProtocolVersion::RESP3);
-        match open(&info, protocol, on_push).await {
+        match self.handshake_in(protocol, on_push).await {
             Err(failure) if self.protocol.is_none() && error::may_lack_resp3(&failure) => {
-                open(&info, ProtocolVersion::RESP2, Box::new(|_| ())).await
+                self.handshake_in(ProtocolVersion::RESP2, None).await
             }
             connected => connected,
         }
     }
+
+    async fn handshake_in(
+        &self,
+        protocol: ProtocolVersion,
+        on_push: Option<OnPush>,
+    ) -> RedisResult<(MultiplexedConnection, Driver)> {
+        let stream = self.stream().await?;
+        let settings = self.info.redis_settings().clone().set_protocol(protocol);
+        let mut config = AsyncConnectionConfig::new()
+            // The caller of each function applies the timeouts.
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUED_COMMANDS);
+        if let Some(on_push) = on_push.filter(|_| protocol != ProtocolVersion::RESP2) {
+            config = config.set_push_sender(move |push: PushInfo| {
+                on_push(&push);
+                Ok::<_, ()>(())
+            });
+        }
+        let connected = MultiplexedConnection::new_with_config(&settings, stream, config);
+        let (connection, driver) = connected.await?;
+        Ok((connection, Box::pin(driver)))
+    }
+
+    async fn stream(&self) -> RedisResult<Stream> {
+        Ok(match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => Box::new(stream::tcp(host, *port).await?),
+            #[cfg(feature = "tls")]
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let config = match &self.tls_files {
+                    Some(tls_files) => tls_files.config().await.map_err(unusable_files)?,
+                    None => tls_files::of_public_servers(),
+                };
+                // A port that has spoken TLS needs no proof.
+                match self.has_connected.load(Ordering::Relaxed) {
+                    true => Box::new(stream::tls(config, host, *port).await?),
+                    false => Box::new(stream::tls_unless_plain(config, host, *port).await?),
+                }
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            _ => {
+                let text = "an address of a kind that this build does not support";
+                return Err((redis::ErrorKind::InvalidClientConfig, text).into());
+            }
+        })
+    }
+}
+
+#[cfg(feature = "tls")]
+fn unusable_files(cause: String) -> RedisError {
+    (redis::ErrorKind::InvalidClientConfig, "TLS files", cause).into()
 }
 
 impl Dial for Server {
@@ -360,45 +405,6 @@ async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
     real_time::timeout(PROBE_TIMEOUT, error).await?
 }
 
-async fn open(
-    info: &ConnectionInfo,
-    protocol: ProtocolVersion,
-    on_push: OnPush,
-) -> RedisResult<MultiplexedConnection> {
-    let settings = info.redis_settings().clone().set_protocol(protocol);
-    let with_protocol = info.clone().set_redis_settings(settings);
-    let client = Client::open(with_protocol.set_tcp_settings(tcp_settings()))?;
-    let mut config = AsyncConnectionConfig::new()
-        // The caller of each function applies the timeouts.
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(QUEUED_COMMANDS);
-    if protocol != ProtocolVersion::RESP2 {
-        config = config.set_push_sender(move |push: PushInfo| {
-            on_push(&push);
-            Ok::<_, ()>(())
-        });
-    }
-    client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
-}
-
-/// TCP settings for small packets that callers wait for, and for a peer that may disappear: with the kernel's defaults,
-/// noticing that takes 15 minutes.
-fn tcp_settings() -> TcpSettings {
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(3))
-        .with_retries(3);
-    let settings = TcpSettings::default()
-        .set_nodelay(true)
-        .set_keepalive(keepalive);
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    let settings = settings.set_user_timeout(Duration::from_secs(3));
-    settings
-}
-
 /// Names several servers together, for errors.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(super) fn name_all<'a>(
@@ -413,18 +419,5 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The address only: the settings hold the password.
         write!(f, "{}", self.info.addr())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_is_prompt_and_notices_a_peer_that_disappeared() {
-        let tcp = tcp_settings();
-        assert!(tcp.nodelay() && tcp.keepalive().is_some());
-        #[cfg(target_os = "linux")]
-        assert_eq!(tcp.user_timeout(), Some(Duration::from_secs(3)));
     }
 }

@@ -13,6 +13,7 @@ mod node;
 mod per_runtime;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod stream;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(feature = "tls")]

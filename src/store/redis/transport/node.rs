@@ -4,7 +4,7 @@
 //! for a whole deadline is silent: nothing else is sent to it until it answers a PING.
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -71,12 +71,15 @@ struct Up {
     server: ServerName,
     /// When its attempt started. Identifies the connection.
     since: Instant,
+    attempt: Arc<Attempt>,
 }
 
 /// An attempt to connect, and the connection that came of it.
 struct Attempt {
     node: Weak<Node>,
     since: Instant,
+    /// Whether the connection was lost, perhaps before the node has it.
+    is_lost: AtomicBool,
 }
 
 /// The right to send one call over an established connection. Given back on drop.
@@ -278,33 +281,46 @@ impl Node {
             let node = Arc::clone(self);
             self.runtime.spawn(async move {
                 real_time::sleep_until(not_before).await;
-                let state = match node.dialed().await {
-                    Ok(up) => State::Up(up),
+                match node.dialed().await {
+                    Ok(up) => {
+                        node.state.send_replace(State::Up(Arc::clone(&up)));
+                        node.replace_if_lost(&up);
+                    }
                     Err(failure) => {
                         let backoff = match failure.is_misconfigured() {
                             true => MISCONFIGURED_BACKOFF,
                             false => BACKOFF,
                         };
-                        State::Down(Some((failure, Instant::now() + backoff)))
+                        let failed = (failure, Instant::now() + backoff);
+                        node.state.send_replace(State::Down(Some(failed)));
                     }
-                };
-                node.state.send_replace(state);
+                }
             });
         }
     }
 
     async fn dialed(self: &Arc<Self>) -> Result<Arc<Up>, Failure> {
         let since = Instant::now();
-        let attempt = Attempt {
+        let attempt = Arc::new(Attempt {
             node: Arc::downgrade(self),
             since,
-        };
-        let (connection, server) = self.dial.dial(Arc::new(attempt)).await?;
+            is_lost: AtomicBool::new(false),
+        });
+        let owner = Arc::clone(&attempt);
+        let (connection, server) = self.dial.dial(owner).await?;
         Ok(Arc::new(Up {
             connection,
             server,
             since,
+            attempt,
         }))
+    }
+
+    /// Replaces a connection that was lost before this node had it.
+    fn replace_if_lost(self: &Arc<Self>, up: &Up) {
+        if up.attempt.is_lost.load(Ordering::SeqCst) {
+            self.replace(up.since);
+        }
     }
 
     /// Asks a silent server for a PING. Nothing else is sent meanwhile: a hung server would execute it after its callers
@@ -355,6 +371,7 @@ impl Node {
 
 impl Owner for Attempt {
     fn lost(&self) {
+        self.is_lost.store(true, Ordering::SeqCst);
         if let Some(node) = self.node.upgrade() {
             node.replace(self.since);
         }
@@ -367,7 +384,8 @@ impl Owner for Attempt {
             };
             let next = node.dialed().await?;
             // Calls in flight end over the old connection.
-            node.turn(self.since, |_| true, State::Up(next));
+            node.turn(self.since, |_| true, State::Up(Arc::clone(&next)));
+            node.replace_if_lost(&next);
             Ok(())
         })
     }
@@ -447,6 +465,7 @@ impl Line {
 mod tests {
     use super::*;
     use crate::store::redis::test_server::RedisServer;
+    use crate::store::redis::transport::connection::GivenConnection;
     use crate::store::redis::transport::dial::Server;
 
     const DEADLINE: Duration = Duration::from_millis(100);
@@ -471,6 +490,50 @@ mod tests {
         assert!(node.try_line().is_none());
         node.line(until).await.unwrap();
         assert_eq!(since(), before);
+    }
+
+    /// Its first connection is lost before the node has it.
+    struct LostAtOnce(AtomicU64);
+
+    impl GivenConnection for LostAtOnce {
+        fn send<'a>(&self, _: &'a Cmd) -> Boxed<'a, RedisResult<Value>> {
+            Box::pin(async { Ok(Value::Okay) })
+        }
+    }
+
+    impl Dial for Arc<LostAtOnce> {
+        fn server(&self) -> &ServerName {
+            &ServerName::UNKNOWN
+        }
+
+        fn dial(
+            &self,
+            owner: Arc<dyn Owner>,
+        ) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+            Box::pin(async move {
+                if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
+                    owner.lost();
+                }
+                let given: Arc<dyn GivenConnection> = self.clone();
+                Ok((Connection::Given(given), ServerName::UNKNOWN))
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_lost_before_it_is_used_is_replaced() {
+        let dial = Arc::new(LostAtOnce(AtomicU64::new(0)));
+        let node = Node::new(Arc::clone(&dial), &Handle::current());
+        node.connect(|state| matches!(state, State::Down(None)));
+        let mut states = node.state.subscribe();
+        let is_replaced = |state: &State| {
+            state
+                .up()
+                .is_some_and(|up| !up.attempt.is_lost.load(Ordering::SeqCst))
+        };
+        let replaced = real_time::timeout(Duration::from_secs(5), states.wait_for(is_replaced));
+        assert!(replaced.await.is_some());
+        assert_eq!(dial.0.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use tokio::sync::Mutex;
 use tokio::task;
 
@@ -44,22 +44,19 @@ impl TlsFiles {
         for (name, path) in files.paths() {
             File::open(path).map_err(|error| format!("failed to read `{name}`: {error}"))?;
         }
-        files.read_for("rediss://localhost")?;
+        files.read()?;
         Ok(files)
     }
 
-    /// Reads the files, and returns settings that have their TLS parameters. The error names the file and the cause.
-    pub(super) async fn apply_to(
-        self: &Arc<Self>,
-        info: ConnectionInfo,
-    ) -> Result<ConnectionInfo, String> {
+    /// Reads the files. The error names the file and the cause.
+    pub(super) async fn config(self: &Arc<Self>) -> Result<ClientConfig, String> {
         let files = Arc::clone(self);
         let reading = async move {
             let reader = Arc::clone(&files.reader).lock_owned().await;
             let read = task::spawn_blocking(move || {
-                let info = files.read_for(info);
+                let config = files.read();
                 drop(reader);
-                info
+                config
             });
             read.await.ok()
         };
@@ -76,19 +73,29 @@ impl TlsFiles {
         ca.chain(of_client)
     }
 
-    fn read_for(&self, info: impl IntoConnectionInfo) -> Result<ConnectionInfo, String> {
-        let root_cert = self.ca.as_deref().map(|path| read_certificates("ca", path));
-        let client_tls = self.client.as_ref().map(ClientPaths::read);
-        let certificates = TlsCertificates {
-            client_tls: client_tls.transpose()?,
-            root_cert: root_cert.transpose()?,
+    fn read(&self) -> Result<ClientConfig, String> {
+        let roots = match &self.ca {
+            Some(path) => read_roots(path)?,
+            None => public_roots(),
         };
-        // The only way to the parameters: `redis` does not export their type.
-        match Client::build_with_tls(info, certificates) {
-            Ok(client) => Ok(client.get_connection_info().clone()),
-            Err(error) => Err(format!("failed to use {self}: {error}")),
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        match &self.client {
+            Some(client) => client.present(config),
+            None => Ok(config.with_no_client_auth()),
         }
     }
+}
+
+/// Returns the settings for servers whose certificates are of public authorities.
+pub(super) fn of_public_servers() -> ClientConfig {
+    ClientConfig::builder()
+        .with_root_certificates(public_roots())
+        .with_no_client_auth()
+}
+
+/// Returns the roots of Mozilla.
+fn public_roots() -> RootCertStore {
+    webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect()
 }
 
 impl fmt::Display for TlsFiles {
@@ -100,42 +107,48 @@ impl fmt::Display for TlsFiles {
 }
 
 impl ClientPaths {
-    fn read(&self) -> Result<ClientTlsConfig, String> {
+    /// Reads the files, and adds them to settings.
+    fn present(
+        &self,
+        config: ConfigBuilder<ClientConfig, WantsClientCert>,
+    ) -> Result<ClientConfig, String> {
         let Self { cert, key } = self;
-        let client_cert = read_certificates("cert", cert)?;
-        let client_key = read_file("key", key)?;
-        let private_key = PrivateKeyDer::from_pem_slice(&client_key)
+        let chain = read_certificates("cert", cert)?;
+        let private_key = PrivateKeyDer::from_pem_slice(&read_file("key", key)?)
             .map_err(|error| unusable("key", key, &error))?;
-        let chain = CertificateDer::pem_slice_iter(&client_cert).filter_map(Result::ok);
         // One of them may have been renewed, and the other not yet.
-        ClientConfig::builder()
-            .with_root_certificates(RootCertStore::empty())
-            .with_client_auth_cert(chain.collect(), private_key)
+        config
+            .with_client_auth_cert(chain, private_key)
             .map_err(|error| {
                 let (cert, key) = (cert.display(), key.display());
                 format!("`cert` from {cert} and `key` from {key} do not match: {error}")
-            })?;
-        Ok(ClientTlsConfig {
-            client_cert,
-            client_key,
-        })
+            })
     }
 }
 
+fn read_roots(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates("ca", path)? {
+        roots.add(certificate).map_err(|error| {
+            let shown = path.display();
+            format!("`ca` from {shown} has a certificate that cannot be trusted: {error}")
+        })?;
+    }
+    Ok(roots)
+}
+
 /// Reads a file that must have certificates, of which each is complete.
-fn read_certificates(name: &str, path: &Path) -> Result<Vec<u8>, String> {
+fn read_certificates(name: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let file = read_file(name, path)?;
     let certificates = CertificateDer::pem_slice_iter(&file).collect::<Result<Vec<_>, _>>();
-    if certificates
-        .map_err(|error| unusable(name, path, &error))?
-        .is_empty()
-    {
+    let certificates = certificates.map_err(|error| unusable(name, path, &error))?;
+    if certificates.is_empty() {
         let shown = path.display();
         return Err(format!(
             "`{name}` from {shown} has no certificate in PEM form"
         ));
     }
-    Ok(file)
+    Ok(certificates)
 }
 
 fn read_file(name: &str, path: &Path) -> Result<Vec<u8>, String> {

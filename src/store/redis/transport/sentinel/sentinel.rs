@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
-use super::super::connection::{Boxed, Connection, Owner};
+use super::super::connection::{Boxed, Connection, OnPush, Owner};
 use super::super::dial::{Dial, Server};
 use super::super::failure::{Failure, Fate};
 use super::super::node::Node;
@@ -150,13 +149,13 @@ impl Dial for SentinelDial {
     fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         let (service, events) = (Arc::clone(&self.service), self.events.clone());
         // An event is dropped if too many wait: the poll covers it.
-        let on_push = move |push: &PushInfo| match Event::of(push, &service) {
-            Some(event) => drop(events.try_send(event)),
-            None if push.kind == PushKind::Disconnection => owner.lost(),
-            None => {}
-        };
+        let on_push: OnPush = Box::new(move |push| {
+            if let Some(event) = Event::of(push, &service) {
+                drop(events.try_send(event));
+            }
+        });
         Box::pin(async move {
-            let mut connection = self.server.connect(Box::new(on_push)).await?;
+            let connection = self.server.connect(owner, Some(on_push)).await?;
             let subscribing = connection.subscribe(&[SWITCHED, PROMOTED, PROMOTING]);
             match self.server.in_time(subscribing).await {
                 Ok(()) => {}
@@ -171,7 +170,6 @@ impl Dial for SentinelDial {
             }
             // The events before are lost.
             let _ = self.events.try_send(Event::Changed);
-            let connection = Connection::Own(connection, JoinSet::new());
             Ok((connection, self.server().clone()))
         })
     }
