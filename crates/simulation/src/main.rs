@@ -1,0 +1,3 @@
+//! Nothing yet: the server is a library.
+
+fn main() {}
