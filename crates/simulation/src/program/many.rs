@@ -1,0 +1,76 @@
+//! Runs the worlds of many seeds, a few at a time.
+
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Instant;
+
+use super::arguments::Run;
+use super::world_process;
+use crate::world::{Plan, Report};
+
+/// In one of so many worlds, the branches of the scripts are counted.
+const COUNTED: u64 = 4;
+
+/// The sum of many worlds.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) sum: Report,
+    pub(super) worlds: u64,
+    /// The plans of those in which a promise broke, and the first of these promises.
+    pub(super) failed: Vec<(Plan, String)>,
+}
+
+/// Runs worlds until all are done or the time is over; with a planted fault, until it is found.
+pub(super) fn run(run: &Run) -> Outcome {
+    let since = Instant::now();
+    let mut outcome = Outcome::default();
+    let seeds = Mutex::new(run.first..run.first.saturating_add(run.seeds));
+    let (done, reports) = channel();
+    thread::scope(|scope| {
+        for _ in 0..run.jobs {
+            let done = done.clone();
+            let seeds = &seeds;
+            scope.spawn(move || {
+                while let Some(plan) = next_plan(run, seeds, since) {
+                    let report = world_process::run(&plan);
+                    if done.send((plan, report)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(done);
+        for (plan, report) in reports {
+            outcome.take_in(plan, &report);
+            if run.planted.is_some() && !outcome.failed.is_empty() {
+                break;
+            }
+        }
+    });
+    outcome
+}
+
+fn next_plan(run: &Run, seeds: &Mutex<std::ops::Range<u64>>, since: Instant) -> Option<Plan> {
+    if run.time.is_some_and(|time| since.elapsed() > time) {
+        return None;
+    }
+    let seed = seeds.lock().expect("no thread panics").next()?;
+    let mut plan = Plan::of_seed(seed);
+    plan.planted = run.planted;
+    plan.counts_branches = run.planted.is_none() && seed % COUNTED == 1;
+    Some(plan)
+}
+
+impl Outcome {
+    fn take_in(&mut self, plan: Plan, report: &Report) {
+        self.worlds += 1;
+        self.sum.add(report);
+        if let Some(first) = report.violations.first() {
+            if plan.planted.is_none() {
+                println!("seed {}: {first}\n  {plan}", plan.seed);
+            }
+            self.failed.push((plan, first.clone()));
+        }
+    }
+}
