@@ -58,6 +58,12 @@ fn run_many(run: &Run) -> bool {
         "{} worlds in {seconds:.0} s, of which {failed} broke a promise",
         outcome.worlds
     );
+    if !outcome.expected.is_empty() {
+        println!(
+            "expected to break a promise, see expected.txt: {:?}",
+            outcome.expected
+        );
+    }
     let is_covered = print_coverage(&outcome) || !run.needs_coverage;
     outcome.failed.is_empty() && is_covered
 }
@@ -80,6 +86,7 @@ fn print_coverage(outcome: &Outcome) -> bool {
         .filter(|code| !outcome.sum.codes.contains(**code));
     let codes: Vec<&str> = codes.copied().collect();
     let excused = branches::excused().count();
+    println!("codes of errors: {:?}", outcome.sum.codes);
     println!(
         "{} branches of the scripts were reached, {} were not, {excused} cannot be; codes not reached: {codes:?}",
         reached.len(),

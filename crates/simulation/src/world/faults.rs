@@ -34,6 +34,8 @@ pub(crate) struct ServerState {
     /// Until when it does nothing, by the time of the world.
     hangs_until: Option<u64>,
     full_until: Option<u64>,
+    /// The keys that another program has overwritten, and when it removes them.
+    spoiled: Vec<(u64, Vec<u8>)>,
     /// How far its clock is ahead, in microseconds.
     pub(crate) clock_offset: i64,
 }
@@ -44,8 +46,13 @@ impl ServerState {
             server,
             hangs_until: None,
             full_until: None,
+            spoiled: Vec::new(),
             clock_offset: 0,
         }
+    }
+
+    fn run_as_stranger(&mut self, command: &[Vec<u8>]) {
+        let _ = self.server.run(command);
     }
 
     pub(crate) fn hangs(&self) -> bool {
@@ -84,7 +91,7 @@ impl Faults {
             FaultKind::Partition => 6_000,
             FaultKind::Freeze | FaultKind::FullMemory => 6_000,
             FaultKind::Restart => 8_000,
-            FaultKind::ClockStep => 9_000,
+            FaultKind::ClockStep | FaultKind::Stranger => 9_000,
             // These are no events.
             _ => u64::MAX,
         }
@@ -158,6 +165,7 @@ impl Faults {
                 server.clock_offset += self.random.below(4_000_000) as i64 - 2_000_000;
                 excuse(shared);
             }
+            FaultKind::Stranger => self.spoil(until, shared, server),
             FaultKind::FullMemory => {
                 server.full_until = Some(until);
                 server.server.with_keys(|keys| keys.is_full = true);
@@ -203,10 +211,41 @@ impl Faults {
         world.network.is_down = true;
     }
 
+    /// Lets another program overwrite a key, by a string or by a value of another type.
+    fn spoil(&mut self, until: u64, shared: &SharedWorld, server: &mut ServerState) {
+        let names = server.server.with_keys(|keys| {
+            let names = keys.keys().map(|key| key.name.to_vec());
+            names.collect::<Vec<_>>()
+        });
+        let Some(name) = names.get(self.random.below(names.len() as u64) as usize) else {
+            return;
+        };
+        let value: &[&str] = match self.random.one_in(2) {
+            true => &["SET", "foreign bytes, which are no value", "PX", "60000"],
+            false => &["HSET", "field", "text"],
+        };
+        let rest = value[1..].iter().map(|word| word.as_bytes().to_vec());
+        let mut command = vec![value[0].as_bytes().to_vec(), name.clone()];
+        command.extend(rest);
+        server.run_as_stranger(&[b"UNLINK".to_vec(), name.clone()]);
+        server.run_as_stranger(&command);
+        server.run_as_stranger(&[b"PEXPIRE".to_vec(), name.clone(), b"60000".to_vec()]);
+        server.spoiled.push((until, name.clone()));
+        excuse(shared);
+    }
+
     fn end_outages(now: u64, shared: &SharedWorld, server: &mut ServerState) {
         if server.hangs_until.is_some_and(|until| until <= now) {
             server.hangs_until = None;
             shared.lock().network.is_down = false;
+        }
+        let spoiled = std::mem::take(&mut server.spoiled);
+        for (until, name) in spoiled {
+            if until <= now {
+                server.run_as_stranger(&[b"UNLINK".to_vec(), name]);
+            } else {
+                server.spoiled.push((until, name));
+            }
         }
         if server.full_until.is_some_and(|until| until <= now) {
             server.full_until = None;
@@ -228,6 +267,10 @@ impl Faults {
         }
         server.hangs_until = server.hangs_until.map(|_| now);
         server.full_until = server.full_until.map(|_| now);
+        server
+            .spoiled
+            .iter_mut()
+            .for_each(|(until, _)| *until = now);
         Self::end_outages(now, shared, server);
         shared.lock().network.heal();
     }

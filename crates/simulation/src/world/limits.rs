@@ -29,7 +29,7 @@ pub(crate) struct Bound {
 }
 
 /// The slots that are held at most at a time.
-pub(crate) const SLOTS: [(&str, u32); 2] = [("slots", 3), ("jobs", 2)];
+pub(crate) const SLOTS: [(&str, u32); 3] = [("slots", 3), ("jobs", 2), ("lanes", 3)];
 
 /// Limiters that a plain check of any key may ask.
 pub(crate) const CHECKED: [&str; 9] = [
@@ -73,7 +73,6 @@ impl Limits {
             ("window", 12),
             ("gcra", 12),
             ("soft", 10),
-            ("credited", 8),
             ("shared", 8),
             ("user", 5),
             ("tenant", 7),
@@ -103,6 +102,10 @@ impl Limits {
             Share::of("critical").reserve(2),
             Share::of("batch").at_most(3),
         ];
+        let lanes = [
+            Share::of("critical").reserve(1),
+            Share::of("batch").at_most(2),
+        ];
         let hour = Quota::per_hour(ALL);
         let lists: [(&'static str, Quotas); 21] = [
             ("log", Quota::per_second(8).into()),
@@ -119,14 +122,14 @@ impl Limits {
                 "soft",
                 [Quota::per_second(4).soft(), Quota::per_second(10)].into(),
             ),
-            ("long", Quota::per_minute(5_000).into()),
-            ("credited", Quota::per_second(8).into()),
+            ("long", Quota::new(5_000, Duration::from_secs(2)).into()),
             ("shared", Quota::per_second(8).shares(shares).into()),
             ("user", Quota::per_second(5).into()),
             ("tenant", Quota::per_second(7).into()),
             ("leased", by(500, self.leased).into()),
             ("slots", slots(3).into()),
             ("jobs", [slots(2), Quota::per_second(9)].into()),
+            ("lanes", slots(3).shares(lanes).into()),
             ("sums", hour.clone().into()),
             (
                 "window-sums",
@@ -150,7 +153,7 @@ fn configured(name: &str, limiter: RateLimiter) -> RateLimiter {
         .block_for(Duration::from_millis(BLOCK));
     match name {
         "leased" => limiter.lease(Duration::from_millis(100)),
-        "slots" | "jobs" => limiter.max_wait(Duration::from_secs(3)),
+        "slots" | "jobs" | "lanes" => limiter.max_wait(Duration::from_secs(3)),
         "ruled" => limiter.block_after(rule),
         "fallback" => limiter.on_failure(FailurePolicy::fall_back().replicas(2)),
         "long" => limiter.on_failure(FailurePolicy::open()),

@@ -20,20 +20,19 @@ pub(crate) struct Log {
     counts: BTreeMap<&'static str, u64>,
     codes: BTreeSet<String>,
     violations: Vec<String>,
-    /// What an event has to contain to be kept.
-    traced: Option<String>,
+    traced: Option<TracedKey>,
     trace: VecDeque<String>,
 }
 
 impl Log {
-    pub(crate) fn new(traced: Option<String>) -> Self {
+    pub(crate) fn new(traced: Option<&str>) -> Self {
         Self {
             hash: 0xcbf2_9ce4_8422_2325,
             now: 0,
             counts: BTreeMap::new(),
             codes: BTreeSet::new(),
             violations: Vec::new(),
-            traced,
+            traced: traced.map(TracedKey::new),
             trace: VecDeque::new(),
         }
     }
@@ -70,12 +69,13 @@ impl Log {
 
     /// Adds an event to the trace alone: its bytes have been hashed in another form.
     pub(crate) fn trace(&mut self, event: fmt::Arguments<'_>) {
-        let Some(traced) = &self.traced else {
+        // The events that led to the first violation are those that matter.
+        let Some(traced) = self.traced.as_ref().filter(|_| self.violations.is_empty()) else {
             return;
         };
-        let event = format!("{:>6} ms  {event}", self.now);
-        if event.contains(traced.as_str()) || event.contains("fault:") {
-            self.trace.push_back(event);
+        let event = event.to_string();
+        if traced.shows(&event) {
+            self.trace.push_back(format!("{:>6} ms  {event}", self.now));
             if self.trace.len() > TRACED {
                 self.trace.pop_front();
             }
@@ -98,7 +98,7 @@ impl Log {
 
     /// Tells that a promise is broken.
     pub(crate) fn violated(&mut self, text: fmt::Arguments<'_>) {
-        self.trace(format_args!("fault: VIOLATION {text}"));
+        self.trace(format_args!("VIOLATION {text}"));
         if self.violations.len() < VIOLATIONS {
             let now = self.now;
             self.violations.push(format!("at {now} ms: {text}"));
@@ -118,6 +118,25 @@ impl Log {
             violations: self.violations,
             trace: self.trace.into(),
         }
+    }
+}
+
+/// The key whose events are kept, in the forms in which events name it.
+#[derive(Debug)]
+struct TracedKey([String; 3]);
+
+impl TracedKey {
+    /// Takes a limiter and a key, such as `slots,x`.
+    fn new(name: &str) -> Self {
+        let (limiter, key) = name.split_once(',').unwrap_or((name, ""));
+        let in_command = format!("{{{limiter},{key}}}");
+        let in_charge = format!("({limiter:?}, {key:?}");
+        Self([in_command, in_charge, format!("{limiter} {key}")])
+    }
+
+    fn shows(&self, event: &str) -> bool {
+        let is_named = self.0.iter().any(|form| event.contains(form.as_str()));
+        is_named || event.starts_with("fault:") || event.starts_with("VIOLATION")
     }
 }
 

@@ -59,6 +59,8 @@ named! {
         ClockSkew = "clock-skew",
         /// The server has no memory left for some time.
         FullMemory = "full-memory",
+        /// Another program overwrites a key.
+        Stranger = "stranger",
     }
 }
 
@@ -103,7 +105,7 @@ pub struct Plan {
     pub clients: BTreeSet<ClientKind>,
     /// A rule of the code that is left out, for which the world has to find a promise that breaks.
     pub planted: Option<&'static Planted>,
-    /// The part of a key's name whose events are kept. An empty text keeps all events.
+    /// The limiter and the key whose events are kept, such as `slots,x`.
     pub traced: Option<String>,
     /// Whether the branches of the scripts are counted.
     pub counts_branches: bool,

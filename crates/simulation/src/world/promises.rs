@@ -5,7 +5,7 @@
 
 use super::limits::{Bound, Limits, SLOT_LEASE, SLOTS};
 use super::plan::{FaultKind, Plan};
-use super::record::{HeldSpan, Use};
+use super::record::{HeldSpan, Overtaken, Use};
 use super::shared::World;
 use crate::server::{Keyspace, StoredKey};
 
@@ -35,14 +35,16 @@ pub(crate) fn judge_now(world: &mut World, plan: &Plan, keys: &Keyspace) {
 fn judge_order(world: &mut World, plan: &Plan) {
     let since = world.now.saturating_sub(OVERTAKEN);
     let overtaken = world.record.overtaken.iter();
-    let late = overtaken.filter(|(_, at)| **at < since);
-    let late: Vec<u64> = late.map(|(call, _)| *call).collect();
-    for call in late {
+    let late = overtaken.filter(|(_, overtaken)| overtaken.at < since);
+    let late: Vec<(u64, Overtaken)> = late.map(|(call, overtaken)| (*call, *overtaken)).collect();
+    for (call, overtaken) in late {
         world.record.overtaken.remove(&call);
+        let Overtaken { by, by_waiting, .. } = overtaken;
+        let how = if by_waiting { "waited" } else { "tried" };
         if !plan.has(FaultKind::Stop) {
-            world
-                .log
-                .violated(format_args!("call {call} was overtaken in its line"));
+            world.log.violated(format_args!(
+                "call {call} waits, and the later {by} that {how} has a permit"
+            ));
         }
     }
 }
@@ -101,17 +103,18 @@ fn widest(world: &World, key: &str, uses: &[Use], bound: Bound) -> Option<(u32, 
         let excuses = world
             .record
             .excuses(from.saturating_sub(2 * bound.window), to);
-        let allowed = limit * (1 + excuses) + credited(world, (bound.limiter, key), from, to);
+        let credits = credits_within(world, (bound.limiter, key), from, to);
+        let allowed = limit * (1 + excuses + credits);
         (units > allowed).then_some((units, allowed, from))
     })
 }
 
-/// Returns the units that an operator may have given back in this time.
-fn credited(world: &World, (limiter, key): (&'static str, &str), from: u64, to: u64) -> u32 {
+/// Returns how often an operator may have given units back in this time.
+fn credits_within(world: &World, (limiter, key): (&'static str, &str), from: u64, to: u64) -> u32 {
     let credits = world.record.credits.get(&(limiter, key.to_owned()));
     let credits = credits.into_iter().flatten();
     let within = credits.filter(|span| span.from <= to && span.to >= from);
-    8 * within.count() as u32
+    within.count() as u32
 }
 
 /// Permits that are held and not lost are never more than the slots.
@@ -157,7 +160,12 @@ fn counts_of(spans: &[HeldSpan]) -> Vec<(u64, u32)> {
 
 /// The value of a key has the units that were charged to it, but for calls without an answer.
 fn judge_sums(world: &mut World, plan: &Plan, keys: &Keyspace) {
-    if plan.has(FaultKind::ClockStep) || plan.has(FaultKind::DataLoss) {
+    let forget = [
+        FaultKind::ClockStep,
+        FaultKind::DataLoss,
+        FaultKind::Stranger,
+    ];
+    if forget.iter().any(|fault| plan.has(*fault)) {
         return;
     }
     let charged = std::mem::take(&mut world.record.charged);

@@ -27,6 +27,15 @@ pub(crate) struct HeldPermit {
     pub(crate) from: u64,
 }
 
+/// How a call was overtaken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overtaken {
+    pub(crate) at: u64,
+    /// The later call, and whether it would have waited.
+    pub(crate) by: u64,
+    pub(crate) by_waiting: bool,
+}
+
 /// The units that were charged to a key: at least, and at most, as of calls without an answer it is unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChargedUnits {
@@ -62,8 +71,8 @@ pub(crate) struct Record {
     pub(crate) spans: BTreeMap<(&'static str, &'static str), Vec<HeldSpan>>,
     /// The calls of each process that wait for a key, in the order of their arrival.
     pub(crate) lines: BTreeMap<(usize, &'static str, &'static str), VecDeque<u64>>,
-    /// Calls that a later one has overtaken, and when.
-    pub(crate) overtaken: BTreeMap<u64, u64>,
+    /// Calls that a later one has overtaken.
+    pub(crate) overtaken: BTreeMap<u64, Overtaken>,
     pub(crate) blocks: Vec<BlockedSpan>,
     /// The checks of the blocked key that were not refused by a block.
     pub(crate) unblocked_uses: Vec<Use>,

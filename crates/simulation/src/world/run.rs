@@ -6,7 +6,7 @@ use super::faults::{Faults, ServerState, quality_of};
 use super::limits::SLOT_LEASE;
 use super::log::{Log, Report};
 use super::network::{Message, Network};
-use super::plan::Plan;
+use super::plan::{FaultKind, Plan};
 use super::process::Process;
 use super::promises::{judge_end, judge_now};
 use super::readable;
@@ -41,7 +41,7 @@ pub fn run(plan: &Plan) -> Report {
         is_over: false,
         lives: vec![0; plan.processes],
         seen_at: vec![0; plan.processes],
-        log: Log::new(plan.traced.clone()),
+        log: Log::new(plan.traced.as_deref()),
         network: Network::new(random.split(), plan.processes, quality),
         record: Record::default(),
     });
@@ -167,6 +167,7 @@ impl Scene {
         if let Reply::Error(text) = &reply
             && !text.starts_with("NOSCRIPT")
             && !text.starts_with("OOM")
+            && !self.plan.has(FaultKind::Stranger)
         {
             world
                 .log

@@ -3,12 +3,17 @@
 //! What they charge to the limiters of sums is known, but for calls without an answer. Each change is recorded before it is
 //! sent as one that may have happened, and after its answer as one that has.
 
-use tollgate::{Decision, Error};
+use std::time::Duration;
+
+use tollgate::{Decision, Error, Quota, RateLimiter};
 
 use super::client::Client;
 use crate::world::record::ChargedUnits;
 
 const KEYS: [&str; 2] = ["ada", "bob"];
+
+/// Limiters of which an operator gives units of a key back.
+const CREDITED: [&str; 7] = ["log", "pair", "set", "buckets", "counter", "window", "gcra"];
 
 /// Makes changes until the world is over.
 pub(super) async fn change(mut client: Client) {
@@ -18,11 +23,12 @@ pub(super) async fn change(mut client: Client) {
         match client.random.below(8) {
             0 => charge(&client, sums, key, 5).await,
             1..=4 => check_and_settle(&mut client, sums, key).await,
-            5 => give_credit(&client, key, sent).await,
+            5 => give_credit(&mut client, sent).await,
             6 => look(&client, key).await,
             _ => {
-                let outcome = client.limiters.get("credited").check_n(key, 2).await;
-                client.outcome(outcome, &[("credited", key, 2)], sent);
+                let limiter = client.random.of(&CREDITED);
+                let outcome = client.limiters.get(limiter).check_n("cara", 2).await;
+                client.outcome(outcome, &[(limiter, "cara", 2)], sent);
             }
         }
     }
@@ -45,7 +51,13 @@ async fn charge(client: &Client, sums: &'static str, key: &'static str, units: i
 async fn check_and_settle(client: &mut Client, sums: &'static str, key: &'static str) {
     let cost = 1 + client.random.below(4) as i64;
     record(client, sums, key, |charged| charged.most += cost);
-    let outcome = client.limiters.get(sums).check_n(key, cost as u32).await;
+    let limiter = client.limiters.get(sums);
+    let mut level = limiter.on(key).cost(cost as u32);
+    if sums == "sums" && client.random.one_in(3) {
+        // Another list over the same log. It forgets nothing that the longer window counts.
+        level = level.quotas(Quota::new(1_000, Duration::from_millis(300)));
+    }
+    let outcome = RateLimiter::check_all([level]).await;
     let decision = match outcome {
         Ok(decision) if decision.is_allowed() => decision,
         Ok(_) => {
@@ -87,20 +99,21 @@ async fn settle(
     }
 }
 
-/// Gives a key units of whoever has charged them. They may be admitted once more from now on.
-async fn give_credit(client: &Client, key: &'static str, sent: u64) {
+/// Gives units of whoever has charged them back, or forgets them. They may be admitted once more from now on.
+async fn give_credit(client: &mut Client, sent: u64) {
+    let limiter = client.random.of(&CREDITED);
+    let units = client.random.below(5) as u32;
     // Without an answer, it may happen later: when a server goes on that hung.
     let latest = sent + 10_000;
     let index = client
         .world
         .lock()
         .record
-        .begin_credit("credited", key, sent, latest);
-    let limiter = client.limiters.get("credited");
-    let outcome = if key == "ada" {
-        limiter.admin().credit(key, 3).await
-    } else {
-        limiter.reset(key).await
+        .begin_credit(limiter, "cara", sent, latest);
+    let limits = client.limiters.get(limiter);
+    let outcome = match units {
+        0 => limits.reset("cara").await,
+        _ => limits.admin().credit("cara", units).await,
     };
     match outcome {
         Ok(()) => {
@@ -109,9 +122,9 @@ async fn give_credit(client: &Client, key: &'static str, sent: u64) {
                 .world
                 .lock()
                 .record
-                .end_credit("credited", key, index, answered);
+                .end_credit(limiter, "cara", index, answered);
         }
-        Err(error) => client.failed(&error, &[("credited", key, 3)]),
+        Err(error) => client.failed(&error, &[(limiter, "cara", units)]),
     }
 }
 

@@ -37,8 +37,12 @@ impl Client {
         self.world.lock().now
     }
 
-    /// Returns a small cost: mostly 1 or 2, rarely a look.
+    /// Returns a cost: mostly 1 or 2, rarely a look.
     pub(super) fn cost(&mut self) -> u32 {
+        if self.random.one_in(50) {
+            // Above most limits.
+            return 30;
+        }
         self.random.of(&[1, 1, 1, 2, 2, 2, 2, 0])
     }
 

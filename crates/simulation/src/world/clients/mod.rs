@@ -41,9 +41,10 @@ pub(crate) fn spawn(
                     drop(tokio::spawn(slots::hold(client, "slots", care)));
                 }
                 ClientKind::Jobs => {
+                    let limiter = if number == 0 { "jobs" } else { "lanes" };
                     drop(tokio::spawn(slots::hold(
                         client,
-                        "jobs",
+                        limiter,
                         slots::Care::Attentive,
                     )));
                 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tollgate::{Acquired, Error, Permit};
+use tollgate::{Acquired, Error, Permit, RateLimiter};
 
 use super::client::Client;
-use crate::world::record::HeldPermit;
+use crate::world::record::{HeldPermit, Overtaken};
 
 const KEYS: [&str; 2] = ["x", "y"];
 
@@ -36,30 +36,35 @@ pub(super) async fn hold(mut client: Client, limiter: &'static str, care: Care) 
         let key = client.random.of(&KEYS);
         let call = stand_in_line(&client, limiter, key);
         let waits = !client.random.one_in(4);
-        let outcome = take(&client, limiter, key, waits).await;
-        let permit = leave_line(&client, (limiter, key), call, outcome);
+        let outcome = take(&mut client, limiter, key, waits).await;
+        let permit = leave_line(&client, (limiter, key), (call, waits), outcome);
         let millis = match client.random.below(6) {
             0 => 3_000 + client.random.below(9_000),
             _ => 5 + client.random.below(250),
         };
         if let Some(permit) = permit {
             let work = Duration::from_millis(millis);
-            keep(&client, permit, call, work, care).await;
+            keep(&client, (limiter, key), permit, call, work, care).await;
         }
     }
 }
 
 async fn take(
-    client: &Client,
+    client: &mut Client,
     limiter: &str,
     key: &str,
     waits: bool,
 ) -> Result<Option<Permit>, Error> {
-    let limiter = client.limiters.get(limiter);
+    let share = client.random.of(&["critical", "batch", "none"]);
+    let limits = client.limiters.get(limiter);
+    let level = match limiter {
+        "lanes" => limits.on(key).share(share),
+        _ => limits.on(key),
+    };
     if waits {
-        return limiter.acquire(key).await.map(Some);
+        return RateLimiter::acquire_all([level]).await.map(Some);
     }
-    match limiter.try_acquire(key).await? {
+    match RateLimiter::try_acquire_all([level]).await? {
         Acquired::Permit(permit) => Ok(Some(permit)),
         Acquired::Refused(_) => Ok(None),
     }
@@ -81,7 +86,7 @@ fn stand_in_line(client: &Client, limiter: &'static str, key: &'static str) -> u
 fn leave_line(
     client: &Client,
     (limiter, key): (&'static str, &'static str),
-    call: u64,
+    (call, waits): (u64, bool),
     outcome: Result<Option<Permit>, Error>,
 ) -> Option<Permit> {
     let process = client.process;
@@ -117,7 +122,12 @@ fn leave_line(
         // A call that waits for a rate lets later ones have its slots.
         let overtaken = earlier.into_iter().filter(|_| limiter == "slots");
         for other in overtaken {
-            world.record.overtaken.entry(other).or_insert(now);
+            let overtaken = Overtaken {
+                at: now,
+                by: call,
+                by_waiting: waits,
+            };
+            world.record.overtaken.entry(other).or_insert(overtaken);
         }
         let held = HeldPermit {
             process,
@@ -131,7 +141,14 @@ fn leave_line(
 }
 
 /// Holds a permit until the work is done, and gives it back.
-async fn keep(client: &Client, permit: Permit, call: u64, work: Duration, care: Care) {
+async fn keep(
+    client: &Client,
+    (limiter, key): (&str, &str),
+    permit: Permit,
+    call: u64,
+    work: Duration,
+    care: Care,
+) {
     let is_lost = match care {
         Care::Attentive => tokio::select! {
             biased;
@@ -168,7 +185,7 @@ async fn keep(client: &Client, permit: Permit, call: u64, work: Duration, care: 
         "returned permits"
     });
     world.log.note(format_args!(
-        "process {}: call {call} {how} its permit",
+        "process {}: call {call} {how} its permit of {limiter} {key}",
         client.process
     ));
     // The permit takes locks of its own when it is dropped.
