@@ -1,6 +1,7 @@
 //! Planted faults: rules of the code or of a script that are left out, for each of which a world has to find a promise that
 //! breaks.
 
+use tollgate::RedisStore;
 use tollgate::planted::plant as plant_in_code;
 
 /// A rule that is left out.
@@ -10,7 +11,18 @@ pub struct Planted {
     pub name: &'static str,
     /// What is different.
     pub what: &'static str,
+    /// Which worlds show it.
+    pub(crate) shown_by: ShownBy,
     change: Change,
+}
+
+/// The worlds that show a planted fault: the others would only take their time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShownBy {
+    /// Those with clients of all kinds.
+    AllClients,
+    /// Those with slots alone, of which more are lost.
+    SlotsAlone,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +38,7 @@ impl Planted {
         Self {
             name,
             what,
+            shown_by: ShownBy::AllClients,
             change: Change::Code,
         }
     }
@@ -39,7 +52,25 @@ impl Planted {
         Self {
             name,
             what,
+            shown_by: ShownBy::AllClients,
             change: Change::Script(rule, other),
+        }
+    }
+
+    /// Shows the fault in worlds with slots alone.
+    const fn of_slots(mut self) -> Self {
+        self.shown_by = ShownBy::SlotsAlone;
+        self
+    }
+
+    /// Returns whether the rule is where it is left out: a script may have changed.
+    pub(crate) fn is_current(&self) -> bool {
+        match self.change {
+            Change::Code => true,
+            Change::Script(rule, _) => {
+                let mut scripts = RedisStore::scripts();
+                scripts.any(|(_, text)| text.contains(rule))
+            }
         }
     }
 
@@ -75,70 +106,86 @@ pub const ALL: &[Planted] = &[
         "a message that is older than the entry is taken in",
         "list.sequence < sequence and 2 or 0\n        base = list.sequence > sequence and base or slots",
         "0",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "SecondCheckRestates",
         "the second check of a message states again what is held",
         "base = list.sequence > sequence and base or slots",
         "base = list.sequence < sequence and slots or base",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "Differences",
         "a message adds what it states to the entry",
         "base = list.sequence > sequence and base or slots",
         "base = slots",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "RefusalWritesNothing",
         "a refusal does not renew the entry of its holder",
         "if list.is_stated > 0 and note < 2 then",
         "if false then",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "EmptyEntryRemoved",
         "an entry with 0 slots is removed",
         "  write(number, others .. entry, max(longest, list.lease))",
         "  write(number, slots == 0 and others or others .. entry, max(longest, list.lease))",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "NoExpiry",
         "entries do not end",
         "if last > now and is_other then\n        kept",
         "if is_other then\n        kept",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "EntriesEndEarly",
         "the last 1.5 s of an entry do not count",
         "if is_other and last > now then",
         "if is_other and last > now + 1500000 then",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "NoClamp",
         "the end of an entry is not clamped to its lease",
         "last = ends < last and ends or last",
         "last = ends",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "ClampNotWritten",
         "a refusal does not write what it has clamped",
         "  if is_changed then\n    write(number, others .. own, max(longest, own_lease))\n  end",
         "",
-    ),
+    )
+    .of_slots(),
     Planted::script(
         "ClampToLeaseOfAsker",
         "ends are clamped to half the lease of the process that asks",
         "local last, is_other = now + 1000 * lease, holder ~= list.holder",
         "local last, is_other = now + 500 * list.lease, holder ~= list.holder",
-    ),
-    Planted::code("LateReplyGrants", "a reply that comes too late grants"),
-    Planted::code("LossNotFinal", "a lost permit is revived by a renewal"),
-    Planted::code("LostNotStated", "lost permits are not stated"),
+    )
+    .of_slots(),
+    Planted::code("LateReplyGrants", "a reply that comes too late grants")
+    .of_slots(),
+    Planted::code("LossNotFinal", "a lost permit is revived by a renewal")
+    .of_slots(),
+    Planted::code("LostNotStated", "lost permits are not stated")
+    .of_slots(),
     Planted::code(
         "WholeLease",
         "permits are valid for 1.3 of the lease, not for 0.8",
-    ),
-    Planted::code("ValidFromReply", "permits are valid from the reply on"),
-    Planted::code("ValidWithoutReply", "a message without a reply renews"),
+    )
+    .of_slots(),
+    Planted::code("ValidFromReply", "permits are valid from the reply on")
+    .of_slots(),
+    Planted::code("ValidWithoutReply", "a message without a reply renews")
+    .of_slots(),
     // Leases of units.
     Planted::code(
         "NoWindowExtension",

@@ -136,6 +136,11 @@ fn run_planted(run: &Run) -> bool {
     println!("| planted fault | different | promise that breaks | worlds |\n|---|---|---|---|");
     let faults = planted::ALL.iter();
     for fault in faults.filter(|fault| run.planted.is_none_or(|one| one.name == fault.name)) {
+        assert!(
+            fault.is_current(),
+            "no script has the rule of {}",
+            fault.name
+        );
         let outcome = many::run(&Run {
             planted: Some(fault),
             ..run.clone()

@@ -7,10 +7,14 @@ use std::time::Instant;
 
 use super::arguments::Run;
 use super::world_process;
-use crate::world::{Plan, Report};
+use crate::planted::{Planted, ShownBy};
+use crate::world::{ClientKind, Plan, Report};
 
 /// In one of so many worlds, the branches of the scripts are counted.
 const COUNTED: u64 = 4;
+
+/// One of so many worlds runs a second time, which has to be the same.
+const REPEATED: u64 = 50;
 
 /// The promises that are known to break.
 const EXPECTED: &str = include_str!("../expected.txt");
@@ -38,7 +42,10 @@ pub(super) fn run(run: &Run) -> Outcome {
             let seeds = &seeds;
             scope.spawn(move || {
                 while let Some(plan) = next_plan(run, seeds, since) {
-                    let report = world_process::run(&plan);
+                    let mut report = world_process::run(&plan);
+                    if plan.seed % REPEATED == 1 {
+                        compare_with_another(&plan, &mut report);
+                    }
                     if done.send((plan, report)).is_err() {
                         return;
                     }
@@ -56,15 +63,38 @@ pub(super) fn run(run: &Run) -> Outcome {
     outcome
 }
 
+/// Runs a world a second time, with a trace, which must not change it.
+fn compare_with_another(plan: &Plan, report: &mut Report) {
+    let traced = Plan {
+        traced: Some("slots,x".to_owned()),
+        ..plan.clone()
+    };
+    let other = world_process::run(&traced);
+    if other.hash != report.hash {
+        let violation = format!(
+            "the world has another hash in its second run: {:016x}",
+            other.hash
+        );
+        report.violations.insert(0, violation);
+    }
+}
+
 fn next_plan(run: &Run, seeds: &Mutex<std::ops::Range<u64>>, since: Instant) -> Option<Plan> {
     if run.time.is_some_and(|time| since.elapsed() > time) {
         return None;
     }
-    let seed = seeds.lock().expect("no thread panics").next()?;
-    let mut plan = Plan::of_seed(seed);
+    let mut seeds = seeds.lock().expect("no thread panics");
+    let mut plans = seeds.by_ref().map(Plan::of_seed);
+    let mut plan = plans.find(|plan| run.planted.is_none_or(|planted| shows(plan, planted)))?;
+    let seed = plan.seed;
     plan.planted = run.planted;
     plan.counts_branches = run.planted.is_none() && seed % COUNTED == 1;
     Some(plan)
+}
+
+fn shows(plan: &Plan, planted: &Planted) -> bool {
+    let has_all = plan.clients.contains(&ClientKind::Checks);
+    has_all == (planted.shown_by == ShownBy::AllClients)
 }
 
 impl Outcome {
