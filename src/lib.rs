@@ -124,6 +124,9 @@ pub mod guide;
 pub mod key;
 mod limiter;
 mod middleware;
+#[cfg(tollgate_simulation)]
+#[doc(hidden)]
+pub mod planted;
 mod quota;
 pub mod store;
 mod telemetry;

@@ -421,8 +421,9 @@ impl QuotaAnswer {
 
     fn after(self, micros: u64) -> Self {
         let wait = match self.wait {
-            NEVER | EXCEEDED => self.wait,
-            wait => wait.saturating_sub(micros),
+            0 | NEVER | EXCEEDED => self.wait,
+            // A refusal stays one: a wait of 0 would admit.
+            wait => wait.saturating_sub(micros).max(1),
         };
         Self {
             wait,
@@ -506,5 +507,23 @@ impl StoreId {
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_refusal_stays_one_beyond_its_wait() {
+        let second = Duration::from_secs(1);
+        let refused = QuotaAnswer::refused(5, Some(second), second);
+        for age in [999_999, 1_000_000, 1_500_000, u64::MAX] {
+            let repeated = refused.after(age);
+            assert!(!repeated.is_admitted(), "after {age} microseconds");
+            assert_eq!(repeated.wait(), Wait::Micros(1));
+        }
+        let admitted = QuotaAnswer::admitted(3, second);
+        assert!(admitted.after(500_000).is_admitted());
     }
 }

@@ -26,6 +26,7 @@
 //! | | [Security](security) | What can an attacker do, and what prevents it? |
 //! | **Develop** | [Testing](testing) | How do I test a service that has limits? |
 //! | | [Migrating](migrating) | How do I replace another limiter, or a script? |
+//! | | [Proofs](proofs) | Which parts are modelled, simulated and attacked, and which are not? |
 //! | | [Alternatives](alternatives) | Which limiter should I take, what do they keep under attack, and how fast are they? |
 
 #[doc = include_str!("getting_started.md")]
@@ -122,6 +123,9 @@ pub mod migrating {
     #[doc = include_str!("migrating/scripts.md")]
     pub mod scripts {}
 }
+
+#[doc = include_str!("proofs.md")]
+pub mod proofs {}
 
 #[doc = include_str!("alternatives.md")]
 pub mod alternatives {}

@@ -9,6 +9,8 @@ use super::calendar::Calendar;
 use super::calendar_windows::longest_window;
 use super::shares::{Share, ShareId, Shares};
 use crate::error::ConfigError;
+#[cfg(tollgate_simulation)]
+use crate::planted::is_planted;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 const MIN_WINDOW_MICROS: u64 = 1_000;
@@ -668,6 +670,8 @@ impl Quota {
     /// charged. Slots have a lease of their own.
     #[inline]
     pub(crate) fn counted_micros(&self, lease: u64) -> u64 {
+        #[cfg(tollgate_simulation)]
+        let lease = lease * u64::from(!is_planted("NoWindowExtension"));
         match (self.algorithm, &self.calendar) {
             (Algorithm::FixedWindow | Algorithm::InFlight, None) => self.window_micros,
             (_, None) => self.window_micros + lease,

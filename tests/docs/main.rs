@@ -56,6 +56,7 @@ fn documents() -> Vec<Document> {
         "crates/doctor/README.md",
         "crates/models/README.md",
         "crates/postgres/README.md",
+        "crates/simulation/README.md",
         "crates/torture/README.md",
     ];
     let guide = files("src/guide", &["md"]).into_iter();
@@ -71,6 +72,7 @@ fn is_doctested(path: &Path) -> bool {
         ("crates/doctor/src/lib.rs", "crates/doctor", "../"),
         ("crates/models/src/lib.rs", "crates/models", "../"),
         ("crates/postgres/src/lib.rs", "crates/postgres", "../"),
+        ("crates/simulation/src/lib.rs", "crates/simulation", "../"),
         ("crates/torture/src/lib.rs", "crates/torture", "../"),
         ("src/lib.rs", "", "../"),
     ];

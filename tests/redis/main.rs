@@ -21,6 +21,8 @@ mod refusal_cache;
 mod script;
 mod settings;
 mod shared_names;
+#[cfg(target_os = "linux")]
+mod simulated;
 mod stored;
 mod tenants;
 mod texts;

@@ -12,6 +12,8 @@ use crate::key::{Fingerprint, Key};
 use crate::limiter::level::Level;
 use crate::limiter::line::{Room, Want};
 use crate::limiter::wait::jittered;
+#[cfg(tollgate_simulation)]
+use crate::planted::is_planted;
 use crate::quota::{Quota, Quotas, ShareId};
 use crate::store::{ProtectedStore, SendMarks, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
@@ -142,6 +144,10 @@ impl HeldKey {
 
     /// Returns the slots that a message states: those of lost permits, too.
     pub(super) fn stated(&self) -> u32 {
+        #[cfg(tollgate_simulation)]
+        if is_planted("LostNotStated") {
+            return self.held;
+        }
         self.held.saturating_add(self.lost)
     }
 
@@ -208,6 +214,10 @@ impl HeldKey {
 
     /// Makes the permits lost if the lease has ended.
     pub(super) fn settle_end(&mut self, now: u64) {
+        #[cfg(tollgate_simulation)]
+        if is_planted("LossNotFinal") {
+            return;
+        }
         if self.valid_until.is_some_and(|until| now >= until) {
             self.valid_until = None;
             if self.held > 0 {
@@ -285,6 +295,14 @@ impl HeldKey {
             self.held_until = ends_at.max(earlier);
         }
         let valid_until = sent_at.saturating_add(certain_part(self.sent_lease));
+        #[cfg(tollgate_simulation)]
+        let has_failed = has_failed && !is_planted("ValidWithoutReply");
+        #[cfg(tollgate_simulation)]
+        let valid_until = match () {
+            () if is_planted("WholeLease") => sent_at + self.sent_lease / 10 * 13,
+            () if is_planted("ValidFromReply") => now + certain_part(self.sent_lease),
+            () => valid_until,
+        };
         if has_failed {
             // The store may have taken the message in all the same, with a shorter lease than before; and another part of
             // it may have granted the first slots.

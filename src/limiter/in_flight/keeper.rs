@@ -10,6 +10,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use std::{io, mem, thread};
 
+#[cfg(not(tollgate_simulation))]
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
@@ -57,10 +58,7 @@ impl PermitTable {
             return Ok(());
         };
         if state.looks_at.is_none() {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            let keeper = Keeper(Arc::downgrade(self));
-            let thread = thread::Builder::new().name("tollgate-slots".into());
-            thread.spawn(move || runtime.block_on(keeper.run()))?;
+            start(Keeper(Arc::downgrade(self)))?;
         } else if state.looks_at > Some(next) {
             self.woken.notify_one();
         } else {
@@ -69,6 +67,23 @@ impl PermitTable {
         state.looks_at = Some(next);
         Ok(())
     }
+}
+
+/// Runs a keeper on a thread of its own.
+#[cfg(not(tollgate_simulation))]
+fn start(keeper: Keeper) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let thread = thread::Builder::new().name("tollgate-slots".into());
+    thread.spawn(move || runtime.block_on(keeper.run()))?;
+    Ok(())
+}
+
+/// Runs a keeper on the runtime of a simulated process, which has one thread: see `crates/simulation`.
+#[cfg(tollgate_simulation)]
+fn start(keeper: Keeper) -> io::Result<()> {
+    let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+    drop(runtime.spawn(keeper.run()));
+    Ok(())
 }
 
 /// The thread of a table. If it panics, the next message starts another one.

@@ -13,6 +13,8 @@ use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, GrantUnits, QuotaAnswer};
 use crate::error::Error;
 use crate::key::Key;
+#[cfg(tollgate_simulation)]
+use crate::planted::is_planted;
 use crate::quota::{Algorithm, Quotas};
 use crate::store::{OwnedSubject, ProtectedStore, StoreFuture, Subject, join_all};
 use crate::telemetry::{HAS_METRICS, LeaseMeter};
@@ -125,7 +127,16 @@ impl Lease {
             .filter(|(quota, _)| quota.algorithm() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
         let lease = subject.lease_micros;
+        #[cfg(tollgate_simulation)]
+        let window_ends = window_ends.filter(|_| !is_planted("EndOfWindowIgnored"));
         let period = window_ends.min().map_or(lease, |end| end.min(lease));
+        #[cfg(tollgate_simulation)]
+        let period = period << u32::from(is_planted("WholeLeaseOfUnits"));
+        #[cfg(tollgate_simulation)]
+        let sent_at = match is_planted("UsedFromReply") {
+            true => self.table.clock.now(),
+            false => sent_at,
+        };
         Grant {
             number: LATEST_GRANT.fetch_add(1, Ordering::Relaxed) + 1,
             answer,
@@ -290,8 +301,16 @@ impl Request {
             subject,
             grant: &grant,
         };
+        #[cfg(tollgate_simulation)]
+        if is_planted("ReturnStaysUsable") {
+            let _ = lease.refund_grant(subject, &grant).await;
+        }
         let time_left = grant.ends_at.saturating_sub(lease.table.clock.now());
         sleep(Duration::from_micros(time_left)).await;
+        #[cfg(tollgate_simulation)]
+        if is_planted("ReturnSentAgain") {
+            let _ = lease.refund_grant(subject, &grant).await;
+        }
         if let Some(left) = lease.table.end(subject, grant.number) {
             let grant = grant.clone();
             let ended = Grant { left, ..grant };

@@ -1,0 +1,139 @@
+//! Clients that change counts: charges, settlements, refunds, credits and resets.
+//!
+//! What they charge to the limiters of sums is known, but for calls without an answer. Each change is recorded before it is
+//! sent as one that may have happened, and after its answer as one that has.
+
+use std::time::Duration;
+
+use tollgate::{Decision, Error, Quota, RateLimiter};
+
+use super::client::Client;
+use crate::world::record::ChargedUnits;
+
+const KEYS: [&str; 2] = ["ada", "bob"];
+
+/// Limiters of which an operator gives units of a key back.
+const CREDITED: [&str; 7] = ["log", "pair", "set", "buckets", "counter", "window", "gcra"];
+
+/// Makes changes until the world is over.
+pub(super) async fn change(mut client: Client) {
+    while let Some(sent) = client.pause(120).await {
+        let key = client.random.of(&KEYS);
+        let sums = client.random.of(&["sums", "window-sums"]);
+        match client.random.below(8) {
+            0 => charge(&client, sums, key, 5).await,
+            1..=4 => check_and_settle(&mut client, sums, key).await,
+            5 => give_credit(&mut client, sent).await,
+            6 => look(&client, key).await,
+            _ => {
+                let limiter = client.random.of(&CREDITED);
+                let outcome = client.limiters.get(limiter).check_n("cara", 2).await;
+                client.outcome(outcome, &[(limiter, "cara", 2)], sent);
+            }
+        }
+    }
+}
+
+/// Changes what was charged to a key.
+fn record(client: &Client, sums: &'static str, key: &str, change: impl FnOnce(&mut ChargedUnits)) {
+    let mut world = client.world.lock();
+    change(world.record.charged(sums, key));
+}
+
+async fn charge(client: &Client, sums: &'static str, key: &'static str, units: i64) {
+    record(client, sums, key, |charged| charged.most += units);
+    match client.limiters.get(sums).charge(key, units as u32).await {
+        Ok(()) => record(client, sums, key, |charged| charged.least += units),
+        Err(error) => client.failed(&error, &[(sums, key, units as u32)]),
+    }
+}
+
+async fn check_and_settle(client: &mut Client, sums: &'static str, key: &'static str) {
+    let cost = 1 + client.random.below(4) as i64;
+    record(client, sums, key, |charged| charged.most += cost);
+    let limiter = client.limiters.get(sums);
+    let mut level = limiter.on(key).cost(cost as u32);
+    if sums == "sums" && client.random.one_in(3) {
+        // Another list over the same log. It forgets nothing that the longer window counts.
+        level = level.quotas(Quota::new(1_000, Duration::from_millis(300)));
+    }
+    let outcome = RateLimiter::check_all([level]).await;
+    let decision = match outcome {
+        Ok(decision) if decision.is_allowed() => decision,
+        Ok(_) => {
+            record(client, sums, key, |charged| charged.most -= cost);
+            return;
+        }
+        Err(error) => return client.failed(&error, &[(sums, key, cost as u32)]),
+    };
+    record(client, sums, key, |charged| charged.least += cost);
+    let used = client.random.below(7) as i64;
+    let difference = used - cost;
+    record(client, sums, key, |charged| {
+        charged.most += difference.max(0);
+        charged.least += difference.min(0);
+    });
+    let settled = settle(client, sums, decision, used as u32).await;
+    match settled {
+        Ok(()) => record(client, sums, key, |charged| {
+            charged.most += difference.min(0);
+            charged.least += difference.max(0);
+        }),
+        Err(error) => client.failed(&error, &[(sums, key, used as u32)]),
+    }
+}
+
+/// Settles a check, by a refund if it cost less.
+async fn settle(
+    client: &mut Client,
+    sums: &str,
+    mut decision: Decision,
+    used: u32,
+) -> Result<(), Error> {
+    let limiter = client.limiters.get(sums);
+    let unused = decision.cost().saturating_sub(used);
+    if unused > 0 && client.random.one_in(2) {
+        limiter.refund(&mut decision, unused).await
+    } else {
+        limiter.settle(decision, used).await
+    }
+}
+
+/// Gives units of whoever has charged them back, or forgets them. They may be admitted once more from now on.
+async fn give_credit(client: &mut Client, sent: u64) {
+    let limiter = client.random.of(&CREDITED);
+    let units = client.random.below(5) as u32;
+    // Without an answer, it may happen later: when a server goes on that hung.
+    let latest = sent + 10_000;
+    let index = client
+        .world
+        .lock()
+        .record
+        .begin_credit(limiter, "cara", sent, latest);
+    let limits = client.limiters.get(limiter);
+    let outcome = match units {
+        0 => limits.reset("cara").await,
+        _ => limits.admin().credit("cara", units).await,
+    };
+    match outcome {
+        Ok(()) => {
+            let answered = client.now();
+            client
+                .world
+                .lock()
+                .record
+                .end_credit(limiter, "cara", index, answered);
+        }
+        Err(error) => client.failed(&error, &[(limiter, "cara", units)]),
+    }
+}
+
+/// Looks at a key as an operator does. Nothing is charged.
+async fn look(client: &Client, key: &'static str) {
+    let limiter = if key == "ada" { "slots" } else { "pair" };
+    let key = if key == "ada" { "x" } else { "bob" };
+    let looked = client.limiters.get(limiter).admin().peek(key).await;
+    if let Err(error) = looked {
+        client.failed(&error, &[(limiter, key, 0)]);
+    }
+}

@@ -1,0 +1,100 @@
+//! Clients that check keys.
+
+use std::time::Duration;
+
+use tollgate::RateLimiter;
+
+use super::client::Client;
+use crate::world::limits::CHECKED;
+
+const KEYS: [&str; 2] = ["ada", "bob"];
+
+/// Checks keys by each algorithm, and settles some of the checks.
+pub(super) async fn check(mut client: Client) {
+    while let Some(sent) = client.pause(60).await {
+        let limiter = client.random.of(&CHECKED);
+        let key = client.random.of(&KEYS);
+        let cost = client.cost();
+        let limits = client.limiters.get(limiter);
+        let outcome = limits.check_n(key, cost).await;
+        if cost == 2 && client.random.one_in(5) {
+            settle(&client, outcome, (limiter, key), sent).await;
+        } else {
+            client.outcome(outcome, &[(limiter, key, cost)], sent);
+        }
+    }
+}
+
+/// Gives a unit of two back: it may be admitted to somebody else, so only one was certainly used.
+async fn settle(
+    client: &Client,
+    outcome: Result<tollgate::Decision, tollgate::Error>,
+    (limiter, key): (&'static str, &'static str),
+    sent: u64,
+) {
+    let Some(decision) = client.outcome(outcome, &[(limiter, key, 1)], sent) else {
+        return;
+    };
+    let settled = client.limiters.get(limiter).settle(decision, 1).await;
+    if let Err(error) = settled {
+        client.failed(&error, &[(limiter, key, 1)]);
+    }
+}
+
+/// Checks one key so often that its units are leased.
+pub(super) async fn check_busy_key(mut client: Client) {
+    while let Some(sent) = client.pause(6).await {
+        // Leases of a key that is idle at times end and are given back.
+        if client.random.one_in(400) && client.pause(600).await.is_none() {
+            return;
+        }
+        let cost = 1 + client.random.below(3) as u32;
+        let outcome = client.limiters.get("leased").check_n("busy", cost).await;
+        client.outcome(outcome, &[("leased", "busy", cost)], sent);
+    }
+    // What is left of the leases is given back at the end.
+    let _ = client.limiters.get("leased").release().await;
+}
+
+/// Checks a user and its tenant at once, or a key with shares.
+pub(super) async fn check_levels(mut client: Client) {
+    while let Some(sent) = client.pause(60).await {
+        let key = client.random.of(&KEYS);
+        let cost = client.cost();
+        if client.random.one_in(3) {
+            let share = client.random.of(&["critical", "batch", "none"]);
+            let limiter = client.limiters.get("shared");
+            let level = limiter.on(key).cost(cost).share(share);
+            let outcome = RateLimiter::check_all([level]).await;
+            client.outcome(outcome, &[("shared", key, cost)], sent);
+        } else {
+            let user = client.limiters.get("user").on(key).cost(cost);
+            let tenant = client.limiters.get("tenant").on("all").cost(1);
+            let outcome = RateLimiter::check_all([user, tenant]).await;
+            let charges = [("user", key, cost), ("tenant", "all", 1)];
+            client.outcome(outcome, &charges, sent);
+        }
+    }
+}
+
+/// Waits for units of keys that others check, too.
+pub(super) async fn wait_for_units(mut client: Client) {
+    while let Some(sent) = client.pause(60).await {
+        let limiter = client.random.of(&["log", "pair", "gcra", "buckets"]);
+        let key = client.random.of(&KEYS);
+        let cost = 1 + client.random.below(3) as u32;
+        let limits = client.limiters.get(limiter);
+        let outcome = limits
+            .until_ready(key, cost, Duration::from_millis(500))
+            .await;
+        client.outcome(outcome, &[(limiter, key, cost)], sent);
+    }
+}
+
+/// Checks by limiters that go on while the store fails.
+pub(super) async fn check_with_policy(mut client: Client) {
+    while let Some(sent) = client.pause(50).await {
+        let outcome = client.limiters.get("fallback").check("ada").await;
+        client.outcome(outcome, &[("fallback", "ada", 1)], sent);
+    }
+}

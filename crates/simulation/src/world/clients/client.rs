@@ -1,0 +1,125 @@
+//! What all clients do: wait, ask, and record what they got.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tollgate::{Decision, Error, ErrorKind, Source};
+
+use crate::random::Random;
+use crate::world::limits::Limiters;
+use crate::world::record::Use;
+use crate::world::shared::SharedWorld;
+
+/// How long after the last fault a check may fail, in milliseconds: the circuit breaker has to find out.
+const RECOVERY: u64 = 2_000;
+
+/// A task of a process, with random numbers of its own.
+pub(super) struct Client {
+    pub(super) world: SharedWorld,
+    pub(super) process: usize,
+    pub(super) life: u64,
+    pub(super) limiters: Limiters,
+    pub(super) random: Random,
+}
+
+/// A check that is admitted or refused as a whole, and what it charges to each limiter and key.
+pub(super) type Charge = (&'static str, &'static str, u32);
+
+impl Client {
+    /// Waits for a random time. Returns the time after that, or `None` if the world is over.
+    pub(super) async fn pause(&mut self, most: u64) -> Option<u64> {
+        sleep(Duration::from_millis(self.random.below(most))).await;
+        let world = self.world.lock();
+        (!world.is_over).then_some(world.now)
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.world.lock().now
+    }
+
+    /// Returns a cost: mostly 1 or 2, rarely a look.
+    pub(super) fn cost(&mut self) -> u32 {
+        if self.random.one_in(50) {
+            // Above most limits.
+            return 30;
+        }
+        self.random.of(&[1, 1, 1, 2, 2, 2, 2, 0])
+    }
+
+    /// Takes in the outcome of a check. Returns the decision if it was admitted.
+    pub(super) fn outcome(
+        &self,
+        outcome: Result<Decision, Error>,
+        charges: &[Charge],
+        sent: u64,
+    ) -> Option<Decision> {
+        let process = self.process;
+        let decision = match outcome {
+            Ok(decision) => decision,
+            Err(error) => {
+                self.failed(&error, charges);
+                return None;
+            }
+        };
+        let mut world = self.world.lock();
+        let source = decision.source();
+        let is_allowed = decision.is_allowed();
+        world.log.count("checks");
+        let verb = if is_allowed { "admitted" } else { "refused" };
+        world.log.note(format_args!(
+            "process {process} {verb} {charges:?} by {source:?}, sent at {sent}"
+        ));
+        if !is_allowed {
+            world.log.count("refused");
+            return None;
+        }
+        let answered = world.now;
+        let units_of = |units| Use {
+            units,
+            sent,
+            answered,
+        };
+        match source {
+            Source::Redis | Source::Lease => {
+                world.log.count(if source == Source::Lease {
+                    "by a lease"
+                } else {
+                    "admitted"
+                });
+                for (limiter, key, units) in charges {
+                    world
+                        .record
+                        .add_use(limiter, (*key).to_owned(), units_of(*units));
+                }
+            }
+            Source::Fallback => {
+                world.log.count("by fallback");
+                for (limiter, key, units) in charges {
+                    let key = format!("{key} in life {} of process {process}", self.life);
+                    world.record.add_use(limiter, key, units_of(*units));
+                }
+            }
+            _ => world.log.count("not counted"),
+        }
+        Some(decision)
+    }
+
+    /// Takes in an error. Long after the last fault, there are none.
+    pub(super) fn failed(&self, error: &Error, charges: &[Charge]) {
+        let mut world = self.world.lock();
+        world.log.note(format_args!(
+            "process {} fails {charges:?}: {error}",
+            self.process
+        ));
+        let is_outage = !matches!(
+            error.kind(),
+            ErrorKind::CostExceedsLimit | ErrorKind::MaxWait
+        );
+        world.log.failed(error);
+        if is_outage && world.now >= world.faults_end + RECOVERY && !world.is_over {
+            world.log.violated(format_args!(
+                "a check of {charges:?} fails without a fault: {error}"
+            ));
+        }
+    }
+}

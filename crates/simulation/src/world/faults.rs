@@ -1,0 +1,284 @@
+//! The faults of a world, and when they happen.
+
+use super::network::Quality;
+use super::plan::{ClientKind, FaultKind, Plan};
+use super::process::Process;
+use super::shared::SharedWorld;
+use crate::random::Random;
+use crate::server::Server;
+
+/// Returns how bad the network of a world is.
+pub(crate) fn quality_of(plan: &Plan, random: &mut Random) -> Quality {
+    Quality {
+        slowness: if plan.has(FaultKind::SlowNetwork) {
+            250
+        } else {
+            8
+        },
+        losses: if plan.has(FaultKind::LostMessages) {
+            1 + random.below(20)
+        } else {
+            0
+        },
+        repeats: if plan.has(FaultKind::RepeatedMessages) {
+            20
+        } else {
+            0
+        },
+    }
+}
+
+/// The server, and how it is.
+pub(crate) struct ServerState {
+    pub(crate) server: Server,
+    /// Until when it does nothing, by the time of the world.
+    hangs_until: Option<u64>,
+    full_until: Option<u64>,
+    /// The keys that another program has overwritten, and when it removes them.
+    spoiled: Vec<(u64, Vec<u8>)>,
+    /// How far its clock is ahead, in microseconds.
+    pub(crate) clock_offset: i64,
+}
+
+impl ServerState {
+    pub(crate) fn new(server: Server) -> Self {
+        Self {
+            server,
+            hangs_until: None,
+            full_until: None,
+            spoiled: Vec::new(),
+            clock_offset: 0,
+        }
+    }
+
+    fn run_as_stranger(&mut self, command: &[Vec<u8>]) {
+        let _ = self.server.run(command);
+    }
+
+    pub(crate) fn hangs(&self) -> bool {
+        self.hangs_until.is_some()
+    }
+}
+
+/// Makes the faults of a world happen.
+pub(crate) struct Faults {
+    random: Random,
+    plan: Plan,
+    /// When each process that was killed starts again.
+    pub(crate) starts_at: Vec<u64>,
+}
+
+/// The longest time of a fault, in milliseconds: of one in five, and of the others.
+const LONG: u64 = 7_000;
+const SHORT: u64 = 1_500;
+
+impl Faults {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        Self {
+            random: Random::new(plan.seed, 3),
+            plan: plan.clone(),
+            starts_at: vec![0; plan.processes],
+        }
+    }
+
+    /// Returns how often a fault of this kind happens: about once in so many milliseconds.
+    fn every(&self, fault: FaultKind) -> u64 {
+        match fault {
+            FaultKind::Kill => 4_000,
+            FaultKind::Stop => 3_000,
+            FaultKind::Cut => 1_500,
+            FaultKind::Partition if self.has_slots_alone() => 3_000,
+            FaultKind::Partition => 6_000,
+            FaultKind::Freeze | FaultKind::FullMemory => 6_000,
+            FaultKind::Restart => 8_000,
+            FaultKind::ClockStep | FaultKind::Stranger => 9_000,
+            // These are no events.
+            _ => u64::MAX,
+        }
+    }
+
+    /// Returns how long a fault lasts, in milliseconds. Those of the server are shorter: while it fails, little else happens.
+    fn length_of(&mut self, fault: FaultKind) -> u64 {
+        let longest = if self.random.one_in(5) { LONG } else { SHORT };
+        let length = 1 + self.random.below(longest);
+        match fault {
+            // Longer than the lease of slots, at times.
+            FaultKind::Partition if self.has_slots_alone() => length + 4_500,
+            FaultKind::Freeze | FaultKind::FullMemory => length / 3,
+            FaultKind::Restart | FaultKind::Kill => length / 4,
+            _ => length,
+        }
+    }
+
+    /// Slots are lost where a process does not reach the server for long.
+    fn has_slots_alone(&self) -> bool {
+        !self.plan.clients.contains(&ClientKind::Checks)
+    }
+
+    /// Makes the faults of this millisecond happen.
+    pub(crate) fn step(
+        &mut self,
+        now: u64,
+        shared: &SharedWorld,
+        service: &mut [Option<Process>],
+        server: &mut ServerState,
+    ) {
+        for fault in FaultKind::ALL {
+            let every = self.every(*fault);
+            if self.plan.has(*fault) && self.random.one_in(every) {
+                let victim = self.random.below(self.plan.processes as u64) as usize;
+                let length = self.length_of(*fault);
+                let mut world = shared.lock();
+                world.log.count("faults");
+                world.log.note(format_args!(
+                    "fault: {} of {victim} for {length} ms",
+                    fault.name()
+                ));
+                drop(world);
+                self.happen(*fault, victim, now + length, shared, service, server);
+            }
+        }
+        Self::end_outages(now, shared, server);
+    }
+
+    fn happen(
+        &mut self,
+        fault: FaultKind,
+        victim: usize,
+        until: u64,
+        shared: &SharedWorld,
+        service: &mut [Option<Process>],
+        server: &mut ServerState,
+    ) {
+        match fault {
+            FaultKind::Kill => self.kill(victim, until, shared, service),
+            FaultKind::Stop => {
+                if let Some(process) = &mut service[victim] {
+                    process.stopped_until = Some(until);
+                }
+            }
+            FaultKind::Cut => shared.lock().network.cut(victim),
+            FaultKind::Partition => shared.lock().network.part(victim, until),
+            FaultKind::Freeze => server.hangs_until = Some(until),
+            FaultKind::Restart => self.restart(until, shared, server),
+            FaultKind::ClockStep => {
+                server.clock_offset += self.random.below(4_000_000) as i64 - 2_000_000;
+                excuse(shared);
+            }
+            FaultKind::Stranger => self.spoil(until, shared, server),
+            FaultKind::FullMemory => {
+                server.full_until = Some(until);
+                server.server.with_keys(|keys| keys.is_full = true);
+            }
+            _ => {}
+        }
+    }
+
+    fn kill(
+        &mut self,
+        victim: usize,
+        until: u64,
+        shared: &SharedWorld,
+        service: &mut [Option<Process>],
+    ) {
+        let Some(process) = service[victim].take() else {
+            return;
+        };
+        let mut world = shared.lock();
+        world.lives[victim] += 1;
+        let seen_at = world.seen_at[victim];
+        world.record.end_process(victim, seen_at);
+        world.network.abandon(victim);
+        drop(world);
+        process.enter();
+        drop(process);
+        self.starts_at[victim] = until;
+    }
+
+    fn restart(&mut self, until: u64, shared: &SharedWorld, server: &mut ServerState) {
+        let loses_data = self.plan.has(FaultKind::DataLoss) && self.random.one_in(2);
+        server.server.forget_scripts();
+        if loses_data {
+            server.server.with_keys(crate::server::Keyspace::clear);
+            excuse(shared);
+        }
+        server.hangs_until = Some(until);
+        let mut world = shared.lock();
+        world.log.note(format_args!(
+            "fault: the server restarts, loses data: {loses_data}"
+        ));
+        world.network.cut_all();
+        world.network.is_down = true;
+    }
+
+    /// Lets another program overwrite a key, by a string or by a value of another type.
+    fn spoil(&mut self, until: u64, shared: &SharedWorld, server: &mut ServerState) {
+        let names = server.server.with_keys(|keys| {
+            let names = keys.keys().map(|key| key.name.to_vec());
+            names.collect::<Vec<_>>()
+        });
+        let Some(name) = names.get(self.random.below(names.len() as u64) as usize) else {
+            return;
+        };
+        let value: &[&str] = match self.random.one_in(2) {
+            true => &["SET", "foreign bytes, which are no value", "PX", "60000"],
+            false => &["HSET", "field", "text"],
+        };
+        let rest = value[1..].iter().map(|word| word.as_bytes().to_vec());
+        let mut command = vec![value[0].as_bytes().to_vec(), name.clone()];
+        command.extend(rest);
+        server.run_as_stranger(&[b"UNLINK".to_vec(), name.clone()]);
+        server.run_as_stranger(&command);
+        server.run_as_stranger(&[b"PEXPIRE".to_vec(), name.clone(), b"60000".to_vec()]);
+        server.spoiled.push((until, name.clone()));
+        excuse(shared);
+    }
+
+    fn end_outages(now: u64, shared: &SharedWorld, server: &mut ServerState) {
+        if server.hangs_until.is_some_and(|until| until <= now) {
+            server.hangs_until = None;
+            shared.lock().network.is_down = false;
+        }
+        let spoiled = std::mem::take(&mut server.spoiled);
+        for (until, name) in spoiled {
+            if until <= now {
+                server.run_as_stranger(&[b"UNLINK".to_vec(), name]);
+            } else {
+                server.spoiled.push((until, name));
+            }
+        }
+        if server.full_until.is_some_and(|until| until <= now) {
+            server.full_until = None;
+            server.server.with_keys(|keys| keys.is_full = false);
+        }
+    }
+
+    /// Ends all faults.
+    pub(crate) fn end(
+        &mut self,
+        now: u64,
+        shared: &SharedWorld,
+        service: &mut [Option<Process>],
+        server: &mut ServerState,
+    ) {
+        self.starts_at.fill(now);
+        for process in service.iter_mut().flatten() {
+            process.stopped_until = process.stopped_until.map(|_| now);
+        }
+        server.hangs_until = server.hangs_until.map(|_| now);
+        server.full_until = server.full_until.map(|_| now);
+        server
+            .spoiled
+            .iter_mut()
+            .for_each(|(until, _)| *until = now);
+        Self::end_outages(now, shared, server);
+        shared.lock().network.heal();
+    }
+}
+
+/// Remembers that a limit may be granted once more.
+fn excuse(shared: &SharedWorld) {
+    let mut world = shared.lock();
+    let now = world.now;
+    world.record.excuses.push(now);
+}

@@ -1,0 +1,172 @@
+//! The limiters of a service, and the bound that each promises.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tollgate::{
+    Algorithm, BlockRule, FailurePolicy, Quota, Quotas, RateLimiter, RedisStore, Share,
+};
+
+use super::plan::Plan;
+use crate::random::Random;
+
+/// The lease of slots, in milliseconds.
+pub(crate) const SLOT_LEASE: u64 = 5_000;
+
+/// How long an operator blocks a key, in milliseconds.
+pub(crate) const BLOCK: u64 = 3_000;
+
+/// The quota of limiters that count all that is charged to them: none is refused, and nothing expires.
+const ALL: u32 = 1_000_000;
+
+/// The units that are admitted at most in any span of a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub(crate) limiter: &'static str,
+    pub(crate) units: u32,
+    /// In milliseconds.
+    pub(crate) window: u64,
+}
+
+/// The slots that are held at most at a time.
+pub(crate) const SLOTS: [(&str, u32); 3] = [("slots", 3), ("jobs", 2), ("lanes", 3)];
+
+/// Limiters that a plain check of any key may ask.
+pub(crate) const CHECKED: [&str; 9] = [
+    "log", "pair", "set", "buckets", "counter", "window", "gcra", "soft", "long",
+];
+
+/// What is different in each world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    leased: Algorithm,
+}
+
+impl Limits {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let algorithms = [
+            Algorithm::SlidingLog,
+            Algorithm::SlidingLog,
+            Algorithm::SortedSetLog,
+            Algorithm::SlidingBuckets(10),
+            Algorithm::SlidingCounter,
+            Algorithm::FixedWindow,
+            Algorithm::Gcra,
+        ];
+        Self {
+            leased: Random::new(plan.seed, 2).of(&algorithms),
+        }
+    }
+
+    /// Returns what each limiter promises. The inexact algorithms admit less than twice the limit in a window.
+    pub(crate) fn bounds(self) -> Vec<Bound> {
+        let leased = match self.leased {
+            Algorithm::SlidingLog | Algorithm::SortedSetLog | Algorithm::SlidingBuckets(_) => 500,
+            _ => 1_000,
+        };
+        let of_seconds = [
+            ("log", 8),
+            ("pair", 4),
+            ("set", 6),
+            ("buckets", 6),
+            ("counter", 12),
+            ("window", 12),
+            ("gcra", 12),
+            ("soft", 10),
+            ("shared", 8),
+            ("user", 5),
+            ("tenant", 7),
+            ("jobs", 9),
+            ("fallback", 6),
+            ("leased", leased),
+        ];
+        let bounds = of_seconds.map(|(limiter, units)| Bound {
+            limiter,
+            units,
+            window: 1_000,
+        });
+        let longer = Bound {
+            limiter: "pair",
+            units: 20,
+            window: 8_000,
+        };
+        bounds.into_iter().chain([longer]).collect()
+    }
+
+    /// Creates the limiters of a process.
+    pub(crate) fn limiters(self, store: &RedisStore) -> Limiters {
+        let by = |limit, algorithm| Quota::per_second(limit).with_algorithm(algorithm);
+        let slot_lease = Duration::from_millis(SLOT_LEASE);
+        let slots = |slots| Quota::in_flight(slots).slot_lease(slot_lease);
+        let shares = [
+            Share::of("critical").reserve(2),
+            Share::of("batch").at_most(3),
+        ];
+        let lanes = [
+            Share::of("critical").reserve(1),
+            Share::of("batch").at_most(2),
+        ];
+        let hour = Quota::per_hour(ALL);
+        let lists: [(&'static str, Quotas); 21] = [
+            ("log", Quota::per_second(8).into()),
+            (
+                "pair",
+                [Quota::per_second(4), Quota::new(20, Duration::from_secs(8))].into(),
+            ),
+            ("set", by(6, Algorithm::SortedSetLog).into()),
+            ("buckets", by(6, Algorithm::SlidingBuckets(10)).into()),
+            ("counter", by(6, Algorithm::SlidingCounter).into()),
+            ("window", by(6, Algorithm::FixedWindow).into()),
+            ("gcra", by(6, Algorithm::Gcra).into()),
+            (
+                "soft",
+                [Quota::per_second(4).soft(), Quota::per_second(10)].into(),
+            ),
+            ("long", Quota::new(5_000, Duration::from_secs(2)).into()),
+            ("shared", Quota::per_second(8).shares(shares).into()),
+            ("user", Quota::per_second(5).into()),
+            ("tenant", Quota::per_second(7).into()),
+            ("leased", by(500, self.leased).into()),
+            ("slots", slots(3).into()),
+            ("jobs", [slots(2), Quota::per_second(9)].into()),
+            ("lanes", slots(3).shares(lanes).into()),
+            ("sums", hour.clone().into()),
+            (
+                "window-sums",
+                hour.with_algorithm(Algorithm::FixedWindow).into(),
+            ),
+            ("blocked", Quota::per_second(1_000).into()),
+            ("ruled", Quota::per_second(3).into()),
+            ("fallback", Quota::per_second(6).into()),
+        ];
+        let limiters = lists.map(|(name, quotas)| {
+            let limiter = RateLimiter::new(store.clone(), quotas).name(name);
+            (name, configured(name, limiter))
+        });
+        Limiters(limiters.into())
+    }
+}
+
+fn configured(name: &str, limiter: RateLimiter) -> RateLimiter {
+    let rule = BlockRule::refusals(6)
+        .within(Duration::from_secs(10))
+        .block_for(Duration::from_millis(BLOCK));
+    match name {
+        "leased" => limiter.lease(Duration::from_millis(100)),
+        "slots" | "jobs" | "lanes" => limiter.max_wait(Duration::from_secs(3)),
+        "ruled" => limiter.block_after(rule),
+        "fallback" => limiter.on_failure(FailurePolicy::fall_back().replicas(2)),
+        "long" => limiter.on_failure(FailurePolicy::open()),
+        _ => limiter,
+    }
+}
+
+/// The limiters of a process, by name.
+#[derive(Clone, Debug)]
+pub(crate) struct Limiters(BTreeMap<&'static str, RateLimiter>);
+
+impl Limiters {
+    pub(crate) fn get(&self, name: &str) -> &RateLimiter {
+        &self.0[name]
+    }
+}

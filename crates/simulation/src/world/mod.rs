@@ -1,0 +1,20 @@
+//! A world: processes with a runtime each, a network, a server, faults, clients, and what must hold.
+//!
+//! Everything runs on one thread. Nothing here sleeps, reads a real clock, or iterates over a hash map.
+
+mod clients;
+mod faults;
+mod limits;
+mod log;
+mod network;
+mod plan;
+mod process;
+mod promises;
+mod readable;
+mod record;
+mod run;
+mod shared;
+
+pub use log::Report;
+pub use plan::{ClientKind, FaultKind, Plan};
+pub use run::run;

@@ -1,0 +1,254 @@
+//! What must hold in each world.
+//!
+//! A promise that turned out to be wrong is told here, with what it forgot. Each has a planted fault that breaks it: see
+//! `planted.rs`.
+
+use super::limits::{Bound, Limits, SLOT_LEASE, SLOTS};
+use super::plan::{FaultKind, Plan};
+use super::record::{HeldSpan, Overtaken, Use};
+use super::shared::World;
+use crate::server::{Keyspace, StoredKey};
+
+/// How long a call may still wait after a later one had its permit, in milliseconds: calls of one round trip may change places.
+const OVERTAKEN: u64 = 20;
+
+/// The time from a block to the next look at the list, a round trip, and the time between two checks, in milliseconds.
+const BLOCK_SEEN: u64 = 1_300;
+
+/// Judges what can be judged at any time.
+pub(crate) fn judge_now(world: &mut World, plan: &Plan, keys: &Keyspace) {
+    judge_order(world, plan);
+    if world.now.is_multiple_of(1_000) {
+        let lasting = keys.keys().filter(|key| key.lives.is_none());
+        let lasting: Vec<String> = lasting.map(|key| text(key.name)).collect();
+        for name in lasting {
+            world
+                .log
+                .violated(format_args!("{name} has no time to live"));
+        }
+    }
+}
+
+/// Calls of a process get the slots of a key in the order of their arrival.
+///
+/// Not judged where processes stop: a line lets others pass a task that stands still.
+fn judge_order(world: &mut World, plan: &Plan) {
+    let since = world.now.saturating_sub(OVERTAKEN);
+    let overtaken = world.record.overtaken.iter();
+    let late = overtaken.filter(|(_, overtaken)| overtaken.at < since);
+    let late: Vec<(u64, Overtaken)> = late.map(|(call, overtaken)| (*call, *overtaken)).collect();
+    for (call, overtaken) in late {
+        world.record.overtaken.remove(&call);
+        let Overtaken { by, by_waiting, .. } = overtaken;
+        let how = if by_waiting { "waited" } else { "tried" };
+        if !plan.has(FaultKind::Stop) {
+            world.log.violated(format_args!(
+                "call {call} waits, and the later {by} that {how} has a permit"
+            ));
+        }
+    }
+}
+
+/// Judges what can be judged at the end, two leases of slots after the last fault.
+pub(crate) fn judge_end(world: &mut World, plan: &Plan, keys: &Keyspace) {
+    judge_windows(world, plan);
+    judge_slots(world);
+    judge_sums(world, plan, keys);
+    judge_blocks(world, plan);
+    judge_rest(world, keys);
+}
+
+/// No span as long as a window has more units than the bound.
+///
+/// Of the checks that were sent after its begin and answered before its end. This needs no knowledge of the server's time, so it
+/// is right for any delay. Where data was lost or the clock stepped, the limit may be granted once more.
+fn judge_windows(world: &mut World, plan: &Plan) {
+    let bounds = Limits::of(plan).bounds();
+    let uses = std::mem::take(&mut world.record.uses);
+    for ((limiter, key), mut uses) in uses {
+        uses.sort_by_key(|used| used.sent);
+        let bounds = bounds.iter().filter(|bound| bound.limiter == limiter);
+        for bound in bounds {
+            let found = widest(world, &key, &uses, *bound);
+            if let Some((units, allowed, from)) = found {
+                world.log.violated(format_args!(
+                    "{units} of {allowed} units of {limiter} {key} in {} ms from {from} ms",
+                    bound.window
+                ));
+            }
+        }
+    }
+}
+
+/// Returns a window with more units than are allowed: both numbers, and its begin.
+fn widest(world: &World, key: &str, uses: &[Use], bound: Bound) -> Option<(u32, u32, u64)> {
+    let is_fallback = key.contains("in life");
+    // Of a process that falls back: the part of one of two replicas, by a clock that may be 5 % fast.
+    let (limit, window) = match is_fallback {
+        true => (bound.units / 2, bound.window / 10 * 9),
+        false => (bound.units, bound.window),
+    };
+    uses.iter().enumerate().find_map(|(index, first)| {
+        let from = first.sent;
+        let to = from + window - 1;
+        let later = uses[index..].iter().take_while(|used| used.sent <= to);
+        let units: u32 = later
+            .filter(|used| used.answered <= to)
+            .map(|used| used.units)
+            .sum();
+        if units <= limit {
+            return None;
+        }
+        // A step is told when it happens, and what it does to a window may show for two of them.
+        let excuses = world
+            .record
+            .excuses(from.saturating_sub(2 * bound.window), to);
+        let credits = credits_within(world, (bound.limiter, key), from, to);
+        let allowed = limit * (1 + excuses + credits);
+        (units > allowed).then_some((units, allowed, from))
+    })
+}
+
+/// Returns how often an operator may have given units back in this time.
+fn credits_within(world: &World, (limiter, key): (&'static str, &str), from: u64, to: u64) -> u32 {
+    let credits = world.record.credits.get(&(limiter, key.to_owned()));
+    let credits = credits.into_iter().flatten();
+    let within = credits.filter(|span| span.from <= to && span.to >= from);
+    within.count() as u32
+}
+
+/// Permits that are held and not lost are never more than the slots.
+///
+/// That a process stands still does not matter: what it holds is lost when it goes on, or was held all the time. Where data was
+/// lost or the clock stepped, every slot may be granted once more, for two leases.
+fn judge_slots(world: &mut World) {
+    let held: Vec<u64> = world.record.held.keys().copied().collect();
+    let now = world.now;
+    for call in held {
+        world
+            .log
+            .violated(format_args!("the permit of call {call} is held at the end"));
+        world.record.end_permit(call, now);
+    }
+    let spans = std::mem::take(&mut world.record.spans);
+    for ((limiter, key), spans) in spans {
+        let slots = SLOTS.iter().find(|(name, _)| *name == limiter);
+        let slots = slots.map_or(0, |(_, slots)| *slots);
+        for (at, held) in counts_of(&spans) {
+            let excuses = world.record.excuses(at.saturating_sub(2 * SLOT_LEASE), at);
+            if held > slots * (1 + excuses) {
+                world.log.violated(format_args!(
+                    "{held} permits of {slots} for {limiter} {key} from {at} ms"
+                ));
+                break;
+            }
+        }
+    }
+}
+
+/// Returns how many permits are held from each time on.
+fn counts_of(spans: &[HeldSpan]) -> Vec<(u64, u32)> {
+    let begins = spans.iter().map(|span| span.from);
+    let counts = begins.map(|at| {
+        let held = spans.iter().filter(|span| span.from <= at && at < span.to);
+        (at, held.count() as u32)
+    });
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_unstable();
+    counts
+}
+
+/// The value of a key has the units that were charged to it, but for calls without an answer.
+fn judge_sums(world: &mut World, plan: &Plan, keys: &Keyspace) {
+    let forget = [
+        FaultKind::ClockStep,
+        FaultKind::DataLoss,
+        FaultKind::Stranger,
+    ];
+    if forget.iter().any(|fault| plan.has(*fault)) {
+        return;
+    }
+    let charged = std::mem::take(&mut world.record.charged);
+    for ((limiter, key), charged) in charged {
+        let name = format!("{{{limiter},{key}}}");
+        let of_key = keys.keys().find(|stored| text(stored.name).contains(&name));
+        let units = of_key.map_or(0, |stored| units_of(&stored));
+        if !(charged.least..=charged.most).contains(&units) {
+            let (least, most) = (charged.least, charged.most);
+            world.log.violated(format_args!(
+                "{limiter} {key} has {units} units, not {least} to {most}"
+            ));
+        }
+    }
+}
+
+/// Returns the units in a log without expired runs, or in a row of one fixed window.
+fn units_of(stored: &StoredKey<'_>) -> i64 {
+    let text = stored.text.unwrap_or_default();
+    let last = number_at(text, text.len().saturating_sub(4));
+    let before = if stored.name.ends_with(b":log") {
+        number_at(text, 25)
+    } else {
+        0
+    };
+    i64::from(last.wrapping_sub(before))
+}
+
+fn number_at(text: &[u8], at: usize) -> u32 {
+    let bytes = text.get(at..at + 4);
+    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+    u32::from_be_bytes(bytes.unwrap_or_default())
+}
+
+/// A block is seen by all processes within the interval at which they refresh the list.
+///
+/// Judged where each process reaches the server at any time, and begins once.
+fn judge_blocks(world: &mut World, plan: &Plan) {
+    let harmless = [FaultKind::ClockSkew, FaultKind::RepeatedMessages];
+    if plan.faults.iter().any(|fault| !harmless.contains(fault)) {
+        return;
+    }
+    let blocks = world.record.blocks.clone();
+    for block in blocks {
+        let uses = world.record.unblocked_uses.iter();
+        let unseen = uses
+            .filter(|used| used.sent >= block.from + BLOCK_SEEN && used.answered + 10 <= block.to);
+        if let Some(used) = unseen.copied().next() {
+            world
+                .log
+                .violated(format_args!("{used:?} passes the block {block:?}"));
+        }
+    }
+}
+
+/// When all clients have gone, no holder has slots, and nobody waits.
+fn judge_rest(world: &mut World, keys: &Keyspace) {
+    for stored in keys.keys() {
+        let slots = slots_of(&stored, keys.now);
+        if slots > 0 {
+            let name = text(stored.name);
+            world.log.violated(format_args!(
+                "{slots} slots of {name} are held by nobody at the end"
+            ));
+        }
+    }
+}
+
+/// Returns the slots of the holders whose lease has not ended. `lua/in_flight.lua` describes the bytes.
+fn slots_of(stored: &StoredKey<'_>, now: i64) -> u32 {
+    let is_of_holders = stored.name.ends_with(b":in_flight");
+    let holders = stored
+        .text
+        .filter(|_| is_of_holders)
+        .and_then(|text| text.get(1..));
+    let holders = holders.unwrap_or_default().chunks_exact(40);
+    let live = holders.filter(|holder| {
+        let ends: [u8; 8] = holder[32..40].try_into().unwrap_or_default();
+        f64::from_be_bytes(ends) > now as f64
+    });
+    live.map(|holder| number_at(holder, 24)).sum()
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

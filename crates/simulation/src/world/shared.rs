@@ -1,0 +1,48 @@
+//! What all parts of a world share.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::log::Log;
+use super::network::Network;
+use super::record::Record;
+
+/// What the clients, the connections and the steps of a world share.
+pub(crate) struct World {
+    /// In milliseconds.
+    pub(crate) now: u64,
+    /// From when on there are no faults.
+    pub(crate) faults_end: u64,
+    /// Whether the clients end.
+    pub(crate) is_over: bool,
+    /// The lives of each process: it begins another one when it starts again.
+    pub(crate) lives: Vec<u64>,
+    /// When each process made its last step but one.
+    pub(crate) seen_at: Vec<u64>,
+    pub(crate) log: Log,
+    pub(crate) network: Network,
+    pub(crate) record: Record,
+}
+
+impl World {
+    /// Ends all blocks of the operator, of which an earlier one may last longer than a later one.
+    pub(crate) fn end_blocks(&mut self) {
+        let now = self.now;
+        for block in &mut self.record.blocks {
+            block.to = block.to.min(now);
+        }
+    }
+}
+
+/// A handle of the world. All handles are on one thread; the lock is there because the types of the store ask for it.
+#[derive(Clone)]
+pub(crate) struct SharedWorld(Arc<Mutex<World>>);
+
+impl SharedWorld {
+    pub(crate) fn new(world: World) -> Self {
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().expect("a panic ends the world")
+    }
+}
