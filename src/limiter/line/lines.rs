@@ -297,6 +297,10 @@ impl Drop for Woken {
 }
 
 impl Room {
+    fn is_nothing(self) -> bool {
+        self.units == 0 && self.slots == 0
+    }
+
     fn holds(self, needs: Self) -> bool {
         self.units >= needs.units && self.slots >= needs.slots
     }
@@ -391,9 +395,13 @@ impl Call {
 }
 
 impl State {
-    /// Returns whether there is a line for any of these keys.
+    /// Returns whether a call has to stand in a line for any of these keys. A call that asks nothing of a key does so only after
+    /// a hold.
     pub(super) fn has_line(&self, wants: &Wants) -> bool {
-        wants.iter().any(|want| self.lines.contains_key(&want.line))
+        wants.iter().any(|want| {
+            let line = self.lines.get(&want.line);
+            line.is_some_and(|line| !want.needs.is_nothing() || line.after_hold.is_some())
+        })
     }
 
     /// Returns whether as many calls as may wait for a key do. If this one stands in line, they stand before it.
