@@ -160,7 +160,7 @@ local function room(list, number)
     write(number, true, list.ttl, true)
     settled[1], row = row[1], settled
   end
-  return left
+  return list.is_closed and -1 or max(left, 0)
 end
 
 -- Returns the holes of a counter, oldest first, each its start, end and units; and the bytes of all other holes.

@@ -5,7 +5,7 @@ KEYS    as call
 ARGV    as call
 reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged; 0 of a
 reply   charge
-reply   then, if units are charged, the reply of each level to its charge; if a check is refused or only looks, to that
+reply   then, if units are charged, the reply of each level to its charge; if a check is refused or costs 0, to that
 reply   in front of these, of a level that is soft: how many checks it has room for
 calls   as the kinds of values
 server  Redis 6.0

@@ -2,7 +2,7 @@
 in_flight: a value with the slots that processes hold at the same time. Twin of src/algorithm/in_flight.rs.
 
 KEYS    none; the caller passes the number of a key
-ARGV    none; the caller passes a list of quotas. Their header is the message of a holder, or empty for a look
+ARGV    none; the caller passes a list of quotas. Their header is the message of a holder, or empty or zeros
 reply   a charge: of each quota used, note. A refusal: used, wait, note
 calls   to write PEXPIRE, SET; where no holder is left UNLINK
 server  Redis 6.0
@@ -21,7 +21,7 @@ lease of its own from now, because the clock stepped back, ends then. Both are w
 
 The entry of a holder is written if its check is admitted, or if it `is_stated`. `note` is 1 if a holder that holds slots had
 no entry. It is 2 if the entry is of a later message: then the check is refused, and its holder's entry stays. A wait of 1
-says that the time at which a slot returns is unknown.
+says that the time at which a slot returns is unknown. A check without a message wants no slot: it is admitted whatever is held.
 ]]
 
 local ENTRY, FORMAT, EXACT = 40, '>c16dI4I4d', 9007199254740992
@@ -100,12 +100,13 @@ local function room(list, number)
     local share = sub(list.holder, 13)
     units[share] = (units[share] or 0) + base
   end
-  local left, quota = note == 2 and -1 or 4294967296, list
+  local left, quota = 4294967296, list
   repeat
     quota.used = quota.room_of and quota.limit - quota.room_of(used, units) or used
     left, quota = min(left, quota.limit - quota.used), quota.next
   until not quota
-  return left
+  -- Without a message, no slot is wanted.
+  return (note == 2 or left < 0 and list.lease > 0) and -1 or max(left, 0)
 end
 
 local function charge(list, number, units)
@@ -123,7 +124,7 @@ local function refuse(list, number, cost)
   end
   local quota = list
   repeat
-    local wait = (quota.used + cost > quota.limit or note == 2) and 1 or 0
+    local wait = (note == 2 or quota.used + cost > quota.limit and list.lease > 0) and 1 or 0
     reply[size + 1], reply[size + 2], reply[size + 3] = quota.used, cost > quota.most and -1 or wait, note
     size, quota = size + 3, quota.next
   until not quota

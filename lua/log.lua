@@ -311,7 +311,7 @@ local function room(list, number)
     local own = quota.limit - used
     left, quota = left and left < own and left or own, quota.next
   until not quota
-  return left
+  return list.is_closed and -1 or max(left, 0)
 end
 
 local function charge(list, number, units)
@@ -406,19 +406,17 @@ local function refuse(list, _, cost)
   local quota = list
   repeat
     local used, limit, wait, reset = quota.used, quota.limit, 0, 0
+    if max(cost, 1) > (quota.most or limit) then
+      wait = -1
+    elseif cost > 0 and used + cost > limit then
+      wait = quota.room_of and (columns.has_room_in(quota, cost) or -1) or expires_in(quota, used + cost - limit)
+    end
     if quota.room_of then
-      wait, reset = used + cost > limit and (columns.has_room_in(quota, cost) or -1) or 0, columns.more_in(quota) or 0
-    else
-      if used > limit then
-        reset = limit > 0 and expires_in(quota, used - limit + 1) or 0
-      elseif used > 0 then
-        reset = quota.time + quota.reach - now
-      end
-      if cost > limit then
-        wait = -1
-      elseif used + cost > limit then
-        wait = expires_in(quota, used + cost - limit)
-      end
+      reset = columns.more_in(quota) or 0
+    elseif used > limit then
+      reset = limit > 0 and expires_in(quota, used - limit + 1) or 0
+    elseif used > 0 then
+      reset = quota.time + quota.reach - now
     end
     reply[size + 1], reply[size + 2], reply[size + 3] = min(used, 4294967295), wait, reset
     size, quota = size + 3, quota.next
@@ -429,6 +427,7 @@ kinds.log = function(list)
   local quota = #list.header > 9 and list
   while quota do
     read_shares(quota, 10)
+    list.is_closed = list.is_closed or quota.most == 0
     quota = quota.next
   end
   if list.bucket > 0 then

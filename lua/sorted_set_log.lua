@@ -86,7 +86,7 @@ local function room(list, number)
     left = (not left or quota.limit - set.used < left) and quota.limit - set.used or left
     quota = quota.next
   until not quota
-  return left
+  return list.is_closed and -1 or max(left, 0)
 end
 
 -- Returns the microseconds until the unit at `index` expires.
@@ -147,9 +147,9 @@ local function refuse(list, _, cost)
     if used > 0 and limit > 0 then
       reset = leaves_in(list, max(used - limit, 0))
     end
-    if cost > limit then
+    if max(cost, 1) > limit then
       wait = -1
-    elseif used + cost > limit then
+    elseif cost > 0 and used + cost > limit then
       wait = leaves_in(list, used + cost - limit - 1)
     end
     reply[size + 1], reply[size + 2], reply[size + 3] = used, wait, reset

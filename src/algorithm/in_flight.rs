@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::algorithm_state::AlgorithmState;
+use super::arithmetic::saturate;
 use super::bytes::{Bytes, impl_bytes};
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::share_room::share_room;
@@ -59,7 +60,7 @@ impl InFlight {
         self.holders.is_empty()
     }
 
-    /// Decides whether the slots that a check wants are there. Without a holding, it only looks.
+    /// Decides whether the slots that a check wants are there. Without a holding, it wants none, and is admitted.
     pub(crate) fn decide(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> Verdict {
         let now = check.now;
         let live = self.holders.iter().filter(|holder| holder.end(now) > now);
@@ -77,17 +78,23 @@ impl InFlight {
             share_room(check, used, used_by),
             share_room(check, 0, |_| 0),
         );
-        let cost = holding.map_or(0, |holding| holding.wanted);
-        let asked = QuotaCheck { cost, ..*check };
-        // Nobody knows when a slot is given back.
-        let unknown = |_| 1;
-        let receipt = Receipt::new(note.number(), 0);
-        let mut verdict = Verdict::new(&asked, room, most, receipt, unknown);
-        verdict.reset = 0;
-        if note == HoldingNote::Superseded && verdict.wait == Wait::Zero {
-            verdict.wait = Wait::Micros(1);
+        let wanted = holding.map(|holding| i64::from(holding.wanted));
+        let is_refused =
+            note == HoldingNote::Superseded || wanted.is_some_and(|wanted| wanted > room);
+        Verdict {
+            used: saturate(i64::from(check.limit).abs_diff(room)),
+            wait: if wanted.is_some_and(|wanted| wanted > most) {
+                Wait::Never
+            } else if is_refused {
+                // Nobody knows when a slot is given back.
+                Wait::Micros(1)
+            } else {
+                Wait::Zero
+            },
+            reset: 0,
+            changes: Changes::NONE,
+            receipt: Receipt::new(note.number(), 0),
         }
-        verdict
     }
 
     /// Writes the entry of a holder: with the slots that it wants if they are granted. Does nothing if it is superseded.

@@ -101,6 +101,9 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// Compares a cost with the units that may be charged now, and with the `most` that may be charged when all units have
     /// returned. `has_room_in` returns the time until so many units may be charged, which are at most these.
+    ///
+    /// A cost of 0 needs no room: it is admitted also where more units count than the limit. A quota that never admits a unit
+    /// refuses it, too.
     #[inline]
     pub(super) fn new(
         check: &QuotaCheck<'_>,
@@ -114,9 +117,9 @@ impl Verdict {
         let more = room.max(0) + 1;
         Self {
             used: saturate(i64::from(check.limit).abs_diff(room)),
-            wait: if cost > most {
+            wait: if cost.max(1) > most {
                 Wait::Never
-            } else if cost <= room {
+            } else if cost <= room.max(0) {
                 Wait::Zero
             } else {
                 Wait::Micros(has_room_in(cost))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock::micros;
-use crate::quota::{Quota, Quotas};
+use crate::quota::{Quota, Quotas, ShareId};
 
 /// The answer of a [`Store`](crate::Store) to one check.
 ///
@@ -164,6 +164,30 @@ impl Answer {
         for quota in &mut self.quotas {
             quota.used = quota.used.saturating_sub(cost);
             quota.receipt = Receipt::default();
+        }
+    }
+
+    /// Makes this answer to a cost of 0 say whether each quota would admit one more unit, or one more slot. A slot is
+    /// estimated to return after `slot_wait`.
+    pub(crate) fn look_for_unit(
+        &mut self,
+        quotas: &Quotas,
+        share: Option<ShareId>,
+        slot_wait: Duration,
+    ) {
+        for (quota, answer) in quotas.iter().zip(&mut self.quotas) {
+            let wait = if quota.ceiling(share) == 0 {
+                Wait::Never
+            } else if answer.used < quota.limit() {
+                Wait::Zero
+            } else if quota.is_in_flight() {
+                Wait::Micros(micros(slot_wait))
+            } else {
+                // Without room, more units are left as soon as one is.
+                Wait::Micros(answer.reset_micros.max(1))
+            };
+            let looked = QuotaAnswer::from_micros(answer.used, wait, answer.reset_micros);
+            *answer = looked.softened(quota);
         }
     }
 

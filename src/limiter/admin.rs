@@ -142,7 +142,7 @@ impl Admin {
         limiter.0.store.refresh_blocks().await?;
         let mut level = Level::new(limiter, &key, 0);
         level.set_plan(quotas.clone());
-        let decision = level.check_despite_block().await?;
+        let decision = level.look().await?;
         let list = limiter.0.store.block_list();
         let block = list.blocked_for(&limiter.0.scope, &key);
         let hold = list.blocked_for(&limiter.0.holds.name, &key);

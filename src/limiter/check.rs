@@ -27,8 +27,10 @@ impl RateLimiter {
 
     /// Charges `cost` units to `key` if every quota has room for all of them.
     ///
-    /// Otherwise nothing is charged, and the decision is a refusal: it is not an error. A cost of 0 charges
-    /// nothing.
+    /// Otherwise nothing is charged, and the decision is a refusal: it is not an error.
+    ///
+    /// A cost of 0 charges nothing, and every quota admits it, even if more units are used than its limit. A limit of 0
+    /// refuses it, and so does a [block](crate::Admin::block). To read a key, use [`peek`](Self::peek).
     ///
     /// If the future is dropped while it waits for Redis, the units may or may not have been charged. They
     /// are available again after their window.
@@ -126,9 +128,11 @@ impl RateLimiter {
 
     /// Returns the units that `key` has used and left, without charging it.
     ///
-    /// [`remaining`](crate::DecisionView::remaining) is the highest cost that would be admitted now. The decision is
-    /// made as for a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) does not tell whether a unit is
-    /// left. It ignores a block: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
+    /// [`remaining`](crate::DecisionView::remaining) is the highest cost that would be admitted now.
+    /// [`is_allowed`](crate::DecisionView::is_allowed) says whether one more unit would be admitted, and
+    /// [`retry_after`](crate::DecisionView::retry_after) when. With a quota in flight, one more slot has to be free, too.
+    ///
+    /// A block changes none of this: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
     /// [`peek_all`](Self::peek_all) reads all levels of a request.
     ///
     /// # Errors
@@ -137,7 +141,7 @@ impl RateLimiter {
     /// decides.
     pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
         let level = Level::new(self, key, 0);
-        level.check_despite_block().await
+        level.look().await
     }
 
     /// Waits until every quota has room for `cost` units, then charges them to `key`.
@@ -251,11 +255,9 @@ impl RateLimiter {
 }
 
 impl Level {
-    /// Checks this level alone, even if its key is blocked.
-    pub(super) async fn check_despite_block(self) -> Result<Decision, Error> {
-        let mut check = PendingCheck::new(Levels::from_buf([self]));
-        check.rules.ignores_blocks = true;
-        let checked = check.run().await;
+    /// Reads this level alone, even if its key is blocked.
+    pub(super) async fn look(self) -> Result<Decision, Error> {
+        let checked = PendingCheck::look(self).run().await;
         checked.map_err(|failure| failure.error)
     }
 }

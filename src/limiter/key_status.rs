@@ -18,8 +18,10 @@ impl RateLimiter {
     ///
     /// The levels are those of the request: [`on`](Self::on), with the quotas of a plan and the share, but the cost does not
     /// matter. All are read at the same time, on Redis mostly in one round trip. Each is read on its own, so that a level
-    /// without units left does not keep the others from being read. A block does not change the numbers:
-    /// `blocked_for` is the longest block of these keys that this process knows of.
+    /// without units left does not keep the others from being read.
+    ///
+    /// The view [is allowed](crate::DecisionView::is_allowed) if each level would admit one more unit. A block does not change
+    /// it: `blocked_for` is the longest block of these keys that this process knows of.
     ///
     /// # Errors
     ///
@@ -71,7 +73,7 @@ impl RateLimiter {
 async fn peek(mut level: Level) -> Result<(DecisionView, Option<Duration>), Error> {
     level.record_mut().cost = 0;
     let blocked = level.limiter.blocked_for(level.subject());
-    let decision = level.check_despite_block().await?;
+    let decision = level.look().await?;
     Ok((decision.into_view(), blocked.map(|(left, _)| left)))
 }
 
@@ -127,7 +129,7 @@ pub enum BlockReason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeyStatus {
-    /// The units used and left: the decision of a check of cost 0. A block does not change it. If its
+    /// The units used and left, and whether one more would be admitted. A block does not change it. If its
     /// [source](DecisionView::source) is [`Source::Fallback`](crate::Source::Fallback), the store failed, and the numbers
     /// come from this process.
     pub view: DecisionView,

@@ -61,17 +61,20 @@ pub(super) enum NextStep {
     Refuse,
 }
 
-/// How a check treats its levels.
-#[derive(Clone, Copy, Default)]
-pub(super) struct CheckRules {
-    /// Checks even keys that are blocked.
-    pub(super) ignores_blocks: bool,
-    /// Whether a cost above a limit is an error, since no wait helps. Otherwise it is refused with the current numbers.
-    pub(super) is_within_limits: bool,
+/// What a check does with its levels.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum CheckKind {
+    /// Charges them. A cost above a limit is refused with the current numbers.
+    #[default]
+    Charge,
+    /// Charges them. A cost above a limit is an error, since no wait helps.
+    ChargeWithinLimits,
+    /// Reads them, even if their keys are blocked. Their decision says whether one more unit would be admitted.
+    Look,
 }
 
 impl Level {
-    /// Asks for units of a key, and for one slot of each quota in flight.
+    /// Asks for units of a key, and for one slot of each quota in flight. A look asks for no units.
     #[inline]
     pub(crate) fn new(limiter: &RateLimiter, key: impl IntoKey, cost: u32) -> Self {
         let facts = &limiter.0.facts;
@@ -96,7 +99,7 @@ impl Level {
         self.unclamped_cost = Some(self.record.cost);
     }
 
-    /// Returns the cost by these quotas. A clamped cost is never lowered to 0, which passes a limit of 0.
+    /// Returns the cost by these quotas. A clamped cost is never lowered to 0, which charges nothing.
     pub(super) fn cost_by(&self, quotas: &Quotas) -> u32 {
         let Record { cost, share, .. } = *self.record();
         self.unclamped_cost.map_or(cost, |unclamped| {
@@ -120,16 +123,6 @@ impl Level {
         record.lease = lease;
         record.plan = Some(quotas);
         self.fit_cost();
-    }
-
-    /// Asks only for slots. Returns whether a quota is in flight.
-    pub(crate) fn leave_out_rates(&mut self) -> bool {
-        let slots: Quotas = self.record.asked_quotas().slots().cloned().collect();
-        let has_slots = !slots.is_empty();
-        if has_slots {
-            self.set_plan(slots);
-        }
-        has_slots
     }
 
     /// Asks by the failure policy, because the lookup of the plan has failed.
@@ -171,11 +164,7 @@ impl Level {
 
     /// Begins an attempt, and looks at what is known without the store. Fails if the check is misuse.
     #[inline]
-    pub(super) fn begin(
-        &mut self,
-        rules: CheckRules,
-        takes_slots: bool,
-    ) -> Result<NextStep, Error> {
+    pub(super) fn begin(&mut self, kind: CheckKind, takes_slots: bool) -> Result<NextStep, Error> {
         self.limiter.observe_check();
         // The time of the block list. 0 if the limiter blocks no keys.
         let blocks = self.limiter.0.automatic_blocks.as_ref();
@@ -188,12 +177,12 @@ impl Level {
             Some(error) => State::Failed(error.clone()),
         };
         let is_asked =
-            self.quotas().is_usual(self.record.cost) || self.is_asked(rules, takes_slots)?;
+            self.quotas().is_usual(self.record.cost) || self.is_asked(kind, takes_slots)?;
         if !is_asked {
             self.state = State::Answered;
             return Ok(NextStep::LookHere);
         }
-        if !rules.ignores_blocks && self.refuse_blocked() {
+        if kind != CheckKind::Look && self.refuse_blocked() {
             return Ok(NextStep::Refuse);
         }
         Ok(match self.state {
@@ -209,7 +198,8 @@ impl Level {
     /// Fails if no store can charge the cost, or if the slots cannot be held. An error that says that a cost or the slots
     /// are above a limit is only for checks that want it: for others, the store refuses them.
     #[cold]
-    fn is_asked(&self, rules: CheckRules, takes_slots: bool) -> Result<bool, Error> {
+    fn is_asked(&self, kind: CheckKind, takes_slots: bool) -> Result<bool, Error> {
+        let is_within_limits = kind == CheckKind::ChargeWithinLimits;
         let (name, quotas, slots) = (&self.limiter.0.facts.name, self.quotas(), self.slots);
         let Record { cost, share, .. } = *self.record();
         if let (Some(lease), Some(what)) = (&self.limiter.0.lease, quotas.not_leased()) {
@@ -219,7 +209,7 @@ impl Level {
             Some(_) if !takes_slots && cost > 0 => {
                 return Err(Error::holds_nothing(name));
             }
-            Some(limit) if takes_slots && slots > limit && rules.is_within_limits => {
+            Some(limit) if takes_slots && slots > limit && is_within_limits => {
                 return Err(Error::slots_exceed_limit(
                     slots,
                     &quotas.lowest_bound(true, share),
@@ -230,9 +220,10 @@ impl Level {
         let is_too_large = |quota: &Quota| !quota.is_soft() && cost > quota.algorithm().max_cost();
         match quotas.min_limit(share) {
             None => Ok(self.is_unknown()),
-            Some(limit) if cost > limit && rules.is_within_limits => Err(
-                Error::cost_exceeds_limit(cost, &quotas.lowest_bound(false, share)),
-            ),
+            Some(limit) if cost > limit && is_within_limits => Err(Error::cost_exceeds_limit(
+                cost,
+                &quotas.lowest_bound(false, share),
+            )),
             // A refusal would tell a wait, but to wait does not help.
             Some(limit)
                 if cost <= limit && !self.is_unknown() && quotas.iter().any(is_too_large) =>
@@ -262,12 +253,12 @@ impl Level {
         }
     }
 
-    /// A cost above a limit has no wait: it does not pass after the block either.
+    /// A cost that is never admitted has no wait: it does not pass after the block either.
     #[cold]
     fn refuse(&mut self, left: Duration, source: Source) {
         let Record { cost, share, .. } = *self.record();
         let quotas = self.quotas();
-        let wait = (!exceeds_limit(quotas, share, cost)).then_some(left);
+        let wait = (!is_never_admitted(quotas, share, cost)).then_some(left);
         let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
         self.set_answer(Answer::new(source, quotas.iter().map(refused)));
     }
@@ -336,12 +327,29 @@ impl Level {
         self.subject().check(self.record.cost.saturating_sub(held))
     }
 
-    /// Returns whether the cost or the slots are above what these quotas ever admit.
+    /// Returns whether these quotas never admit the cost or the slots.
     pub(super) fn exceeds(&self, quotas: &Quotas, takes_slots: bool) -> bool {
         let share = self.record().share;
         let max_slots = quotas.min_slots(share).filter(|_| takes_slots);
         max_slots.is_some_and(|limit| self.slots > limit)
-            || exceeds_limit(quotas, share, self.cost_by(quotas))
+            || is_never_admitted(quotas, share, self.cost_by(quotas))
+    }
+
+    /// Makes the answer to a look say whether one more unit, and one more slot, would be admitted.
+    #[cold]
+    pub(super) fn look_for_unit(&mut self) {
+        if self.record.answer.source() == Source::None {
+            return;
+        }
+        let quotas = self.quotas().clone();
+        let slot_wait = match quotas.has_slots() {
+            true => self.limiter.suggested_slot_wait(),
+            false => Duration::ZERO,
+        };
+        let record = self.record_mut();
+        record
+            .answer
+            .look_for_unit(&quotas, record.share, slot_wait);
     }
 
     /// Returns the group of the level: see [`Store::atomic_group`](crate::Store::atomic_group).
@@ -409,9 +417,10 @@ impl Level {
     }
 }
 
-/// Returns whether the cost of a request of this share is above a limit, so that no wait helps.
-pub(super) fn exceeds_limit(quotas: &Quotas, share: Option<ShareId>, cost: u32) -> bool {
-    quotas.min_limit(share).is_some_and(|limit| cost > limit)
+/// Returns whether no wait helps a request of this share: its cost is above a limit, or a limit is 0.
+fn is_never_admitted(quotas: &Quotas, share: Option<ShareId>, cost: u32) -> bool {
+    let limit = quotas.min_limit(share);
+    limit.is_some_and(|limit| cost.max(1) > limit)
 }
 
 /// Returns the error for a store whose answer has another number of quotas than the check.
@@ -434,7 +443,7 @@ mod tests {
         let mut level = Level::new(&limiter, "ada", 1_000);
         level.clamp_cost();
         let costs = [None, Some(Quota::per_hour(25)), None].map(|portion| {
-            assert!(level.begin(CheckRules::default(), false).is_ok());
+            assert!(level.begin(CheckKind::Charge, false).is_ok());
             if let Some(portion) = portion {
                 level.record_mut().portion = Some(portion.into());
                 level.fit_cost();

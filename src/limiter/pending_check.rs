@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::in_flight::{HeldSlots, SlotsOfCheck};
-use super::level::{CheckRules, Level, Levels, NextStep, State};
+use super::level::{CheckKind, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
 use super::line::{TooLate, Want};
 use crate::decision::{Answer, Answers, Decision, LevelDecision, SharedRecord};
@@ -37,7 +37,7 @@ pub(crate) struct CheckError {
 /// A check that is not decided yet. It may be [run](Self::run) again: what is asked stays.
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
-    pub(super) rules: CheckRules,
+    kind: CheckKind,
     /// Why the last attempt was refused without asking the store.
     pub(super) too_late: Option<TooLate>,
     /// `None` if the check takes no slots.
@@ -57,7 +57,7 @@ impl PendingCheck {
         levels.iter_mut().for_each(Level::fit_cost);
         Self {
             levels,
-            rules: CheckRules::default(),
+            kind: CheckKind::Charge,
             too_late: None,
             slots: None,
         }
@@ -67,7 +67,14 @@ impl PendingCheck {
     #[inline]
     pub(super) fn within_limits(levels: Levels) -> Self {
         let mut check = Self::new(levels);
-        check.rules.is_within_limits = true;
+        check.kind = CheckKind::ChargeWithinLimits;
+        check
+    }
+
+    /// Creates a check that reads a level, and charges nothing.
+    pub(super) fn look(level: Level) -> Self {
+        let mut check = Self::new(Levels::from_buf([level]));
+        check.kind = CheckKind::Look;
         check
     }
 
@@ -160,11 +167,11 @@ impl PendingCheck {
         if self.levels.len() > 1 {
             self.verify_together()?;
         }
-        let (rules, takes_slots) = (self.rules, self.slots.is_some());
+        let (kind, takes_slots) = (self.kind, self.slots.is_some());
         let mut next = NextStep::AskStore;
         for level in &mut self.levels {
             let place = level.record().place;
-            let of_level = level.begin(rules, takes_slots);
+            let of_level = level.begin(kind, takes_slots);
             next = next.max(of_level.map_err(|error| CheckError::at(place, error))?);
         }
         Ok(next)
@@ -175,7 +182,7 @@ impl PendingCheck {
     fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
         let wants_fresh = |level: &&Level| level.limiter.0.needs_fresh_list;
         let level = self.levels.iter().find(wants_fresh)?;
-        if self.rules.ignores_blocks {
+        if self.kind == CheckKind::Look {
             return None;
         }
         level.limiter.0.store.refreshed_blocks(level.subject())
@@ -293,6 +300,9 @@ impl PendingCheck {
     /// Decides by the answers. A level that was not asked admits nothing.
     #[inline]
     pub(super) fn decide(&mut self) -> Decision {
+        if self.kind == CheckKind::Look {
+            self.levels.iter_mut().for_each(Level::look_for_unit);
+        }
         let mut levels = self.levels.iter();
         let is_admitted = levels.all(|level| level.record().is_admitted());
         self.end(is_admitted)

@@ -175,7 +175,8 @@ impl RateLimitLayer {
 
     /// Sets the function that computes the cost of a request from its head. The default is one unit.
     ///
-    /// - A request of cost 0 is not charged, and passes even if no units are left.
+    /// - A request of cost 0 is not charged. It passes even if more units are used than the limit, but not if the limit is
+    ///   0 or the key is blocked. It takes its slots [in flight](crate::Quota::in_flight).
     /// - A request with a cost above a limit is refused without a `Retry-After`, since no wait helps, unless the layer
     ///   [clamps](Self::clamp_cost) it.
     /// - A log charges at most 100 000 units at once. A request with a higher cost is answered 500, and one
@@ -229,7 +230,7 @@ impl RateLimitLayer {
     /// - The cost is at most the lowest limit of the quotas that decide: of the [plan](Self::quotas_for), or of the
     ///   [fallback](FailurePolicy::replicas). [Soft](crate::Quota::soft) quotas and slots bound no cost.
     /// - It is also at most what the [share](Self::share) of the request can use, and the highest cost of the algorithm.
-    /// - It is never lowered below 1, so a limit of 0 refuses.
+    /// - It is never lowered below 1. A limit of 0 refuses it.
     /// - A cost of the whole limit [needs an empty window](crate::guide::costs#costs-known-later).
     /// - It applies to the layer's own limit. For another level, call [`Level::clamp_cost`].
     ///
@@ -457,7 +458,7 @@ impl RateLimitLayer {
     ///   response report the state before the settlement.
     /// - The charge stays if the settlement fails. It also stays if there is no response, because the service
     ///   failed or the client disconnected.
-    /// - A request of [cost](Self::cost) 0 has no charge to settle, and passes any limit. Charge at least one
+    /// - A request of [cost](Self::cost) 0 has no charge to settle, and passes any limit but 0. Charge at least one
     ///   unit before the call.
     /// - If the cost follows from the content of the response, let the [handler](Self::reserve) settle. If
     ///   both do, the first settlement counts.

@@ -4,7 +4,7 @@ use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
 use super::rejection::{Rejection, RejectionReason};
-use crate::decision::{Decision, LevelDecision, Source};
+use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::limiter::{CheckError, Checked, PendingCheck};
@@ -45,10 +45,7 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
 #[inline]
 pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: Checked) -> Outcome {
     match checked {
-        // Cost 0 passes even a limit that was lowered below the used units.
-        Ok(decision)
-            if decision.is_allowed() || decision.view().levels().all(is_refused_for_free) =>
-        {
+        Ok(decision) if decision.is_allowed() => {
             check.record_admission();
             let slots = check.take_slots();
             let permit = (!slots.is_empty()).then(|| HeldPermit::new(decision.view(), slots));
@@ -117,17 +114,6 @@ fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outco
         permit: None,
         would_reject: Some(rejection),
     })
-}
-
-/// Returns whether a level refuses a cost of 0, and its key is neither blocked nor held back. A slot in flight is never for free.
-pub(super) fn is_refused_for_free(level: LevelDecision<'_>) -> bool {
-    let is_refused = level.is_asked() && !level.is_allowed();
-    is_refused
-        && level.cost() == 0
-        && !matches!(level.source(), Source::Block | Source::HeldBack)
-        && !level
-            .quotas()
-            .any(|quota| quota.quota().is_in_flight() && !quota.is_allowed())
 }
 
 fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {

@@ -14,7 +14,7 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
-use crate::decision::{Decision, DecisionView};
+use crate::decision::Decision;
 use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
@@ -157,8 +157,6 @@ fn take_in(
             if let Some(place) = waiting {
                 place.admitted(check.wants(), decision.view());
             }
-        } else if leave_out_free(config, check, decision.view()) {
-            return ControlFlow::Continue(());
         } else if let Some(place) = waiting
             && place.refused(check.wants(), decision.view())
         {
@@ -172,29 +170,4 @@ fn take_in(
 #[cold]
 fn is_held_back(config: &LayerConfig, check: &PendingCheck, decision: &Decision) -> bool {
     !config.is_dry_run && decision.is_allowed() && check.is_held_meanwhile()
-}
-
-/// Leaves out the rates of levels that refuse a cost of 0. Returns whether the rest has to be checked again.
-///
-/// A cost of 0 passes even a limit that was lowered below the used units. But as the store has refused, it
-/// has not charged the other levels, and has given no slots.
-fn leave_out_free(config: &LayerConfig, check: &mut PendingCheck, decision: &DecisionView) -> bool {
-    let is_free: SmallVec<[bool; 4]> = decision
-        .levels()
-        .map(outcome::is_refused_for_free)
-        .collect();
-    let is_all = is_free.iter().all(|is_free| *is_free);
-    if !is_free.contains(&true) || is_all && !check.has_slots() {
-        return false;
-    }
-    let mut is_free = is_free.into_iter();
-    check.levels.retain(|level| {
-        let is_free = is_free.next() == Some(true);
-        let stays = !is_free || level.leave_out_rates();
-        if !stays {
-            config.level(level.record().place).leave_out();
-        }
-        stays
-    });
-    true
 }

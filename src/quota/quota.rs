@@ -36,7 +36,7 @@ pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS)
 /// like `100/minute` (see [`FromStr`](#impl-FromStr-for-Quota)) or call [`Quota::try_new`]. With the feature
 /// `serde`, a quota deserializes from the same text or from a map.
 ///
-/// A limit of 0 is valid and refuses every check that costs anything.
+/// A limit of 0 is valid and refuses every check, also one of cost 0.
 ///
 /// A quota [in flight](Self::in_flight) is no rate: it limits what runs at the same time.
 ///

@@ -137,7 +137,8 @@ impl<'a> Subject<'a> {
 pub struct Check<'a> {
     /// The limiter, the key and the quotas, with the share and the lease of the request.
     pub subject: Subject<'a>,
-    /// The number of units to charge. A check of cost 0 charges nothing.
+    /// The number of units to charge. A check of cost 0 charges nothing, and is admitted also where more units are used than the
+    /// limit. Only a limit of 0, or of a share that never gets a unit, refuses it.
     pub cost: u32,
     /// The most units to charge beyond the cost, if the check is admitted: a limiter with a
     /// [lease](crate::RateLimiter::lease) holds them. 0 for most checks, and for a check of cost 0.
@@ -148,7 +149,7 @@ pub struct Check<'a> {
     /// alone.
     pub extra_units: u32,
     /// The slots that the asking process holds and wants, for quotas [in flight](crate::Quota::in_flight). `None` for a check
-    /// that only looks at them, and for a check without such quotas. Their slots do not depend on the cost.
+    /// that wants none, and for a check without such quotas. Slots do not depend on the cost.
     pub holding: Option<&'a Holding>,
 }
 

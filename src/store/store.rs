@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind};
 /// - A check is decided in one atomic step. If every quota admits it, it is charged to all of them. Otherwise
 ///   it is charged to none.
 /// - A refused check, and a check of cost 0, change no count.
+/// - A check of cost 0 is admitted, also where more units are used than a limit. Only a limit of 0 refuses it.
 /// - The store has one clock, and reads it once for each check.
 ///
 /// # What to implement

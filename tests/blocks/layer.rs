@@ -172,7 +172,7 @@ async fn only_refusals_by_a_quota_that_a_wait_would_end_count() {
     let looked_at = limiter("cost 0", 0);
     let _ = looked_at.check_n("/ada", 0).await.expect("a decision");
     let _ = looked_at.peek("/ada").await.expect("a decision");
-    assert_eq!(status(&layer(&looked_at).cost(|_| 0), "/ada").await, 200);
+    assert_eq!(status(&layer(&looked_at).cost(|_| 0), "/ada").await, 429);
 
     let too_large = limiter("cost above the limit", 5);
     assert_eq!(status(&layer(&too_large).cost(|_| 6), "/ada").await, 429);

@@ -23,6 +23,8 @@ mod calendar;
 mod conformance;
 #[cfg(feature = "redis")]
 mod contention;
+#[cfg(feature = "redis")]
+mod free;
 mod gcra;
 mod interleavings;
 mod overruns;

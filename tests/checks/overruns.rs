@@ -178,9 +178,9 @@ impl Count {
         }
     }
 
-    /// Returns the shortest time after which a cost fits, found by trying.
+    /// Returns the shortest time after which a cost fits, found by trying. A cost of 0 always does.
     fn wait(&self, cost: u64, now: u64) -> Option<u64> {
-        let fits = |wait: u64| self.used(now + wait) + cost <= self.limit;
+        let fits = |wait: u64| cost == 0 || self.used(now + wait) + cost <= self.limit;
         let (mut from, mut to) = (0, 2 * MAX_DRAIN * self.window);
         if fits(0) {
             return None;

@@ -160,8 +160,12 @@ impl Model {
         i64::try_from(self.units.iter().filter(counts).count()).unwrap()
     }
 
-    /// Whether the design admits a cost, word by word.
-    fn admits(&self, (limit, shares): &Numbers, share: &str, cost: i64, now: u64) -> bool {
+    /// Whether the design admits a cost, word by word. A cost of 0 is admitted by a share that may ever get a unit.
+    fn admits(&self, numbers: &Numbers, share: &str, cost: i64, now: u64) -> bool {
+        if cost == 0 {
+            return Self::default().admits(numbers, share, 1, now);
+        }
+        let (limit, shares) = numbers;
         let limit = i64::from(*limit);
         let find = |name: &str| shares.iter().find(|(own, ..)| *own == name);
         let (reserve, most) = find(share).map_or((0, limit), |(_, reserve, most)| {

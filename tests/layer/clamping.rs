@@ -77,11 +77,14 @@ async fn a_cost_is_at_most_what_the_algorithm_charges_at_once() {
 }
 
 #[tokio::test]
-async fn a_clamped_cost_is_never_lowered_to_0_and_a_cost_of_0_stays() {
-    let layer = layer(MemoryStore::new(), Quota::per_hour(0));
-    let refused = ask(&layer, "/ada").await;
-    assert_eq!(refused.status(), 429);
-    assert!(!refused.headers().contains_key("retry-after"));
+async fn a_limit_of_0_refuses_a_clamped_cost_and_a_cost_of_0_stays() {
+    let none = layer(MemoryStore::new(), Quota::per_hour(0));
+    for layer in [none.clone(), none.cost(|_| 0)] {
+        let refused = ask(&layer, "/ada").await;
+        assert_eq!(refused.status(), 429);
+        assert!(!refused.headers().contains_key("retry-after"));
+    }
+    let layer = layer(MemoryStore::new(), Quota::per_hour(60));
     assert_eq!(charged(&layer.cost(|_| 0)).await, (200, 0));
 }
 

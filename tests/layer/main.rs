@@ -9,6 +9,7 @@ mod codes;
 mod contract;
 mod diagnostics;
 mod dry_run;
+mod free;
 mod in_handler;
 mod law_of_settling;
 mod many_requests;

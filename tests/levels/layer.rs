@@ -287,12 +287,19 @@ async fn a_level_of_cost_0_passes_its_limit_and_the_others_are_charged() {
         }
         assert_eq!(tree.used().await, [1, 5, 1]);
     }
-    // If every level is free, the request passes.
-    let free = RateLimitLayer::from(lowered.clone()).key(tenant());
-    let free = free
-        .and(limiter(&store, "service", 0), key::global())
-        .cost(|_| 0);
+    // If every level is free, the request passes, but not a limit of 0.
+    let free_of = |service| {
+        RateLimitLayer::from(lowered.clone())
+            .key(tenant())
+            .and(limiter(&store, "service", service), key::global())
+            .cost(|_| 0)
+    };
+    let free = free_of(1);
     assert_eq!(status(&free).await, 200);
+    let response = send(&free_of(0), by_ada()).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(rejection(&response).limiter(), "service");
+    assert_eq!(told(&response, "retry-after"), "-");
     // But not if its key is blocked.
     lowered.admin().block(acme(), HOUR).await.unwrap();
     let response = send(&free, by_ada()).await;

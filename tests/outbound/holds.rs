@@ -69,7 +69,7 @@ async fn a_level_that_is_held_back_refuses_the_whole_check() {
     let decision = RateLimiter::check_all(levels).await.expect("a decision");
     assert_eq!(decision.source(), Source::HeldBack);
     assert_eq!(user.peek("ada").await.expect("a decision").used(), 0);
-    // A cost of 0 only looks, and does not pass either.
+    // A cost of 0 does not pass either.
     let look = upstream.check_n("ada", 0).await.expect("a decision");
     assert_eq!(look.source(), Source::HeldBack);
 }

@@ -346,7 +346,7 @@ impl Model {
         }
     }
 
-    /// Opens the values of a level, and returns the units that all quotas have left.
+    /// Opens the values of a level, and returns the units that all quotas have left; -1 if a limit is 0.
     fn room(&mut self, key: &str, quotas: &Quotas) -> i64 {
         let mut left = i64::MAX;
         for quota in quotas.iter() {
@@ -357,7 +357,10 @@ impl Model {
             }
             left = left.min(i64::from(quota.limit()) - self.used(key, quota).cast_signed());
         }
-        left
+        match quotas.iter().any(|quota| quota.limit() == 0) {
+            true => -1,
+            false => left.max(0),
+        }
     }
 
     fn charge(&mut self, key: &str, quotas: &Quotas, units: u64) {
@@ -394,9 +397,9 @@ impl Model {
                 Value::Log(log) => log.time_of(now, window, target),
                 Value::Counter(counter) => counter.time_of(window, now, target),
             };
-            let wait = if cost > limit {
+            let wait = if cost.max(1) > limit {
                 -1
-            } else if used + cost > limit {
+            } else if cost > 0 && used + cost > limit {
                 time_of(limit - cost).cast_signed()
             } else {
                 0

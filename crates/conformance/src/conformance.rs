@@ -104,6 +104,16 @@ pub(crate) struct ScratchKey {
 }
 
 impl ScratchKey {
+    /// Returns the same key with other quotas, as after a change of its limits.
+    pub(crate) fn with_quotas(&self, quotas: impl Into<Quotas>) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            key: self.key.clone(),
+            quotas: quotas.into(),
+            share: self.share,
+        }
+    }
+
     pub(crate) fn subject(&self) -> Subject<'_> {
         let subject = Subject::new(&self.limiter, &self.key, &self.quotas);
         match self.share {

@@ -52,9 +52,10 @@ pub(crate) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
         "the limit is admitted, and a refusal costs nothing",
         |kit, algorithm| Box::pin(limit(kit, algorithm)),
     ),
-    ("a check of cost 0 charges nothing", |kit, algorithm| {
-        Box::pin(free(kit, algorithm))
-    }),
+    (
+        "a check of cost 0 charges nothing, and every limit but 0 admits it",
+        |kit, algorithm| Box::pin(free(kit, algorithm)),
+    ),
     (
         "a cost above the limit is never admitted",
         |kit, algorithm| Box::pin(too_large(kit, algorithm)),
@@ -176,6 +177,20 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
         now_used == [5, 3, 3],
         "{now_used:?} units used, not [5, 3, 3]"
     );
+    // Also above its limit, but not if the limit is 0.
+    for (limit, expected) in [(1, [5, 3, 4]), (0, [5, 3, 4])] {
+        let lowered = tenant.with_quotas([quota(9), quota(limit)]);
+        let answers = kit.check_all(&[lowered.check(0), service.check(1)]).await?;
+        ensure!(
+            answers.are_admitted() == (limit > 0),
+            "beside another check, a limit of {limit} answers to cost 0 by {answers:?}"
+        );
+        let now_used = used().await?;
+        ensure!(
+            now_used == expected,
+            "{now_used:?} units used, not {expected:?}"
+        );
+    }
     let alone = kit.check_all(&[tenant.check(4)]).await?;
     ensure!(
         alone.len() == 1 && alone.are_admitted(),
@@ -351,6 +366,27 @@ async fn free(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
             "{used:?} units used, not {expected}"
         );
     }
+    // Two units are used, and the limit is lower.
+    let lowered = subject.with_quotas(Quota::per_hour(1).with_algorithm(algorithm));
+    let admitted = kit.check(&lowered, 0).await?;
+    ensure!(
+        admitted.is_admitted(),
+        "cost 0 is refused above the limit: {admitted:?}"
+    );
+    let refused = kit.check(&lowered, 1).await?;
+    ensure!(
+        !refused.is_admitted(),
+        "a unit is admitted above the limit: {refused:?}"
+    );
+    let closed = subject.with_quotas(Quota::per_hour(0).with_algorithm(algorithm));
+    let refused = kit.check(&closed, 0).await?;
+    let wait = refused.quotas().first().map(|quota| quota.retry_after());
+    ensure!(
+        !refused.is_admitted() && wait == Some(None),
+        "a limit of 0 admits cost 0, or has a wait for it: {refused:?}"
+    );
+    let used = kit.used(&subject).await?;
+    ensure!(used == 2, "{used} units used after checks of cost 0, not 2");
     Ok(())
 }
 

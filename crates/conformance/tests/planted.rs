@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use tollgate::store::{
-    Adjust, Answer, Block, BlockList, Change, Check, Counters, Source, Store, StoreFuture, StoreId,
-    StoreParts, Subject, TestClock,
+    Adjust, Answer, Block, BlockList, Change, Check, Counters, QuotaAnswer, Source, Store,
+    StoreFuture, StoreId, StoreParts, Subject, TestClock,
 };
 use tollgate::{Algorithm, Key, Quota, Quotas};
 use tollgate_conformance::{Conformance, RuleOutcome};
@@ -15,6 +15,10 @@ use tollgate_conformance::{Conformance, RuleOutcome};
 enum Flaw {
     /// Admits a unit more than the limit.
     Generous,
+    /// Refuses a cost of 0 above a limit.
+    WantsRoomForNothing,
+    /// Admits a cost of 0 whatever the limit is.
+    AdmitsNothing,
     /// Refunds twice as many units.
     RefundsTwice,
     /// Charges only what a limit has room for.
@@ -82,7 +86,28 @@ impl Flawed {
         let mut counts = self.counts.lock().unwrap();
         let counters = counts.entry(name).or_default();
         // Under the lock, so that times are in the order of the charges.
-        counters.check(check, Source::Other, self.clock.now_micros())
+        let answer = counters.check(check, Source::Other, self.clock.now_micros());
+        self.answer_to_nothing(check, &answer).unwrap_or(answer)
+    }
+
+    /// Returns the wrong answer of a store that does not know what a cost of 0 means.
+    fn answer_to_nothing(&self, check: Check<'_>, answer: &Answer) -> Option<Answer> {
+        let is_flawed = matches!(self.flaw, Flaw::WantsRoomForNothing | Flaw::AdmitsNothing);
+        let answers = check
+            .quotas
+            .iter()
+            .zip(answer.quotas())
+            .map(|(quota, own)| {
+                let (used, reset) = (own.used(), own.reset_after());
+                match self.flaw {
+                    Flaw::WantsRoomForNothing if used > quota.limit() => {
+                        QuotaAnswer::refused(used, Some(reset), reset)
+                    }
+                    Flaw::AdmitsNothing => QuotaAnswer::admitted(used, reset),
+                    _ => *own,
+                }
+            });
+        (is_flawed && check.cost == 0).then(|| Answer::new(Source::Other, answers))
     }
 }
 
@@ -177,6 +202,14 @@ async fn the_kit_finds_the_flaws_of_a_store() {
         (
             Flaw::Generous,
             "no span holds more than the algorithm promises",
+        ),
+        (
+            Flaw::WantsRoomForNothing,
+            "a check of cost 0 charges nothing, and every limit but 0 admits it",
+        ),
+        (
+            Flaw::AdmitsNothing,
+            "a check of cost 0 charges nothing, and every limit but 0 admits it",
         ),
         (Flaw::RefundsTwice, "a refund returns its units"),
         (

@@ -147,9 +147,9 @@ impl Model {
     /// Returns the used units, the wait and the reset.
     fn answer(&self, (window, limit): Quota, cost: u32, now: u64) -> (u64, Wait, u64) {
         let (used, limit, cost) = (self.used(window, now), u64::from(limit), u64::from(cost));
-        let wait = if cost > limit {
+        let wait = if cost.max(1) > limit {
             Wait::Never
-        } else if used + cost <= limit {
+        } else if cost == 0 || used + cost <= limit {
             Wait::Zero
         } else {
             Wait::Micros(self.leaves(window, now, used + cost - limit))

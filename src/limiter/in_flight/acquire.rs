@@ -26,6 +26,13 @@ pub(in crate::limiter) struct LimiterPermits {
 }
 
 impl RateLimiter {
+    /// Returns the wait that a refusal by slots suggests.
+    pub(in crate::limiter) fn suggested_slot_wait(&self) -> Duration {
+        let (table, limiter) = (&self.permits().table, self.0.scope.fingerprint());
+        let micros = table.with(|state, _| state.suggested_wait(limiter));
+        Duration::from_micros(micros)
+    }
+
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
         self.0.permits.get_or_init(|| LimiterPermits {
             table: PermitTable::of(&self.0.store),

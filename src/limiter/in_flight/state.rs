@@ -307,6 +307,11 @@ impl State {
         }
     }
 
+    /// Returns the wait that a refusal by the slots of a limiter suggests.
+    pub(super) fn suggested_wait(&self, limiter: Fingerprint) -> u64 {
+        median(self.held_for.get(&limiter))
+    }
+
     /// Takes in the end of a message about a key. After a failure, the first reply states all keys whose messages have failed.
     fn end_message(&mut self, id: Fingerprint, sent_at: u64, failure: Option<&Error>, now: u64) {
         let Some(key) = self.keys.get_mut(&id) else {

@@ -440,6 +440,12 @@ impl State {
         wants.iter().any(|want| self.lines.contains_key(&want.line))
     }
 
+    /// Returns whether a call may have to wait for a key. One that asks nothing of it waits only in the time after a hold.
+    pub(super) fn may_wait_for(&self, want: &Want) -> bool {
+        let line = self.lines.get(&want.line);
+        want.needs.is_any() || line.is_some_and(|line| line.after_hold.is_some())
+    }
+
     /// Returns the key for which as many calls wait as may. If this one stands in line, they stand before it.
     pub(super) fn full_line<'a>(
         &self,

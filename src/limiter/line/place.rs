@@ -136,8 +136,7 @@ impl Place {
         wants: impl IntoIterator<Item = Want>,
     ) -> Result<(), TooLate> {
         if !self.is_in_line && !LINES.are_empty() {
-            let wants = wants.into_iter().filter(|want| want.needs.is_any());
-            self.enter(wants.collect())?;
+            self.enter(wants)?;
         }
         match self.is_in_line {
             true => poll_fn(|cx| self.poll_turn(cx)).await,
@@ -146,9 +145,11 @@ impl Place {
     }
 
     /// Stands in the lines of the keys of a call, if there are any.
-    fn enter(&mut self, wants: Wants) -> Result<(), TooLate> {
+    fn enter(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), TooLate> {
         let (max_calls, until, now) = (self.max_calls, self.until, Instant::now());
         LINES.with(|lines| {
+            let wants = wants.into_iter().filter(|want| lines.may_wait_for(want));
+            let wants: Wants = wants.collect();
             if !lines.has_line(&wants) {
                 return Ok(());
             }
@@ -300,7 +301,7 @@ fn time_of_a_unit(level: LevelDecision<'_>) -> Duration {
 
 impl Room {
     /// Returns whether anything is needed. A level without quotas needs nothing, and neither does a cost of 0.
-    fn is_any(self) -> bool {
+    pub(super) fn is_any(self) -> bool {
         self.units > 0 || self.slots > 0
     }
 

@@ -107,7 +107,7 @@ impl LevelDiagnostics {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::NOTHING_TO_SETTLE,
                 limiter,
-                "cannot settle a request of cost 0: nothing was charged, and no limit refuses it; charge at \
+                "cannot settle a request of cost 0: nothing was charged, whatever is used already; charge at \
                  least 1 unit when the request arrives"
             );
         }

@@ -219,10 +219,10 @@ impl<'r> ReplyReader<'r, '_> {
         Ok(())
     }
 
-    /// Returns the answers to the checks of an entry. Those that were refused, or only look, get the same answer.
+    /// Returns the answers to the checks of an entry. Those that were refused, or charge nothing, get the same answer.
     fn answers_of_entry(&self, group: &Group, charge: &mut Charge) -> EntryAnswers {
-        let is_look = group.levels.iter().all(|level| level.cost == 0);
-        let admitted = if is_look { 0 } else { charge.admitted };
+        let is_free = group.levels.iter().all(|level| level.cost == 0);
+        let admitted = if is_free { 0 } else { charge.admitted };
         let mut all = EntryAnswers::new();
         for number in 0..admitted {
             for (level, replied) in group.levels.iter().zip(&mut charge.levels) {
@@ -238,7 +238,7 @@ impl<'r> ReplyReader<'r, '_> {
                 }
             }));
         }
-        // A charge is answered as a look.
+        // A charge is answered as a cost of 0.
         let others = u64::from(group.count.max(1)).saturating_sub(admitted);
         if others > 0 {
             charge.extra = 0;
@@ -309,7 +309,7 @@ impl<'r> ReplyReader<'r, '_> {
         Ok(replies)
     }
 
-    /// Reads the reply of a count to a cost that it refuses, or only looks at, for each of its quotas.
+    /// Reads the reply of a count to a cost that it refuses, or to a cost of 0, for each of its quotas.
     fn refused(
         &mut self,
         count: &Count<'_>,
