@@ -183,7 +183,7 @@ impl Code {
     /// The server rejects the user or the password, or wants one.
     pub(crate) const WRONG_PASSWORD: Self = Self::new("tollgate::E105", Misconfigured);
 
-    /// The closure of `RedisStore::credentials` failed, panicked or took too long.
+    /// The closure of `RedisStore::credentials` failed, panicked, or has not answered yet.
     ///
     /// Check the token service, and the right of this process to ask it.
     pub(crate) const NO_CREDENTIALS: Self = Self::new("tollgate::E106", Unavailable);

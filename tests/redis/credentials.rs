@@ -1,7 +1,7 @@
 //! Users and passwords that the application returns, and tokens that expire.
 
 use std::error::Error as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -219,6 +219,150 @@ async fn a_connection_that_is_lost_while_no_token_can_be_fetched_is_replaced_wit
     run(&mut server.connect(), &["CLIENT", "KILL", "USER", "app"]);
     let _ = decided(&limiter, "ada").await;
     assert_eq!(ids(&server, "app").len(), 1);
+}
+
+/// A token service that hangs after its first answer, a token with this life.
+fn hangs_after_the_first_token(
+    store: RedisStore,
+    life: Duration,
+) -> (RedisStore, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let store = store.credentials(move || {
+        let is_first = counter.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            match is_first {
+                true => Ok(Credentials::new("app", "app").valid_for(life)),
+                false => std::future::pending().await,
+            }
+        }
+    });
+    (store, asked)
+}
+
+#[tokio::test]
+async fn a_reconnect_does_not_wait_for_a_token_service_that_hangs_while_the_last_token_is_valid() {
+    let server = RedisServer::start();
+    add_user(&server, "app");
+    // It is renewed 15 s after the first one, and valid for 5 s more.
+    let (store, asked) = hangs_after_the_first_token(store_on(&server), Duration::from_secs(20));
+    let limiter = limiter(&store);
+    let _ = limiter.check("ada").await.unwrap();
+    until(async || asked.load(Ordering::SeqCst) == 2).await;
+    for _ in 0..8 {
+        run(&mut server.connect(), &["CLIENT", "KILL", "USER", "app"]);
+        let took = until(async || ids(&server, "app").len() == 1).await;
+        let _ = limiter.check("ada").await.unwrap();
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+/// Pings and checks while the token service hangs, with a deadline that is much shorter than it may take.
+async fn assert_errors_name_the_token_service(url: &str, address: &str) {
+    let deadline = Duration::from_millis(200);
+    let store = RedisStore::open(url).unwrap().deadline(deadline);
+    let store = store.credentials(std::future::pending);
+    let error = store.ping().await.unwrap_err();
+    let mut errors = vec![error];
+    let limiter = limiter(&store);
+    for _ in 0..2 {
+        let checks = (0..4).map(|key| limiter.check(format!("key {key}")));
+        let outcomes = futures_util::future::join_all(checks).await;
+        errors.extend(outcomes.into_iter().map(Result::unwrap_err));
+    }
+    for error in errors {
+        // The breaker opens after five.
+        let is_open = error.code() == "tollgate::E012";
+        assert!(is_open || error.code() == "tollgate::E106", "{error}");
+        for part in [address, "`RedisStore::credentials`", "no answer for"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn errors_name_the_token_service_while_a_connection_waits_for_it() {
+    let server = RedisServer::start();
+    let address = format!("127.0.0.1:{}", server.port());
+    assert_errors_name_the_token_service(&server.url(), &address).await;
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn errors_of_a_cluster_name_the_token_service_while_a_connection_waits_for_it() {
+    let server = RedisServer::start_cluster();
+    let address = format!("127.0.0.1:{}", server.port());
+    let url = format!("redis+cluster://{address}");
+    assert_errors_name_the_token_service(&url, &address).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test]
+async fn errors_of_a_master_name_the_token_service_while_a_connection_waits_for_it() {
+    let sentinels = crate::support::sentinel::Sentinels::start();
+    let url = format!("redis+sentinel://{}/mymaster", sentinels.addresses());
+    let addresses = sentinels.addresses().replace(',', ", ");
+    assert_errors_name_the_token_service(&url, &addresses).await;
+}
+
+/// Waits for a line of the log with these words. Returns all lines until then.
+async fn logged(words: &str) -> Vec<String> {
+    let lines = Mutex::new(Vec::new());
+    until(async || {
+        let mut lines = lines.lock().unwrap();
+        lines.extend(log::kept());
+        lines.iter().any(|line: &String| line.contains(words))
+    })
+    .await;
+    lines.into_inner().unwrap()
+}
+
+#[tokio::test]
+async fn a_failed_fetch_has_its_closing_line_when_a_new_connection_has_a_token() {
+    log::keep();
+    let server = RedisServer::start();
+    add_user(&server, "app");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let is_back = Arc::new(AtomicBool::new(false));
+    let (counter, answers) = (Arc::clone(&asked), Arc::clone(&is_back));
+    let store = store_on(&server).credentials(move || {
+        let is_first = counter.fetch_add(1, Ordering::SeqCst) == 0;
+        let is_back = answers.load(Ordering::SeqCst);
+        async move {
+            let life = match (is_first, is_back) {
+                (true, _) => Duration::from_secs(1),
+                // The next renewal is far away.
+                (false, true) => HOUR,
+                (false, false) => return Err("the token service answers 503".into()),
+            };
+            Ok(Credentials::new("app", "app").valid_for(life))
+        }
+    });
+    let limiter = limiter(&store);
+    let _ = limiter.check("ada").await.unwrap();
+    let lines = logged("tollgate::W021").await;
+    assert!(lines[0].contains("answers 503"), "{lines:#?}");
+    run(&mut server.connect(), &["CLIENT", "KILL", "USER", "app"]);
+    // The token is over, so no connection is made.
+    until(async || limiter.check("ada").await.is_err()).await;
+    is_back.store(true, Ordering::SeqCst);
+    let _ = decided(&limiter, "ada").await;
+    let lines = logged("renewed again").await;
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+}
+
+#[tokio::test]
+async fn a_refused_renewal_has_its_closing_line_when_the_connection_ends() {
+    log::keep();
+    let server = RedisServer::start();
+    let (_, _limiter, before) = renewals_that_fail(&server, Ok("s3cret")).await;
+    let lines = logged("tollgate::W021").await;
+    assert!(lines[0].contains("WRONGPASS"), "{lines:#?}");
+    assert_eq!(ids(&server, "app"), before);
+    run(&mut server.connect(), &["CLIENT", "KILL", "USER", "app"]);
+    let lines = logged("that kept its last credentials has ended").await;
+    assert_eq!(lines.len(), 1, "{lines:#?}");
 }
 
 #[tokio::test]

@@ -91,7 +91,10 @@ impl Client {
             match timeout_at(until, call.as_mut()).await {
                 Some(outcome) => answerer.answer(outcome),
                 None => {
-                    answerer.answer(Err(error::timeout(&route.server(), deadline)));
+                    let late = || error::timeout(&route.server(), deadline);
+                    let obstacle = route.obstacle();
+                    let obstacle = obstacle.map(|failure| failure.into_error(deadline));
+                    answerer.answer(Err(obstacle.unwrap_or_else(late)));
                     let _ = call.await;
                 }
             }
@@ -346,7 +349,10 @@ impl Client {
         if waited >= self.deadline / 2 && route.node().is_some_and(has_replied) {
             return error::queue_timeout(&server, self.deadline);
         }
-        let late = error::timeout(&server, self.deadline);
+        let late = match route.obstacle().filter(|_| sent_at.is_none()) {
+            Some(failure) => self.error(failure),
+            None => error::timeout(&server, self.deadline),
+        };
         if sent_at.is_none() {
             self.record(route, None, Err(&late));
         }

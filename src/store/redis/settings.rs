@@ -73,12 +73,13 @@ impl RedisStore {
     ///   [Redis 7.2 to 8 and Valkey 8](https://github.com/redis/redis/issues/15640) may leave out the reply to one that
     ///   they refuse, and each later reply would be taken for that of another call.
     /// - **A failure keeps the connection.** If the closure fails, or a server refuses the credentials, the store tries
-    ///   again each second, and logs one line. A new connection uses the last credentials to the end of their life.
+    ///   again each second, and logs one line, and one when that is over. A new connection uses the last credentials to the
+    ///   end of their life, and does not wait for the closure.
     /// - **Rejected credentials are asked for again** at the next attempt to connect, at most once a second.
     ///
     /// The closure has 10 s, because clients of a token service retry for some seconds. It is called in a task of the
-    /// runtime that connects. It may take longer than the [deadline](Self::deadline) of a check, so call
-    /// [`ping`](Self::ping) when the service starts.
+    /// runtime that connects. It may take longer than the [deadline](Self::deadline) of a check, whose error then names
+    /// the closure. So call [`ping`](Self::ping) when the service starts.
     ///
     /// A [fork](Self::fork) shares closure and credentials. If you set others on it, it has connections of its own. The
     /// setting has no effect on a store [`with_connection`](Self::with_connection).
@@ -86,7 +87,7 @@ impl RedisStore {
     /// # Errors
     ///
     /// A check fails with an error of kind [`Unavailable`](crate::ErrorKind::Unavailable) if a connection needs
-    /// credentials and the closure fails, panics or takes longer than 10 s. It fails with
+    /// credentials and the closure fails, panics, takes longer than 10 s, or has not answered by the deadline. It fails with
     /// [`Misconfigured`](crate::ErrorKind::Misconfigured) if the server rejects them. Both name the server. The text of the
     /// closure's error is a part of errors and of the log, so it must not contain a secret.
     ///
@@ -114,8 +115,9 @@ impl RedisStore {
         R: Future<Output = Result<Credentials, Box<dyn StdError + Send + Sync>>> + Send + 'static,
     {
         self.with("credentials", |settings| {
-            let source = CredentialSource::new(provide);
-            settings.deployment = Arc::new(settings.deployment.with_credentials(source));
+            let deployment = &settings.deployment;
+            let source = CredentialSource::new(deployment.name.clone(), provide);
+            settings.deployment = Arc::new(deployment.with_credentials(source));
         })
     }
 

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::dial::Server;
+use super::dial::{Dial, Server};
 use super::failure::{Failure, Fate, Redirect, known_host};
 use super::node::{BACKOFF, Line, Node};
 use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
@@ -174,6 +174,18 @@ impl Cluster {
         connected.or_else(|| masters.first()).cloned()
     }
 
+    /// Returns what keeps this process from connecting to the master of a slot, if it is not the server.
+    pub(super) fn obstacle(&self, slot: Option<u16>) -> Option<Failure> {
+        match self.master(slot) {
+            Some(node) => node.obstacle(),
+            None => {
+                let mut causes = self.0.seeds.iter().map(Dial::obstacle);
+                let cause = causes.find_map(|cause| cause)?;
+                Some(Failure::to_connect(&self.0.name, cause))
+            }
+        }
+    }
+
     /// Returns every master once.
     pub(super) fn masters(&self) -> Vec<Arc<Node>> {
         self.map().masters()
@@ -222,7 +234,8 @@ impl Cluster {
             self.refresh();
             let changed = real_time::timeout_at(until, readings.changed()).await;
             if changed.is_none() {
-                return Err(Failure::late(&self.0.name, Fate::NotRun));
+                let late = || Failure::late(&self.0.name, Fate::NotRun);
+                return Err(self.obstacle(None).unwrap_or_else(late));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::iter::successors;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::{Boxed, Owner};
+use super::failure::Failure;
 use crate::error::{Error, warning};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors as error;
@@ -20,6 +21,9 @@ use crate::store::redis::real_time;
 /// The limit on one fetch, apart from the limit on connecting: a client of a token service needs time for retries. Checks
 /// do not wait for it, because they have the deadline of the store.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time after which the runtime of a fetch stands still: the task would have ended it before.
+const STANDSTILL: Duration = Duration::from_secs(11);
 
 /// The shortest time between two fetches, and between two attempts to renew. Nodes that connect together share a fetch,
 /// and a token service that is down is not asked by each attempt to connect.
@@ -94,18 +98,31 @@ type Provided = Result<Credentials, Box<dyn StdError + Send + Sync>>;
 
 /// The application's closure, and what it returned last. All connections of a store share it.
 pub(crate) struct CredentialSource {
-    provide: Arc<dyn Fn() -> Boxed<'static, Provided> + Send + Sync>,
+    /// The servers of the store, for the log.
+    servers: ServerName,
+    provide: Arc<Provide>,
     state: Mutex<State>,
-    fetches: RenewalLog,
 }
+
+type Provide = dyn Fn() -> Boxed<'static, Provided> + Send + Sync;
 
 #[derive(Default)]
 struct State {
     kept: Option<Arc<Login>>,
     /// Why the last fetch failed, and when.
     failure: Option<(Arc<str>, Instant)>,
-    /// Closed at the end of the fetch that is in progress, and when it began.
-    fetch: Option<(watch::Receiver<()>, Instant)>,
+    fetch: Option<Fetch>,
+    /// Whether it was logged that fetches fail.
+    is_failing: bool,
+}
+
+/// A fetch, which is in progress until its task has ended.
+struct Fetch {
+    began: Instant,
+    /// Closed at the end of the task.
+    end: watch::Receiver<()>,
+    #[expect(dead_code, reason = "held for its Drop")]
+    task: JoinSet<()>,
 }
 
 /// Credentials that were fetched.
@@ -114,9 +131,11 @@ pub(super) struct Login {
     fetched_at: Instant,
 }
 
-/// Logs the first of several renewals that fail, and the first that succeeds after them.
-#[derive(Default)]
-struct RenewalLog(AtomicBool);
+/// A connection that keeps its last credentials, because the server rejects newer ones. Logs its beginning and its end.
+struct RefusedRenewal {
+    server: ServerName,
+    is_over: bool,
+}
 
 impl Login {
     /// Returns the time until they are replaced.
@@ -144,24 +163,47 @@ impl Login {
     }
 }
 
-impl RenewalLog {
-    fn failed(&self, error: &Error) {
-        if !self.0.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                target: "tollgate::diagnostics",
-                code = warning::OLD_CREDENTIALS,
-                "failed to renew the credentials of a connection, which keeps the last ones: {error}"
-            );
+impl RefusedRenewal {
+    fn begin(server: &ServerName, failure: Failure) -> Self {
+        warn_of_old_credentials(&failure.into_error(RETRY));
+        Self {
+            server: server.clone(),
+            is_over: false,
         }
     }
+}
 
-    fn succeeded(&self, server: &ServerName) {
-        if self.0.swap(false, Ordering::Relaxed) {
+impl Drop for RefusedRenewal {
+    fn drop(&mut self) {
+        let server = &self.server;
+        if self.is_over {
             tracing::info!(
                 target: "tollgate::diagnostics",
                 "the credentials of the connection to {server} are renewed again"
             );
+        } else {
+            tracing::info!(
+                target: "tollgate::diagnostics",
+                "the connection to {server} that kept its last credentials has ended"
+            );
         }
+    }
+}
+
+fn warn_of_old_credentials(error: &Error) {
+    tracing::warn!(
+        target: "tollgate::diagnostics",
+        code = warning::OLD_CREDENTIALS,
+        "failed to renew the credentials of a connection, which keeps the last ones: {error}"
+    );
+}
+
+impl Fetch {
+    /// Returns the time that the fetch has left. A runtime that stands still has none left, and one that has ended has
+    /// closed the channel.
+    fn left(&self) -> Option<Duration> {
+        let left = STANDSTILL.checked_sub(self.began.elapsed())?;
+        self.end.has_changed().is_ok().then_some(left)
     }
 }
 
@@ -177,25 +219,22 @@ impl State {
         }
     }
 
-    /// Returns the fetch in progress and the time that it has left. A runtime that stands still has none left, and one that
-    /// has ended has closed the channel.
-    fn fetch(&self) -> Option<(watch::Receiver<()>, Duration)> {
-        let (end, since) = self.fetch.as_ref()?;
-        let left = FETCH_TIMEOUT.checked_sub(since.elapsed())?;
-        end.has_changed().is_ok().then(|| (end.clone(), left))
+    /// Returns the last credentials until the end of their life.
+    fn valid(&self) -> Option<&Arc<Login>> {
+        self.kept.as_ref().filter(|kept| kept.is_valid())
     }
 }
 
 impl CredentialSource {
-    pub(crate) fn new<F, R>(provide: F) -> Arc<Self>
+    pub(crate) fn new<F, R>(servers: ServerName, provide: F) -> Arc<Self>
     where
         F: Fn() -> R + Send + Sync + 'static,
         R: Future<Output = Provided> + Send + 'static,
     {
         Arc::new(Self {
+            servers,
             provide: Arc::new(move || Box::pin(provide())),
             state: Mutex::default(),
-            fetches: RenewalLog::default(),
         })
     }
 
@@ -203,64 +242,96 @@ impl CredentialSource {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns credentials for a new connection, or the cause. If a fetch fails, the last ones are still good to the end
-    /// of their life.
-    pub(super) async fn for_connection(&self) -> Result<Arc<Login>, Arc<str>> {
-        self.current().await.or_else(|cause| {
-            let kept = self.state().kept.clone();
-            kept.filter(|kept| kept.is_valid()).ok_or(cause)
-        })
+    /// Returns credentials for a new connection, or the cause. It waits for a fetch only if the last ones are not valid any
+    /// more.
+    pub(super) async fn for_connection(self: &Arc<Self>) -> Result<Arc<Login>, Arc<str>> {
+        let valid = {
+            let mut state = self.state();
+            let valid = state.valid().cloned();
+            if valid.is_some() && state.outcome().is_none() {
+                self.fetch(&mut state);
+            }
+            valid
+        };
+        match valid {
+            Some(valid) => Ok(valid),
+            None => self.current().await,
+        }
     }
 
-    /// Returns the kept credentials, or else the outcome of a fetch. At most one is in progress.
-    async fn current(&self) -> Result<Arc<Login>, Arc<str>> {
-        let end = loop {
-            let (mut others, left) = {
+    /// Returns why a new connection has to wait, if it waits for credentials.
+    pub(super) fn obstacle(&self) -> Option<Arc<str>> {
+        let state = self.state();
+        let fetch = state.fetch.as_ref().filter(|fetch| fetch.left().is_some());
+        let waits = state.valid().is_none() && state.outcome().is_none();
+        let waited = fetch.filter(|_| waits)?.began.elapsed().as_millis();
+        Some(format!("no answer for {waited} ms").into())
+    }
+
+    /// Returns the kept credentials, or else the outcome of a fetch.
+    async fn current(self: &Arc<Self>) -> Result<Arc<Login>, Arc<str>> {
+        loop {
+            let (mut end, left) = {
                 let mut state = self.state();
                 if let Some(outcome) = state.outcome() {
                     return outcome;
                 }
-                match state.fetch() {
-                    Some(fetch) => fetch,
-                    None => {
-                        let (end, ended) = watch::channel(());
-                        state.fetch = Some((ended, Instant::now()));
-                        break end;
-                    }
-                }
+                self.fetch(&mut state)
             };
-            let _ = real_time::timeout(left, others.changed()).await;
-        };
-        let outcome = self.fetch().await;
-        let mut state = self.state();
-        match &outcome {
-            Ok(login) => state.kept = Some(Arc::clone(login)),
-            Err(cause) => state.failure = Some((Arc::clone(cause), Instant::now())),
+            let _ = real_time::timeout(left, end.changed()).await;
         }
-        // Those who wait find the outcome.
-        drop(end);
-        outcome
     }
 
-    async fn fetch(&self) -> Result<Arc<Login>, Arc<str>> {
-        let provide = Arc::clone(&self.provide);
-        // In a task: a panic of the application must not end the attempt to connect, which others wait for.
-        let mut fetch = JoinSet::new();
-        fetch.spawn(async move { provide().await });
-        match real_time::timeout(FETCH_TIMEOUT, fetch.join_next()).await {
-            Some(Some(Ok(Ok(credentials)))) => Ok(Arc::new(Login {
-                credentials,
-                fetched_at: Instant::now(),
-            })),
-            Some(Some(Ok(Err(error)))) => {
-                // The client of a service often tells the cause in a source only.
-                let error: &dyn StdError = &*error;
-                let causes = successors(Some(error), |&error| error.source());
-                let texts = Vec::from_iter(causes.map(ToString::to_string));
-                Err(texts.join(": ").into())
+    /// Starts a fetch in the current runtime, unless one is in progress. Returns its end, and the time that it has left.
+    fn fetch(self: &Arc<Self>, state: &mut State) -> (watch::Receiver<()>, Duration) {
+        if let Some(fetch) = &state.fetch
+            && let Some(left) = fetch.left()
+        {
+            return (fetch.end.clone(), left);
+        }
+        let (ending, end) = watch::channel(());
+        let (source, provide) = (Arc::downgrade(self), Arc::clone(&self.provide));
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let outcome = fetched(provide).await;
+            if let Some(source) = source.upgrade() {
+                source.take_in(outcome);
             }
-            Some(_) => Err("the closure panicked".into()),
-            None => Err(format!("no answer within {FETCH_TIMEOUT:?}").into()),
+            // Those who wait find the outcome.
+            drop(ending);
+        });
+        state.fetch = Some(Fetch {
+            began: Instant::now(),
+            end: end.clone(),
+            task,
+        });
+        (end, STANDSTILL)
+    }
+
+    /// Takes in the outcome of a fetch. Logs the first of several that fail while there are older credentials, and the first
+    /// that succeeds after them.
+    fn take_in(&self, outcome: Result<Arc<Login>, Arc<str>>) {
+        let mut state = self.state();
+        match outcome {
+            Ok(login) => {
+                state.kept = Some(login);
+                let was_failing = mem::take(&mut state.is_failing);
+                drop(state);
+                if was_failing {
+                    tracing::info!(
+                        target: "tollgate::diagnostics",
+                        "the credentials for {} are renewed again", self.servers
+                    );
+                }
+            }
+            Err(cause) => {
+                state.failure = Some((Arc::clone(&cause), Instant::now()));
+                let is_first = state.kept.is_some() && !mem::replace(&mut state.is_failing, true);
+                drop(state);
+                if is_first {
+                    warn_of_old_credentials(&error::no_credentials(&self.servers, &cause));
+                }
+            }
         }
     }
 
@@ -285,28 +356,55 @@ impl CredentialSource {
         server: ServerName,
         owner: Arc<dyn Owner>,
     ) {
-        let refusals = RenewalLog::default();
+        let mut refused: Option<RefusedRenewal> = None;
         let mut wait = login.left();
         while login.credentials.life.is_some() {
             // By the clock of tokio, so that a test that pauses it does not wait for this task.
             tokio::time::sleep(wait).await;
             wait = RETRY;
-            if let Err(cause) = self.current().await {
-                self.fetches.failed(&error::no_credentials(&server, &cause));
+            if self.current().await.is_err() {
                 continue;
             }
-            self.fetches.succeeded(&server);
             match owner.renew().await {
-                Ok(()) => return refusals.succeeded(&server),
-                Err(failure) => refusals.failed(&failure.into_error(RETRY)),
+                Ok(()) => {
+                    if let Some(refused) = &mut refused {
+                        refused.is_over = true;
+                    }
+                    return;
+                }
+                Err(failure) => {
+                    refused.get_or_insert_with(|| RefusedRenewal::begin(&server, failure));
+                }
             }
         }
     }
 }
 
+/// Asks the application for credentials.
+async fn fetched(provide: Arc<Provide>) -> Result<Arc<Login>, Arc<str>> {
+    // In a task of its own: a panic of the application is an outcome.
+    let mut fetch = JoinSet::new();
+    fetch.spawn(async move { provide().await });
+    match real_time::timeout(FETCH_TIMEOUT, fetch.join_next()).await {
+        Some(Some(Ok(Ok(credentials)))) => Ok(Arc::new(Login {
+            credentials,
+            fetched_at: Instant::now(),
+        })),
+        Some(Some(Ok(Err(error)))) => {
+            // The client of a service often tells the cause in a source only.
+            let error: &dyn StdError = &*error;
+            let causes = successors(Some(error), |&error| error.source());
+            let texts = Vec::from_iter(causes.map(ToString::to_string));
+            Err(texts.join(": ").into())
+        }
+        Some(_) => Err("the closure panicked".into()),
+        None => Err(format!("no answer within {FETCH_TIMEOUT:?}").into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -314,17 +412,20 @@ mod tests {
     async fn those_who_connect_together_share_a_fetch_but_not_one_that_stands_still() {
         let fetches = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&fetches);
-        let source = CredentialSource::new(move || {
+        let source = CredentialSource::new(ServerName::UNKNOWN, move || {
             counter.fetch_add(1, Ordering::Relaxed);
             async {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Ok(Credentials::password_only("token"))
             }
         });
-        let (_standing_still, ended) = watch::channel(());
-        source.state().fetch = Instant::now()
-            .checked_sub(FETCH_TIMEOUT)
-            .map(|since| (ended, since));
+        let (_standing_still, end) = watch::channel(());
+        let began = Instant::now().checked_sub(STANDSTILL);
+        source.state().fetch = began.map(|began| Fetch {
+            began,
+            end,
+            task: JoinSet::new(),
+        });
         let mut logins = JoinSet::new();
         for _ in 0..10 {
             let source = Arc::clone(&source);

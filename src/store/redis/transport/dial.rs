@@ -77,6 +77,11 @@ pub(super) trait Dial: Send + Sync {
     fn reconnects(&self) -> bool {
         true
     }
+
+    /// Returns what an attempt to connect waits for, if it is not the server.
+    fn obstacle(&self) -> Option<Cause> {
+        None
+    }
 }
 
 /// The application's connection.
@@ -384,6 +389,11 @@ impl Dial for Server {
             let connection = self.connect_for_calls(owner).await?;
             Ok((connection, self.name.clone()))
         })
+    }
+
+    fn obstacle(&self) -> Option<Cause> {
+        let credentials = self.for_calls.as_ref()?.credentials.as_ref()?;
+        credentials.obstacle().map(Cause::NoCredentials)
     }
 }
 

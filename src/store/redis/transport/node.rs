@@ -213,6 +213,15 @@ impl Node {
         }
     }
 
+    /// Returns what keeps this process from connecting, if it is not the server.
+    pub(super) fn obstacle(&self) -> Option<Failure> {
+        let cause = self
+            .dial
+            .obstacle()
+            .filter(|_| self.state.borrow().up().is_none())?;
+        Some(Failure::to_connect(self.server(), cause))
+    }
+
     /// Waits until the connection is established, or until an attempt fails.
     async fn up(self: &Arc<Self>, until: Instant) -> Result<Arc<Up>, Failure> {
         let mut states = self.state.subscribe();
@@ -240,7 +249,7 @@ impl Node {
             let changed = real_time::timeout_at(wait_until, states.changed()).await;
             if changed.is_none() {
                 let late = || Failure::late(&self.connected_server(), Fate::NotRun);
-                return Err(likely.unwrap_or_else(late));
+                return Err(self.obstacle().or(likely).unwrap_or_else(late));
             }
         }
     }

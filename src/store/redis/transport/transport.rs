@@ -70,6 +70,15 @@ impl Route {
         }
     }
 
+    /// Returns what keeps this process from connecting to the server that has the keys, if it is not the server.
+    pub(crate) fn obstacle(&self) -> Option<Failure> {
+        match &self.transport {
+            Transport::One(node) => node.obstacle(),
+            #[cfg(feature = "cluster")]
+            Transport::Cluster(cluster) => cluster.obstacle(self.slot),
+        }
+    }
+
     /// Returns a line, if one is free now.
     pub(crate) fn try_reserve(&self) -> Option<Line> {
         self.node()?.try_line()

@@ -15,7 +15,7 @@ use tokio::time;
 
 use super::super::connection::{Boxed, Connection, Owner};
 use super::super::dial::{Dial, Server, name_all};
-use super::super::failure::Failure;
+use super::super::failure::{Cause, Failure};
 
 use super::master::{self, NamedMaster};
 use super::sentinel::{Address, Event, Sentinel, SentinelDial, Vote};
@@ -119,6 +119,10 @@ impl Dial for Sentinels {
 
     fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         Box::pin(self.connect(owner))
+    }
+
+    fn obstacle(&self) -> Option<Cause> {
+        self.master.obstacle()
     }
 }
 
