@@ -201,7 +201,7 @@ pub const ALL: &[Planted] = &[
         "ReturnStaysUsable",
         "units are returned, and used after that",
     ),
-    Planted::code("ReturnSentAgain", "a return is sent twice"),
+    Planted::code("ReturnSentAgain", "a return is sent with the units that were used, too"),
     Planted::script(
         "GrantNotCharged",
         "the store does not charge the units that a process takes in advance",
@@ -229,15 +229,9 @@ pub const ALL: &[Planted] = &[
     ),
     Planted::script(
         "WindowGrowsInLoop",
-        "the loop of counters admits one unit above the limit",
+        "the loop of counters admits three times the limit",
         "if is_usual and count + cost <= limit then",
-        "if is_usual and count + cost <= limit + limit then",
-    ),
-    Planted::script(
-        "SettledUnitsLost",
-        "a charge beyond the limit is cut to the limit",
-        "units = min(units, 4294967295 - used)\n",
-        "units = min(units, 4294967295 - used, used > 40 and 0 or units)\n",
+        "if is_usual and count + cost <= 3 * limit then",
     ),
     Planted::script(
         "KeyWithoutEnd",

@@ -13,12 +13,15 @@ use crate::planted;
 use crate::world::{Plan, Report};
 
 /// The codes of errors that the clients of a world have to get at some time.
-const CODES: [&str; 5] = [
+const CODES: [&str; 8] = [
+    "tollgate::E001",
     "tollgate::E003",
-    "tollgate::E005",
+    "tollgate::E004",
     "tollgate::E011",
     "tollgate::E012",
-    "tollgate::E105",
+    "tollgate::E101",
+    "tollgate::E110",
+    "tollgate::E122",
 ];
 
 /// The events of a trace that are shown.
