@@ -160,7 +160,7 @@ fn take_in(
         } else if leave_out_free(config, check, decision.view()) {
             return ControlFlow::Continue(());
         } else if let Some(place) = waiting
-            && place.refused(check.wants(), decision.view())
+            && place.refused(check.wants(), decision.view()).is_ok()
         {
             return ControlFlow::Continue(());
         }
