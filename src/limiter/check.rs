@@ -154,9 +154,11 @@ impl RateLimiter {
     /// have waited are checked one after the other at the rate of the limit, or each second if the limit is slower.
     ///
     /// `max_wait` is counted from the call. If the next wait, or the turn of the call, would certainly come later, the refusal
-    /// is returned at once; its `retry_after` is the wait that is still needed. An error is returned at once, too, unless
-    /// [`wait_through_outages`](Self::wait_through_outages) is set. A check that is under way when `max_wait` ends has the
-    /// deadline of the store, so the call may take that much longer.
+    /// is returned at once; its `retry_after` is the wait that is still needed. Of many calls that come together, some may
+    /// learn that a second or two later.
+    ///
+    /// An error is returned at once, too, unless [`wait_through_outages`](Self::wait_through_outages) is set. A check that is
+    /// under way when `max_wait` ends has the deadline of the store, so the call may take that much longer.
     ///
     /// # Order
     ///
@@ -310,7 +312,9 @@ impl PendingCheck {
                 }
                 (Ok(decision), Some(place)) => {
                     wait.answered();
-                    place.refused(self.wants(), decision.view())
+                    let refused = place.refused(self.wants(), decision.view());
+                    self.end_of_wait = refused.err();
+                    refused.is_ok()
                 }
                 (Err(failure), Some(place)) if self.waits_through(failure) => {
                     self.slots = None;

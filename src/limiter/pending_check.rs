@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::in_flight::{HeldSlots, SlotsOfCheck};
 use super::level::{CheckKind, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
-use super::line::{TooLate, Want};
+use super::line::{TooLate, Want, WhyTooLate};
 use crate::decision::{Answer, Answers, Decision, LevelDecision, SharedRecord};
 use crate::error::{Error, ErrorKind};
 use crate::store::StoreFuture;
@@ -38,8 +38,8 @@ pub(crate) struct CheckError {
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
     kind: CheckKind,
-    /// Why the last attempt was refused without asking the store.
-    pub(super) too_late: Option<TooLate>,
+    /// Why the call waits no longer.
+    pub(super) end_of_wait: Option<WhyTooLate>,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
@@ -58,7 +58,7 @@ impl PendingCheck {
         Self {
             levels,
             kind: CheckKind::Charge,
-            too_late: None,
+            end_of_wait: None,
             slots: None,
         }
     }
@@ -152,7 +152,7 @@ impl PendingCheck {
         for level in levels.filter(|level| level.want().line == too_late.line) {
             level.refuse_for(too_late.wait);
         }
-        self.too_late = Some(too_late);
+        self.end_of_wait = Some(too_late.why);
         // Whatever the levels have answered meanwhile.
         Ok(self.end(false))
     }
@@ -386,7 +386,7 @@ impl PendingCheck {
     pub(super) fn asked_anew(&self) -> Self {
         Self {
             levels: self.levels.iter().map(Level::asked_anew).collect(),
-            too_late: None,
+            end_of_wait: None,
             slots: None,
             ..*self
         }
@@ -452,7 +452,6 @@ pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::WhyTooLate;
     use super::*;
     use crate::quota::Quota;
     use crate::store::MemoryStore;

@@ -158,7 +158,7 @@ fn take_in(
                 place.admitted(check.wants(), decision.view());
             }
         } else if let Some(place) = waiting
-            && place.refused(check.wants(), decision.view())
+            && place.refused(check.wants(), decision.view()).is_ok()
         {
             return ControlFlow::Continue(());
         }

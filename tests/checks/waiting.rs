@@ -1,12 +1,14 @@
 //! Calls that wait for the units of a key: each has its turn, in the order of arrival.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter, Store};
+use tollgate::{Algorithm, ErrorKind, MemoryStore, Quota, RateLimiter, Store};
 
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
@@ -467,4 +469,125 @@ async fn many_threads_that_wait_and_leave_lose_no_turn() {
         least = least.min(begin.elapsed());
     }
     assert!(least < 500 * MILLI, "{least:?}");
+}
+
+/// Returns the time for which this thread has run: a busy machine adds nothing to it.
+fn running_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanos = text.split_whitespace().next().unwrap();
+    Duration::from_nanos(nanos.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_call_that_comes_to_a_line_or_leaves_it_takes_as_long_however_many_wait() {
+    const CALLS: usize = 100_000;
+    const PARTS: usize = 5;
+    let years = Duration::from_secs(90 * 365 * 86_400);
+    let rate = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
+    exhaust(&rate, "ada").await;
+    let slots = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1)).max_wait(years);
+    let _held = slots.acquire("ada").await.unwrap();
+    for of_slots in [false, true] {
+        let mut calls: Vec<Pin<Box<dyn Future<Output = bool>>>> = Vec::new();
+        let (mut came, mut left) = (Vec::new(), Vec::new());
+        for _ in 0..PARTS {
+            let begin = running_time();
+            for _ in 0..CALLS / PARTS {
+                let (rate, slots) = (&rate, &slots);
+                let mut call: Pin<Box<dyn Future<Output = bool>>> = match of_slots {
+                    true => Box::pin(async { slots.acquire("ada").await.is_ok() }),
+                    false => Box::pin(async { rate.until_ready("ada", 1, years).await.is_ok() }),
+                };
+                let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(polled.is_pending());
+                calls.push(call);
+            }
+            came.push(running_time() - begin);
+        }
+        // The first ones leave first: each time, another one is the first.
+        let mut calls = calls.into_iter();
+        for _ in 0..PARTS {
+            let begin = running_time();
+            calls.by_ref().take(CALLS / PARTS).for_each(drop);
+            left.push(running_time() - begin);
+        }
+        println!("{CALLS} calls came in {came:?}, and left in {left:?}");
+        // With all calls added up by each, the last part would take nine times as long as the first.
+        assert!(came[PARTS - 1] < 4 * came[0], "{came:?}");
+        assert!(left[0] < 4 * left[PARTS - 1], "{left:?}");
+    }
+}
+
+#[tokio::test]
+async fn tens_of_thousands_of_calls_whose_time_is_over_together_end_together() {
+    const CALLS: usize = 20_000;
+    let wait = Duration::from_secs(5);
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1)).max_wait(wait);
+    let _held = limiter.acquire("ada").await.unwrap();
+    let mut calls = JoinSet::new();
+    let (begin, ran) = (Instant::now(), running_time());
+    for _ in 0..CALLS {
+        let limiter = limiter.clone();
+        calls.spawn(async move { limiter.acquire("ada").await.map(drop) });
+    }
+    for ended in calls.join_all().await {
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::MaxWait);
+    }
+    let (ended, ran) = (begin.elapsed(), running_time() - ran);
+    println!("{CALLS} calls with {wait:?} ended after {ended:?}, which took {ran:?}");
+    // Of a build without optimization. With all calls added up by each, it takes minutes.
+    assert!(ran < 4 * wait, "{ran:?}");
+}
+
+#[tokio::test]
+async fn a_queue_of_nobody_lets_no_call_wait() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, Quota::per_hour(1)).queue(0);
+        exhaust(&limiter, "ada").await;
+        let mut calls = JoinSet::new();
+        for _ in 0..20 {
+            let limiter = limiter.clone();
+            calls.spawn(async move { limiter.until_ready("ada", 1, 120 * PATIENCE).await });
+        }
+        let ended = timeout(PATIENCE / 2, calls.join_all()).await;
+        for refused in ended.expect("refused at once") {
+            assert!(!refused.unwrap().is_allowed());
+        }
+    }
+}
+
+/// All of them ask before any is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_calls_that_come_at_once_only_those_wait_that_may_be_in_time() {
+    const CALLS: usize = 500;
+    let hour = Duration::from_secs(3_600);
+    let wait = 2 * hour - Duration::from_secs(200);
+    let server = RedisServer::start();
+    for store in stores(&server).into_iter().rev() {
+        let limiter = RateLimiter::new(store, Quota::per_hour(1));
+        let mut calls = JoinSet::new();
+        for _ in 0..CALLS {
+            let limiter = limiter.clone();
+            calls.spawn(async move { limiter.until_ready("ada", 1, wait).await.unwrap() });
+        }
+        // One has the unit. The next is served after an hour, and one more may be, as a rate may allow a burst.
+        let mut admitted = 0;
+        let mut refused = 0;
+        while admitted + refused < CALLS - 2 {
+            let ended = timeout(PATIENCE / 2, calls.join_next()).await;
+            let left = CALLS - admitted - refused;
+            let ended = ended.unwrap_or_else(|_| panic!("{left} calls wait"));
+            let decision = ended.unwrap().unwrap();
+            if decision.is_allowed() {
+                admitted += 1;
+            } else {
+                refused += 1;
+                let retry_after = decision.retry_after().unwrap();
+                assert!(retry_after > wait, "{retry_after:?}");
+            }
+        }
+        assert_eq!((admitted, calls.len()), (1, 2));
+        assert!(timeout(1_500 * MILLI, calls.join_next()).await.is_err());
+    }
 }

@@ -53,10 +53,12 @@ impl RateLimiter {
 
     /// Sets how many calls may wait for one key in this process. By default, any number may.
     ///
-    /// A further call does not wait: it is refused, or fails if it wants a permit. Calls that wait for slots
-    /// ([`acquire`](Self::acquire)) and calls that wait for units ([`until_ready`](Self::until_ready)) stand in one line. Each
-    /// [share](crate::Quota::shares) has a line of its own. In a layer made [from](crate::RateLimitLayer) this limiter, the
-    /// same number of requests may wait.
+    /// A further call does not wait: it is refused, or fails if it wants a permit. With 0, no call waits. If the store refuses
+    /// an earlier call while the queue is full, that call has the place of the last one, which is refused.
+    ///
+    /// Calls that wait for slots ([`acquire`](Self::acquire)) and calls that wait for units
+    /// ([`until_ready`](Self::until_ready)) stand in one line. Each [share](crate::Quota::shares) has a line of its own. In a
+    /// layer made [from](crate::RateLimitLayer) this limiter, the same number of requests may wait.
     #[must_use]
     pub fn queue(self, calls: usize) -> Self {
         self.with(|inner| inner.line = Some(calls))
@@ -164,7 +166,7 @@ impl RateLimiter {
             let max_waits = limiters.map(|limiter| limiter.max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max().unwrap_or_default();
             let decision = check.decide_in_turn(max_wait, true).await?;
-            let why = check.too_late.map(|too_late| too_late.why);
+            let why = check.end_of_wait;
             match acquired(decision, check) {
                 Acquired::Permit(permit) => Ok(permit),
                 Acquired::Refused(decision) => Err(not_acquired(decision.view(), why, max_wait)),

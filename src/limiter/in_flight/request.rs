@@ -1,7 +1,7 @@
 //! The requests of callers to a table: for slots, and for the moment when all are given back.
 
 use std::future::Future;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -15,25 +15,23 @@ use crate::decision::{Answers, Holding, holder_for};
 use crate::error::Error;
 use crate::limiter::level::Level;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::line::{LINES, Place, Ticket};
+use crate::limiter::line::{LINES, Place, SlotWait, Ticket};
 use crate::store::{Check, ProtectedStore, SendMarks, join_all};
-use crate::telemetry::PermitWait;
 
 /// The slots that an attempt takes.
 pub(in crate::limiter) struct SlotsOfCheck {
     ticket: Ticket,
     /// `None` if the call does not wait after a refusal.
-    wait: Option<Weak<PermitWait>>,
+    wait: Option<SlotWait>,
     pub(in crate::limiter) held: Vec<HeldSlots>,
 }
 
 impl SlotsOfCheck {
     /// The call waits at this place if it is refused.
     pub(in crate::limiter) fn new(place: Option<&Place>) -> Self {
-        let wait = place.and_then(|place| place.for_slots.as_ref());
         Self {
             ticket: place.map_or_else(|| LINES.ticket(), |place| place.ticket),
-            wait: wait.map(Arc::downgrade),
+            wait: place.and_then(Place::slot_wait),
             held: Vec::new(),
         }
     }

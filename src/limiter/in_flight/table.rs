@@ -15,9 +15,8 @@ use crate::clock::Clock;
 use crate::decision::{Answers, StoreId, holder_for};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::limiter::line::{Ticket, Want, Woken};
+use crate::limiter::line::{SlotWait, Ticket, Want, Woken};
 use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
-use crate::telemetry::PermitWait;
 
 /// The tables of this process, by store.
 static TABLES: Mutex<Vec<(StoreId, Weak<PermitTable>)>> = Mutex::new(Vec::new());
@@ -89,7 +88,7 @@ pub(super) struct SlotLevel {
 pub(super) struct Caller {
     pub(super) ticket: Ticket,
     /// `None` if the call does not wait after a refusal.
-    pub(super) wait: Option<Weak<PermitWait>>,
+    pub(super) wait: Option<SlotWait>,
     pub(super) answer: oneshot::Sender<Taken>,
 }
 

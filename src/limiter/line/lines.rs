@@ -7,7 +7,8 @@
 //! The answers about slots are taken in by those who took the message in, not by the call: so it stands in its line before
 //! the next message is made, and no later call gets its slots.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError, Weak};
 use std::task::Waker;
@@ -17,8 +18,9 @@ use smallvec::SmallVec;
 use tokio::runtime;
 use tokio::time::Instant;
 
+use super::standing::{Standing, Ticket};
 use crate::decision::LimiterId;
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, HashFingerprint};
 use crate::limiter::wait::jittered;
 use crate::quota::ShareId;
 use crate::telemetry::PermitWait;
@@ -32,12 +34,19 @@ pub(super) const MAX_STEP: Duration = Duration::from_secs(1);
 /// The time after which a call that could ask, and does not move, lets others pass: its thread or its runtime is blocked.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The time between two looks of a process, over all calls of a line. With more than ten thousand, each looks less often than
+/// once a second.
+const LOOK_OF_ANY: Duration = Duration::from_micros(100);
+
 /// The mean time between two looks whether other processes have given slots back. Each is between half of it and half more.
 const POLL: Duration = Duration::from_millis(25);
 
 /// The mean time between two looks of a process, over all of its lines. With more than a hundred lines, each looks less often
 /// than every 25 ms.
 const POLL_OF_ANY: Duration = Duration::from_micros(250);
+
+/// The time between two looks at all calls of a line for those whose turn certainly comes too late.
+const FORECAST: Duration = Duration::from_secs(1);
 
 /// How long a process whose calls wait takes each slot again that it gives back. Then other processes may get one, until its
 /// next look. So it is without its slots for about 2.5 % of the time.
@@ -54,15 +63,20 @@ pub(in crate::limiter) struct Lines {
     waiting: AtomicUsize,
 }
 
-/// The number of a call, in the order of arrival.
-pub(in crate::limiter) type Ticket = u64;
-
 /// The key of a line. Each share of a key has its own.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::limiter) struct LineKey {
     pub(in crate::limiter) limiter: LimiterId,
     pub(in crate::limiter) key: Fingerprint,
     pub(in crate::limiter) share: Option<ShareId>,
+}
+
+/// A fingerprint is as random as any hash of it. An arrival looks for its lines several times.
+impl Hash for LineKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let of_limiter = self.key.within(self.limiter.name);
+        state.write_u64(of_limiter.hash());
+    }
 }
 
 /// The units and slots that a call asks of a key.
@@ -84,6 +98,23 @@ pub(in crate::limiter) struct Room {
 /// The units and slots that a call asks of each of its keys.
 pub(in crate::limiter) type Wants = SmallVec<[Want; 2]>;
 
+/// The bounds of the wait of a call.
+#[derive(Clone, Copy)]
+pub(in crate::limiter) struct WaitBounds {
+    /// The time at which it gives up.
+    pub(super) until: Instant,
+    /// How many calls may wait for a key.
+    pub(super) max_calls: usize,
+}
+
+/// The wait for slots of a call, which stands in line as soon as a message is refused.
+#[derive(Clone)]
+pub(in crate::limiter) struct SlotWait {
+    /// It waits as long as this is there: a task that asks for several groups may outlive its caller.
+    pub(super) wait: Weak<PermitWait>,
+    pub(super) bounds: WaitBounds,
+}
+
 /// Why a call waits no longer: this key has no room for it in time.
 #[derive(Clone, Copy)]
 pub(crate) struct TooLate {
@@ -94,7 +125,7 @@ pub(crate) struct TooLate {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::limiter) enum WhyTooLate {
+pub(crate) enum WhyTooLate {
     /// As many calls wait for the key as may.
     QueueFull,
     /// The turn of the call certainly comes after the end of its wait.
@@ -126,7 +157,7 @@ pub(super) struct Refusal {
 
 #[derive(Default)]
 pub(super) struct State {
-    lines: HashMap<LineKey, Line>,
+    lines: HashMap<LineKey, Line, HashFingerprint>,
     calls: HashMap<Ticket, Call>,
     /// The lines whose first call may ask now.
     to_advance: Vec<LineKey>,
@@ -136,8 +167,8 @@ pub(super) struct State {
 
 #[derive(Default)]
 struct Line {
-    /// The calls that stand here, and their units. Those that ask just now are not among them.
-    standing: BTreeMap<Ticket, u32>,
+    /// Those that ask just now are not among them.
+    standing: Standing,
     asking: Vec<Asking>,
     /// The rest that the last answer left, less the requests since, and with the slots that were given back.
     room: Room,
@@ -148,6 +179,8 @@ struct Line {
     /// Until when no call asks for slots, so that other processes may get one that was given back.
     yields_until: Option<Instant>,
     refusal: Option<Refusal>,
+    /// When a refusal has all calls looked at next.
+    forecast_at: Option<Instant>,
     /// The wait for slots that the last refusal has suggested.
     suggested_wait: Duration,
     after_hold: Option<AfterHold>,
@@ -172,12 +205,13 @@ struct Asking {
 
 struct Call {
     wants: Wants,
+    bounds: WaitBounds,
     phase: Phase,
     waker: Option<Waker>,
     runtime: Option<runtime::Id>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Phase {
     /// Asks as soon as it is first.
     Ready,
@@ -189,6 +223,8 @@ enum Phase {
     Asking(Instant),
     /// Others go before it until it is polled.
     Aside,
+    /// It waits no longer. Its task has not taken that in.
+    TooLate(TooLate),
 }
 
 impl Lines {
@@ -215,20 +251,19 @@ impl Lines {
             lines.any(|line| {
                 let mut asking = line.asking.iter();
                 let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
-                line.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
+                line.standing.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
             })
         };
         !self.are_empty() && self.with(is_behind)
     }
 
     /// Takes in the answer to a call: what it left of each key, and the waits that those suggest that have refused it. A refused
-    /// call that waits stands in their lines, so that no later one asks before it. It waits as long as `wait` is there: a task
-    /// that asks for several groups may outlive its caller.
+    /// call that waits stands in their lines, so that no later one asks before it.
     pub(in crate::limiter) fn take_in(
         &self,
         ticket: Ticket,
         answers: &[(Want, Option<Room>, Option<Duration>)],
-        wait: Option<&Weak<PermitWait>>,
+        wait: Option<&SlotWait>,
         woken: &mut Woken,
     ) {
         let is_refused = answers.iter().any(|(.., refused)| refused.is_some());
@@ -237,21 +272,22 @@ impl Lines {
         }
         let now = Instant::now();
         self.change(woken, |state| {
-            let waits = is_refused && wait.is_some_and(|wait| wait.strong_count() > 0);
-            match waits {
-                true => {
+            let waiting = wait.filter(|wait| is_refused && wait.wait.strong_count() > 0);
+            match waiting {
+                Some(waiting) => {
                     state.take_out(ticket);
                     let wants = || answers.iter().map(|(want, ..)| *want).collect();
                     let call = state.calls.entry(ticket);
-                    let call = call.or_insert_with(|| Call::new(wants(), Phase::Ready));
+                    let call =
+                        call.or_insert_with(|| Call::new(wants(), waiting.bounds, Phase::Ready));
                     call.phase = Phase::Asking(now);
                 }
-                false => state.remove(ticket),
+                None => state.remove(ticket),
             }
             let lines = u32::try_from(state.lines.len()).unwrap_or(u32::MAX);
             let poll = POLL.max(POLL_OF_ANY.saturating_mul(lines));
             for (want, left, refused) in answers {
-                if waits && refused.is_some() {
+                if waiting.is_some() && refused.is_some() {
                     let line = state.lines.entry(want.line).or_default();
                     line.standing.insert(ticket, want.needs.units);
                 }
@@ -267,6 +303,7 @@ impl Lines {
                     state.to_advance.push(want.line);
                 }
             }
+            state.came_to_stand(ticket, now);
             state.advance(now);
         });
     }
@@ -346,18 +383,6 @@ impl Room {
 }
 
 impl Line {
-    /// Returns whether as many calls wait before this one.
-    fn is_full(&self, ticket: Ticket, max_calls: usize) -> bool {
-        let asking = self.asking.iter().filter(|asking| asking.ticket < ticket);
-        let standing = self.standing.range(..ticket);
-        asking.count() + standing.take(max_calls).count() >= max_calls
-    }
-
-    fn has_earlier(&self, ticket: Ticket) -> bool {
-        let first = self.standing.keys().next();
-        first.is_some_and(|first| *first < ticket)
-    }
-
     fn has_room(&self, needs: Room) -> bool {
         let has_trial = || self.asking.iter().any(|asking| asking.is_trial);
         let fits = || self.room.holds(needs) && !has_trial();
@@ -375,7 +400,9 @@ impl Line {
 
     /// Returns whether this key keeps a call waiting.
     fn lacks_room(&self, ticket: Ticket, needs: Room, now: Instant) -> bool {
-        self.has_earlier(ticket) || !self.room.holds(needs) || self.asked_at(needs) > Some(now)
+        self.standing.has_earlier(ticket)
+            || !self.room.holds(needs)
+            || self.asked_at(needs) > Some(now)
     }
 
     /// Returns whether a slot that was given back now is for other processes.
@@ -398,25 +425,30 @@ impl Line {
         }
     }
 
-    /// Returns the time before which a call is certainly not admitted: within a window, no more than the limit is, and a
-    /// burst of as much may come first.
-    fn earliest(&self, ticket: Ticket, units: u32, now: Instant) -> Option<Instant> {
+    /// Returns the time before which a call behind so many units is certainly not admitted: within a window, no more than the
+    /// limit is, and a burst of as much may come first.
+    fn earliest(&self, ahead: u64, units: u32, now: Instant) -> Option<Instant> {
         let refusal = self.refusal?;
-        let first = self.standing.keys().next();
-        let first_fits_at = refusal.fits_at.filter(|_| first == Some(&refusal.ticket));
-        let ahead = self.standing.range(..ticket);
-        let ahead: u64 = ahead.map(|(_, units)| u64::from(*units)).sum();
+        let is_first = self.standing.first() == Some(refusal.ticket);
+        let first_fits_at = refusal.fits_at.filter(|_| is_first);
         let by_rate = refusal.rate.and_then(|(limit, window)| {
             let units = (ahead + u64::from(units)).saturating_sub(1);
             let windows = units.checked_div(limit.into())?.saturating_sub(1);
-            now.checked_add(window.checked_mul(u32::try_from(windows).ok()?)?)
+            let begins_at = first_fits_at.map_or(now, |fits_at| fits_at.max(now));
+            begins_at.checked_add(window.checked_mul(u32::try_from(windows).ok()?)?)
         });
-        first_fits_at.max(by_rate)
+        by_rate.or(first_fits_at)
+    }
+
+    /// Returns the same for a call that stands here. The units before it are known only if it is the last one.
+    fn earliest_of(&self, ticket: Ticket, now: Instant) -> Option<Instant> {
+        let ahead = self.standing.units_before_last(ticket).unwrap_or(0);
+        self.earliest(ahead, self.standing.units_of(ticket), now)
     }
 
     /// Returns the time before which a call is certainly not admitted, or else the wait that the last refusal suggests.
-    fn wait(&self, ticket: Ticket, units: u32, now: Instant) -> Duration {
-        let earliest = self.earliest(ticket, units, now);
+    fn wait(&self, ticket: Ticket, now: Instant) -> Duration {
+        let earliest = self.earliest_of(ticket, now);
         earliest.map_or(self.suggested_wait, |earliest| {
             earliest.saturating_duration_since(now)
         })
@@ -424,9 +456,10 @@ impl Line {
 }
 
 impl Call {
-    fn new(wants: Wants, phase: Phase) -> Self {
+    fn new(wants: Wants, bounds: WaitBounds, phase: Phase) -> Self {
         Self {
             wants,
+            bounds,
             phase,
             waker: None,
             runtime: None,
@@ -446,88 +479,26 @@ impl State {
         want.needs.is_any() || line.is_some_and(|line| line.after_hold.is_some())
     }
 
-    /// Returns the key for which as many calls wait as may. If this one stands in line, they stand before it.
-    pub(super) fn full_line<'a>(
-        &self,
-        ticket: Ticket,
-        wants: &'a Wants,
-        max_calls: Option<usize>,
-    ) -> Option<&'a Want> {
-        let max_calls = max_calls?;
-        let is_known = self.calls.contains_key(&ticket);
-        let ticket = if is_known { ticket } else { Ticket::MAX };
-        wants.iter().find(|want| {
-            let line = self.lines.get(&want.line);
-            line.is_some_and(|line| line.is_full(ticket, max_calls))
-        })
-    }
-
-    /// Returns the end of the wait of a call that comes, if a line is full, or if its turn would certainly come too late.
-    pub(super) fn turned_away(
-        &self,
-        ticket: Ticket,
-        wants: &Wants,
-        max_calls: Option<usize>,
-        until: Instant,
-        now: Instant,
-    ) -> Option<TooLate> {
-        if let Some(full) = self.full_line(ticket, wants, max_calls) {
-            return self.too_late(ticket, full, WhyTooLate::QueueFull, now);
-        }
-        let late = wants.iter().find(|want| {
-            let line = self.lines.get(&want.line);
-            let earliest = line.and_then(|line| line.earliest(ticket, want.needs.units, now));
-            earliest.is_some_and(|earliest| until < earliest)
-        });
-        self.too_late(ticket, late?, WhyTooLate::TurnTooLate, now)
-    }
-
-    /// Returns the end of the wait of a call because of this key.
-    fn too_late(
-        &self,
-        ticket: Ticket,
-        want: &Want,
-        why: WhyTooLate,
-        now: Instant,
-    ) -> Option<TooLate> {
-        let line = self.lines.get(&want.line)?;
-        let wait = line.wait(ticket, want.needs.units, now);
-        Some(TooLate {
-            line: want.line,
-            wait,
-            why,
-        })
-    }
-
-    /// Returns the end of the wait of a call whose time is over, because of the key that it lacks, or else of the one with the
-    /// longest wait. `None` if it stands in no line.
-    fn wait_over(&self, ticket: Ticket, now: Instant) -> Option<TooLate> {
-        let call = self.calls.get(&ticket)?;
-        let wants = call.wants.iter().filter_map(|want| {
-            let line = self.lines.get(&want.line)?;
-            let wait = line.wait(ticket, want.needs.units, now);
-            Some((line.lacks_room(ticket, want.needs, now), wait, want))
-        });
-        let (.., want) = wants.max_by_key(|(lacks_room, wait, _)| (*lacks_room, *wait))?;
-        self.too_late(ticket, want, WhyTooLate::WaitOver, now)
-    }
-
     /// Lets a call that has not asked yet stand in the lines of its keys.
-    pub(super) fn join(&mut self, ticket: Ticket, wants: Wants) {
-        self.calls.insert(ticket, Call::new(wants, Phase::Ready));
+    pub(super) fn join(&mut self, ticket: Ticket, wants: Wants, bounds: WaitBounds, now: Instant) {
+        let call = Call::new(wants, bounds, Phase::Ready);
+        self.calls.insert(ticket, call);
         self.stand(ticket);
+        self.came_to_stand(ticket, now);
     }
 
     /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second.
-    /// `None` if it lacks slots: then it also stands in the other lines of its keys.
+    /// `None` if it lacks slots: then it also stands in the other lines of its keys. Fails if too many calls wait.
     pub(super) fn stand_refused(
         &mut self,
         ticket: Ticket,
         wants: Wants,
+        bounds: WaitBounds,
         refusals: &[(Want, Refusal)],
         fits_at: Option<Instant>,
         now: Instant,
-    ) {
+    ) -> Result<(), WhyTooLate> {
+        self.verify_waits(ticket)?;
         self.remove(ticket);
         for (want, refusal) in refusals {
             let line = self.lines.entry(want.line).or_default();
@@ -550,11 +521,116 @@ impl State {
         match fits_at {
             Some(fits_at) => {
                 let phase = Phase::Asleep(fits_at.min(now + MAX_BACKOFF));
-                self.calls.insert(ticket, Call::new(wants, phase));
+                let call = Call::new(wants, bounds, phase);
+                self.calls.insert(ticket, call);
+                self.came_to_stand(ticket, now);
             }
-            None => self.join(ticket, wants),
+            None => self.join(ticket, wants, bounds, now),
+        }
+        for (want, _) in refusals {
+            self.forecast(want.line, now);
         }
         self.advance(now);
+        self.verify_waits(ticket)
+    }
+
+    /// Fails if a call waits no longer, because too many do.
+    fn verify_waits(&self, ticket: Ticket) -> Result<(), WhyTooLate> {
+        match self.calls.get(&ticket).map(|call| call.phase) {
+            Some(Phase::TooLate(TooLate {
+                why: WhyTooLate::QueueFull,
+                ..
+            })) => Err(WhyTooLate::QueueFull),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the wait of a call that has come to stand in lines if its turn certainly comes too late, and that of the last ones
+    /// in these lines if too many wait.
+    fn came_to_stand(&mut self, ticket: Ticket, now: Instant) {
+        let call = self.calls.get(&ticket);
+        let wants = call.map_or_else(Wants::new, |call| call.wants.clone());
+        for want in wants {
+            while let Some(last) = self.beyond_bound(want.line) {
+                self.end_wait(last, want.line, WhyTooLate::QueueFull, now);
+            }
+            if self.is_too_late(ticket, want.line, now) {
+                self.end_wait(ticket, want.line, WhyTooLate::TurnTooLate, now);
+            }
+        }
+    }
+
+    /// Returns the last call of a line, if it has come although too many wait. So an earlier one has the place of the last.
+    fn beyond_bound(&self, key: LineKey) -> Option<Ticket> {
+        let line = self.lines.get(&key)?;
+        let last = line.standing.last()?;
+        let max_calls = self.calls.get(&last)?.bounds.max_calls;
+        let waiting = line.standing.len() + line.asking.len();
+        (waiting > max_calls).then_some(last)
+    }
+
+    /// Returns whether the turn of a call that stands in a line certainly comes after the end of its wait.
+    fn is_too_late(&self, ticket: Ticket, key: LineKey, now: Instant) -> bool {
+        let line = self.lines.get(&key);
+        let line = line.filter(|line| line.standing.contains(ticket));
+        let earliest = line.and_then(|line| line.earliest_of(ticket, now));
+        let call = self.calls.get(&ticket);
+        call.zip(earliest)
+            .is_some_and(|(call, earliest)| call.bounds.until < earliest)
+    }
+
+    /// Ends the waits of all calls of a line whose turn certainly comes too late. At most once a second: it looks at all of them.
+    fn forecast(&mut self, key: LineKey, now: Instant) {
+        let Some(line) = self.lines.get_mut(&key) else {
+            return;
+        };
+        if line.forecast_at.is_some_and(|at| now < at) {
+            return;
+        }
+        line.forecast_at = Some(now + FORECAST);
+        let mut ahead = 0;
+        let mut late = Vec::new();
+        for (ticket, units) in line.standing.iter() {
+            let earliest = line.earliest(ahead, units, now);
+            let until = self.calls.get(&ticket).map(|call| call.bounds.until);
+            match earliest {
+                Some(earliest) if until < Some(earliest) => late.push((ticket, earliest)),
+                _ => ahead += u64::from(units),
+            }
+        }
+        for (ticket, earliest) in late {
+            let too_late = TooLate {
+                line: key,
+                wait: earliest.saturating_duration_since(now),
+                why: WhyTooLate::TurnTooLate,
+            };
+            self.step_out(ticket, Phase::TooLate(too_late));
+        }
+    }
+
+    /// Ends the wait of a call because of this key.
+    fn end_wait(&mut self, ticket: Ticket, key: LineKey, why: WhyTooLate, now: Instant) {
+        let line = self.lines.get(&key);
+        let wait = line.map_or(Duration::ZERO, |line| line.wait(ticket, now));
+        let line = key;
+        self.step_out(ticket, Phase::TooLate(TooLate { line, wait, why }));
+    }
+
+    /// Returns the end of the wait of a call whose time is over: by the key that it lacks, or else by the one with the longest
+    /// wait. `None` if there is no line of its keys.
+    fn wait_over(&self, ticket: Ticket, now: Instant) -> Option<TooLate> {
+        let call = self.calls.get(&ticket)?;
+        let waits = call.wants.iter().filter_map(|want| {
+            let line = self.lines.get(&want.line)?;
+            let lacks_room = line.lacks_room(ticket, want.needs, now);
+            Some((lacks_room, line.wait(ticket, now), want.line))
+        });
+        let longest = waits.max_by_key(|(lacks_room, wait, _)| (*lacks_room, *wait));
+        longest.map(|(_, wait, line)| TooLate {
+            line,
+            wait,
+            why: WhyTooLate::WaitOver,
+        })
     }
 
     /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.
@@ -567,8 +643,8 @@ impl State {
         if let Some(refusal) = &mut line.refusal {
             refusal.fits_at = None;
         }
-        let first = line.standing.keys().next();
-        if let Some(call) = first.and_then(|first| self.calls.get_mut(first)) {
+        let first = line.standing.first();
+        if let Some(call) = first.and_then(|first| self.calls.get_mut(&first)) {
             call.phase = Phase::Ready;
         }
         self.to_advance.push(key);
@@ -602,7 +678,6 @@ impl State {
     pub(super) fn poll(
         &mut self,
         ticket: Ticket,
-        until: Instant,
         waker: &Waker,
         runtime: Option<runtime::Id>,
         now: Instant,
@@ -615,24 +690,39 @@ impl State {
             self.wakers.extend(call.waker.replace(waker.clone()));
         }
         call.runtime = runtime;
-        if call.phase == Phase::Aside {
+        if let Phase::Aside = call.phase {
             call.phase = Phase::Ready;
             self.stand(ticket);
         }
         self.try_start(ticket, now);
         self.advance(now);
         self.pass_idle(ticket, now);
-        let looks_again_at = match self.calls.get(&ticket).map(|call| call.phase) {
-            None | Some(Phase::Asking(_)) => return Turn::Ask,
-            Some(Phase::Asleep(until) | Phase::Next(until)) if until > now => until.min(now + IDLE),
-            Some(_) => now + IDLE,
+        let Some(call) = self.calls.get(&ticket) else {
+            return Turn::Ask;
         };
+        let looks_at = now + self.time_between_looks(call);
+        let looks_again_at = match call.phase {
+            Phase::Asking(_) => return Turn::Ask,
+            Phase::TooLate(too_late) => return Turn::TooLate(too_late),
+            Phase::Asleep(until) | Phase::Next(until) if until > now => until.min(looks_at),
+            Phase::Asleep(_) | Phase::Next(_) | Phase::Ready | Phase::Aside => looks_at,
+        };
+        let until = call.bounds.until;
         if now < until {
             return Turn::Wait(looks_again_at.min(until));
         }
         // A call that no key keeps waiting asks.
         let over = self.wait_over(ticket, now);
         over.map_or(Turn::Ask, Turn::TooLate)
+    }
+
+    /// Returns the time after which a call looks whether those before it move. Others in its lines do, too.
+    fn time_between_looks(&self, call: &Call) -> Duration {
+        let lines = call.wants.iter();
+        let lines = lines.filter_map(|want| self.lines.get(&want.line));
+        let calls = lines.map(|line| line.standing.len()).min().unwrap_or(0);
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        IDLE.max(LOOK_OF_ANY.saturating_mul(calls))
     }
 
     /// Lets a call ask if it is first in all lines and there may be room for it.
@@ -648,7 +738,7 @@ impl State {
         };
         let before = call.phase;
         match before {
-            Phase::Asking(_) | Phase::Aside => return,
+            Phase::Asking(_) | Phase::Aside | Phase::TooLate(_) => return,
             Phase::Asleep(until) if now < until => return,
             Phase::Asleep(_) | Phase::Next(_) | Phase::Ready => call.phase = Phase::Ready,
         }
@@ -661,7 +751,7 @@ impl State {
             let is_later = |after: &mut AfterHold| after.last.is_some_and(|last| last < ticket);
             line.after_hold.take_if(is_later);
             next_at = next_at.max(line.asked_at(want.needs));
-            is_behind |= line.has_earlier(ticket);
+            is_behind |= line.standing.has_earlier(ticket);
             has_room &= line.has_room(want.needs);
             is_trial |= !line.room.holds(want.needs);
         }
@@ -673,15 +763,15 @@ impl State {
                 };
                 // A call that is behind others for one key keeps nobody from its other keys. One that is first everywhere
                 // is the next one.
-                if line.has_earlier(ticket) || !is_behind {
+                if line.standing.has_earlier(ticket) || !is_behind {
                     line.standing.insert(ticket, want.needs.units);
-                } else if line.standing.remove(&ticket).is_some() {
+                } else if line.standing.remove(ticket) {
                     to_advance.push(want.line);
                 }
             }
             if let Some(next_at) = next_at.filter(|_| !is_behind) {
                 call.phase = Phase::Next(next_at);
-                if call.phase != before {
+                if !matches!(before, Phase::Next(known) if known == next_at) {
                     wakers.extend(call.waker.take());
                 }
             }
@@ -689,12 +779,12 @@ impl State {
         }
         for want in &call.wants {
             if let Some(line) = lines.get_mut(&want.line) {
-                line.standing.remove(&ticket);
+                line.standing.remove(ticket);
                 line.asking.push(Asking { ticket, is_trial });
                 line.room = line.room.without(want.needs);
                 if let Some(after) = &mut line.after_hold {
-                    let latest = || line.standing.keys().next_back().copied();
-                    after.last.get_or_insert_with(|| latest().unwrap_or(ticket));
+                    let latest = || line.standing.last().unwrap_or(ticket);
+                    after.last.get_or_insert_with(latest);
                     after.next_at = now + after.step.saturating_mul(want.needs.units).min(MAX_STEP);
                 }
                 to_advance.push(want.line);
@@ -711,18 +801,18 @@ impl State {
         };
         let (own_runtime, wants) = (call.runtime, call.wants.clone());
         for want in wants {
-            let stands_in = |line: &&Line| line.standing.contains_key(&ticket);
+            let stands_in = |line: &&Line| line.standing.contains(ticket);
             let Some(line) = self.lines.get(&want.line).filter(stands_in) else {
                 continue;
             };
             let asking = line.asking.iter().map(|asking| asking.ticket);
-            let first = line.standing.keys().next().copied();
+            let first = line.standing.first();
             let blocking = asking.chain(first).filter(|other| *other != ticket);
             let is_idle = |call: &&Call| match call.phase {
                 Phase::Asleep(since) | Phase::Next(since) | Phase::Asking(since) => {
                     now > since + IDLE
                 }
-                Phase::Ready | Phase::Aside => false,
+                Phase::Ready | Phase::Aside | Phase::TooLate(_) => false,
             };
             let idle: Vec<_> = blocking
                 .filter(|other| self.calls.get(other).filter(is_idle).is_some())
@@ -737,20 +827,23 @@ impl State {
             };
             let blocked: Vec<_> = idle.iter().filter_map(other_runtime).collect();
             let is_blocked = |runtime| blocked.contains(&runtime);
-            let standing = line.standing.keys().copied();
-            let with_them = standing.filter(|other| other_runtime(other).is_some_and(is_blocked));
-            let with_them: Vec<_> = with_them.collect();
-            for other in idle.into_iter().chain(with_them) {
-                self.set_aside(other);
+            let mut aside = idle;
+            if !blocked.is_empty() {
+                let standing = line.standing.iter().map(|(other, _)| other);
+                aside.extend(standing.filter(|other| other_runtime(other).is_some_and(is_blocked)));
+            }
+            for other in aside {
+                self.step_out(other, Phase::Aside);
             }
         }
         self.advance(now);
     }
 
-    fn set_aside(&mut self, ticket: Ticket) {
+    /// Takes a call out of its lines. Its task learns why.
+    fn step_out(&mut self, ticket: Ticket, phase: Phase) {
         self.take_out(ticket);
         if let Some(call) = self.calls.get_mut(&ticket) {
-            call.phase = Phase::Aside;
+            call.phase = phase;
             self.wakers.extend(call.waker.take());
         }
     }
@@ -772,7 +865,7 @@ impl State {
         let call = self.calls.get(&ticket);
         for want in call.into_iter().flat_map(|call| &call.wants) {
             if let Some(line) = self.lines.get_mut(&want.line) {
-                line.standing.remove(&ticket);
+                line.standing.remove(ticket);
                 line.asking.retain(|asking| asking.ticket != ticket);
                 self.to_advance.push(want.line);
             }
@@ -785,7 +878,7 @@ impl State {
             let Some(line) = self.lines.get(&key) else {
                 continue;
             };
-            match line.standing.keys().next().copied() {
+            match line.standing.first() {
                 // It notes the lines that change, also this one.
                 Some(first) => self.try_start(first, now),
                 None if line.asking.is_empty() => drop(self.lines.remove(&key)),
@@ -805,6 +898,100 @@ mod tests {
     use crate::quota::Quota;
     use crate::store::MemoryStore;
 
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// What calls for a key ask that has one unit an hour.
+    fn one_an_hour() -> Want {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
+        Level::new(&limiter, "ada", 1).want()
+    }
+
+    /// Lets a call stand in the line of a key, after a refusal for this time.
+    fn refuse(
+        lines: &Lines,
+        (ticket, want): (Ticket, Want),
+        bounds: WaitBounds,
+        wait: Duration,
+        now: Instant,
+    ) -> Result<(), WhyTooLate> {
+        let refusal = Refusal {
+            ticket,
+            fits_at: Some(now + wait),
+            rate: Some((1, HOUR)),
+            step: None,
+        };
+        let wants = Wants::from_buf_and_len([want; 2], 1);
+        let refusals = [(want, refusal)];
+        lines.with(|state| {
+            let fits_at = refusal.fits_at;
+            state.stand_refused(ticket, wants, bounds, &refusals, fits_at, now)
+        })
+    }
+
+    /// Returns why a call waits no longer, and its wait.
+    fn end_of(lines: &Lines, ticket: Ticket, now: Instant) -> Option<(WhyTooLate, Duration)> {
+        match lines.with(|state| state.poll(ticket, Waker::noop(), None, now)) {
+            Turn::TooLate(too_late) => Some((too_late.why, too_late.wait)),
+            Turn::Ask | Turn::Wait(_) => None,
+        }
+    }
+
+    #[test]
+    fn once_a_second_a_refusal_ends_the_waits_of_all_whose_turn_comes_too_late() {
+        let (lines, want, began) = (Lines::default(), one_an_hour(), Instant::now());
+        let bounds = WaitBounds {
+            until: began + 2 * HOUR - Duration::from_secs(200),
+            max_calls: usize::MAX,
+        };
+        // None is the last one when it comes, so that the units before it are not known.
+        for ticket in (2..=10).rev() {
+            assert!(refuse(&lines, (ticket, want), bounds, HOUR, began).is_ok());
+        }
+        let ended = |now| {
+            let calls = 2..=10;
+            calls
+                .filter(|call| end_of(&lines, *call, now).is_some())
+                .collect::<Vec<_>>()
+        };
+        let soon = began + FORECAST / 2;
+        assert!(refuse(&lines, (2, want), bounds, HOUR - FORECAST / 2, soon).is_ok());
+        assert!(ended(soon).is_empty());
+        let later = began + FORECAST;
+        assert!(refuse(&lines, (2, want), bounds, HOUR - FORECAST, later).is_ok());
+        // The first is in time. A rate may allow a burst, so the next one may be, too.
+        assert_eq!(ended(later), (4..=10).collect::<Vec<_>>());
+        let (why, wait) = end_of(&lines, 4, later).unwrap();
+        assert!(matches!(why, WhyTooLate::TurnTooLate));
+        assert_eq!(wait, 2 * HOUR - FORECAST);
+        // Those that have left are not before the next one.
+        lines.with(|state| (4..=10).for_each(|call| state.leave(call, later)));
+        let patient = WaitBounds {
+            until: began + 3 * HOUR,
+            ..bounds
+        };
+        lines.with(|state| state.join(11, Wants::from_buf_and_len([want; 2], 1), patient, later));
+        assert!(end_of(&lines, 11, later).is_none());
+        lines.with(|state| state.join(12, Wants::from_buf_and_len([want; 2], 1), bounds, later));
+        let (_, wait) = end_of(&lines, 12, later).unwrap();
+        assert_eq!(wait, 3 * HOUR - FORECAST);
+    }
+
+    #[test]
+    fn an_earlier_call_has_the_place_of_the_last_one_of_a_full_queue() {
+        let (lines, want, now) = (Lines::default(), one_an_hour(), Instant::now());
+        let bounds = WaitBounds {
+            until: now + 100 * HOUR,
+            max_calls: 2,
+        };
+        let refuse = |ticket| refuse(&lines, (ticket, want), bounds, HOUR, now);
+        assert!(refuse(3).is_ok() && refuse(5).is_ok());
+        assert!(refuse(7) == Err(WhyTooLate::QueueFull));
+        assert!(refuse(4).is_ok());
+        let ended = |ticket| end_of(&lines, ticket, now).map(|(why, _)| why);
+        assert!(ended(5) == Some(WhyTooLate::QueueFull));
+        assert!(ended(3).is_none() && ended(4).is_none());
+    }
+
     #[test]
     fn the_more_keys_calls_wait_for_the_less_often_a_process_looks_at_each() {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
@@ -813,8 +1000,15 @@ mod tests {
         for key in 0..1_000_u32 {
             let want = Level::new(&limiter, key, 1).want();
             let none = Room::least_of([(true, 0)]);
-            let (before, wait) = (Instant::now(), Arc::downgrade(&wait));
+            let before = Instant::now();
             let refused = [(want, Some(none), Some(Duration::ZERO))];
+            let wait = SlotWait {
+                wait: Arc::downgrade(&wait),
+                bounds: WaitBounds {
+                    until: before + IDLE,
+                    max_calls: usize::MAX,
+                },
+            };
             lines.take_in(lines.ticket(), &refused, Some(&wait), &mut Woken::default());
             let polls_at = lines.with(|state| state.lines.get(&want.line)?.polls_at);
             looked_at.push(polls_at.unwrap().saturating_duration_since(before));

@@ -2,8 +2,11 @@
 
 mod lines;
 mod place;
+mod standing;
 
 pub(crate) use lines::TooLate;
-pub(in crate::limiter) use lines::{LINES, LineKey, Room, Ticket, WhyTooLate, Woken};
+pub(crate) use lines::WhyTooLate;
+pub(in crate::limiter) use lines::{LINES, LineKey, Room, SlotWait, Woken};
 pub(crate) use place::{Place, Want};
 pub(in crate::limiter) use place::{forget_room, wake_first};
+pub(in crate::limiter) use standing::Ticket;

@@ -12,8 +12,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
 use super::lines::{
-    LINES, LineKey, MAX_STEP, Refusal, Room, State, Ticket, TooLate, Turn, Wants, Woken,
+    LINES, LineKey, MAX_STEP, Refusal, Room, SlotWait, State, TooLate, Turn, WaitBounds, Wants,
+    WhyTooLate, Woken,
 };
+use super::standing::Ticket;
 use crate::decision::{DecisionView, LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
@@ -29,14 +31,11 @@ const FOREVER: Duration = Duration::from_secs(36_525 * 86_400);
 pub(crate) struct Place {
     pub(in crate::limiter) ticket: Ticket,
     since: Instant,
-    /// The time at which it gives up.
-    until: Instant,
-    /// How many calls may wait for a key.
-    max_calls: Option<usize>,
+    bounds: WaitBounds,
     is_in_line: bool,
     timer: Option<Pin<Box<Sleep>>>,
     /// The wait for slots. `None` if the call takes none. As long as it is there, answers may let the call stand in line.
-    pub(in crate::limiter) for_slots: Option<Arc<PermitWait>>,
+    for_slots: Option<Arc<PermitWait>>,
 }
 
 impl Want {
@@ -117,8 +116,10 @@ impl Place {
         Self {
             ticket: LINES.ticket(),
             since,
-            until: since + max_wait.min(FOREVER),
-            max_calls,
+            bounds: WaitBounds {
+                until: since + max_wait.min(FOREVER),
+                max_calls: max_calls.unwrap_or(usize::MAX),
+            },
             is_in_line: false,
             timer: None,
             for_slots: None,
@@ -130,13 +131,22 @@ impl Place {
         self.for_slots = Some(Arc::new(PermitWait::begin(limiters)));
     }
 
+    /// Returns the wait for slots, if the call takes any.
+    pub(in crate::limiter) fn slot_wait(&self) -> Option<SlotWait> {
+        let wait = self.for_slots.as_ref()?;
+        Some(SlotWait {
+            wait: Arc::downgrade(wait),
+            bounds: self.bounds,
+        })
+    }
+
     /// Waits until the call may ask the store about these keys.
     pub(crate) async fn turn(
         &mut self,
         wants: impl IntoIterator<Item = Want>,
     ) -> Result<(), TooLate> {
         if !self.is_in_line && !LINES.are_empty() {
-            self.enter(wants)?;
+            self.enter(wants);
         }
         match self.is_in_line {
             true => poll_fn(|cx| self.poll_turn(cx)).await,
@@ -145,30 +155,25 @@ impl Place {
     }
 
     /// Stands in the lines of the keys of a call, if there are any.
-    fn enter(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), TooLate> {
-        let (max_calls, until, now) = (self.max_calls, self.until, Instant::now());
-        LINES.with(|lines| {
+    fn enter(&mut self, wants: impl IntoIterator<Item = Want>) {
+        self.is_in_line = LINES.with(|lines| {
             let wants = wants.into_iter().filter(|want| lines.may_wait_for(want));
             let wants: Wants = wants.collect();
-            if !lines.has_line(&wants) {
-                return Ok(());
+            let has_line = lines.has_line(&wants);
+            if has_line {
+                lines.join(self.ticket, wants, self.bounds, Instant::now());
             }
-            if let Some(too_late) = lines.turned_away(self.ticket, &wants, max_calls, until, now) {
-                return Err(too_late);
-            }
-            lines.join(self.ticket, wants);
-            self.is_in_line = true;
-            Ok(())
-        })
+            has_line
+        });
     }
 
     /// Waits in line until the call may ask the store.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
         let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
-        let (ticket, until) = (self.ticket, self.until);
+        let ticket = self.ticket;
         loop {
             let now = Instant::now();
-            let at = match LINES.with(|lines| lines.poll(ticket, until, cx.waker(), runtime, now)) {
+            let at = match LINES.with(|lines| lines.poll(ticket, cx.waker(), runtime, now)) {
                 Turn::Ask => return Poll::Ready(Ok(())),
                 Turn::TooLate(too_late) => return Poll::Ready(Err(too_late)),
                 Turn::Wait(at) => at,
@@ -210,12 +215,16 @@ impl Place {
         LINES.take_in(self.ticket, &left, None, &mut Woken::default());
     }
 
-    /// Takes in that an attempt was refused. Returns whether the call waits for its next turn.
+    /// Takes in that an attempt was refused. The call waits for its next turn.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the call does not wait any longer: the refusal stands.
     pub(crate) fn refused(
         &mut self,
         wants: impl IntoIterator<Item = Want>,
         decision: &DecisionView,
-    ) -> bool {
+    ) -> Result<(), WhyTooLate> {
         let now = Instant::now();
         let is_refused = |level: &LevelDecision<'_>| level.is_asked() && !level.is_allowed();
         let levels = wants.into_iter().zip(decision.levels());
@@ -236,23 +245,18 @@ impl Place {
             // Meanwhile, others may have its other keys.
             refusals.retain(|(_, refusal)| refusal.fits_at.is_some());
         }
-        if decision.retry_after().is_none() || self.until < fits_at.unwrap_or(now) {
-            return false;
+        if decision.retry_after().is_none() || self.bounds.until < fits_at.unwrap_or(now) {
+            return Err(WhyTooLate::TurnTooLate);
         }
         // All processes see the end of a hold in the same moment.
         let steps = refusals.iter().filter_map(|(_, refusal)| refusal.step);
         if let (Some(fits_at), Some(step)) = (&mut fits_at, steps.max()) {
             *fits_at += step.saturating_mul(random()) / u32::MAX;
         }
-        self.is_in_line = LINES.with(|lines| {
-            let full = lines.full_line(self.ticket, &wants, self.max_calls);
-            let stays = self.is_in_line || full.is_none();
-            if stays {
-                lines.stand_refused(self.ticket, wants, &refusals, fits_at, now);
-            }
-            stays
-        });
-        self.is_in_line
+        self.is_in_line = true;
+        LINES.with(|lines| {
+            lines.stand_refused(self.ticket, wants, self.bounds, &refusals, fits_at, now)
+        })
     }
 
     /// Leaves the lines, for a call that waits for something else. It may enter them again, at the same place.
