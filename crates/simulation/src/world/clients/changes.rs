@@ -40,6 +40,11 @@ fn record(client: &Client, sums: &'static str, key: &str, change: impl FnOnce(&m
     change(world.record.charged(sums, key));
 }
 
+/// Returns the units that were certainly charged to a key.
+fn charged_by_now(client: &Client, sums: &'static str, key: &str) -> i64 {
+    client.world.lock().record.charged(sums, key).least
+}
+
 async fn charge(client: &Client, sums: &'static str, key: &'static str, units: i64) {
     record(client, sums, key, |charged| charged.most += units);
     match client.limiters.get(sums).charge(key, units as u32).await {
@@ -53,8 +58,10 @@ async fn check_and_settle(client: &mut Client, sums: &'static str, key: &'static
     record(client, sums, key, |charged| charged.most += cost);
     let limiter = client.limiters.get(sums);
     let mut level = limiter.on(key).cost(cost as u32);
-    if sums == "sums" && client.random.one_in(3) {
-        // Another list over the same log. It forgets nothing that the longer window counts.
+    let is_known = charged_by_now(client, sums, key) > 30;
+    if sums == "sums" && client.random.one_in(3) && is_known {
+        // Another list over the same log. It forgets nothing that the longer window counts, once that has charged: units that
+        // only a shorter one has charged are gone after that, which an exact sum had forgotten.
         level = level.quotas(Quota::new(1_000, Duration::from_millis(300)));
     }
     let outcome = RateLimiter::check_all([level]).await;
