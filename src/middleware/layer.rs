@@ -580,9 +580,9 @@ impl RateLimitLayer {
     /// Hides the layer's own limit from clients: no response tells its name or its numbers. Other
     /// [levels](Self::and_level) stay visible.
     ///
-    /// Use it for a limit that is not the client's own, such as the capacity of the whole service. A refusal has a
-    /// `Retry-After`, and nothing else tells of it; see [`Level::hidden`]. In nested layers, a hidden limit neither adds nor
-    /// replaces a header, whether it is the inner or the outer one; only a `Retry-After` may be longer.
+    /// Use it for a limit that is not the client's own, such as the capacity of the whole service. A refusal tells its wait,
+    /// and nothing else tells of it; see [`Level::hidden`]. In nested layers, a hidden limit neither adds nor
+    /// replaces a header, whether it is the inner or the outer one; only the `Retry-After` and the resets of a 429 may be longer.
     ///
     /// # Examples
     ///

@@ -210,7 +210,8 @@ impl Level {
     /// Use it for a limit that is not the client's own, such as the capacity of the whole service: the headers would publish
     /// it, and how much of it others use.
     ///
-    /// - The level limits as before. A refusal by it is a 429 with its `Retry-After`, and nothing else tells of it.
+    /// - The level limits as before. A refusal by it is a 429 with its `Retry-After`, and no reset is earlier. Nothing else
+    ///   tells of it.
     /// - The headers of every dialect, the bodies of the crate and the details of gRPC have the visible levels only. So a 429
     ///   by a hidden level may report that units remain.
     /// - Logs, metrics, the [`Rejection`](crate::Rejection) and the [decision](crate::DecisionView) have it, for the service

@@ -17,7 +17,9 @@ use super::config::LayerConfig;
 use super::headers::{Tightness, inner_remaining, refill_time};
 use super::outcome::{Outcome, Pass};
 use super::permit::HeldPermit;
-use super::rejection::{Grpc, Rejection, WouldReject, unread_body};
+use super::rejection::{
+    Grpc, Rejection, WouldReject, lengthen_retry_after, retry_after, unread_body,
+};
 use super::reservation::Reservation;
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
@@ -150,35 +152,58 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     let remaining = visible
         .header_quota()
         .map_or(u32::MAX, |quota| quota.remaining());
-    let inner_rejection = head.extensions.get::<Rejection>().cloned();
+    let wait = told_wait(decision, head);
+    let response::Parts {
+        status,
+        headers,
+        extensions,
+        ..
+    } = head;
+    let mut inner_rejection = extensions.get_mut::<Rejection>();
     let inner_is_tighter = inner_rejection
         .as_ref()
-        .is_some_and(Rejection::tells_refusal)
+        .is_some_and(|rejection| rejection.tells_refusal())
         || config.headers.has_single_values()
-            && inner_remaining(&head.headers).is_some_and(|inner| inner <= u64::from(remaining));
+            && inner_remaining(headers).is_some_and(|inner| inner <= u64::from(remaining));
     let place = if inner_is_tighter {
         Tightness::Behind
     } else {
         Tightness::Tightest
     };
     // A client that reads "0 remaining" might not follow the redirect.
-    let is_redirect = head.status.is_redirection() && head.headers.contains_key(LOCATION);
+    let is_redirect = status.is_redirection() && headers.contains_key(LOCATION);
     if remaining > 0 || !is_redirect {
-        config
+        let reset = config
             .headers
-            .write_beside(place, &visible, &mut head.headers);
-    }
-    if let Some(rejection) = inner_rejection
-        && let Some(wait) = retry_wait(decision)
-    {
-        rejection.lengthen_wait(wait, &mut head.headers);
+            .write_beside(place, &visible, wait.unwrap_or_default(), headers);
+        if let (Some(rejection), Some(format)) = (&mut inner_rejection, reset) {
+            rejection.told.reset = Some(format);
+        }
     }
 }
 
-/// Returns the shortest wait until this layer can admit the same request again. `None` if it can now.
+/// Returns the wait that the response to a rejected request tells, after this layer has lengthened it. `None` for other
+/// responses, and without a `Retry-After` in seconds.
 ///
-/// A request that an inner layer rejected was charged here. Without this wait, a client could retry too early
-/// for this layer.
+/// A request that an inner layer rejected was charged here. So was one that the service answers with a 429.
+fn told_wait(decision: &DecisionView, head: &mut response::Parts) -> Option<Duration> {
+    let own = retry_wait(decision).unwrap_or_default();
+    let headers = &mut head.headers;
+    if let Some(rejection) = head.extensions.get_mut::<Rejection>() {
+        rejection.lengthen_wait(own, headers);
+        return rejection.told.wait;
+    }
+    if head.status != StatusCode::TOO_MANY_REQUESTS {
+        return None;
+    }
+    // The format of its own reset is not known, so that its numbers stay as they are.
+    if inner_remaining(headers).is_none() {
+        lengthen_retry_after(own, headers);
+    }
+    retry_after(headers)
+}
+
+/// Returns the shortest wait until this layer can admit the same request again. `None` if it can now.
 fn retry_wait(decision: &DecisionView) -> Option<Duration> {
     let wait = |quota: QuotaDecision<'_>| {
         let missing = quota.cost().checked_sub(quota.remaining())?;

@@ -4,6 +4,8 @@
 mod support;
 
 #[cfg(feature = "test-util")]
+mod consistent;
+#[cfg(feature = "test-util")]
 mod hidden;
 #[cfg(all(feature = "axum-08", feature = "redis"))]
 mod http;

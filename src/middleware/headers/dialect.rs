@@ -62,14 +62,15 @@
 ///   its tokens, not by its streams. They are those of slots [in flight](crate::Quota::in_flight) only if there is no rate,
 ///   or if the slots refuse.
 /// - **[Hidden](crate::Level::hidden) levels** have no numbers and no policies in any of them. So a 429 by a hidden level
-///   may report units that remain.
+///   may report units that remain. Its reset is not before the end of `Retry-After`.
 /// - **remaining** is the number of units that would be admitted now. A request that costs more can be refused
 ///   although some units are left. Then `remaining` and `r` of the drafts report those units, but
 ///   `X-RateLimit-Remaining` is 0, because clients wait only at 0.
 /// - **reset** and **`t`** are the time until more units are left, in whole seconds, rounded up.
 ///   `X-RateLimit-Reset` is the Unix time of that second, by the clock of this machine. With
 ///   [`Gcra`](crate::Algorithm::Gcra), where units return one by one, `t` is the time until all are back.
-/// - On a 429, **reset** and **`t`** are the time until this request is admitted, like `Retry-After`. If no
+/// - On a 429, **reset** and **`t`** are the time until this request is admitted, like `Retry-After`. A reset, and the longest
+///   `t`, are never shorter than `Retry-After`, whichever layer or level has the longest wait. If no
 ///   wait helps, `X-RateLimit-Reset` and `t` are omitted. Drafts 3 to 7 require a reset: there it is the
 ///   window. A `t` of 0 is also omitted.
 /// - **`RateLimit-Policy`** lists the quotas of all [levels](crate::RateLimitLayer::and). **`RateLimit`** of
@@ -93,13 +94,14 @@
 ///   the syntax of another draft is not changed, because both together would not parse.
 /// - **Other headers** come from the layer that answered 429, or else from the layer with the fewest units
 ///   left.
-/// - **`Retry-After`**: if an inner layer rejects a request and an outer layer has no units left for a retry,
-///   it is the longer wait. It is exact for requests that cost one unit, and for all requests with
+/// - **`Retry-After` and resets**: if an inner layer rejects a request and an outer layer has no units left for a retry,
+///   they are the longer wait. It is exact for requests that cost one unit, and for all requests with
 ///   [`Gcra`](crate::Algorithm::Gcra). Otherwise the outer layer reports the wait for one unit, so the retry
-///   may be refused once more.
+///   may be refused once more. The body of the inner layer does not change.
 /// - **Headers of the service**, for example of an upstream behind a gateway: if its `X-RateLimit-Remaining`,
 ///   `RateLimit-Remaining` or `remaining` of draft 7 is no more than the units left here, its numbers stay.
-///   Otherwise they are replaced.
+///   Otherwise they are replaced. On a 429 of the service, no reset of the layer is before the end of its `Retry-After`.
+///   If it has no such numbers, its `Retry-After` in seconds is lengthened as that of an inner layer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub(super) x_ratelimit: Option<ResetFormat>,
@@ -124,7 +126,7 @@ pub enum IetfDraft {
 
 /// The format of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ResetFormat {
+pub(in crate::middleware) enum ResetFormat {
     /// Seconds from now.
     Delta,
     /// Unix time.

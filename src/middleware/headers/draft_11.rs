@@ -2,24 +2,32 @@
 //!
 //! Drafts 8 to 10 have the same syntax.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 
 use super::field_names::{POLICY, RATELIMIT};
 use super::policy_names::{named_quotas, quota_names};
-use super::structured_fields::{FieldSyntax, integer, quoted};
+use super::structured_fields::{FieldSyntax, integer, integers_of, quoted};
 use super::times::{refill_time, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
-/// Appends to both lists, which may contain the policies of an inner layer.
-pub(super) fn append(decision: &DecisionView, headers: &mut HeaderMap) {
+/// The parameter of an effective window.
+const WINDOW: &str = "t";
+
+/// Appends to both lists, which may contain the policies of an inner layer. The longest effective window of the response is at
+/// least `least`.
+pub(super) fn append(decision: &DecisionView, least: Duration, headers: &mut HeaderMap) {
     let names = quota_names(decision);
     let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
+    let is_told = longest_window(headers) >= whole_seconds(least);
+    let least = if is_told { Duration::ZERO } else { least };
     let lists = [
         (POLICY, policies(decision, &names)),
-        (RATELIMIT, limits(decision, &names)),
+        (RATELIMIT, limits(decision, &names, least)),
     ];
     for (name, list) in lists {
         if let Ok(list) = HeaderValue::try_from(list.join(", "))
@@ -28,6 +36,44 @@ pub(super) fn append(decision: &DecisionView, headers: &mut HeaderMap) {
             headers.append(name, list);
         }
     }
+}
+
+/// Raises the longest effective window of a list that is there to at least `least`.
+pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
+    let (longest, least) = (longest_window(headers), whole_seconds(least));
+    if longest == 0 || longest >= least || !FieldSyntax::Named.is_of_field(&RATELIMIT, headers) {
+        return;
+    }
+    let mut lines = headers
+        .get_all(RATELIMIT)
+        .iter()
+        .cloned()
+        .collect::<Vec<_>>();
+    for line in &mut lines {
+        let Ok(text) = line.to_str() else { continue };
+        let mut windows = integers_of(text, WINDOW).into_iter();
+        let Some((place, _)) = windows.find(|(_, window)| *window == longest) else {
+            continue;
+        };
+        let mut raised = text.to_owned();
+        raised.replace_range(place, &integer(least).to_string());
+        if let Ok(raised) = HeaderValue::try_from(raised) {
+            *line = raised;
+        }
+        break;
+    }
+    headers.remove(RATELIMIT);
+    for line in lines {
+        headers.append(RATELIMIT, line);
+    }
+}
+
+/// Returns the longest effective window that is there. 0 if there is none.
+fn longest_window(headers: &HeaderMap) -> u64 {
+    let lines = headers.get_all(RATELIMIT).iter();
+    let texts = lines.filter_map(|line| line.to_str().ok());
+    let windows = texts.flat_map(|text| integers_of(text, WINDOW));
+    windows.map(|(_, window)| window).max().unwrap_or(0)
 }
 
 /// Returns the policies: `"burst";q=100;w=60` and `"daily";q=1000;w=86400`.
@@ -50,8 +96,9 @@ fn policies(decision: &DecisionView, names: &[String]) -> Vec<String> {
 /// Lists all quotas if the request was admitted, or else those that refused it: `"burst";r=42;t=17` and
 /// `"daily";r=913;t=36000`.
 ///
-/// Leaves out the quotas of levels that nothing counted, and of levels that were not asked.
-fn limits(decision: &DecisionView, names: &[String]) -> Vec<String> {
+/// Leaves out the quotas of levels that nothing counted, and of levels that were not asked. The longest effective window is at
+/// least `least`.
+fn limits(decision: &DecisionView, names: &[String], least: Duration) -> Vec<String> {
     // A soft quota is reported only if all are soft.
     let reported = decision.reported();
     let are_all_soft = reported.is_some_and(|quota| quota.quota().is_soft());
@@ -59,15 +106,26 @@ fn limits(decision: &DecisionView, names: &[String]) -> Vec<String> {
         let is_shown = are_all_soft || !quota.quota().is_soft();
         is_shown && quota.is_allowed() == decision.is_allowed()
     });
-    listed.map(|(quota, name)| limit(name, quota)).collect()
+    let listed: Vec<_> = listed.collect();
+    let windows = listed.iter().map(|(quota, _)| effective_window(*quota));
+    let windows = windows.enumerate().filter(|(_, window)| window.is_some());
+    let longest = windows.max_by_key(|(index, window)| (*window, Reverse(*index)));
+    let longest = longest.map(|(index, _)| index);
+    let limits = listed.iter().enumerate().map(|(index, (quota, name))| {
+        let own = effective_window(*quota);
+        let is_longest = Some(index) == longest;
+        let window = own.map(|own| if is_longest { own.max(least) } else { own });
+        limit(name, *quota, window)
+    });
+    limits.collect()
 }
 
-/// Returns the remaining units and the effective window of a policy.
-fn limit(name: &str, quota: QuotaDecision<'_>) -> String {
+/// Returns the remaining units and the effective window of a policy, which is omitted if it is 0.
+fn limit(name: &str, quota: QuotaDecision<'_>, window: Option<Duration>) -> String {
     let mut text = format!("{name};r={}", quota.remaining());
-    if let Some(seconds) = effective_window(quota) {
+    if let Some(window) = window.filter(|window| !window.is_zero()) {
         // Writing to a string does not fail.
-        let _ = write!(text, ";t={}", integer(seconds));
+        let _ = write!(text, ";{WINDOW}={}", integer(whole_seconds(window)));
     }
     text
 }
@@ -78,17 +136,16 @@ fn window_seconds(quota: &Quota) -> Option<u64> {
     (window.subsec_nanos() == 0).then_some(window.as_secs())
 }
 
-/// Returns the effective window, in seconds: the time in which at most the remaining units can be used.
+/// Returns the effective window: the time in which at most the remaining units can be used.
 ///
-/// After a refusal, it is the wait until the request is admitted. `None` if it is 0, or if no wait helps.
-fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
+/// After a refusal, it is the wait until the request is admitted. `None` for slots, and if no wait helps.
+fn effective_window(quota: QuotaDecision<'_>) -> Option<Duration> {
     if quota.quota().is_in_flight() {
         return None;
     }
     let time_to_full = || refill_time(quota.quota(), quota.used());
-    let wait = match quota.is_allowed() {
-        true => time_to_full().unwrap_or_else(|| quota.reset_after()),
-        false => quota.retry_after()?,
-    };
-    Some(whole_seconds(wait)).filter(|seconds| *seconds > 0)
+    match quota.is_allowed() {
+        true => Some(time_to_full().unwrap_or_else(|| quota.reset_after())),
+        false => quota.retry_after(),
+    }
 }

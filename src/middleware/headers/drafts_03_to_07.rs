@@ -1,23 +1,26 @@
 //! Drafts 3, 6 and 7 of the IETF's `RateLimit` fields: policies without names, and the numbers of one quota.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 
 use super::dialect::IetfDraft;
-use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
+use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET, number};
 use super::structured_fields::{FieldSyntax, integer};
 use super::times::{reported_wait, whole_seconds};
 use super::write::Tightness;
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
-/// Appends to the list of policies, if the draft has a field for it, and replaces the numbers if this layer is the tightest.
+/// Appends to the list of policies, if the draft has a field for it, and replaces the numbers if this layer is the tightest. The
+/// reset is at least `least`.
 pub(super) fn write(
     draft: IetfDraft,
     place: Tightness,
     decision: &DecisionView,
     reported: QuotaDecision<'_>,
+    least: Duration,
     headers: &mut HeaderMap,
 ) {
     let policies = policies(decision);
@@ -33,7 +36,7 @@ pub(super) fn write(
     if place == Tightness::Behind {
         return;
     }
-    let Some(numbers) = numbers(decision, reported) else {
+    let Some(numbers) = numbers(decision, reported, least) else {
         return;
     };
     let [limit, remaining, reset] = numbers;
@@ -60,6 +63,32 @@ pub(super) fn write(
         }
         // Written by `draft_11`.
         IetfDraft::Draft11 => {}
+    }
+}
+
+/// Raises a reset that is there to at least `least`.
+pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
+    let least = whole_seconds(least);
+    if number(&RESET, headers).is_some_and(|reset| reset < least) {
+        headers.insert(RESET, least.into());
+    }
+    if !FieldSyntax::Unnamed.is_of_field(&RATELIMIT, headers) {
+        return;
+    }
+    let Some(dictionary) = headers.get(RATELIMIT).and_then(|line| line.to_str().ok()) else {
+        return;
+    };
+    let raised: Vec<_> = dictionary
+        .split(", ")
+        .map(|member| match member.strip_prefix("reset=") {
+            Some(reset) if reset.parse().is_ok_and(|reset: u64| reset < least) => {
+                format!("reset={}", integer(least))
+            }
+            _ => member.to_owned(),
+        })
+        .collect();
+    if let Ok(dictionary) = HeaderValue::try_from(raised.join(", ")) {
+        headers.insert(RATELIMIT, dictionary);
     }
 }
 
@@ -92,8 +121,12 @@ fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
 /// Returns limit, remaining units and reset, or `None` if there are only slots, because they have no window.
 ///
 /// The limit is that of the quota with the fewest units left, which is mostly the reported one. On a 429, the reset is the
-/// wait of `Retry-After`, as draft 7 requires.
-fn numbers(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<[u64; 3]> {
+/// wait of `Retry-After`, as draft 7 requires, and at least `least`.
+fn numbers(
+    decision: &DecisionView,
+    reported: QuotaDecision<'_>,
+    least: Duration,
+) -> Option<[u64; 3]> {
     // A soft quota is reported only if all are soft.
     let are_all_soft = reported.quota().is_soft();
     let is_rate = |quota: &QuotaDecision<'_>| {
@@ -109,7 +142,7 @@ fn numbers(decision: &DecisionView, reported: QuotaDecision<'_>) -> Option<[u64;
     let reported = reported.unwrap_or(fewest_left);
     // The drafts require a reset even if no wait helps.
     let wait = reported_wait(reported).or_else(|| reported.retry_after());
-    let reset = wait.unwrap_or_else(|| reported.quota().window());
+    let reset = wait.unwrap_or_else(|| reported.quota().window()).max(least);
     let (limit, remaining) = (fewest_left.limit(), fewest_left.remaining());
     Some([limit.into(), remaining.into(), whole_seconds(reset)])
 }

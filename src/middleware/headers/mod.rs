@@ -14,10 +14,11 @@ mod times;
 mod write;
 mod x_ratelimit;
 
+pub(super) use dialect::ResetFormat;
 pub use dialect::{Headers, IetfDraft};
 pub(super) use field_names::inner_remaining;
 #[cfg(test)]
 pub(super) use policy_names::policy_names;
 pub(super) use policy_names::violated_policies;
 pub(super) use times::{refill_time, whole_seconds};
-pub(super) use write::Tightness;
+pub(super) use write::{Tightness, raise_resets};

@@ -1,6 +1,8 @@
 //! The syntax of structured fields (RFC 9651), as the drafts use it: integers, strings, and the lines of a field whose
 //! name several drafts share.
 
+use std::ops::Range;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
@@ -23,6 +25,47 @@ pub(super) fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+/// Returns the integers of a parameter of a list, each with its place in the text: 3 for `t` in `"burst";r=0;t=3`.
+pub(super) fn integers_of(list: &str, parameter: &str) -> Vec<(Range<usize>, u64)> {
+    let mut integers = Vec::new();
+    for part in parts(list) {
+        let text = list.get(part.clone()).unwrap_or_default();
+        let value = text
+            .trim_start()
+            .strip_prefix(parameter)
+            .and_then(|rest| rest.strip_prefix('='));
+        let Some(value) = value else { continue };
+        let start = part.end - value.len();
+        let digits = value.trim_end();
+        if let Ok(integer) = digits.parse() {
+            integers.push((start..start + digits.len(), integer));
+        }
+    }
+    integers
+}
+
+/// Returns the places of the parts that `,` and `;` separate, but not within strings.
+fn parts(list: &str) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut is_in_string = false;
+    let mut is_escaped = false;
+    for (at, letter) in list.char_indices() {
+        match letter {
+            _ if is_escaped => is_escaped = false,
+            '\\' if is_in_string => is_escaped = true,
+            '"' => is_in_string = !is_in_string,
+            ',' | ';' if !is_in_string => {
+                parts.push(start..at);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(start..list.len());
+    parts
 }
 
 /// The syntax of a field whose name several drafts share.
@@ -60,6 +103,20 @@ mod tests {
         for number in [MAX_INTEGER, MAX_INTEGER + 1, u64::MAX] {
             assert_eq!(integer(number).to_string(), "999999999999999");
         }
+    }
+
+    #[test]
+    fn the_integers_of_a_parameter_are_found_outside_of_strings_only() {
+        let list = r#""a;t=1, \";t=2";r=0;t=30, "b";t=4 ;r=5, "c";tt=6;t=x,"d"; t=7"#;
+        let found = integers_of(list, "t");
+        let texts: Vec<_> = found
+            .iter()
+            .map(|(place, _)| &list[place.clone()])
+            .collect();
+        assert_eq!(texts, ["30", "4", "7"]);
+        let integers: Vec<_> = found.iter().map(|(_, integer)| *integer).collect();
+        assert_eq!(integers, [30, 4, 7]);
+        assert_eq!(integers_of("", "t"), []);
     }
 
     #[test]

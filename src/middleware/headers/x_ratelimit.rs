@@ -5,11 +5,17 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::dialect::ResetFormat;
-use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
+use super::field_names::{X_LIMIT, X_REMAINING, X_RESET, number};
 use super::times::{reported_wait, whole_seconds};
 use crate::decision::QuotaDecision;
 
-pub(super) fn write(format: ResetFormat, quota: QuotaDecision<'_>, headers: &mut HeaderMap) {
+/// Writes the numbers of a quota. The reset is at least `least` from now.
+pub(super) fn write(
+    format: ResetFormat,
+    quota: QuotaDecision<'_>,
+    least: Duration,
+    headers: &mut HeaderMap,
+) {
     // Clients wait only at 0. A refused request may need more units than are left.
     let remaining = match quota.is_allowed() {
         true => quota.remaining(),
@@ -18,8 +24,16 @@ pub(super) fn write(format: ResetFormat, quota: QuotaDecision<'_>, headers: &mut
     insert(X_LIMIT, quota.limit().into(), headers);
     insert(X_REMAINING, remaining.into(), headers);
     match reported_wait(quota) {
-        Some(wait) => insert(X_RESET, reset(format, wait), headers),
+        Some(wait) => insert(X_RESET, reset(format, wait.max(least)), headers),
         None => drop(headers.remove(X_RESET)),
+    }
+}
+
+/// Raises a reset that is there to at least `least` from now.
+pub(super) fn raise(format: ResetFormat, least: Duration, headers: &mut HeaderMap) {
+    let least = reset(format, least);
+    if number(&X_RESET, headers).is_some_and(|reset| reset < least) {
+        insert(X_RESET, least, headers);
     }
 }
 

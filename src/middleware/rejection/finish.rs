@@ -10,7 +10,7 @@ use super::grpc;
 use super::rejection::{Rejection, RejectionReason};
 use super::text::HEADERS;
 use crate::middleware::headers::field_names as field;
-use crate::middleware::headers::{Headers, whole_seconds};
+use crate::middleware::headers::{Headers, Tightness, raise_resets, whole_seconds};
 
 impl Rejection {
     /// Calls a responder. A 200 becomes the status of the rejection: a responder that sets none returns it, and
@@ -30,7 +30,7 @@ impl Rejection {
 
     /// Adds the headers of every rejection to a response, and this rejection to its extensions.
     pub(in crate::middleware) fn complete(
-        self,
+        mut self,
         dialects: &Headers,
         response: &mut Response<Bytes>,
     ) {
@@ -41,28 +41,43 @@ impl Rejection {
         headers
             .entry(CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));
+        // A responder may have set a longer one.
+        self.told.wait = self.retry_after().max(retry_after(headers));
         if let Some(wait) = self.retry_after() {
             headers
                 .entry(RETRY_AFTER)
                 .or_insert_with(|| whole_seconds(wait).max(1).into());
         }
         if let RejectionReason::Refused(decision) = self.reason() {
-            dialects.write(decision, headers);
+            let wait = self.told.wait.unwrap_or_default();
+            let visible = decision.visible();
+            let reset = dialects.write_beside(Tightness::Tightest, &visible, wait, headers);
+            self.told.reset = reset;
         }
         response.extensions_mut().insert(self);
     }
 
-    /// Lengthens the wait in a response to the wait of an outer layer.
-    pub(in crate::middleware) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
-        let inner = headers.get(RETRY_AFTER).and_then(parse_seconds);
-        if inner.is_some_and(|inner| inner < wait) {
-            headers.insert(RETRY_AFTER, whole_seconds(wait).into());
+    /// Lengthens the wait in a response to the wait of an outer layer, if it tells one.
+    pub(in crate::middleware) fn lengthen_wait(&mut self, wait: Duration, headers: &mut HeaderMap) {
+        if self.told.wait.is_none_or(|told| told >= wait) {
+            return;
         }
+        self.told.wait = Some(wait);
+        lengthen_retry_after(wait, headers);
         grpc::lengthen_wait(self, wait, headers);
+        raise_resets(self.told.reset, wait, headers);
     }
 }
 
-fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
-    let seconds = value.to_str().ok()?.parse().ok()?;
+/// Lengthens the `Retry-After` of a response, if it has one in seconds.
+pub(in crate::middleware) fn lengthen_retry_after(wait: Duration, headers: &mut HeaderMap) {
+    if retry_after(headers).is_some_and(|told| told < wait) {
+        headers.insert(RETRY_AFTER, whole_seconds(wait).into());
+    }
+}
+
+/// Returns the `Retry-After` of a response, if it is in seconds.
+pub(in crate::middleware) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))
 }

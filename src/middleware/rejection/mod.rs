@@ -11,6 +11,7 @@ mod rejection;
 mod text;
 pub(super) mod unread_body;
 
+pub(super) use finish::{lengthen_retry_after, retry_after};
 pub(super) use grpc::{Grpc, retry_delay};
 pub use problem_json::{problem_json, problem_json_typed};
 pub use rejection::{Rejection, RejectionReason, WouldReject};

@@ -8,6 +8,7 @@ use http::StatusCode;
 use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
+use crate::middleware::headers::ResetFormat;
 
 /// The seconds after which a client may retry if the store has failed. Most stores recover soon, but immediate
 /// retries could overload one.
@@ -46,6 +47,16 @@ pub struct Rejection {
     reason: RejectionReason,
     /// The status if a quota refused the request.
     pub(in crate::middleware) refused_status: StatusCode,
+    pub(in crate::middleware) told: ToldTimes,
+}
+
+/// The times that the response to a rejection tells. Layers outside lengthen them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::middleware) struct ToldTimes {
+    /// `None` if the response tells no wait.
+    pub(in crate::middleware) wait: Option<Duration>,
+    /// The format of `X-RateLimit-Reset`, if a layer has written it.
+    pub(in crate::middleware) reset: Option<ResetFormat>,
 }
 
 /// The cause of a [`Rejection`], from which its status follows, and the code of gRPC.
@@ -83,6 +94,7 @@ impl Rejection {
             limiter: Arc::clone(limiter),
             reason,
             refused_status: StatusCode::TOO_MANY_REQUESTS,
+            told: ToldTimes::default(),
         }
     }
 

@@ -77,7 +77,8 @@ pub(super) fn write(
     place: Tightness,
     map: &mut HeaderMap,
 ) {
-    headers.write_beside(place, decision, map);
+    let wait = decision.retry_after().unwrap_or_default();
+    headers.write_beside(place, decision, wait, map);
 }
 
 pub(super) fn lines(map: &HeaderMap) -> Vec<String> {
