@@ -152,6 +152,21 @@ impl Code {
         }
     }
 
+    /// Returns whether a server has replied this that still answers a PING.
+    pub(super) fn is_of_reply(self) -> bool {
+        #[cfg(feature = "redis")]
+        let replies = [
+            Self::REPLICA,
+            Self::FEW_REPLICAS,
+            Self::NOT_SAVED,
+            Self::CLUSTER_DOWN,
+            Self::CLOCKS_DIFFER,
+        ];
+        #[cfg(not(feature = "redis"))]
+        let replies = [];
+        replies.contains(&self)
+    }
+
     pub(super) const fn of_config(kind: ConfigErrorKind) -> Self {
         match kind {
             ConfigErrorKind::Window => Self::WINDOW,

@@ -170,6 +170,19 @@ impl Error {
         )
     }
 
+    /// Returns whether a store that answers a probe may still fail checks in this way: its server has replied.
+    pub(crate) fn outlasts_probe(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Timeout | ErrorKind::QueueTimeout => false,
+            ErrorKind::Unavailable if self.0.code == Code::BREAKER_OPEN => {
+                let last = StdError::source(self).and_then(|source| source.downcast_ref::<Self>());
+                last.is_some_and(Self::outlasts_probe)
+            }
+            ErrorKind::Unavailable => self.0.code.is_of_reply(),
+            _ => true,
+        }
+    }
+
     /// Returns whether both are clones of the same error.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

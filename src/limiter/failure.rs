@@ -1,14 +1,18 @@
 //! Checks while the store fails: the failure policies, and the counts of this process.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::failure_policy::FailureAction;
 use super::level::{Level, State};
-use super::limiter::RateLimiter;
+use super::limiter::{Inner, RateLimiter};
 use super::pending_check::{CheckError, PendingCheck};
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
 use crate::store::Check;
+use crate::telemetry::OutageLog;
 
 impl RateLimiter {
     /// Records a successful lookup of quotas, which may end an outage in the log.
@@ -18,14 +22,29 @@ impl RateLimiter {
         }
     }
 
+    /// Watches over an outage of the store, which began with a request of this key.
+    pub(crate) fn watch_outage(&self, key: &Key, log: &Arc<OutageLog>) {
+        let Inner { store, facts, .. } = &*self.0;
+        store.watch_outage(self.subject(&facts.quotas, key), log, &facts.name);
+    }
+}
+
+impl Level {
     /// Logs that the store or the lookup of the quotas failed, and what the policy does.
     fn record_failure(&self, error: &Error, action: FailureAction) {
-        if let Some(on_failure) = &self.0.on_failure {
-            let outages = match error.kind() {
-                ErrorKind::QuotasUnknown => &on_failure.lookup_outages,
-                _ => &on_failure.store_outages,
-            };
-            outages.record_failure(&self.0.facts.name, action.text(), error);
+        let limiter = &self.limiter.0;
+        let Some(on_failure) = &limiter.on_failure else {
+            return;
+        };
+        let (name, outages) = (&limiter.facts.name, &on_failure.store_outages);
+        if error.kind() == ErrorKind::QuotasUnknown {
+            on_failure
+                .lookup_outages
+                .record_failure(name, action.text(), error);
+        } else if outages.record_failure(name, action.text(), error) {
+            limiter
+                .store
+                .watch_outage(self.check().subject, outages, name);
         }
     }
 }
@@ -51,7 +70,7 @@ impl PendingCheck {
             };
             match action {
                 FailureAction::Open => {
-                    limiter.record_failure(&error, action);
+                    level.record_failure(&error, action);
                     if let Some(slots) = &mut self.slots {
                         let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
                         slots.hold(limiter, &[level], admit);
@@ -64,7 +83,7 @@ impl PendingCheck {
                 }
                 // Such a store fails only if it is full. If the lookup of quotas has failed, the store still works.
                 FailureAction::FallBack if error.kind() == ErrorKind::QuotasUnknown => {
-                    limiter.record_failure(&error, action);
+                    level.record_failure(&error, action);
                     level.state = State::ToAsk;
                 }
                 FailureAction::FallBack | FailureAction::Closed => {
@@ -115,7 +134,7 @@ impl PendingCheck {
             let together = self.levels.iter_mut().filter(|level| is_together(level));
             for (level, answer) in together.zip(answers.into_answers()) {
                 if let State::FallsBack(error) = &level.state {
-                    level.limiter.record_failure(error, FailureAction::FallBack);
+                    level.record_failure(error, FailureAction::FallBack);
                 }
                 level.set_answer(answer);
                 if are_admitted {
@@ -155,7 +174,7 @@ struct Closed(Option<CheckError>);
 impl Closed {
     fn add(&mut self, level: &Level, error: &Error) {
         if error.is_store_failure() {
-            level.limiter.record_failure(error, FailureAction::Closed);
+            level.record_failure(error, FailureAction::Closed);
         }
         match &mut self.0 {
             Some(closed) => closed.failed.push(level.record().place),

@@ -1,6 +1,7 @@
 //! The policy that decides checks while the store fails.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use crate::quota::{Quota, Quotas};
 use crate::telemetry::OutageLog;
@@ -135,8 +136,8 @@ pub(super) struct FailureHandler {
     pub(super) policy: FailurePolicy,
     /// The limiter's own quotas, divided by the number of replicas.
     portion: Quotas,
-    pub(super) store_outages: OutageLog,
-    pub(super) lookup_outages: OutageLog,
+    pub(super) store_outages: Arc<OutageLog>,
+    pub(super) lookup_outages: Arc<OutageLog>,
 }
 
 impl FailureHandler {
@@ -144,8 +145,8 @@ impl FailureHandler {
         Self {
             policy,
             portion: policy.portion_of(quotas),
-            store_outages: OutageLog::new("the store"),
-            lookup_outages: OutageLog::per_key("the lookup of the quotas of a key"),
+            store_outages: Arc::new(OutageLog::new("the store")),
+            lookup_outages: Arc::new(OutageLog::per_key("the lookup of the quotas of a key")),
         }
     }
 

@@ -13,6 +13,7 @@ use super::config::LayerConfig;
 use super::level::Level;
 use crate::decision::{Decision, DecisionView, TakenLevel};
 use crate::error::{Code, Error};
+use crate::key::Key;
 use crate::limiter::{RateLimiter, settle_together};
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
@@ -181,11 +182,11 @@ impl Reservation {
         let (reservation, unsettled) = (self.clone(), settlements.clone());
         let mut task = Box::pin(async move {
             let levels = reservation.levels_of(&settlements);
-            let limiters = levels.iter().map(|level| &level.limiter);
+            let limiters = levels.iter().map(|(level, _)| &level.limiter);
             let settling = limiters.zip(settlements);
             let outcomes = settle_together(reservation.decision(), settling).await;
-            for (level, outcome) in levels.iter().zip(&outcomes) {
-                level.diagnostics.settled(level.name(), outcome);
+            for ((level, key), outcome) in levels.iter().zip(&outcomes) {
+                level.diagnostics.settled(&level.limiter, key, outcome);
             }
         });
         // A store in memory is done after one poll, so it needs no task.
@@ -196,20 +197,23 @@ impl Reservation {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(task)),
             Err(_) => {
-                for level in self.levels_of(&unsettled) {
-                    level.diagnostics.settled(level.name(), &Err(no_runtime()));
+                for (level, key) in self.levels_of(&unsettled) {
+                    let unsettled = Err(no_runtime());
+                    level.diagnostics.settled(&level.limiter, key, &unsettled);
                 }
             }
         }
     }
 
-    /// Returns the levels of the layer that are settled.
-    fn levels_of(&self, settlements: &[TakenLevel]) -> SmallVec<[&Level; 2]> {
+    /// Returns the levels of the layer that are settled, each with its key.
+    fn levels_of(&self, settlements: &[TakenLevel]) -> SmallVec<[(&Level, &Key); 2]> {
         let Inner { config, view, .. } = &*self.0;
         let levels = settlements
             .iter()
             .filter_map(|taken| view.level(taken.index));
-        levels.map(|level| config.level(level.place())).collect()
+        levels
+            .map(|level| (config.level(level.place()), level.key()))
+            .collect()
     }
 }
 

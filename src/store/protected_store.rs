@@ -18,6 +18,7 @@ use super::store::{Store, StoreParts};
 use crate::decision::{Answer, Answers, Holding, Source, StoreId};
 use crate::error::Error;
 use crate::key::Key;
+use crate::telemetry::OutageLog;
 
 /// A store with its deadline, circuit breaker, fallback counts and refusal cache.
 #[derive(Clone)]
@@ -290,6 +291,16 @@ impl ProtectedStore {
             drop(invalidation);
             outcome
         })
+    }
+
+    /// Watches over an outage in the log of a limiter, which began with a check of this key.
+    pub(crate) fn watch_outage(
+        &self,
+        subject: Subject<'_>,
+        log: &Arc<OutageLog>,
+        limiter: &Arc<str>,
+    ) {
+        self.circuit_breaker(subject).watch_outage(log, limiter);
     }
 
     /// Returns the holders of the slots of a key in the store.

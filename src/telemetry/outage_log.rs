@@ -38,6 +38,8 @@ struct OutageState {
     has_succeeded: AtomicBool,
     /// Whether there was a success between two failures.
     is_partial: AtomicBool,
+    /// Whether there was a failure that a store which answers a probe may have as well.
+    outlasts_probe: AtomicBool,
 }
 
 impl OutageState {
@@ -50,6 +52,7 @@ impl OutageState {
             self.first_failure.store(now, Ordering::Relaxed);
             self.has_succeeded.store(false, Ordering::Relaxed);
             self.is_partial.store(false, Ordering::Relaxed);
+            self.outlasts_probe.store(false, Ordering::Relaxed);
         } else if self.has_succeeded.load(Ordering::Relaxed) {
             self.is_partial.store(true, Ordering::Relaxed);
         }
@@ -99,15 +102,37 @@ impl OutageLog {
     }
 
     /// Records a failure. Logs the first failure of an outage with its consequence, and the first that is due
-    /// to a wrong set-up.
-    pub(crate) fn record_failure(&self, limiter: &str, consequence: &str, error: &Error) {
+    /// to a wrong set-up. Returns whether an outage begins.
+    pub(crate) fn record_failure(&self, limiter: &str, consequence: &str, error: &Error) -> bool {
         let now = self.millis();
         if error.kind() == ErrorKind::Misconfigured {
             if self.misconfiguration.begins(now) {
                 tracing::error!(target: "tollgate::outage", code = error.code(), limiter, "{} is misconfigured, {consequence}: {}", self.subject, WithSource(error));
             }
-        } else if self.outage.begins(now) {
+            return false;
+        }
+        let begins = self.outage.begins(now);
+        if begins {
             tracing::warn!(target: "tollgate::outage", code = error.code(), limiter, "{} failed, {consequence}: {}", self.subject, WithSource(error));
+        }
+        if error.outlasts_probe() {
+            self.outage.outlasts_probe.store(true, Ordering::Relaxed);
+        }
+        begins
+    }
+
+    /// Returns the time until an outage is over if nothing fails. `None` without one, or if only a check can tell.
+    pub(crate) fn until_quiet(&self) -> Option<Duration> {
+        let is_watched = self.outage.is_on() && !self.outage.outlasts_probe.load(Ordering::Relaxed);
+        let last_failure = Duration::from_millis(self.outage.last_failure.load(Ordering::Relaxed));
+        let quiet_at = last_failure + self.quiet;
+        is_watched.then(|| quiet_at.saturating_sub(self.start.elapsed()))
+    }
+
+    /// Records that the store has answered a probe. Logs the end of an outage.
+    pub(crate) fn record_probe(&self, limiter: &str) {
+        if self.until_quiet().is_some_and(|left| left.is_zero()) {
+            self.end_outage(limiter, self.millis());
         }
     }
 
@@ -133,9 +158,7 @@ impl OutageLog {
     #[cold]
     fn end(&self, limiter: &str) {
         let (now, quiet) = (self.millis(), millis(self.quiet));
-        if self.outage.ends(now, quiet) {
-            tracing::info!(target: "tollgate::outage", limiter, "{} works again", self.subject);
-        }
+        self.end_outage(limiter, now);
         if !self.misconfiguration.is_on() {
             return;
         }
@@ -147,6 +170,12 @@ impl OutageLog {
         };
         if self.misconfiguration.ends(now, longer) {
             tracing::info!(target: "tollgate::outage", limiter, "{} is no longer misconfigured", self.subject);
+        }
+    }
+
+    fn end_outage(&self, limiter: &str, now: u64) {
+        if self.outage.ends(now, millis(self.quiet)) {
+            tracing::info!(target: "tollgate::outage", limiter, "{} works again", self.subject);
         }
     }
 
@@ -236,6 +265,22 @@ mod tests {
             outage.record_decision("search", Source::None);
         });
         assert_eq!(log.len(), 1, "{log:?}");
+    }
+
+    #[test]
+    fn a_probe_ends_an_outage_unless_the_store_has_replied_an_error() {
+        let gone = Error::new(ErrorKind::Unavailable, "connection refused");
+        let full = Error::new(ErrorKind::Full, "OOM");
+        for (errors, lines) in [(&[&gone][..], 2), (&[&full], 1), (&[&gone, &full], 1)] {
+            let log = log_of(|| {
+                let outage = OutageLog::with_quiet("the store", Duration::ZERO);
+                for error in errors {
+                    outage.record_failure("search", "checks are not admitted", error);
+                }
+                outage.record_probe("search");
+            });
+            assert_eq!(log.len(), lines, "{log:?}");
+        }
     }
 
     #[test]
@@ -350,8 +395,9 @@ mod tests {
     fn the_line_has_the_source_of_a_failed_lookup() {
         let error = Error::new(ErrorKind::QuotasUnknown, "the quotas could not be found");
         let error = error.with_source(fmt::Error);
-        let log =
-            log_of(|| OutageLog::new("the plans").record_failure("search", "nothing is", &error));
+        let log = log_of(|| {
+            OutageLog::new("the plans").record_failure("search", "nothing is", &error);
+        });
         let text = format!("the quotas could not be found: {}", fmt::Error);
         assert!(log[0].contains(&text), "{log:?}");
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::{FailurePolicy, Quota, RateLimiter, RedisStore};
+use tollgate::{FailurePolicy, Quota, RateLimiter, RedisStore, Source};
 
 use crate::support::log;
 use crate::support::node::Node;
@@ -32,10 +32,24 @@ impl Lines {
                 let _ = limiter.check(*key).await;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
-            let lines = log::kept().into_iter();
-            self.0
-                .extend(lines.filter(|line| line.contains("tollgate::outage")));
+            self.take_in();
         }
+    }
+
+    /// Waits until there are this many lines, without a check.
+    async fn grow_alone_to(&mut self, count: usize) {
+        let patience = Instant::now() + Duration::from_secs(20);
+        while self.0.len() < count {
+            assert!(Instant::now() < patience, "{:#?}", self.0);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            self.take_in();
+        }
+    }
+
+    fn take_in(&mut self) {
+        let lines = log::kept().into_iter();
+        self.0
+            .extend(lines.filter(|line| line.contains("tollgate::outage")));
     }
 
     fn assert_say(&self, expected: &[[&str; 3]]) {
@@ -102,4 +116,54 @@ async fn a_password_that_is_wrong_or_missing_is_logged_and_so_is_its_repair() {
             ["INFO", "the store is no longer misconfigured", "search"],
         ]);
     }
+}
+
+#[tokio::test]
+async fn the_outage_of_an_idle_process_ends_when_the_server_is_back() {
+    log::keep();
+    // One failure begins an outage, and five open the circuit breaker.
+    for failures in [1, 10] {
+        let mut server = Node::start(&[]);
+        let limiter = limiter(&server.url());
+        let _ = limiter.check("ada").await;
+        server.kill();
+        let mut lines = Lines::default();
+        for _ in 0..failures {
+            let _ = limiter.check("ada").await;
+        }
+        lines.grow_alone_to(1).await;
+        // Longer than an outage lasts without a failure.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        server.restart();
+        lines.grow_alone_to(2).await;
+        lines.assert_say(&[
+            ["WARN", "the store failed", "failed to reach Redis"],
+            ["INFO", "the store works again", "search"],
+        ]);
+        let decision = limiter.check("ada").await.unwrap();
+        assert_eq!(decision.source(), Source::Redis);
+    }
+}
+
+#[tokio::test]
+async fn an_outage_by_a_reply_ends_with_a_check_and_not_when_the_server_answers_a_ping() {
+    log::keep();
+    let (master, replica) = (RedisServer::start(), RedisServer::start());
+    replica.replicate(master.port());
+    let limiter = limiter(&replica.url());
+    let mut lines = Lines::default();
+    for _ in 0..10 {
+        let _ = limiter.check("ada").await;
+    }
+    lines.grow_alone_to(1).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    lines.take_in();
+    run(&mut replica.connect(), &["REPLICAOF", "NO", "ONE"]);
+    let before = lines.0.len();
+    lines.grow_to(2, &limiter, &["ada"]).await;
+    assert_eq!(before, 1);
+    lines.assert_say(&[
+        ["WARN", "the store failed", "READONLY"],
+        ["INFO", "the store works again", "search"],
+    ]);
 }

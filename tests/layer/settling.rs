@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
-    Rejection, Reservation, Store,
+    RedisStore, Rejection, Reservation, Store,
 };
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::compression::CompressionLayer;
@@ -21,10 +21,12 @@ use tower_http::compression::CompressionLayer;
 use crate::support::calls::{ok, stores};
 use crate::support::log;
 use crate::support::moody::{Mood, Moody};
+use crate::support::node::Node;
 use crate::support::redis_server::RedisServer;
 use crate::support::served::serve;
 use crate::support::store_on;
 use crate::support::test_time::TestTime;
+use crate::support::until;
 use crate::{algorithms, by_path, counts, to, told, used};
 
 const LIMIT: u32 = 100;
@@ -717,4 +719,35 @@ async fn what_was_charged_while_the_store_failed_is_settled_there() {
     );
     store.becomes(Mood::Fine);
     assert_eq!(used(&limiter(store), "/ada").await, 0);
+}
+
+#[tokio::test]
+async fn the_log_of_a_settlement_that_failed_ends_without_another_one() {
+    log::keep();
+    let server = Mutex::new(Node::start(&[]));
+    let store = RedisStore::open(&server.lock().unwrap().url()).unwrap();
+    let (layer, _limiter) = layer(store.deadline(Duration::from_secs(10)));
+    let layer = layer.settle(|_, _, _| 1);
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        server.lock().unwrap().kill();
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
+    }));
+    let response = service.oneshot(to("/ada")).await.unwrap();
+    let _ = response.into_body().collect().await.unwrap();
+    let lines = Mutex::new(Vec::new());
+    let logged = async |count: usize| {
+        until(async || {
+            let mut lines = lines.lock().unwrap();
+            let kept = log::kept().into_iter();
+            lines.extend(kept.filter(|line| line.contains("tollgate::outage")));
+            lines.len() >= count
+        })
+        .await;
+    };
+    logged(1).await;
+    server.lock().unwrap().restart();
+    logged(2).await;
+    let lines = lines.into_inner().unwrap();
+    assert!(lines[0].contains("charges stay as reserved"), "{lines:#?}");
+    assert!(lines[1].contains("the store works again"), "{lines:#?}");
 }

@@ -1,10 +1,13 @@
 //! The findings about one level of a layer, each of which is logged once.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::misconfiguration::MisconfigurationChecks;
 use crate::decision::DecisionView;
 use crate::error::{Code, Error, warning};
+use crate::key::Key;
+use crate::limiter::RateLimiter;
 use crate::telemetry::{OnceFlag, OutageLog};
 
 /// The diagnostics of one level: its key, its cost and its settlements.
@@ -18,7 +21,7 @@ pub(in crate::middleware) struct LevelDiagnostics {
     cost_above_limit: OnceFlag,
     limit_of_zero: OnceFlag,
     nothing_to_settle: OnceFlag,
-    settlement: OutageLog,
+    settlement: Arc<OutageLog>,
     pub(in crate::middleware) misconfiguration: MisconfigurationChecks,
 }
 
@@ -30,7 +33,7 @@ impl Default for LevelDiagnostics {
             cost_above_limit: OnceFlag::new(),
             limit_of_zero: OnceFlag::new(),
             nothing_to_settle: OnceFlag::new(),
-            settlement: OutageLog::new("the store"),
+            settlement: Arc::new(OutageLog::new("the store")),
             misconfiguration: MisconfigurationChecks::default(),
         }
     }
@@ -113,13 +116,21 @@ impl LevelDiagnostics {
         }
     }
 
-    /// Logs when settlements begin to fail, and when they succeed again.
-    pub(in crate::middleware) fn settled(&self, limiter: &str, result: &Result<(), Error>) {
+    /// Logs when settlements begin to fail, and when they succeed again. This one is of a key.
+    pub(in crate::middleware) fn settled(
+        &self,
+        limiter: &RateLimiter,
+        key: &Key,
+        result: &Result<(), Error>,
+    ) {
+        let name = &limiter.0.facts.name;
         match result {
-            Ok(()) => self.settlement.record_success(limiter),
+            Ok(()) => self.settlement.record_success(name),
             Err(error) => {
                 let consequence = "charges stay as reserved";
-                self.settlement.record_failure(limiter, consequence, error);
+                if self.settlement.record_failure(name, consequence, error) {
+                    limiter.watch_outage(key, &self.settlement);
+                }
             }
         }
     }

@@ -4,7 +4,7 @@
 //! reads.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Code, Error};
@@ -25,8 +25,8 @@ const MAX_OPEN: u64 = 500_000;
 /// The time after the deadline from which a probe without an outcome counts as lost.
 const PROBE_TIMEOUT: u64 = SECOND;
 
-/// The time from which a probe that no check has triggered is overdue. Busy processes never wait that long.
-const IDLE: u64 = SECOND;
+/// The time from which a probe that no check has triggered is overdue. Checks of busy processes come earlier.
+const IDLE: u64 = 100_000;
 
 /// A caller that gives up earlier than 1/4 of the deadline is ignored, because a healthy store might not have
 /// replied yet.
@@ -54,8 +54,6 @@ pub(super) struct Breaker {
     state: AtomicU8,
     /// The time at which the next probe is due, while the breaker is open.
     probe_at: AtomicU64,
-    /// How often the breaker has opened after it was closed.
-    opened: AtomicU32,
     history: Mutex<History>,
 }
 
@@ -126,15 +124,10 @@ impl Breaker {
         self.state.load(Ordering::Relaxed) == CLOSED
     }
 
-    /// Returns the number of the time for which the breaker is open. `None` while it is closed.
-    pub(super) fn opening(&self) -> Option<u32> {
-        self.is_open().then(|| self.opened.load(Ordering::Relaxed))
-    }
-
-    /// Returns whether a probe has been due for a while, and no check has triggered it.
-    pub(super) fn is_probe_overdue(&self, now: u64) -> bool {
-        let probe_at = self.probe_at.load(Ordering::Relaxed);
-        self.is_open() && now >= probe_at.saturating_add(IDLE)
+    /// Returns the time until a probe is overdue that no check has triggered. `None` while the breaker is closed.
+    pub(super) fn until_overdue(&self, now: u64) -> Option<u64> {
+        let overdue_at = self.probe_at.load(Ordering::Relaxed).saturating_add(IDLE);
+        self.is_open().then(|| overdue_at.saturating_sub(now))
     }
 
     /// Records an answer of the store.
@@ -241,9 +234,6 @@ impl Breaker {
         self.probe_at.store(probe_at, Ordering::Relaxed);
         history.openings = history.openings.saturating_add(1);
         history.open_error = Some(open_error(history.last_error.as_ref()));
-        if !self.is_open() {
-            self.opened.fetch_add(1, Ordering::Relaxed);
-        }
         self.state.store(OPEN, Ordering::Relaxed);
         Transition::Opened
     }

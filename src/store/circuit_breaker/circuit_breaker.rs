@@ -1,12 +1,13 @@
 //! The circuit breaker that the limiters of one store share.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::breaker::{Breaker, Permit, Transition};
+use super::watch::{Watch, WatchStep};
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::clock::{Clock, micros};
@@ -14,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::store::future::StoreFuture;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryCounts};
 use crate::store::real_time;
-use crate::telemetry::{StoreMeter, WaitOutcome};
+use crate::telemetry::{OutageLog, StoreMeter, WaitOutcome};
 
 /// Protects a service from a store that fails or hangs: a deadline, a circuit breaker, and fallback counts.
 ///
@@ -51,7 +52,7 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 /// While it is open, checks fail at once with [`ErrorKind::Unavailable`], and the store is not asked. After 100
 /// to 200 ms, a check triggers a probe: a check of cost 0, which runs in the background inside a tokio runtime.
 /// A probe that is answered closes the circuit breaker. After one that fails, the next wait is longer, up to
-/// 500 ms. If no check comes for a second, the circuit breaker asks the store itself, if the store has
+/// 500 ms. If no check comes for another 100 ms, the circuit breaker asks the store itself, if the store has
 /// [said how](Self::probed_by). Otherwise it stays open until the next check, also in an idle process.
 ///
 /// A refusal that the [refusal cache](crate::store::RefusalCache) repeats has no effect on it.
@@ -103,6 +104,7 @@ struct Inner {
     settings: Settings,
     breaker: Breaker,
     fallback: OnceLock<MemoryCounts>,
+    watch: Watch,
 }
 
 /// The same as for Redis: about a hundred times a call to a healthy server in the same network, and too short
@@ -142,8 +144,11 @@ impl Default for Settings {
     }
 }
 
-/// The time between two looks at whether checks probe.
-const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time between two looks at whether a probe is overdue: a check may have sent one that has failed since.
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The time between two probes while the circuit breaker is closed and an outage in the log may be over.
+const OUTAGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl CircuitBreaker {
     /// Creates a circuit breaker with a deadline of 100 ms, and fallback counts for 100 000 keys.
@@ -159,6 +164,7 @@ impl CircuitBreaker {
             inner: Arc::new(Inner {
                 breaker: Breaker::default(),
                 fallback: OnceLock::new(),
+                watch: Watch::default(),
                 settings,
             }),
         }
@@ -250,12 +256,12 @@ impl CircuitBreaker {
         self.with(|settings| settings.recorded_by_store = true)
     }
 
-    /// Sets what asks the server while the circuit breaker is open and no check comes. By default, nothing does: the circuit
-    /// breaker of an idle process then stays open until the next check.
+    /// Sets what asks the server after a failure while no check comes. By default, nothing does: the circuit breaker of an
+    /// idle process then stays open until the next check, and the log tells of an outage until then.
     ///
-    /// A cheap request without a key, such as PING or `SELECT 1`. If it succeeds, the circuit breaker closes, and its
-    /// [gauge](crate::guide::monitoring) no longer tells of an outage. It is called in the tokio runtime in which a call
-    /// failed, at most once a second, and may take as long as the deadline.
+    /// A cheap request without a key, such as PING or `SELECT 1`. If it succeeds, the circuit breaker closes, and the
+    /// [log](crate::guide::failures#log-lines) and the [gauge](crate::guide::monitoring) no longer tell of an outage. It is
+    /// called in the tokio runtime in which a call failed, at most once in 100 ms, and may take as long as the deadline.
     ///
     /// The circuit breaker keeps the closure. So the closure must not keep the circuit breaker.
     ///
@@ -382,6 +388,10 @@ impl CircuitBreaker {
         if is_probe {
             let outcome = outcome_of_store(outcome);
             self.take_in(self.inner.breaker.record_probe(self.now(), outcome));
+            if self.is_open() {
+                // The runtime of the watch may have ended.
+                self.watch();
+            }
         } else if !self.inner.settings.recorded_by_store {
             self.record(outcome);
         }
@@ -418,40 +428,73 @@ impl CircuitBreaker {
             None => {}
             Some(Transition::Opened) => {
                 meter.record_breaker_opened();
-                self.probe_while_idle();
+                self.watch();
             }
             Some(Transition::Closed) => meter.record_breaker_closed(),
         }
     }
 
-    /// Probes whenever no check does, until the breaker closes. Otherwise the breaker of an idle process would stay open, and
-    /// its gauge would tell of an outage that is over.
-    fn probe_while_idle(&self) {
-        let probe = self.inner.settings.probe.clone();
-        let (Some(probe), Ok(runtime)) = (probe, Handle::try_current()) else {
-            return;
-        };
-        let opening = self.inner.breaker.opening();
-        let inner = Arc::downgrade(&self.inner);
-        runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(WATCH_INTERVAL).await;
-                let Some(inner) = inner.upgrade() else {
-                    return;
-                };
-                let circuit_breaker = Self { inner };
-                if circuit_breaker.inner.breaker.opening() != opening {
-                    return;
-                }
-                let now = circuit_breaker.now();
-                if circuit_breaker.inner.breaker.is_probe_overdue(now)
-                    && circuit_breaker.permit() == Permit::Probe
-                {
-                    let outcome = circuit_breaker.within_deadline(probe()).await;
-                    circuit_breaker.record_check(outcome.as_ref().map(drop), true);
-                }
-            }
+    /// Watches over an outage in the log of a limiter, which ends when the store answers a check or a probe.
+    #[cold]
+    pub(in crate::store) fn watch_outage(&self, log: &Arc<OutageLog>, limiter: &Arc<str>) {
+        if self.inner.settings.probe.is_some() {
+            self.inner.watch.add(log, limiter);
+            self.watch();
+        }
+    }
+
+    /// Starts a task that probes whenever no check does, until the breaker is closed and no outage is left. Otherwise the
+    /// breaker of an idle process would stay open, and the log and the gauge would tell of an outage that is over.
+    fn watch(&self) {
+        let probe = self.inner.settings.probe.as_ref();
+        if let (Some(probe), Ok(runtime)) = (probe, Handle::try_current()) {
+            let watching = watch(Arc::downgrade(&self.inner), Arc::downgrade(probe));
+            self.inner.watch.start(&runtime, watching);
+        }
+    }
+
+    /// Takes the next step of the watch. Returns the time until the one after it; `None` at the end.
+    async fn step(&self, probe: &Probe) -> Option<Duration> {
+        let next = self.inner.watch.next_step(|| {
+            let overdue = self.inner.breaker.until_overdue(self.now())?;
+            Some(Duration::from_micros(overdue).min(WATCH_INTERVAL))
         });
+        match next {
+            WatchStep::End => return None,
+            WatchStep::Wait(wait) => return Some(wait),
+            WatchStep::Probe => {}
+        }
+        let was_open = self.is_open();
+        if was_open && self.permit() != Permit::Probe {
+            return Some(WATCH_INTERVAL);
+        }
+        let outcome = self.within_deadline(probe()).await;
+        if was_open {
+            self.record_check(outcome.as_ref().map(drop), true);
+        }
+        if outcome.is_ok() {
+            self.inner.watch.end_outages();
+        }
+        match was_open {
+            true => Some(Duration::ZERO),
+            false => Some(OUTAGE_INTERVAL),
+        }
+    }
+}
+
+/// Watches over a store while its circuit breaker is in use, which this does not keep.
+async fn watch(inner: Weak<Inner>, probe: Weak<Probe>) {
+    loop {
+        let wait = {
+            let (Some(inner), Some(probe)) = (inner.upgrade(), probe.upgrade()) else {
+                return;
+            };
+            CircuitBreaker { inner }.step(&*probe).await
+        };
+        match wait {
+            Some(wait) => tokio::time::sleep(wait).await,
+            None => return,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod breaker;
 mod circuit_breaker;
+mod watch;
 
 pub(super) use breaker::Permit;
 pub use circuit_breaker::CircuitBreaker;

@@ -30,10 +30,11 @@ impl Breakers {
     /// `probe` probes a server whose breaker is open.
     pub(super) fn new(of_store: CircuitBreaker, probe: Arc<Probe>) -> Self {
         let of_any = Arc::clone(&probe);
+        let of_store = of_store.probed_by(move || of_any(None));
         Self {
             probe,
             of_others: of_store.another(),
-            of_store: of_store.probed_by(move || of_any(None)),
+            of_store,
             of_nodes: RwLock::default(),
             has_failed: AtomicBool::new(false),
         }

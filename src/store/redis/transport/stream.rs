@@ -113,7 +113,7 @@ pub(super) async fn tls_unless_plain(
     let mut plain = pin!(proof_of_plain_port(host, port));
     poll_fn(|cx| match handshake.as_mut().poll(cx) {
         Poll::Pending => plain.as_mut().poll(cx).map(Err),
-        outcome => outcome,
+        Poll::Ready(outcome) => Poll::Ready(outcome),
     })
     .await
 }
