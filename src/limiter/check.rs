@@ -292,7 +292,7 @@ impl PendingCheck {
         takes_slots: bool,
     ) -> Result<Decision, Error> {
         let mut wait = Wait::new(max_wait);
-        let mut place = Place::new(max_wait, self.max_calls());
+        let mut place = self.place(max_wait);
         if takes_slots {
             place.waits_for_slots(self.permit_meters());
         }

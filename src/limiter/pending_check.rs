@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::in_flight::{HeldSlots, SlotsOfCheck};
 use super::level::{CheckKind, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
-use super::line::{TooLate, Want, WhyTooLate};
+use super::line::{Place, TooLate, Want, WhyTooLate};
 use crate::decision::{Answer, Answers, Decision, LevelDecision, SharedRecord};
 use crate::error::{Error, ErrorKind};
 use crate::store::StoreFuture;
@@ -103,10 +103,18 @@ impl PendingCheck {
         in_flight.map(|level| level.limiter.permits().meter.clone())
     }
 
-    /// Returns how many calls may wait for a key.
-    pub(crate) fn max_calls(&self) -> Option<usize> {
+    /// Takes a place for a call that waits for at most this time.
+    pub(crate) fn place(&self, max_wait: Duration) -> Place {
         let lines = self.levels.iter().map(|level| level.limiter.0.line);
-        lines.flatten().min()
+        let max_calls = lines.flatten().min();
+        // A refresh of the block list, and a call for each group of levels.
+        let calls = u32::try_from(self.levels.len()).map_or(u32::MAX, |calls| calls + 1);
+        let deadline = self
+            .levels
+            .first()
+            .map(|level| level.limiter.0.store.deadline());
+        let longest_attempt = deadline.unwrap_or_default().saturating_mul(calls);
+        Place::new(max_wait, max_calls, longest_attempt)
     }
 
     /// Decides the check. If it is dropped before its end, the store may or may not have charged it, and what this process

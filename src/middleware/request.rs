@@ -88,7 +88,7 @@ fn check(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) ->
     Box::pin(async move {
         // A dry run delays no request.
         let waits = !config.max_wait.is_zero() && !config.is_dry_run;
-        let mut waiting = waits.then(|| Place::new(config.max_wait, check.max_calls()));
+        let mut waiting = waits.then(|| check.place(config.max_wait));
         if lookups.iter().any(Option::is_some) {
             let levels = mem::take(&mut check.levels);
             check.levels = look_up_plans(&config, levels, lookups).await;

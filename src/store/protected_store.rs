@@ -159,8 +159,7 @@ impl ProtectedStore {
     pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, held: &Key) -> bool {
         // A key of a server that fails takes no turn, so that a key of another one refreshes.
         if self.parts.block_list.is_refresh_due() && !self.is_failing(subject) {
-            let deadline = self.parts.circuit_breaker.settings().deadline;
-            let timeout = deadline.max(MIN_REFRESH_TIMEOUT);
+            let timeout = self.deadline().max(MIN_REFRESH_TIMEOUT);
             let refresh = || self.store.refresh_blocks(timeout);
             self.parts.block_list.start_refresh(refresh);
         }
@@ -169,15 +168,13 @@ impl ProtectedStore {
 
     /// Reads the blocked keys of all processes, for a caller who waits for them.
     pub(crate) fn refresh_blocks(&self) -> StoreFuture<()> {
-        let timeout = self.parts.circuit_breaker.settings().deadline;
-        self.bound(self.store.refresh_blocks(timeout))
+        self.bound(self.store.refresh_blocks(self.deadline()))
     }
 
     /// Returns a refresh of the block list that is under way, if the list is too old. It ends at the deadline. `None` if the
     /// circuit breaker of the key is open.
     pub(crate) fn refreshed_blocks(&self, subject: Subject<'_>) -> Option<StoreFuture<()>> {
-        let deadline = self.parts.circuit_breaker.settings().deadline;
-        let refresh = self.parts.block_list.overdue_refresh(deadline)?;
+        let refresh = self.parts.block_list.overdue_refresh(self.deadline())?;
         // Outside a tokio runtime there are no timers.
         if self.is_failing(subject) || Handle::try_current().is_err() {
             return None;
@@ -186,6 +183,11 @@ impl ProtectedStore {
         Some(StoreFuture::boxed(async move {
             circuit_breaker.within_deadline(refresh).await
         }))
+    }
+
+    /// Returns the longest time that a call of the store may take.
+    pub(crate) fn deadline(&self) -> Duration {
+        self.parts.circuit_breaker.settings().deadline
     }
 
     /// Returns the group of a subject: see [`Store::atomic_group`].

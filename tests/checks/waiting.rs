@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tollgate::{Algorithm, ErrorKind, MemoryStore, Quota, RateLimiter, Store};
+use tollgate::{Algorithm, ErrorKind, MemoryStore, Quota, RateLimiter, RedisStore, Store};
 
+use crate::support::costs;
 use crate::support::redis_server::RedisServer;
+use crate::support::relay::Relay;
 use crate::support::store_on;
 
 /// Longer than any machine stands still.
@@ -590,4 +592,47 @@ async fn of_calls_that_come_at_once_only_those_wait_that_may_be_in_time() {
         assert_eq!((admitted, calls.len()), (1, 2));
         assert!(timeout(1_500 * MILLI, calls.join_next()).await.is_err());
     }
+}
+
+/// The first call asks for longer than a call that is told to ask may stand still.
+#[tokio::test]
+async fn calls_keep_their_order_though_a_reply_takes_longer_than_a_second() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let far = RedisStore::open(&relay.url()).unwrap();
+    let far = far.deadline(PATIENCE).prefix("far");
+    let near = RedisStore::open(&server.url()).unwrap().prefix("far");
+    let limiter = |store| RateLimiter::new(store, Quota::per_hour(1));
+    let (far, near) = (limiter(far), limiter(near));
+    let mut taken = near.check("ada").await.unwrap();
+    assert!(far.check("bob").await.unwrap().is_allowed());
+    relay.set_round_trip(Duration::from_secs(3));
+    let mut calls = JoinSet::new();
+    for call in 0..2 {
+        let far = far.clone();
+        calls.spawn(async move {
+            let decision = far.until_ready("ada", 1, 120 * PATIENCE).await;
+            assert!(decision.unwrap().is_allowed());
+            call
+        });
+        sleep(50 * MILLI).await;
+    }
+    // Both are refused after 3 s. A second later, the first one asks again. It is refused, but the unit is free for the next.
+    sleep(Duration::from_millis(4_300)).await;
+    let asked = scripts(&server);
+    let refused_again = async {
+        while scripts(&server) == asked {
+            sleep(10 * MILLI).await;
+        }
+    };
+    timeout(PATIENCE, refused_again).await.expect("a call");
+    near.refund(&mut taken, 1).await.unwrap();
+    let first = timeout(PATIENCE, calls.join_next()).await.expect("a unit");
+    assert_eq!(first.unwrap().unwrap(), 0, "the second call overtook");
+}
+
+/// Returns how many calls of the script the server has executed.
+fn scripts(server: &RedisServer) -> u64 {
+    let calls = costs::calls(&mut server.connect());
+    calls.get("evalsha").copied().unwrap_or(0)
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 use tollgate::{
-    Error, ErrorKind, LevelCheck, MemoryStore, Permit, Plan, Quota, Quotas, RateLimitLayer,
-    RateLimiter, Rejection, Store, key,
+    Acquired, Error, ErrorKind, LevelCheck, MemoryStore, Permit, Plan, Quota, Quotas,
+    RateLimitLayer, RateLimiter, Rejection, Store, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -232,5 +232,65 @@ async fn a_queue_of_nobody_lets_no_call_wait() {
             let error = refused.expect("refused at once").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::MaxWait);
         }
+    }
+}
+
+/// Between the moment when a call is told to ask and its next poll.
+#[tokio::test]
+async fn a_slot_is_for_the_call_that_was_told_to_ask_before_its_task_runs() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
+    let mut taken = 0;
+    for _ in 0..40 {
+        let held = limiter.acquire("ada").await.unwrap();
+        let waiting = later(&limiter, 1);
+        sleep(MILLI).await;
+        drop(held);
+        if let Acquired::Permit(_) = limiter.try_acquire("ada").await.unwrap() {
+            taken += 1;
+        }
+        drop(timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap());
+    }
+    assert_eq!(taken, 0, "slots of 40 calls that were told to ask");
+}
+
+/// A slot that no call waits for is free for a call that does not wait.
+#[tokio::test]
+async fn a_call_that_does_not_wait_gets_what_those_told_to_ask_leave_and_no_more() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(2));
+    let held = [
+        limiter.acquire("ada").await.unwrap(),
+        limiter.acquire("ada").await.unwrap(),
+    ];
+    let waiting = later(&limiter, 1);
+    sleep(MILLI).await;
+    drop(held);
+    let first = limiter.try_acquire("ada").await.unwrap();
+    assert!(matches!(first, Acquired::Permit(_)));
+    let second = limiter.try_acquire("ada").await.unwrap();
+    assert!(matches!(second, Acquired::Refused(_)));
+    drop(timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn calls_that_do_not_wait_and_try_again_and_again_starve_no_call_that_waits() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let limiter = RateLimiter::new(store, Quota::in_flight(1)).max_wait(PATIENCE);
+        let mut held = Some(limiter.acquire("ada").await.unwrap());
+        let waiting = later(&limiter, 1);
+        sleep(20 * MILLI).await;
+        for turn in 0.. {
+            // It gives the slot back, and takes it again at once if it can.
+            drop(held.take());
+            match limiter.try_acquire("ada").await.unwrap() {
+                Acquired::Permit(permit) => held = Some(permit),
+                Acquired::Refused(_) => yield_now().await,
+            }
+            if waiting.is_finished() {
+                break;
+            }
+            assert!(turn < 2_000, "the call that waits was overtaken each time");
+        }
+        drop(waiting.await.unwrap().unwrap());
     }
 }

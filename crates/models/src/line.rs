@@ -16,14 +16,17 @@ const WINDOW: u8 = 2;
 /// The longest sleep before a refused call asks again.
 const MAX_BACKOFF: u8 = 2;
 
-/// The ticks after which a call that could ask, and does not move, lets others pass; and between two looks of a call.
+/// The ticks after which a call lets others pass that was told to ask, and does not move; and between two looks of a call.
 const IDLE: u8 = 2;
 
-/// The ticks of a message.
+/// The most ticks of a message.
 const MESSAGE: u8 = 1;
 
-/// The ticks in which every call is admitted while units come: for each call of the line a window, a round trip and a look; and
-/// once more for each disturbance.
+/// The same for a store whose replies take longer than a call may be idle.
+const SLOW_MESSAGE: u8 = 3;
+
+/// The ticks in which every call is admitted while units come, with messages of one tick: for each call of the line a window, a
+/// round trip and a look; and once more for each disturbance.
 const LONGEST_WAIT: u8 = 24;
 
 const KEYS: usize = 2;
@@ -42,6 +45,8 @@ struct OneLine {
     leavers: u8,
     /// How many calls have a task that is not polled any more.
     stalls: u8,
+    /// The most ticks of a message, which is the deadline of the store.
+    message: u8,
     fault: Option<Fault>,
 }
 
@@ -58,6 +63,8 @@ enum Fault {
     RoomNotReduced,
     /// A call that does not move keeps its place.
     IdleBlocks,
+    /// A call that asks for as long as one that was told to ask may be idle loses its place.
+    AskingIsIdle,
     /// A call that gives up stays in the line.
     GoneBlocks,
 }
@@ -114,6 +121,8 @@ enum Phase {
     Direct,
     Ready,
     Asleep(u8),
+    /// It is to ask. Its task has not been polled.
+    Told,
     Asking,
     Aside,
     Admitted,
@@ -175,7 +184,7 @@ impl Call {
     fn is_in_line(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Ready | Phase::Asleep(_) | Phase::Asking | Phase::Aside
+            Phase::Ready | Phase::Asleep(_) | Phase::Told | Phase::Asking | Phase::Aside
         )
     }
 
@@ -186,7 +195,7 @@ impl Call {
     /// Returns whether its task has something to do.
     fn is_woken(&self) -> bool {
         let is_due = match self.phase {
-            Phase::Asking => self.message.is_none(),
+            Phase::Told => true,
             Phase::Asleep(left) => left == 0,
             Phase::Ready => self.looked >= IDLE,
             Phase::Aside => true,
@@ -285,6 +294,11 @@ impl OneLine {
         self.fault == Some(fault)
     }
 
+    /// Returns the ticks in which every call is admitted while units come.
+    fn longest_wait(&self) -> u8 {
+        LONGEST_WAIT * self.message
+    }
+
     /// Lets a call ask if it is first in all its lines and there may be room for it. Returns whether it does.
     fn try_start(&self, state: &mut State, at: usize) -> bool {
         let Some(call) = state.calls.get(at) else {
@@ -325,7 +339,7 @@ impl OneLine {
         }
         if let Some(call) = state.calls.get_mut(at) {
             (call.stands_in, call.asks_in) = (stands_in, asks_in);
-            call.phase = if waits { Phase::Ready } else { Phase::Asking };
+            call.phase = if waits { Phase::Ready } else { Phase::Told };
             if !waits {
                 (call.stood_in, call.behind, call.idle) = (stood_in, behind, 0);
             }
@@ -380,7 +394,10 @@ impl OneLine {
         let call = state.calls.get_mut(at)?;
         call.looked = 0;
         match call.phase {
-            Phase::Asking => return Self::send(state, at),
+            Phase::Told => {
+                (call.phase, call.idle) = (Phase::Asking, 0);
+                return Self::send(state, at);
+            }
             Phase::Aside => {
                 (call.phase, call.stands_in) = (Phase::Ready, lines);
             }
@@ -402,7 +419,12 @@ impl OneLine {
                 let call = state.calls.get_mut(other)?;
                 let asks = call.asks_in.get(key).is_some_and(Option::is_some);
                 let blocks = asks || first == Some(other);
-                if blocks && call.idle > IDLE && !self.has(Fault::IdleBlocks) {
+                // A call that asks has its answer by the deadline, or else its task is not polled.
+                let longest = match call.phase {
+                    Phase::Asking if !self.has(Fault::AskingIsIdle) => IDLE + self.message,
+                    _ => IDLE,
+                };
+                if blocks && call.idle > longest && !self.has(Fault::IdleBlocks) {
                     let mut lines = call.stood_in.into_iter().zip(call.stands_in);
                     let lines =
                         from_fn(|_| lines.next().is_some_and(|(stood, stands)| stood || stands));
@@ -444,7 +466,8 @@ impl OneLine {
             let waits = |other: &Call| {
                 let is_refused = other.message.and_then(|message| message.answer);
                 let is_refused = is_refused.is_some_and(|answer| any(answer.refused_by));
-                let asks = other.message.is_some() && !is_refused || other.phase == Phase::Asking;
+                let asks = other.message.is_some() && !is_refused
+                    || matches!(other.phase, Phase::Told | Phase::Asking);
                 other.is_in_line() && !asks && !other.is_stalled
             };
             let earlier = |other: usize| (call.behind >> other) & 1 == 1;
@@ -501,28 +524,31 @@ impl OneLine {
         Some(())
     }
 
-    fn tick(state: &mut State) {
+    fn tick(&self, state: &mut State) {
         state.log.iter_mut().for_each(|charge| charge.0 += 1);
         state.log.retain(|charge| charge.0 < WINDOW);
         for call in &mut state.calls {
             if call.is_waiting() {
                 call.looked = (call.looked + 1).min(IDLE);
-                call.waited = (call.waited + u8::from(!call.is_stalled)).min(LONGEST_WAIT + 1);
+                let waited = call.waited + u8::from(!call.is_stalled);
+                call.waited = waited.min(self.longest_wait() + 1);
             }
             match &mut call.phase {
                 Phase::Asleep(left) if *left > 0 => *left -= 1,
-                Phase::Asleep(_) | Phase::Asking => call.idle = (call.idle + 1).min(IDLE + 1),
+                Phase::Asleep(_) | Phase::Told | Phase::Asking => {
+                    call.idle = (call.idle + 1).min(IDLE + self.message + 1);
+                }
                 _ => {}
             }
             call.message
                 .iter_mut()
-                .for_each(|message| message.age = MESSAGE.min(message.age + 1));
+                .for_each(|message| message.age = self.message.min(message.age + 1));
         }
     }
 
     /// Returns whether time may pass: nothing that happens at once is left to do.
-    fn may_tick(state: &State) -> bool {
-        let is_due = |message: Message| message.age >= MESSAGE;
+    fn may_tick(&self, state: &State) -> bool {
+        let is_due = |message: Message| message.age >= self.message;
         let mut calls = state.calls.iter();
         !calls.any(|call| {
             let is_waited_for = call.message.is_some_and(|message| {
@@ -552,7 +578,7 @@ impl Model for OneLine {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if Self::may_tick(state) {
+        if self.may_tick(state) {
             actions.push(Action::Tick);
         }
         if !state.requests.is_empty() {
@@ -587,7 +613,7 @@ impl Model for OneLine {
     fn next_state(&self, last_state: &State, action: Action) -> Option<State> {
         let mut state = last_state.clone();
         match action {
-            Action::Tick => Self::tick(&mut state),
+            Action::Tick => self.tick(&mut state),
             Action::Arrive(at) => self.arrive(&mut state, at)?,
             Action::Poll(at) => self.poll(&mut state, at)?,
             Action::Decide => self.decide(&mut state)?,
@@ -627,13 +653,16 @@ impl Model for OneLine {
             Property::always("nobody is overtaken", |_, state: &State| {
                 !state.is_overtaken
             }),
-            Property::always("no call waits without end", |_, state: &State| {
-                let mut waiting = state.calls.iter().filter(|call| call.is_waiting());
-                waiting.all(|call| call.waited <= LONGEST_WAIT)
-            }),
+            Property::always(
+                "no call waits without end",
+                |model: &Self, state: &State| {
+                    let mut waiting = state.calls.iter().filter(|call| call.is_waiting());
+                    waiting.all(|call| call.waited <= model.longest_wait())
+                },
+            ),
             // A bound of ticks says nothing if they end.
             Property::always("time goes on", |model: &Self, state: &State| {
-                Self::may_tick(state) || !model.next_states(state).is_empty()
+                model.may_tick(state) || !model.next_states(state).is_empty()
             }),
             Property::sometimes("all calls are admitted", |_, state: &State| {
                 state.calls.iter().all(|call| call.phase == Phase::Admitted)
@@ -656,6 +685,7 @@ fn one_key() -> OneLine {
         others: 0,
         leavers: 0,
         stalls: 0,
+        message: MESSAGE,
         fault: None,
     }
 }
@@ -667,6 +697,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let three = || with(four(), |model| model.wants.truncate(3));
     let leaver = |model| with(model, |model: &mut OneLine| model.leavers = 1);
     let stalled = || with(three(), |model| model.stalls = 1);
+    let slow = || with(three(), |model| model.message = SLOW_MESSAGE);
     let sound = [
         ("four calls", four()),
         (
@@ -676,6 +707,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ("a call that gives up", leaver(four())),
         ("a task that is not polled", stalled()),
         ("other processes", with(three(), |model| model.others = 2)),
+        ("slow replies", slow()),
     ];
     let sound = sound.map(|(name, model)| Case::new(("line", name), None, None, model));
     let faulty = [
@@ -684,6 +716,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (Fault::PlaceLost, four()),
         (Fault::RoomNotReduced, four()),
         (Fault::IdleBlocks, stalled()),
+        (Fault::AskingIsIdle, slow()),
         (Fault::GoneBlocks, leaver(three())),
     ];
     let faulty = faulty.map(|(fault, model)| {

@@ -61,13 +61,13 @@ impl State {
             false => BTreeMap::new(),
         };
         for (ticket, question) in questions {
-            let (caller, is_gone) = (&question.caller, question.caller.answer.is_closed());
+            let is_gone = question.caller.answer.is_closed();
             let is_busy = |id| self.keys.get(&id).is_some_and(|key| key.is_busy);
             let is_blocked = |id| is_busy(id) || blocked.contains(&id);
             let mut message = None;
             let mut may_ask = !question.in_flight().any(|(id, _)| is_blocked(id));
-            let lines = question.levels.iter().map(|level| level.want.line);
-            let is_behind = may_ask && LINES.is_behind(ticket, lines, caller.wait.is_some());
+            let wants = question.levels.iter().map(|level| level.want);
+            let is_behind = may_ask && LINES.is_behind(ticket, wants.clone());
             for (id, slots) in question.in_flight() {
                 if let Some((of_key, sum)) = asked.get(&id) {
                     let limit = self.keys.get(&id).map_or(0, HeldKey::limit);
@@ -89,6 +89,7 @@ impl State {
                 let refused = question.refused_in_line();
                 self.answer(question, refused, None, None);
             } else if !is_gone {
+                LINES.ask(ticket, wants);
                 let index = message.unwrap_or(messages.len());
                 if index == messages.len() {
                     messages.push(Message::default());

@@ -31,7 +31,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// The longest time between two calls after a hold. The rate of a daily limit says little about the next minute.
 pub(super) const MAX_STEP: Duration = Duration::from_secs(1);
 
-/// The time after which a call that could ask, and does not move, lets others pass: its thread or its runtime is blocked.
+/// The time after which a call lets others pass if its task has something to do and does not move: its thread or its runtime
+/// is blocked.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The time between two looks of a process, over all calls of a line. With more than ten thousand, each looks less often than
@@ -105,6 +106,8 @@ pub(in crate::limiter) struct WaitBounds {
     pub(super) until: Instant,
     /// How many calls may wait for a key.
     pub(super) max_calls: usize,
+    /// The longest time that an attempt takes.
+    pub(super) longest_attempt: Duration,
 }
 
 /// The wait for slots of a call, which stands in line as soon as a message is refused.
@@ -219,7 +222,9 @@ enum Phase {
     Asleep(Instant),
     /// It is first. It asks at this time, or as soon as slots are free.
     Next(Instant),
-    /// Asks since then. Or it was refused then, and its task has not taken that in.
+    /// Its task is to do something since then: to ask, or to take in that a message was refused.
+    Told(Instant),
+    /// Its task asks since then.
     Asking(Instant),
     /// Others go before it until it is polled.
     Aside,
@@ -238,23 +243,35 @@ impl Lines {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns whether an earlier call waits for any of these keys. A call that does not wait is also behind one that asks
-    /// and may be refused: in one message with it, it might be admitted before it.
+    /// Returns whether an earlier call waits for any of this, also if it was told to ask.
     pub(in crate::limiter) fn is_behind(
         &self,
         ticket: Ticket,
-        lines: impl Iterator<Item = LineKey>,
-        may_wait: bool,
+        mut wants: impl Iterator<Item = Want>,
     ) -> bool {
         let is_behind = |state: &mut State| {
-            let mut lines = lines.filter_map(|line| state.lines.get(&line));
-            lines.any(|line| {
-                let mut asking = line.asking.iter();
-                let is_earlier = |asking: &Asking| asking.is_trial && asking.ticket < ticket;
-                line.standing.has_earlier(ticket) || !may_wait && asking.any(is_earlier)
+            wants.any(|want| {
+                let line = state.lines.get(&want.line);
+                line.is_some_and(|line| line.has_before(ticket, want.needs))
             })
         };
         !self.are_empty() && self.with(is_behind)
+    }
+
+    /// Takes in that a call asks for this: it is not left for a later one. Those in line had that taken in when they were told.
+    pub(in crate::limiter) fn ask(&self, ticket: Ticket, wants: impl Iterator<Item = Want>) {
+        if self.are_empty() {
+            return;
+        }
+        self.with(|state| {
+            for want in wants {
+                if let Some(line) = state.lines.get_mut(&want.line)
+                    && !line.asks(ticket)
+                {
+                    line.room = line.room.without(want.needs);
+                }
+            }
+        });
     }
 
     /// Takes in the answer to a call: what it left of each key, and the waits that those suggest that have refused it. A refused
@@ -280,7 +297,7 @@ impl Lines {
                     let call = state.calls.entry(ticket);
                     let call =
                         call.or_insert_with(|| Call::new(wants(), waiting.bounds, Phase::Ready));
-                    call.phase = Phase::Asking(now);
+                    call.phase = Phase::Told(now);
                 }
                 None => state.remove(ticket),
             }
@@ -383,6 +400,17 @@ impl Room {
 }
 
 impl Line {
+    fn asks(&self, ticket: Ticket) -> bool {
+        self.asking.iter().any(|asking| asking.ticket == ticket)
+    }
+
+    /// Returns whether an earlier call stands here, or asks for what is left. A call that asks has its part of that.
+    fn has_before(&self, ticket: Ticket, needs: Room) -> bool {
+        let is_left = self.asks(ticket) || self.room.holds(needs);
+        let mut asking = self.asking.iter();
+        self.standing.has_earlier(ticket) || !is_left && asking.any(|asking| asking.ticket < ticket)
+    }
+
     fn has_room(&self, needs: Room) -> bool {
         let has_trial = || self.asking.iter().any(|asking| asking.is_trial);
         let fits = || self.room.holds(needs) && !has_trial();
@@ -464,6 +492,17 @@ impl Call {
             waker: None,
             runtime: None,
         }
+    }
+
+    /// Returns whether its task does not move although it could. An attempt ends with its reply, or with the deadline of the
+    /// store.
+    fn is_idle(&self, now: Instant) -> bool {
+        let since = match self.phase {
+            Phase::Asleep(since) | Phase::Next(since) | Phase::Told(since) => since,
+            Phase::Asking(since) => since + self.bounds.longest_attempt,
+            Phase::Ready | Phase::Aside | Phase::TooLate(_) => return false,
+        };
+        now > since + IDLE
     }
 }
 
@@ -697,12 +736,17 @@ impl State {
         self.try_start(ticket, now);
         self.advance(now);
         self.pass_idle(ticket, now);
+        if let Some(call) = self.calls.get_mut(&ticket)
+            && let Phase::Told(_) = call.phase
+        {
+            call.phase = Phase::Asking(now);
+        }
         let Some(call) = self.calls.get(&ticket) else {
             return Turn::Ask;
         };
         let looks_at = now + self.time_between_looks(call);
         let looks_again_at = match call.phase {
-            Phase::Asking(_) => return Turn::Ask,
+            Phase::Told(_) | Phase::Asking(_) => return Turn::Ask,
             Phase::TooLate(too_late) => return Turn::TooLate(too_late),
             Phase::Asleep(until) | Phase::Next(until) if until > now => until.min(looks_at),
             Phase::Asleep(_) | Phase::Next(_) | Phase::Ready | Phase::Aside => looks_at,
@@ -738,7 +782,7 @@ impl State {
         };
         let before = call.phase;
         match before {
-            Phase::Asking(_) | Phase::Aside | Phase::TooLate(_) => return,
+            Phase::Told(_) | Phase::Asking(_) | Phase::Aside | Phase::TooLate(_) => return,
             Phase::Asleep(until) if now < until => return,
             Phase::Asleep(_) | Phase::Next(_) | Phase::Ready => call.phase = Phase::Ready,
         }
@@ -790,7 +834,7 @@ impl State {
                 to_advance.push(want.line);
             }
         }
-        call.phase = Phase::Asking(now);
+        call.phase = Phase::Told(now);
         wakers.extend(call.waker.take());
     }
 
@@ -808,14 +852,11 @@ impl State {
             let asking = line.asking.iter().map(|asking| asking.ticket);
             let first = line.standing.first();
             let blocking = asking.chain(first).filter(|other| *other != ticket);
-            let is_idle = |call: &&Call| match call.phase {
-                Phase::Asleep(since) | Phase::Next(since) | Phase::Asking(since) => {
-                    now > since + IDLE
-                }
-                Phase::Ready | Phase::Aside | Phase::TooLate(_) => false,
-            };
             let idle: Vec<_> = blocking
-                .filter(|other| self.calls.get(other).filter(is_idle).is_some())
+                .filter(|other| {
+                    let call = self.calls.get(other);
+                    call.is_some_and(|call| call.is_idle(now))
+                })
                 .collect();
             if idle.is_empty() {
                 continue;
@@ -942,6 +983,7 @@ mod tests {
         let bounds = WaitBounds {
             until: began + 2 * HOUR - Duration::from_secs(200),
             max_calls: usize::MAX,
+            longest_attempt: IDLE,
         };
         // None is the last one when it comes, so that the units before it are not known.
         for ticket in (2..=10).rev() {
@@ -982,6 +1024,7 @@ mod tests {
         let bounds = WaitBounds {
             until: now + 100 * HOUR,
             max_calls: 2,
+            longest_attempt: IDLE,
         };
         let refuse = |ticket| refuse(&lines, (ticket, want), bounds, HOUR, now);
         assert!(refuse(3).is_ok() && refuse(5).is_ok());
@@ -1007,6 +1050,7 @@ mod tests {
                 bounds: WaitBounds {
                     until: before + IDLE,
                     max_calls: usize::MAX,
+                    longest_attempt: IDLE,
                 },
             };
             lines.take_in(lines.ticket(), &refused, Some(&wait), &mut Woken::default());

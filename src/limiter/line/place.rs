@@ -111,7 +111,11 @@ fn change_lines(
 
 impl Place {
     /// Takes a place for a call that waits for at most this time. Its number is its place in all lines.
-    pub(crate) fn new(max_wait: Duration, max_calls: Option<usize>) -> Self {
+    pub(crate) fn new(
+        max_wait: Duration,
+        max_calls: Option<usize>,
+        longest_attempt: Duration,
+    ) -> Self {
         let since = Instant::now();
         Self {
             ticket: LINES.ticket(),
@@ -119,6 +123,7 @@ impl Place {
             bounds: WaitBounds {
                 until: since + max_wait.min(FOREVER),
                 max_calls: max_calls.unwrap_or(usize::MAX),
+                longest_attempt,
             },
             is_in_line: false,
             timer: None,

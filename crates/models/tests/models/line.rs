@@ -7,6 +7,7 @@ crate::sound! {
     no_call_that_gives_up_does = "a call that gives up",
     no_task_that_is_not_polled_does = "a task that is not polled",
     no_other_process_does = "other processes",
+    no_slow_reply_does = "slow replies",
 }
 
 #[test]
@@ -17,6 +18,7 @@ fn each_planted_fault_breaks_a_promise() {
         ("PlaceLost", "nobody is overtaken", 13),
         ("RoomNotReduced", "nobody is overtaken", 16),
         ("IdleBlocks", "no call waits without end", 45),
+        ("AskingIsIdle", "nobody is overtaken", 21),
         ("GoneBlocks", "no call waits without end", 45),
     ];
     crate::breaks("line", &expected);
