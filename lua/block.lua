@@ -2,8 +2,8 @@
 block: blocks a key of a limiter for a time, or unblocks it. A script of its own behind the clock.
 
 KEYS    the block list
-ARGV    member, duration, automatic
-reply   1; 0 when the list is full; 2 when an automatic block finds the key blocked
+ARGV    member, duration, automatic, number
+reply   1, 0 when the list is full, or 2 when an automatic block finds the key blocked; then number
 calls   ZRANGE, ZCOUNT, ZREMRANGEBYRANK; ZREM to unblock; ZADD up to twice; PEXPIRE
 server  Redis 5.0
 
@@ -15,7 +15,7 @@ scores are in microseconds. Every process reads the whole list when it has chang
 ]]
 
 local call = redis.call
-local list, member, ends, is_automatic = KEYS[1], ARGV[1], now + ARGV[2], ARGV[3] == '1'
+local list, member, ends, is_automatic, number = KEYS[1], ARGV[1], now + ARGV[2], ARGV[3] == '1', ARGV[4]
 
 -- Whether so many keys are blocked.
 local function is_full(most)
@@ -37,7 +37,7 @@ end
 
 -- ZREM comes first: a full server accepts it, and then the rest of the script. It refuses ZADD only as the first write.
 if ends == now and call('ZREM', list, member) == 0 then
-  return 1
+  return { 1, number }
 end
 local head = call('ZRANGE', list, '0', '0', 'WITHSCORES')
 local version = math.max(math.floor(now / 1000), (head[2] or 0) + 1)
@@ -48,14 +48,14 @@ end
 if ends > now then
   if is_automatic then
     if not has_room() then
-      return 0
+      return { 0, number }
     end
     if call('ZADD', list, 'NX', ends, member) == 0 then
-      return 2
+      return { 2, number }
     end
   -- A member that is in the list already needs no room.
   elseif is_full(10000) and call('ZADD', list, 'XX', 'CH', ends, member) == 0 then
-    return 0
+    return { 0, number }
   else
     call('ZADD', list, ends, member)
   end
@@ -64,4 +64,4 @@ call('ZADD', list, version, '#')
 local last = call('ZRANGE', list, '-1', '-1', 'WITHSCORES')[2] + 0
 -- Five seconds longer than the last block: other processes look for a new version each second.
 call('PEXPIRE', list, math.ceil(math.max(last - now, 0) / 1000) + 5000)
-return 1
+return { 1, number }

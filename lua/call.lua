@@ -2,7 +2,7 @@
 call: reads the arguments of a call, and all values that are read whole. Behind the clock, before everything else.
 
 KEYS    the values that are read whole, each once; then long logs and sorted sets
-ARGV    call: values, groups
+ARGV    call: values, groups, number
 ARGV    list: quotas, kind, is_long, bucket, ttl, is_soft
 ARGV    quota: algorithm, limit, window, header
 ARGV    group: is_usual, length, entries, count, more, levels, is_shared
@@ -13,8 +13,9 @@ calls   MGET; if a value is missing EXISTS
 server  Redis 6.0
 
 The arguments are one MessagePack array, or its values one after the other. `values` is how many keys are read whole. From
-the third argument on come the lists, each with its quotas; at the place `groups` begin the groups, each with its levels and
-then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; logs know their own.
+the fourth argument on come the lists, each with its quotas; at the place `groups` begin the groups, each with its levels and
+then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; logs know their own. The reply begins with
+`number`, by which the caller knows it from the reply to another call.
 
 - `kind` is log, counters, sorted_set or in_flight. `bucket` is the length of a bucket, or 0. A log of a high limit `is_long`: it is read
   in pages. Quotas of counters are sorted by header, then by limit; quotas of logs by window, then by limit, highest first.
@@ -55,8 +56,9 @@ if args[1] > 0 then
   end
 end
 
--- First the time; then the replies to the entries of all usual groups, or false if one follows behind; then all others.
-local reply = { now }
+-- First the number of the call, and the time; then the replies to the entries of all usual groups, or false if one follows
+-- behind; then all others.
+local reply = { args[3], now }
 
 -- The entries that a loop leaves to `decide`: the place of a group, and the number of one of its keys, or 0 for all; and so on.
 local leftover = nil

@@ -14,7 +14,7 @@ so its length field is skipped.
 ]]
 
 do
-  local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
+  local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 2
   while args[at] do
     if args[at] == 0 then
       leftover = leftover or {}

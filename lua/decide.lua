@@ -134,7 +134,7 @@ local function decide_group(lists, at, only)
   end
 end
 
-local lists = read_lists(3, args[2])
+local lists = read_lists(4, args[2])
 if leftover then
   for index = 1, #leftover, 2 do
     decide_group(lists, leftover[index], leftover[index + 1])

@@ -2,8 +2,8 @@
 holders: lists the processes that hold slots of a key. A script of its own behind the clock.
 
 KEYS    the slots of a key: see in_flight.lua
-ARGV    none
-reply   of each holder: holder, slots, left
+ARGV    number
+reply   of each holder: holder, slots, left; then number
 calls   GET
 server  Redis 5.0
 
@@ -18,4 +18,5 @@ for at = 2, #value - 39, 40 do
     reply[#reply + 1] = { holder, slots, left }
   end
 end
+reply[#reply + 1] = ARGV[1]
 return reply

@@ -14,7 +14,7 @@ log.lua describes the bytes. A loop creates no function: to create the functions
 ]]
 
 do
-  local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
+  local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 2
   while args[at] do
     if args[at] == 0 then
       leftover = leftover or {}

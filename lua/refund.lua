@@ -3,9 +3,9 @@ refund: gives back units that one check charged, if they still count; or credits
 them; or forgets counts. The end of a script behind the kinds of values and their refunds.
 
 KEYS    the value of each list
-ARGV    call: values, groups; list, quota: as call; then what, units, time, cost, refundable
+ARGV    call: values, groups, number; list, quota: as call; then what, units, time, cost, refundable
 ARGV    quota: generation, position
-reply   1
+reply   number
 calls   to change a value PTTL, PEXPIRE, SET; where nothing is left UNLINK; as the kinds of values
 server  Redis 6.0
 
@@ -14,7 +14,7 @@ many may be later. `time`, `generation` and `position` come from the reply to th
 before units are taken from one: if one cannot be read, none changes.
 ]]
 
-local lists, at = read_lists(3, args[2]), args[2]
+local lists, at = read_lists(4, args[2]), args[2]
 local places, changes = {}, {}
 local charged = { units = args[at + 1], time = args[at + 2], cost = args[at + 3], refundable = args[at + 4] }
 for place in pairs(lists) do
@@ -47,4 +47,4 @@ for number = 1, #places do
     call('SET', key, change, 'KEEPTTL')
   end
 end
-return 1
+return args[3]

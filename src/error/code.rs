@@ -270,6 +270,12 @@ impl Code {
     ///
     /// Raise the lease of `Quota::in_flight`, or use a server closer by.
     pub(crate) const SHORT_LEASE: Self = Self::new("tollgate::E126", Misconfigured);
+
+    /// A reply belongs to another call: the server or a proxy has lost a reply, or has sent one twice. The call may or may not
+    /// have been executed. The store has replaced the connection.
+    ///
+    /// If it happens again, look for the proxy. Replace a connection that was given to `RedisStore::with_connection`.
+    pub(crate) const OUT_OF_SYNC: Self = Self::new("tollgate::E127", Unavailable);
 }
 
 /// The codes of warnings. A warning about an error has the code of the error, unless it says more.

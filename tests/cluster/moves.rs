@@ -10,6 +10,7 @@ use crate::support::cluster::{Cluster, Move, hand_over, join_empty};
 use crate::support::costs::calls_in;
 use crate::support::decided;
 use crate::support::node::{Node, wait_until};
+use crate::support::reply_proxy::ReplyFault;
 
 /// Its log is read in pages.
 const QUOTA: Quota = Quota::per_hour(1_000_000);
@@ -180,6 +181,31 @@ async fn keys_that_share_a_slot_are_decided_together_and_counted_while_some_of_t
     assert_eq!(used[KEYS..], [1; 10]);
     slot.end(&[]);
     assert_eq!(check_all(0..KEYS).await.unwrap(), [3; KEYS]);
+}
+
+#[tokio::test]
+async fn a_check_that_is_asked_to_go_elsewhere_fails_if_it_gets_the_reply_to_another() {
+    let cluster = Cluster::of_masters(2, &[]);
+    let (proxies, url) = cluster.behind_reply_proxies().await;
+    let store = RedisStore::open(&url).unwrap();
+    let limiter = RateLimiter::new(store.deadline(Duration::from_secs(10)), QUOTA);
+    let (key, slot) = key_on(&cluster, 0);
+    let _ = decided(&limiter, &key).await;
+    let [from, to] = [&cluster.nodes[0], &cluster.nodes[1]];
+    let slot = Move::begin(from, to, slot);
+    slot.take_all();
+    let _ = decided(&limiter, &key).await;
+    for _ in 0..10 {
+        let before = limiter.check(&*key).await.unwrap().used();
+        // In front of the replies to ASKING and to the check.
+        proxies[1].next(ReplyFault::Stray);
+        let error = limiter.check(&*key).await.unwrap_err();
+        assert_eq!(error.code(), "tollgate::E127", "{error}");
+        // It was executed, once.
+        assert_eq!(limiter.check(&*key).await.unwrap().used(), before + 2);
+    }
+    slot.end(&[]);
+    let _ = decided(&limiter, &key).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ mod oracle;
 mod paused_time;
 mod processes;
 mod refusal_cache;
+mod replies;
 mod script;
 mod settings;
 mod shared_names;

@@ -8,6 +8,7 @@ use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 use crate::support::decided;
 use crate::support::node::{Node, wait_until};
 use crate::support::proxy::{Proxy, Wire};
+use crate::support::reply_proxy::{ReplyFault, ReplyProxy};
 use crate::support::sentinel::Sentinels;
 
 fn limiter(url: &str) -> RateLimiter {
@@ -308,6 +309,27 @@ async fn a_store_that_is_told_one_sentinel_follows_the_master_after_its_death() 
     sentinels.servers[0].kill();
     let took = until_enforced(&limiter, &sentinels).await;
     assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_whose_replies_are_out_of_sync_is_connected_to_anew() {
+    let sentinels = Sentinels::start();
+    let proxy = ReplyProxy::before(sentinels.sentinels[0].port()).await;
+    let limiter = patient(&format!(
+        "redis+sentinel://127.0.0.1:{}/mymaster",
+        proxy.port()
+    ));
+    let _ = decided(&limiter, "ada").await;
+    for _ in 0..3 {
+        let (before, replies) = (proxy.connections(), proxy.replies());
+        // The three questions have replies of three shapes, and the stray one is that to the question before.
+        wait_until("the sentinel is asked", || proxy.replies() > replies + 4);
+        proxy.next(ReplyFault::Stray);
+        wait_until("the store connects to the sentinel again", || {
+            proxy.connections() > before
+        });
+        let _ = limiter.check("ada").await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::node::{Node, wait_until};
 use super::relay::Relay;
+use super::reply_proxy::ReplyProxy;
 
 /// The slots of a cluster.
 const SLOTS: usize = 16_384;
@@ -126,25 +127,41 @@ impl Cluster {
         for master in &self.nodes[..3] {
             relays.push(Relay::to(master.port()).await);
         }
-        for (master, relay) in self.nodes.iter().zip(&relays) {
-            let port = relay.port().to_string();
+        let ports: Vec<_> = relays.iter().map(Relay::port).collect();
+        let url = self.announcing(&ports);
+        (relays, url)
+    }
+
+    /// Puts a proxy in front of each master, which may lose replies. Returns them and the URL that they have together.
+    pub(crate) async fn behind_reply_proxies(&self) -> (Vec<ReplyProxy>, String) {
+        let mut proxies = Vec::new();
+        for master in &self.nodes[..self.masters] {
+            proxies.push(ReplyProxy::before(master.port()).await);
+        }
+        let ports: Vec<_> = proxies.iter().map(ReplyProxy::port).collect();
+        let url = self.announcing(&ports);
+        (proxies, url)
+    }
+
+    /// Has the first masters announce these ports. Returns the URL of the cluster there.
+    fn announcing(&self, ports: &[u16]) -> String {
+        for (master, port) in self.nodes.iter().zip(ports) {
+            let port = port.to_string();
             let () = master.ask(&["CONFIG", "SET", "cluster-announce-port", &port]);
         }
-        let ports: Vec<_> = relays
-            .iter()
-            .map(|relay| format!(":{}@", relay.port()))
-            .collect();
+        let announced: Vec<_> = ports.iter().map(|port| format!(":{port}@")).collect();
         for node in &self.nodes {
-            wait_until("all nodes announce the relays", || {
+            wait_until("all nodes announce the other ports", || {
                 let nodes: String = node.ask(&["CLUSTER", "NODES"]);
-                ports.iter().all(|port| nodes.contains(port)) && says(node, "cluster_state:ok\r\n")
+                announced.iter().all(|port| nodes.contains(port))
+                    && says(node, "cluster_state:ok\r\n")
             });
         }
-        let addresses: Vec<_> = relays
+        let addresses: Vec<_> = ports
             .iter()
-            .map(|relay| format!("127.0.0.1:{}", relay.port()))
+            .map(|port| format!("127.0.0.1:{port}"))
             .collect();
-        (relays, format!("redis+cluster://{}", addresses.join(",")))
+        format!("redis+cluster://{}", addresses.join(","))
     }
 
     /// The slot of a key, or of its hash tag.

@@ -23,6 +23,7 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;
 pub(crate) mod relay;
+pub(crate) mod reply_proxy;
 pub(crate) mod request;
 pub(crate) mod running;
 pub(crate) mod sentinel;

@@ -58,16 +58,18 @@ impl SharedBlockList {
         let (shared, client) = (Arc::clone(self), &self.client);
         let (limiter, key, duration) = (block.limiter.clone(), block.key.clone(), block.duration);
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
-        let mut call = client.scripts.block.call(1, 3, 0);
-        call.arg(client.names.block_list());
-        call.arg(member(&limiter, &key));
-        call.arg(micros.min(MAX_BLOCK_MICROS));
-        call.arg(u8::from(block.is_automatic));
+        let mut call = client.scripts.block.call(1, 4, 0);
+        call.command.arg(client.names.block_list());
+        call.command.arg(member(&limiter, &key));
+        call.command.arg(micros.min(MAX_BLOCK_MICROS));
+        call.command.arg(u8::from(block.is_automatic));
+        call.command.arg(call.number.get());
         client.drive(client.slot_of_blocks(), move |client, route| async move {
-            match client.run(&route, &client.scripts.block, call).await? {
-                Value::Int(0) => return Err(BlockList::full()),
-                Value::Int(1) => {}
-                Value::Int(2) => return Ok(false),
+            let reply = client.run(&route, &client.scripts.block, call).await?;
+            match reply.as_sequence() {
+                Some([Value::Int(0)]) => return Err(BlockList::full()),
+                Some([Value::Int(1)]) => {}
+                Some([Value::Int(2)]) => return Ok(false),
                 _ => return Err(malformed_reply("no outcome of a block", &route.server())),
             }
             // A refresh in flight may not include this change.
@@ -127,8 +129,9 @@ impl Client {
     ) -> Result<Option<(String, Blocks)>, Error> {
         let malformed = || malformed_reply("no block list", &route.server());
         let script = &self.scripts.blocked;
-        let mut call = script.call(1, 1, 0);
-        call.arg(self.names.block_list()).arg(version);
+        let mut call = script.call(1, 2, 0);
+        call.command.arg(self.names.block_list()).arg(version);
+        call.command.arg(call.number.get());
         let reply = self.run(route, script, call).await?;
         let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| malformed())?;
         let (members, now, version) = match texts.as_slice() {

@@ -12,7 +12,7 @@ use super::protocol::{
     BatchEntry, EntryAnswers, KeyNames, ServerName, Value as CountedValue, decode_replies,
     encode_adjust, encode_checks, errors as error, slot_of_key,
 };
-use super::script::{Script, Scripts};
+use super::script::{Script, ScriptCall, Scripts};
 use super::transport::{Deployment, Failure, Line, Node, Route};
 use crate::decision::Holding;
 use crate::error::{Act, Code, Error, ErrorKind};
@@ -261,8 +261,9 @@ impl Client {
 
     /// Lists the holders of the slots of a key.
     pub(super) fn holders(self: &Arc<Self>, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
-        let mut call = self.scripts.holders.call(1, 0, 0);
-        call.arg(self.names.value(subject, CountedValue::InFlight));
+        let mut call = self.scripts.holders.call(1, 1, 0);
+        let key = self.names.value(subject, CountedValue::InFlight);
+        call.command.arg(key).arg(call.number.get());
         self.drive(self.slot(subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.holders, call).await?;
             let malformed = || error::malformed_reply("no holders of slots", &route.server());
@@ -281,7 +282,7 @@ impl Client {
         &self,
         route: &Route,
         script: &Script,
-        call: Cmd,
+        call: ScriptCall,
     ) -> Result<Value, Error> {
         let mut line = self.begin(route).await?;
         let reply = self.eval(route, &mut line, script, &call, &[]).await;
@@ -295,11 +296,33 @@ impl Client {
         reply.map_err(|failure| self.error(failure))
     }
 
+    /// Sends a PING to each server, for a caller that waits for at most the deadline.
+    pub(super) fn ping_all(self: &Arc<Self>) -> StoreFuture<Vec<()>> {
+        self.ask_all(|node, until| async move { node.ping(until).await })
+    }
+
     /// Sends a command without keys to each server, for a caller that waits for at most the deadline. Returns the replies.
     pub(super) fn query_all(
         self: &Arc<Self>,
         command: Cmd,
     ) -> StoreFuture<Vec<(ServerName, Value)>> {
+        self.ask_all(move |node, until| {
+            let command = command.clone();
+            async move {
+                let reply = node.query(&command, until).await?;
+                Ok((node.server().clone(), reply))
+            }
+        })
+    }
+
+    /// Asks each server, one after the other.
+    fn ask_all<T: Send + 'static, F>(
+        self: &Arc<Self>,
+        ask: impl Fn(Arc<Node>, Instant) -> F + Send + Sync + 'static,
+    ) -> StoreFuture<Vec<T>>
+    where
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
         // Each server has this deadline, which ends before that of the caller: so an error names the one that is late.
         let until = Instant::now() + self.deadline;
         self.drive(None, move |client, route| async move {
@@ -308,8 +331,7 @@ impl Client {
                 drop(route.reserve(until).await?);
                 let mut replies = Vec::new();
                 for node in route.nodes() {
-                    let reply = node.query(&command, until).await?;
-                    replies.push((node.server().clone(), reply));
+                    replies.push(ask(node, until).await?);
                 }
                 Ok::<_, Failure>(replies)
             };
@@ -380,8 +402,7 @@ pub(super) fn prober(
         let (deployment, names) = (Arc::clone(&deployment), names.clone());
         StoreFuture::boxed(async move {
             let route = deployment.route(&current_runtime()?, &names, slot);
-            let reply = route.query(&redis::cmd("PING"), deadline).await;
-            let outcome = reply.map(drop);
+            let outcome = route.ping(deadline).await;
             outcome.map_err(|failure| failure.into_error(deadline))
         })
     })

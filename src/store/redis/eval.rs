@@ -3,11 +3,11 @@
 
 use std::time::Instant;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use super::client::Client;
 use super::protocol::{BatchEntry, errors as error};
-use super::script::{Script, time_trial};
+use super::script::{Script, ScriptCall, time_trial};
 use super::transport::{Failure, Line, Route};
 use crate::error::{Act, Error, warning};
 
@@ -22,7 +22,7 @@ impl Client {
         route: &Route,
         line: &mut Line,
         script: &Script,
-        call: &Cmd,
+        call: &ScriptCall,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
         if self.deployment.argument_clock.is_used() {
@@ -50,7 +50,7 @@ impl Client {
         route: &Route,
         line: &mut Line,
         script: &Script,
-        call: &Cmd,
+        call: &ScriptCall,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Error> {
         let clock = &self.deployment.argument_clock;
@@ -88,7 +88,8 @@ impl Client {
         let replied = Instant::now();
         let reply = outcome.map_err(|failure| self.error(failure))?;
         let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)
-            .map_err(|_| error::malformed_reply("no time", &route.server()))?;
+            // No other command replies with two numbers.
+            .map_err(|_| self.error(line.out_of_sync()))?;
         let time = seconds.saturating_mul(1_000_000).saturating_add(micros);
         self.deployment.argument_clock.learn(time, sent, replied);
         Ok(())
@@ -101,7 +102,11 @@ impl Client {
         let Ok(reply) = self.query(&of_blocks, &trial).await else {
             return false;
         };
-        let refusal: String = redis::from_redis_value(reply).unwrap_or_default();
+        // No script replies with such a text.
+        let Value::BulkString(refusal) = reply else {
+            return false;
+        };
+        let refusal = String::from_utf8(refusal).unwrap_or_default();
         if refusal.is_empty() || self.read_time(route).await.is_err() {
             return false;
         }
@@ -119,18 +124,21 @@ impl Client {
     }
 
     /// Sends a call of a script by its hash. A server that does not know the script, which may happen at any time,
-    /// has not run it, and gets its text.
+    /// has not run it, and gets its text. Fails if the reply belongs to another call.
+    ///
+    /// An error reply has no number. On a connection that is out of sync, it may belong to another call until a reply with a
+    /// number shows that: so a foreign NOSCRIPT sends the call once more.
     async fn send(
         &self,
         route: &Route,
         line: &mut Line,
         script: &Script,
-        call: &Cmd,
+        call: &ScriptCall,
         entries: &[BatchEntry<'_>],
     ) -> Result<Value, Failure> {
         // A call that can be divided does not wait for a cluster that has only some of the keys.
         let waits = entries.len() <= 1;
-        match route.send(line, call, waits, self.deadline).await {
+        let reply = match route.send(line, &call.command, waits, self.deadline).await {
             Err(failure) if failure.act() == Act::UnknownScript => {
                 // From the start: the node may have been asked in place of another.
                 line.leave_place();
@@ -139,6 +147,9 @@ impl Client {
                 route.send(line, &call, waits, self.deadline).await
             }
             reply => reply,
-        }
+        }?;
+        call.number
+            .stripped(reply)
+            .ok_or_else(|| line.out_of_sync())
     }
 }

@@ -125,6 +125,10 @@ pub(crate) trait FeatureRedis1 {
 ///   the deadline if that is longer (at most 5 s), the store reconnects. So when a server resumes, it executes
 ///   only the calls that were in flight: at most two with checks for each connection. Refunds, credits, resets
 ///   and checks [by slot](Self::by_slot) are separate calls, of which at most 256 are in flight.
+/// - **Replies of other calls.** A server or a proxy that loses one reply, or sends one twice, gives each call behind it the
+///   reply to another one. So each call of a script has a number, which its reply echoes. The first reply with another
+///   number ends the connection, and the calls on it fail with `tollgate::E127`. An error reply has no number: one
+///   to another call may fail a check, and a `NOSCRIPT` sends a call once more.
 /// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or
 ///   returned twice. If the reply to a check is lost, the check may have been charged. If the reply to a
 ///   refund, credit, settlement or reset is lost, it may not have happened; its units then count until they
@@ -299,7 +303,8 @@ impl RedisStore {
     ///
     /// It takes any asynchronous connection of redis 1.x, such as a `redis::aio::ConnectionManager`. The
     /// connection is cloned for each call and keeps its settings. The store does not replace it, so it must
-    /// reconnect on its own. The [`deadline`](Self::deadline) of the store applies.
+    /// reconnect on its own. The [`deadline`](Self::deadline) of the store applies. If the connection gives calls the replies to
+    /// others, they fail with `tollgate::E127` until you replace the connection and the store.
     ///
     /// Do not pass a `redis::cluster_async::ClusterConnection`: open a cluster by its [URL](Self::open). When
     /// such a connection loses a node, it resends commands that may have been executed, and with `retries(0)`
@@ -387,8 +392,7 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn ping(&self) -> Result<(), Error> {
-        let replies = self.client()?.query_all(redis::cmd("PING"));
-        replies.await.map(drop)
+        self.client()?.ping_all().await.map(drop)
     }
 
     /// Returns the sender of the current runtime.

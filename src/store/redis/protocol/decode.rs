@@ -18,7 +18,7 @@ use crate::quota::Quota;
 /// The answers to the checks of one entry, in order.
 pub(crate) type EntryAnswers = SmallVec<[Answers; 1]>;
 
-/// Decodes the reply to a call. The inner error fails one entry, the outer one the whole call.
+/// Decodes the reply to a call, which echoes its number. The inner error fails one entry, the outer one the whole call.
 pub(crate) fn decode_replies(
     reply: RedisValue,
     server: &ServerName,
@@ -38,6 +38,8 @@ pub(crate) fn decode_replies(
         server,
         nonsense: None,
     };
+    // The number of the call.
+    reader.number_of_call()?;
     reader.time = reader.number_of_call()?;
     let mut charges = Vec::with_capacity(entries.len());
     charges.resize_with(entries.len(), || None);
@@ -473,9 +475,12 @@ mod tests {
         numbers.iter().copied().map(Field::Number).collect()
     }
 
+    /// Packs a reply to a call with the number 0.
     fn packed(fields: &[Field]) -> Vec<u8> {
         let mut packed = Vec::new();
-        encode::write_array_len(&mut packed, fields.len().try_into().unwrap()).unwrap();
+        let length = 1 + fields.len();
+        encode::write_array_len(&mut packed, length.try_into().unwrap()).unwrap();
+        encode::write_uint(&mut packed, 0).unwrap();
         for field in fields {
             match field {
                 Field::Number(number) => drop(encode::write_sint(&mut packed, *number).unwrap()),

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use redis::{Cmd, RedisWrite};
+use redis::RedisWrite;
 use rmp::encode;
 use smallvec::SmallVec;
 
+use super::call_number::CallNumber;
 use super::call_plan::{BatchEntry, CallPlan, Group};
 use super::counts::{Count, Value, ValueName};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
@@ -13,7 +14,7 @@ use super::key_names::KeyNames;
 use super::server_clock::ServerClock;
 use crate::decision::QuotaAnswer;
 use crate::quota::{Calendar, Quota};
-use crate::store::redis::script::{Script, Scripts};
+use crate::store::redis::script::{Script, ScriptCall, Scripts};
 use crate::store::requests::{Adjust, Change, Subject};
 
 /// Bytes that a command reserves for a key name.
@@ -33,32 +34,43 @@ pub(crate) fn encode_checks<'s, 'a>(
     names: &KeyNames,
     clock: &ServerClock,
     entries: &[BatchEntry<'a>],
-) -> (&'s Script, Cmd, CallPlan<'a>) {
+) -> (&'s Script, ScriptCall, CallPlan<'a>) {
     let plan = CallPlan::of(entries);
     let script = scripts.decide(plan.algorithm());
     let mut call = begin(script, names, &plan.keys);
     // Writing to a command does not fail.
-    let _ = pack_plan(&plan, clock, &mut call.writer_for_next_arg());
+    let _ = pack_plan(
+        &plan,
+        call.number,
+        clock,
+        &mut call.command.writer_for_next_arg(),
+    );
     (script, call, plan)
 }
 
 /// Begins a call with the names of its keys. The packed argument follows.
-fn begin(script: &Script, names: &KeyNames, keys: &[(Subject<'_>, ValueName)]) -> Cmd {
+fn begin(script: &Script, names: &KeyNames, keys: &[(Subject<'_>, ValueName)]) -> ScriptCall {
     let mut call = script.call(keys.len(), 1, KEY_NAME_CAPACITY);
     let mut name = String::with_capacity(KEY_NAME_CAPACITY);
     for (subject, value) in keys {
         name.clear();
         names.write_value(*subject, *value, &mut name);
-        call.write_arg(name.as_bytes());
+        call.command.write_arg(name.as_bytes());
     }
     call
 }
 
 /// Packs the lists and the groups in the format of `cmsgpack`.
-fn pack_plan(plan: &CallPlan<'_>, clock: &ServerClock, out: &mut impl Write) -> io::Result<()> {
+fn pack_plan(
+    plan: &CallPlan<'_>,
+    number: CallNumber,
+    clock: &ServerClock,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let of_groups: u64 = plan.groups.iter().map(Group::length).sum();
     pack_length(plan.end_of_lists - 1 + of_groups, out)?;
-    pack_numbers([plan.read_first, plan.end_of_lists], out)?;
+    let head = [plan.read_first, plan.end_of_lists, number.get().into()];
+    pack_numbers(head, out)?;
     for (_, count) in &plan.counts {
         pack_count(count, clock, out)?;
     }
@@ -132,7 +144,7 @@ pub(crate) fn encode_adjust(
     names: &KeyNames,
     clock: &ServerClock,
     adjust: Adjust<'_>,
-) -> Option<Cmd> {
+) -> Option<ScriptCall> {
     // The units to change, the time of the charge, its cost, and what is held of it.
     let (what, numbers, answers) = match adjust.change {
         Change::Reset => ("reset", [0; 4], &[][..]),
@@ -167,9 +179,17 @@ pub(crate) fn encode_adjust(
         .map(|count| (adjust.subject, count.name))
         .collect();
     let mut call = begin(script, names, &keys);
-    let mut out = call.writer_for_next_arg();
+    let mut out = call.command.writer_for_next_arg();
     // Writing to a command does not fail.
-    let _ = pack_change(what, numbers, answers, &counts, clock, &mut out);
+    let _ = pack_change(
+        what,
+        numbers,
+        answers,
+        &counts,
+        call.number,
+        clock,
+        &mut out,
+    );
     drop(out);
     Some(call)
 }
@@ -180,16 +200,18 @@ fn pack_change(
     numbers: [u64; 4],
     answers: &[QuotaAnswer],
     counts: &[Count<'_>],
+    number: CallNumber,
     clock: &ServerClock,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let quotas = counts.iter().flat_map(|count| &count.quotas);
-    let number = quotas.clone().count();
-    let before = CALL_FIELDS.len() + LIST_FIELDS.len() * counts.len() + QUOTA_FIELDS.len() * number;
-    let behind = CHANGE_FIELDS.len() + RECEIPT_FIELDS.len() * number;
+    let of_quotas = quotas.clone().count();
+    let before =
+        CALL_FIELDS.len() + LIST_FIELDS.len() * counts.len() + QUOTA_FIELDS.len() * of_quotas;
+    let behind = CHANGE_FIELDS.len() + RECEIPT_FIELDS.len() * of_quotas;
     pack_length((before + behind) as u64, out)?;
     // No value is read in advance.
-    pack_numbers([0, before as u64 + 1], out)?;
+    pack_numbers([0, before as u64 + 1, number.get().into()], out)?;
     for count in counts {
         pack_count(count, clock, out)?;
     }
@@ -262,7 +284,7 @@ mod tests {
         let names = KeyNames::default().with_prefix("p");
         let scripts = Scripts::shared();
         let (_, call, _) = encode_checks(&scripts, &names, &ServerClock::default(), &entries);
-        let args = call.args_iter().skip(3).map(|arg| match arg {
+        let args = call.command.args_iter().skip(3).map(|arg| match arg {
             Simple(bytes) => bytes.to_vec(),
             _ => unreachable!(),
         });
@@ -271,6 +293,7 @@ mod tests {
         let mut rest = &*packed;
         let keys = args.into_iter().map(|arg| String::from_utf8(arg).unwrap());
         let mut words: Vec<_> = keys.collect();
+        let first = words.len();
         while let Some(first) = rest.first() {
             words.push(if first & 0xe0 == 0xa0 || *first == 0xd9 {
                 let length = decode::read_str_len(&mut rest).unwrap();
@@ -285,6 +308,8 @@ mod tests {
                 decode::read_int::<u64, _>(&mut rest).unwrap().to_string()
             });
         }
+        // The number of the call is another one each time.
+        words[first + 2] = "#".to_owned();
         words.join(" ")
     }
 
@@ -294,12 +319,12 @@ mod tests {
         let equal = two.clone();
         let one = Quotas::from(Quota::per_minute(7));
         let expected = "p:v3:{l,a}:log p:v3:{l,b}:log p:v3:{l,c}:log p:v3:{l,d}:log p:v3:{l,e}:log \
-            5 27 2 log 0 0 3000 0 sliding_log 9 1000000 l sliding_log 5 1000000 l \
+            5 28 # 2 log 0 0 3000 0 sliding_log 9 1000000 l sliding_log 5 1000000 l \
             1 log 0 0 121000 0 sliding_log 7 60000000 l \
-            0 10 2 1 0 1 0 3 3 1 \
-            0 10 1 1 0 1 0 17 4 2 \
-            1 10 2 1 0 1 0 17 4 3 \
-            0 10 1 2 0 1 0 17 4 5";
+            0 10 2 1 0 1 0 4 3 1 \
+            0 10 1 1 0 1 0 18 4 2 \
+            1 10 2 1 0 1 0 18 4 3 \
+            0 10 1 2 0 1 0 18 4 5";
         let entries: [(&[Level<'_>], u32); 6] = [
             (&[("l", "a", &two, 3)], 1),
             (&[("l", "b", &equal, 3)], 1),
@@ -318,8 +343,8 @@ mod tests {
         let [user, service] = [5, 1_000].map(|limit| Quotas::from(Quota::per_second(limit)));
         let tree = |key| [("u", key, &user, 1), ("s", "all", &service, 2)];
         let expected = "p:v3:{u,ada}:log p:v3:{s,all}:log p:v3:{u,bob}:log \
-            3 23 1 log 0 0 3000 0 sliding_log 5 1000000 l 1 log 0 0 3000 0 sliding_log 1000 1000000 l \
-            0 15 2 1 0 2 1 3 1 13 2 1 2 3 2";
+            3 24 # 1 log 0 0 3000 0 sliding_log 5 1000000 l 1 log 0 0 3000 0 sliding_log 1000 1000000 l \
+            0 15 2 1 0 2 1 4 1 14 2 1 2 3 2";
         assert_eq!(words(&[(&tree("ada"), 1), (&tree("bob"), 1)]), expected);
     }
 
@@ -329,10 +354,10 @@ mod tests {
         let [set, window] = [Algorithm::SortedSetLog, Algorithm::FixedWindow].map(of);
         let quotas = Quotas::from([set, Quota::per_minute(5_000), window]);
         let expected = "p:v3:{l,a} p:v3:{l,a}:log p:v3:{l,a}:set:60000000 \
-            1 33 1 counters 0 0 121000 0 fixed_window 9 60000000 f \
+            1 34 # 1 counters 0 0 121000 0 fixed_window 9 60000000 f \
             1 log 1 0 121000 0 sliding_log 5000 60000000 l \
             1 sorted_set 0 0 121000 0 sorted_set_log 9 60000000  \
-            0 16 1 1 0 3 0 3 2 13 2 23 2 1 2 3";
+            0 16 1 1 0 3 0 4 2 14 2 24 2 1 2 3";
         assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
     }
 
@@ -340,13 +365,13 @@ mod tests {
     fn a_soft_quota_is_a_level_with_a_value_of_its_own() {
         let quotas = Quotas::from([Quota::per_second(9), Quota::per_second(5).soft()]);
         let expected = "p:v3:{l,a}:log p:v3:{l,a}:log:soft:1000000 \
-            2 23 1 log 0 0 3000 0 sliding_log 9 1000000 l 1 log 0 0 3000 1 sliding_log 5 1000000 l \
-            0 13 1 1 0 2 0 3 2 13 2 1 2";
+            2 24 # 1 log 0 0 3000 0 sliding_log 9 1000000 l 1 log 0 0 3000 1 sliding_log 5 1000000 l \
+            0 13 1 1 0 2 0 4 2 14 2 1 2";
         assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
         // Alone, it is not usual.
         let alone = Quotas::from(Quota::per_second(5).soft());
-        let expected = "p:v3:{l,a}:log:soft:1000000 1 13 1 log 0 0 3000 1 sliding_log 5 1000000 l \
-            0 10 1 1 0 1 0 3 2 1";
+        let expected = "p:v3:{l,a}:log:soft:1000000 1 14 # 1 log 0 0 3000 1 sliding_log 5 1000000 l \
+            0 10 1 1 0 1 0 4 2 1";
         assert_eq!(words(&[(&[("l", "a", &alone, 2)], 1)]), expected);
     }
 
@@ -358,7 +383,7 @@ mod tests {
         let words_at = |cost| words(&[(&[("l", "a", &quotas, cost)], 1)]);
         for (cost, of_soft) in [(100_000, 100_000), (100_001, 1_u64 << 32)] {
             let words = words_at(cost);
-            let levels = format!("0 13 1 1 0 2 0 3 {of_soft} 13 {cost} 2 1");
+            let levels = format!("0 13 1 1 0 2 0 4 {of_soft} 14 {cost} 2 1");
             assert!(words.ends_with(&levels), "{words}");
         }
     }
@@ -389,13 +414,13 @@ mod tests {
             )
         };
         let expected = [
-            "p:v3:{l,a}:log p:v3:{l,a}:in_flight 2 63 ",
+            "p:v3:{l,a}:log p:v3:{l,a}:in_flight 2 64 # ",
             &lists("H"),
             &lists("H"),
             &lists(""),
-            "0 15 2 1 0 2 1 3 4 13 3 1 2 1 2 ",
-            "0 13 1 1 0 2 1 23 4 33 3 1 2 ",
-            "0 13 1 1 0 2 1 43 4 53 0 1 2",
+            "0 15 2 1 0 2 1 4 4 14 3 1 2 1 2 ",
+            "0 13 1 1 0 2 1 24 4 34 3 1 2 ",
+            "0 13 1 1 0 2 1 44 4 54 0 1 2",
         ];
         assert_eq!(
             words_of(entries.iter().map(|levels| (levels, 1))),
@@ -433,7 +458,7 @@ mod tests {
             let (names, clock) = (KeyNames::default(), ServerClock::default());
             let script = &Scripts::shared().refund;
             let call = encode_adjust(script, &names, &clock, reset)?;
-            let arg = call.args_iter().nth(2);
+            let arg = call.command.args_iter().nth(2);
             arg.and_then(|arg| match arg {
                 Simple(number) => Some(number.to_vec()),
                 _ => None,
@@ -456,7 +481,7 @@ mod tests {
                 let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
                 let quotas = Quotas::from(quota.with_algorithm(algorithm));
                 let called = words(&[(&[("l", "a", &quotas, 1)], 1)]);
-                called.contains(" 1 10 1 1 0 1 0 3 1 1")
+                called.contains(" 1 10 1 1 0 1 0 4 1 1")
             };
             assert!(is_usual(100, 60_000_000));
             // Beyond 2^53, and beyond 2^64.

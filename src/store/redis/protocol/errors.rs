@@ -534,6 +534,25 @@ pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
     Error::coded(C::TIMEOUT, text).with_remedy(remedy)
 }
 
+/// The error of a call that got the reply to another one, as does each call behind a reply that was lost or sent twice.
+/// `reconnects` tells whether the store replaces the connection.
+pub(crate) fn out_of_sync(server: &ServerName, reconnects: bool) -> Error {
+    let text = format!(
+        "{server} sent the reply to another call: this call may or may not have been executed"
+    );
+    let remedy = match reconnects {
+        true => {
+            "the store replaces the connection; if it happens again, look for a proxy in front of the server that loses or \
+             repeats replies"
+        }
+        false => {
+            "replace the connection that was given to `RedisStore::with_connection`, and the store: it gives each call the \
+             reply to another one"
+        }
+    };
+    Error::coded(C::OUT_OF_SYNC, text).with_remedy(remedy)
+}
+
 /// The error of a check that waited in this process until its deadline, while the server answered others.
 pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration) -> Error {
     let text = format!(

@@ -2,7 +2,7 @@
 
 /// The fields of a call: of the call, of each list of quotas and each quota in it, of each group and each of its levels, and
 /// of each key of an entry.
-pub(super) const CALL_FIELDS: [&str; 2] = ["values", "groups"];
+pub(super) const CALL_FIELDS: [&str; 3] = ["values", "groups", "number"];
 pub(super) const LIST_FIELDS: [&str; 6] = ["quotas", "kind", "is_long", "bucket", "ttl", "is_soft"];
 pub(super) const QUOTA_FIELDS: [&str; 4] = ["algorithm", "limit", "window", "header"];
 pub(super) const GROUP_FIELDS: [&str; 7] = [

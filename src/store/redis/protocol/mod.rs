@@ -2,6 +2,7 @@
 //!
 //! The format is documented in `lua/README.md`.
 
+mod call_number;
 mod call_plan;
 mod counts;
 mod decode;
@@ -14,6 +15,7 @@ mod packed_counter;
 mod server_clock;
 mod server_name;
 
+pub(super) use call_number::CallNumber;
 pub(super) use call_plan::BatchEntry;
 pub(super) use counts::{Count, Value};
 pub(super) use decode::{EntryAnswers, decode_replies};

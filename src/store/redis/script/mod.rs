@@ -6,4 +6,4 @@ mod scripts;
 
 #[cfg(test)]
 pub(super) use header::{header, source};
-pub(super) use scripts::{Script, Scripts, time_trial};
+pub(super) use scripts::{Script, ScriptCall, Scripts, time_trial};

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use redis::{Arg, Cmd, RedisWrite};
 
 use crate::quota::Algorithm;
+use crate::store::redis::protocol::CallNumber;
 
 /// Joins files in `lua/`, each behind a line with its path, by which a reader of a script finds the file.
 macro_rules! joined {
@@ -105,6 +106,12 @@ pub(crate) struct Script {
     by_argument: Text,
 }
 
+/// A call of a script: the command, and the number that its reply has to echo.
+pub(crate) struct ScriptCall {
+    pub(crate) command: Cmd,
+    pub(crate) number: CallNumber,
+}
+
 /// A text with its hash, which is computed once.
 struct Text {
     text: String,
@@ -127,34 +134,37 @@ impl Script {
     }
 
     /// Begins an EVALSHA, with room for so many keys of a length and so many arguments. The caller
-    /// appends both.
-    pub(crate) fn call(&self, keys: usize, args: usize, key_length: usize) -> Cmd {
+    /// appends both, with the number of the call among the arguments.
+    pub(crate) fn call(&self, keys: usize, args: usize, key_length: usize) -> ScriptCall {
         const NUMBER_LENGTH: usize = 12;
         let hash = &self.by_clock.hash;
         let bytes = hash.len() + keys * key_length + args * NUMBER_LENGTH;
-        let mut call = Cmd::with_capacity(3 + keys + args, bytes);
-        call.arg("EVALSHA").arg(hash).arg(keys);
-        call
+        let mut command = Cmd::with_capacity(3 + keys + args, bytes);
+        command.arg("EVALSHA").arg(hash).arg(keys);
+        ScriptCall {
+            command,
+            number: CallNumber::next(),
+        }
     }
 
     /// Turns a call into one that tells the script the time, in microseconds since 1970.
-    pub(crate) fn at_time(&self, call: &Cmd, time: u64) -> Cmd {
-        let mut call = copied(call, "EVALSHA", &self.by_argument.hash);
-        call.arg(time);
-        call
+    pub(crate) fn at_time(&self, call: &ScriptCall, time: u64) -> ScriptCall {
+        let mut command = copied(&call.command, "EVALSHA", &self.by_argument.hash);
+        command.arg(time);
+        ScriptCall { command, ..*call }
     }
 
     /// Turns a call into an EVAL with the text, which the server caches. EVAL rather than SCRIPT LOAD: it
     /// takes one round trip, needs no further permission, and is routed by its keys.
-    pub(crate) fn by_text(&self, call: &Cmd) -> Cmd {
+    pub(crate) fn by_text(&self, call: &ScriptCall) -> Cmd {
         let hash = Some(Arg::Simple(self.by_argument.hash.as_bytes()));
-        let tells_time = call.args_iter().nth(1) == hash;
+        let tells_time = call.command.args_iter().nth(1) == hash;
         let text = if tells_time {
             &self.by_argument.text
         } else {
             &self.by_clock.text
         };
-        copied(call, "EVAL", text)
+        copied(&call.command, "EVAL", text)
     }
 }
 

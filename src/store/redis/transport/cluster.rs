@@ -439,7 +439,8 @@ async fn read_from(node: Arc<Node>, until: Instant) -> Result<Vec<SlotRange>, Fa
     let line = node.line(until).await?;
     let reply = line.send(&command, READ_TIMEOUT).await?;
     let (host, _) = node.address();
-    Ok(parse(reply, host).unwrap_or_default())
+    // No other command has a reply of this shape.
+    parse(reply, host).ok_or_else(|| line.out_of_sync())
 }
 
 /// Reads the reply to CLUSTER SLOTS of the node at the host `asked`. Returns `None` if it is malformed.

@@ -267,7 +267,13 @@ impl Server {
             Err(error) if error::act_of(&error) == Act::UnknownCommand || error.is_timeout() => {
                 Err(Failure::to_connect(&self.name, error))
             }
-            _ => Ok(connection),
+            Err(_) => Ok(connection),
+            // The reply to an earlier command of the handshake.
+            Ok(_) => {
+                let text = "no error for a script that does not exist";
+                let error = RedisError::from((redis::ErrorKind::UnexpectedReturnType, text));
+                Err(Failure::to_connect(&self.name, error))
+            }
         }
     }
 

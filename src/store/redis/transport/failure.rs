@@ -34,6 +34,8 @@ pub(crate) struct Failure {
 pub(crate) enum Cause {
     /// No reply, or no connection, within the deadline.
     Late,
+    /// The reply belongs to another call.
+    OutOfSync { reconnects: bool },
     /// The application gave no credentials for a connection, for this reason.
     NoCredentials(Arc<str>),
     /// An error of the server or of the client, and the handshake that it ended.
@@ -97,10 +99,16 @@ impl Failure {
         Self::new(server, Cause::Late, fate)
     }
 
+    /// A reply that belongs to another call. The server has received this one too, and may have run it.
+    pub(super) fn out_of_sync(server: &ServerName, reconnects: bool) -> Self {
+        Self::new(server, Cause::OutOfSync { reconnects }, Fate::Unknown)
+    }
+
     /// Converts the failure of a call with this deadline.
     pub(crate) fn into_error(self, deadline: Duration) -> Error {
         match self.cause {
             Cause::Late => error::timeout(&self.server, deadline),
+            Cause::OutOfSync { reconnects } => error::out_of_sync(&self.server, reconnects),
             Cause::NoCredentials(cause) => error::no_credentials(&self.server, &cause),
             Cause::Error(source, handshake) => error::from_redis(source, handshake, &self.server),
         }
@@ -109,7 +117,7 @@ impl Failure {
     /// The error of the server or of the client, if there is one.
     pub(crate) fn error(&self) -> Option<&RedisError> {
         match &self.cause {
-            Cause::Late | Cause::NoCredentials(_) => None,
+            Cause::Late | Cause::OutOfSync { .. } | Cause::NoCredentials(_) => None,
             Cause::Error(error, _) => Some(error),
         }
     }

@@ -72,6 +72,8 @@ struct Up {
     /// When its attempt started. Identifies the connection.
     since: Instant,
     attempt: Arc<Attempt>,
+    /// Whether a call got the reply to another one, so that no reply behind it can be trusted.
+    is_out_of_sync: AtomicBool,
 }
 
 /// An attempt to connect, and the connection that came of it.
@@ -191,6 +193,13 @@ impl Node {
     #[cfg(feature = "cluster")]
     pub(super) async fn redirected_line(self: &Arc<Self>, until: Instant) -> Result<Line, Failure> {
         Ok(self.line_over(self.up(until).await?, None))
+    }
+
+    /// Sends a PING.
+    pub(crate) async fn ping(self: &Arc<Self>, until: Instant) -> Result<(), Failure> {
+        let line = self.line(until).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        line.ping(left).await
     }
 
     /// Sends a command without keys.
@@ -322,6 +331,7 @@ impl Node {
             server,
             since,
             attempt,
+            is_out_of_sync: AtomicBool::new(false),
         }))
     }
 
@@ -348,6 +358,7 @@ impl Node {
             // An error of the server is an answer as well.
             let is_lost = match real_time::timeout(limit, reply).await {
                 Some(Err(error)) => Failure::of_command(&up.server, error).is_lost(),
+                Some(Ok(reply)) if !is_pong(&reply) => return node.end(&up),
                 Some(Ok(_)) => false,
                 None => true,
             };
@@ -356,6 +367,20 @@ impl Node {
             } else {
                 node.turn(up.since, |_| true, State::Up(up));
             }
+        });
+    }
+
+    /// Ends a connection that is out of sync, and replaces it. What waits on it fails with the next reply, or at the end of the
+    /// connection: a server that gets a QUIT closes it.
+    fn end(self: &Arc<Self>, up: &Arc<Up>) {
+        if !self.dial.reconnects() || up.is_out_of_sync.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.replace(up.since);
+        let up = Arc::clone(up);
+        self.runtime.spawn(async move {
+            let quit = redis::cmd("QUIT");
+            real_time::timeout(MIN_PROBE, up.connection.send(&quit)).await
         });
     }
 
@@ -438,6 +463,22 @@ impl Line {
         self.replied(reply, deadline).await
     }
 
+    /// Sends a PING. A reply that is no PONG belongs to another command.
+    pub(super) async fn ping(&self, deadline: Duration) -> Result<(), Failure> {
+        let reply = self.send(&redis::cmd("PING"), deadline).await?;
+        if is_pong(&reply) {
+            Ok(())
+        } else {
+            Err(self.out_of_sync())
+        }
+    }
+
+    /// Ends the connection, after the reply to another command. Returns the failure of the call that got it.
+    pub(crate) fn out_of_sync(&self) -> Failure {
+        self.node.end(&self.up);
+        Failure::out_of_sync(&self.up.server, self.node.dial.reconnects())
+    }
+
     /// Waits for the reply to a command that is sent now, and takes it in, or that none came within the deadline.
     async fn replied(
         &self,
@@ -445,7 +486,11 @@ impl Line {
         deadline: Duration,
     ) -> Result<Value, Failure> {
         let (Self { node, up, .. }, sent_at) = (self, Instant::now());
-        let error = match real_time::timeout(deadline, reply).await {
+        let reply = real_time::timeout(deadline, reply).await;
+        if up.is_out_of_sync.load(Ordering::Relaxed) {
+            return Err(self.out_of_sync());
+        }
+        let error = match reply {
             Some(Ok(reply)) => {
                 node.record_reply(sent_at);
                 return Ok(reply);
@@ -468,6 +513,11 @@ impl Line {
         }
         Err(failure)
     }
+}
+
+/// Whether this is the reply to a PING. Proxies may write it as another kind of text.
+fn is_pong(reply: &Value) -> bool {
+    redis::from_redis_value_ref::<String>(reply).is_ok_and(|text| text == "PONG")
 }
 
 #[cfg(test)]

@@ -99,6 +99,12 @@ impl Route {
         self.send(&mut line, command, true, deadline).await
     }
 
+    /// Sends a PING.
+    pub(crate) async fn ping(&self, deadline: Duration) -> Result<(), Failure> {
+        let line = self.reserve(Instant::now() + deadline).await?;
+        line.ping(deadline).await
+    }
+
     /// Sends a command on a line, and again only if a server says that it has not run it. The line then is the last one that
     /// was used. Each server has the deadline to reply.
     ///

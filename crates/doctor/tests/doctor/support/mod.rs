@@ -13,6 +13,8 @@ pub(crate) mod process;
 pub(crate) mod redis_server;
 #[path = "../../../../../tests/support/relay.rs"]
 pub(crate) mod relay;
+#[path = "../../../../../tests/support/reply_proxy.rs"]
+pub(crate) mod reply_proxy;
 #[path = "../../../../../tests/support/test_time.rs"]
 pub(crate) mod test_time;
 #[path = "../../../../../tests/support/timeless.rs"]

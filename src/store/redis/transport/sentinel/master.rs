@@ -79,6 +79,9 @@ pub(super) async fn connect(
             let text = "the sentinels name this server as the master, but it is a replica";
             (ErrorKind::Io, text).into()
         }
+        Ok(reply) if !matches!(reply, Value::Array(_)) => {
+            (ErrorKind::UnexpectedReturnType, "no reply to ROLE").into()
+        }
         Err(error) if error.code().is_none() => error,
         // Without the right to ask for the role, a replica shows with the first write.
         _ => return Ok((connection, server.server().clone())),

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value, from_redis_value};
+use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, Value, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::super::connection::{Boxed, Connection, OnPush, Owner};
 use super::super::dial::{Dial, Server};
 use super::super::failure::{Failure, Fate};
-use super::super::node::Node;
+use super::super::node::{Line, Node};
 
 use crate::store::redis::protocol::{SENTINEL, ServerName};
 
@@ -101,13 +101,8 @@ impl Sentinel {
     async fn vote(&self, until: Instant) -> Result<Vote, Failure> {
         let service = &*self.dial.service;
         let line = self.node.line(until).await?;
-        let ask = async |words: &[&str]| -> Result<Value, Failure> {
-            let mut question = redis::cmd("SENTINEL");
-            question.arg(words);
-            line.send(&question, QUERY_TIMEOUT).await
-        };
-        let reply = ask(&["GET-MASTER-ADDR-BY-NAME", service]).await?;
-        let Ok(Some(master)) = from_redis_value::<Option<Address>>(reply) else {
+        let reply = ask(&line, &["GET-MASTER-ADDR-BY-NAME", service]).await?;
+        let Some(master) = reply else {
             let text = "no master has this name";
             let error = (ErrorKind::InvalidClientConfig, text, service.to_owned());
             return Err(Failure::to_connect(line.server(), RedisError::from(error)));
@@ -118,9 +113,9 @@ impl Sentinel {
             if matches!(&self.answer, Ok(Vote { id: None, .. })) {
                 return None;
             }
-            let id: String = from_redis_value(ask(&["MYID"]).await.ok()?).ok()?;
-            let reply = ask(&["SENTINELS", service]).await.ok()?;
-            let others: Vec<HashMap<String, String>> = from_redis_value(reply).ok()?;
+            let id: String = ask(&line, &["MYID"]).await.ok()?;
+            let others: Vec<HashMap<String, String>> =
+                ask(&line, &["SENTINELS", service]).await.ok()?;
             Some((id, others.iter().filter_map(reachable).collect()))
         };
         let (id, others) = described.await.unzip();
@@ -130,6 +125,15 @@ impl Sentinel {
             others: others.unwrap_or_default(),
         })
     }
+}
+
+/// Asks a sentinel. The three questions have replies of three shapes, so that one of another shape is the reply to another
+/// question. A reply of the same shape may be that to an earlier question of the same words.
+async fn ask<T: FromRedisValue>(line: &Line, words: &[&str]) -> Result<T, Failure> {
+    let mut question = redis::cmd("SENTINEL");
+    question.arg(words);
+    let reply = line.send(&question, QUERY_TIMEOUT).await?;
+    from_redis_value(reply).map_err(|_| line.out_of_sync())
 }
 
 /// Returns the id and the address of a sentinel that another one describes, unless it is down.
