@@ -1,14 +1,14 @@
 //! A gRPC service with a limit, and a client that waits and retries: `cargo run --example grpc --features grpc`
 //!
-//! Two limits apply: one per address, then one per API key in the metadata. The limit per address matters
-//! because this service does not verify API keys: a client could send a new one with each call. A refused
+//! Two limits apply in one check: one per address, and one per API key in the metadata. The limit per address
+//! matters because this service does not verify API keys: a client could send a new one with each call. A refused
 //! client gets `RESOURCE_EXHAUSTED` with the wait, sleeps for that long, and is admitted.
 
 use std::error::Error;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request};
@@ -50,19 +50,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
     let store = MemoryStore::new();
     let in_two_seconds = |limit| Quota::new(limit, Duration::from_secs(2));
-    let by_address = RateLimitLayer::new(store.clone(), in_two_seconds(100))
+    let by_api_key = RateLimiter::new(store.clone(), in_two_seconds(3)).name("health");
+    let limit = RateLimitLayer::new(store, in_two_seconds(100))
         .name("callers")
-        .grpc();
-    let by_api_key = RateLimitLayer::new(store, in_two_seconds(3))
-        .name("health")
-        .key(key::header("x-api-key").or(key::peer_ip()))
+        .and(by_api_key, key::header("x-api-key").or(key::peer_ip()))
         // Without this, the client would read the 429 as `UNAVAILABLE`.
         .grpc();
     let (_, health) = tonic_health::server::health_reporter();
     Server::builder()
-        // In tonic, the first layer is the outermost.
-        .layer(by_address)
-        .layer(by_api_key)
+        .layer(limit)
         .add_service(health)
         .serve_with_incoming(TcpIncoming::from(listener))
         .await

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{Response, StatusCode};
 
 use super::diagnostics::Diagnostics;
 use super::headers::Headers;
 use super::level::Level;
 use super::rejection::{Rejection, plain_text};
+use super::skip::Skip;
 use crate::key::peer_ip;
 use crate::limiter::{FailurePolicy, RateLimiter};
 
@@ -28,7 +28,8 @@ pub(super) struct LayerConfig {
     pub(super) first: Level,
     /// The levels that were added to it.
     pub(super) others: Vec<Level>,
-    pub(super) skip: Option<Arc<SkipFn>>,
+    /// Exempts requests from all levels.
+    pub(super) skip: Skip,
     /// The maximum time that a refused request waits for units. Zero if it does not wait.
     pub(super) max_wait: Duration,
     pub(super) reserves: bool,
@@ -46,7 +47,6 @@ pub(super) struct LayerConfig {
     pub(super) diagnostics: Arc<Diagnostics>,
 }
 
-pub(super) type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(super) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
 impl LayerConfig {
@@ -58,7 +58,7 @@ impl LayerConfig {
         Self {
             enabled: true,
             others: Vec::new(),
-            skip: None,
+            skip: Skip::default(),
             max_wait: first.limiter.max_wait_of_layer(),
             reserves: false,
             headers: Headers::default(),

@@ -15,6 +15,7 @@ use super::level::{Level, MissingKey};
 use super::rejection::{Rejection, plain_text};
 use super::rejection_response::RejectionResponse;
 use super::service::{CloneService, RateLimit};
+use super::skip::Skip;
 use crate::decision::DecisionView;
 use crate::error::ConfigError;
 use crate::key::{Key, KeyExtractor};
@@ -335,8 +336,8 @@ impl RateLimitLayer {
         self.with(|config| config.add(level))
     }
 
-    /// Exempts the requests for which `skip` returns `true`, such as health checks or
-    /// [CORS preflights](crate::cors::is_preflight).
+    /// Exempts the requests for which `skip` returns `true` from all levels of the layer, such as health checks or
+    /// [CORS preflights](crate::cors::is_preflight). To leave out one level only, use [`Level::skip`].
     ///
     /// `skip` is called before the key is extracted. A skipped request is not counted. Its extensions have no
     /// decision, and its response no headers of the limit.
@@ -358,7 +359,7 @@ impl RateLimitLayer {
     /// ```
     #[doc(alias("exempt", "allow_list", "whitelist"))]
     pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|config| config.skip = Some(Arc::new(skip)))
+        self.with(|config| config.skip = Skip::new(skip))
     }
 
     /// Sets how the layer treats requests without a key. By default, it rejects them with 400.

@@ -11,6 +11,7 @@ use http::response;
 use http_body::SizeHint;
 
 use super::diagnostics::LevelDiagnostics;
+use super::skip::Skip;
 use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Key, KeyError, KeyExtractor};
@@ -55,6 +56,8 @@ pub struct Level {
     /// The type of the extractor.
     pub(super) key_type: &'static str,
     pub(super) on_missing_key: MissingKey,
+    /// Leaves this level out.
+    pub(super) skip: Skip,
     /// The slots that a request takes of quotas in flight.
     pub(super) slots: u32,
     /// `None` for the cost of the layer.
@@ -100,6 +103,7 @@ impl Level {
             key_type: type_name_of_val(&key),
             key: Arc::new(key),
             on_missing_key: MissingKey::default(),
+            skip: Skip::default(),
             slots: 1,
             cost: None,
             clamps_cost: false,
@@ -190,6 +194,30 @@ impl Level {
     /// [`MissingKey::Exempt`] leaves this level out. The other levels still limit the request.
     pub fn on_missing_key(mut self, then: MissingKey) -> Self {
         self.on_missing_key = then;
+        self
+    }
+
+    /// Leaves this level out for the requests for which `skip` returns `true`. The other levels still limit them.
+    ///
+    /// `skip` is called before the key of this level is extracted. If every level is left out, the request passes uncounted.
+    /// [`RateLimitLayer::skip`](crate::RateLimitLayer::skip) exempts requests from all levels.
+    ///
+    /// # Examples
+    ///
+    /// A limit of its own for exports, beside that of all requests. An export that one of them refuses is charged to neither:
+    ///
+    /// ```
+    /// use tollgate::{Level, MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
+    ///
+    /// let store = MemoryStore::new();
+    /// let exports = RateLimiter::new(store.clone(), Quota::per_hour(10)).name("exports");
+    ///
+    /// let layer = RateLimitLayer::new(store, Quota::per_minute(600)).name("all").and_level(
+    ///     Level::new(exports, key::peer_ip()).skip(|parts| parts.uri.path() != "/export"),
+    /// );
+    /// ```
+    pub fn skip(mut self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.skip = Skip::new(skip);
         self
     }
 

@@ -21,6 +21,7 @@ mod request;
 mod reservation;
 mod response;
 mod service;
+mod skip;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;

@@ -35,7 +35,7 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
     if !config.enabled {
         return Ok(Ok(Pass::default()));
     }
-    if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
+    if config.skip.exempts(parts) {
         config.levels().for_each(Level::leave_out);
         return Ok(Ok(Pass::default()));
     }
@@ -56,6 +56,10 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
 fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevels, Lookups)> {
     let (mut levels, mut lookups, mut layer_cost) = (AskedLevels::new(), Lookups::new(), None);
     for (place, level) in config.levels().enumerate() {
+        if level.skip.exempts(parts) {
+            level.leave_out();
+            continue;
+        }
         let cost = || *layer_cost.get_or_insert_with(|| config.first.cost_of(parts, || 1));
         match level.extract(parts) {
             Ok(key) => {

@@ -22,6 +22,8 @@ mod peeking;
 #[cfg(feature = "redis")]
 mod redis;
 mod settling;
+#[cfg(all(feature = "axum-08", feature = "grpc", feature = "redis"))]
+mod skipping;
 mod slots;
 mod surface;
 
