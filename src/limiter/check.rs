@@ -170,7 +170,8 @@ impl RateLimiter {
     /// - [`check`](Self::check) does not wait, and takes units that others wait for.
     /// - A large cost at the front is waited for by all calls behind it, also while checks take every unit.
     /// - A call that waits for one key does not hold up its other keys.
-    /// - A call that does not move for a second although it could, because its thread is blocked, lets others pass.
+    /// - A call that does not move for a second although it could, because its thread is blocked, lets others pass. A call that
+    ///   asks the store keeps its place for the deadline, too.
     /// - Calls that were checked in one round trip may change places if another process took units in that moment.
     /// - A call stands in line when its task takes the refusal in. One that was refused after it, and whose task ran first, may
     ///   be served before it.
