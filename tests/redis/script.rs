@@ -369,8 +369,8 @@ fn the_line_that_an_error_names_is_that_line_of_the_script() {
     // No arguments at all; then a limit that is a table, from which nothing can be taken.
     let call = |is_usual| {
         let call = format!(
-            r#"[1, 13, 1, "log", 0, 0, 3000, 0, "sliding_log", {{}}, 1000000, "l",
-                {is_usual}, 10, 1, 1, 0, 1, 0, 3, 1, 1]"#
+            r#"[1, 14, 7, 1, "log", 0, 0, 3000, 0, "sliding_log", {{}}, 1000000, "l",
+                {is_usual}, 10, 1, 1, 0, 1, 0, 4, 1, 1]"#
         );
         vec![packed(&call)]
     };
