@@ -434,8 +434,9 @@ impl ConnectionLike for Late {
             let names_list = packed
                 .windows(LIST.len())
                 .any(|text| text == LIST.as_bytes());
-            // EVALSHA, hash, number of keys, key, version. The script that blocks has one argument more.
-            let looks = names_list && cmd.args_iter().count() == 5;
+            // EVALSHA, hash, number of keys, key, version, number of the call. The script that blocks has two arguments
+            // more.
+            let looks = names_list && cmd.args_iter().count() == 6;
             // Before that, the server may not know the script.
             let is_told = looks && answer.is_ok();
             if is_told && !self.is_kept.swap(true, Ordering::SeqCst) {

@@ -43,11 +43,11 @@ function cmsgpack.unpack(packed)
   return args
 end
 function cmsgpack.pack(reply)
-  local whole = { reply[1] }
+  local whole = { reply[1], reply[2] }
   for _ = 1, usual do
     whole[#whole + 1] = false
   end
-  for index = 2, #reply do
+  for index = 3, #reply do
     whole[#whole + 1] = reply[index]
   end
   return packer.pack(whole)
