@@ -601,7 +601,8 @@ async fn calls_keep_their_order_though_a_reply_takes_longer_than_a_second() {
     let relay = Relay::to(server.port()).await;
     let far = RedisStore::open(&relay.url()).unwrap();
     let far = far.deadline(PATIENCE).prefix("far");
-    let near = RedisStore::open(&server.url()).unwrap().prefix("far");
+    let near = RedisStore::open(&server.url()).unwrap();
+    let near = near.deadline(PATIENCE).prefix("far");
     let limiter = |store| RateLimiter::new(store, Quota::per_hour(1));
     let (far, near) = (limiter(far), limiter(near));
     let mut taken = near.check("ada").await.unwrap();

@@ -119,8 +119,8 @@ fn are_equal(real: &RedisResult<Value>, simulated: &RedisResult<Value>) -> bool 
 }
 
 impl ConnectionLike for BothServers {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(self.run(command))
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(self.run(cmd))
     }
 
     fn req_packed_commands<'a>(
