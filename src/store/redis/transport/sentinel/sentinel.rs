@@ -107,23 +107,34 @@ impl Sentinel {
             let error = (ErrorKind::InvalidClientConfig, text, service.to_owned());
             return Err(Failure::to_connect(line.server(), RedisError::from(error)));
         };
-        // A sentinel that did not tell its id and the others is not asked again: it would log each time that a right is
-        // missing. Sentinels older than Redis 6.2 do not know the command.
-        let described = async {
-            if matches!(&self.answer, Ok(Vote { id: None, .. })) {
-                return None;
-            }
-            let id: String = ask(&line, &["MYID"]).await.ok()?;
-            let others: Vec<HashMap<String, String>> =
-                ask(&line, &["SENTINELS", service]).await.ok()?;
-            Some((id, others.iter().filter_map(reachable).collect()))
-        };
-        let (id, others) = described.await.unzip();
-        Ok(Vote {
+        // A sentinel that does not describe itself is not asked again: it would log each time that a right is missing.
+        let mut vote = Vote {
             master,
-            id,
-            others: others.unwrap_or_default(),
-        })
+            id: None,
+            others: Vec::new(),
+        };
+        if matches!(&self.answer, Ok(Vote { id: None, .. })) {
+            return Ok(vote);
+        }
+        match self.describe(&line).await {
+            Ok((id, others)) => {
+                vote.id = Some(id);
+                vote.others = others;
+            }
+            // The right is missing. Sentinels older than Redis 6.2 do not know the command.
+            Err(failure) if failure.fate == Fate::Answered => {}
+            // Without a reply, nobody knows whether it describes itself.
+            Err(failure) => return Err(failure),
+        }
+        Ok(vote)
+    }
+
+    /// Asks for the id of the sentinel, and for the others that it can reach.
+    async fn describe(&self, line: &Line) -> Result<(String, Vec<(String, Address)>), Failure> {
+        let id = ask(line, &["MYID"]).await?;
+        let others: Vec<HashMap<String, String>> =
+            ask(line, &["SENTINELS", &self.dial.service]).await?;
+        Ok((id, others.iter().filter_map(reachable).collect()))
     }
 }
 
