@@ -36,8 +36,8 @@ impl CallNumber {
     pub(crate) fn stripped(self, reply: Value) -> Option<Value> {
         match reply {
             Value::BulkString(packed) => {
-                let is_echoed = self.is_first_in(&packed);
-                is_echoed.then_some(Value::BulkString(packed))
+                let (number, _) = split_packed(&packed)?;
+                (number == self.0).then_some(Value::BulkString(packed))
             }
             Value::Array(mut items) => {
                 let last = redis::from_redis_value::<String>(items.pop()?).ok()?;
@@ -47,12 +47,14 @@ impl CallNumber {
             _ => None,
         }
     }
+}
 
-    fn is_first_in(self, packed: &[u8]) -> bool {
-        let mut rest = packed;
-        decode::read_array_len(&mut rest).is_ok()
-            && decode::read_int::<u32, _>(&mut rest).is_ok_and(|number| number == self.0)
-    }
+/// Splits a packed reply into its first value, which is the number of its call, and the others.
+pub(super) fn split_packed(packed: &[u8]) -> Option<(u32, &[u8])> {
+    let mut rest = packed;
+    decode::read_array_len(&mut rest).ok()?;
+    let number = decode::read_int(&mut rest).ok()?;
+    Some((number, rest))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use redis::Value as RedisValue;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
+use super::call_number::split_packed;
 use super::call_plan::{BatchEntry, CallPlan, Group};
 use super::counts::{Count, Value};
 use super::errors::{self, malformed_reply};
@@ -28,9 +29,10 @@ pub(crate) fn decode_replies(
     let RedisValue::BulkString(packed) = reply else {
         return Err(malformed_reply("not a packed array", server));
     };
-    let mut rest = &*packed;
     // The entries tell the length.
-    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("not an array", server))?;
+    let Some((_, rest)) = split_packed(&packed) else {
+        return Err(malformed_reply("not an array", server));
+    };
     let mut reader = ReplyReader {
         rest,
         time: 0,
@@ -38,8 +40,6 @@ pub(crate) fn decode_replies(
         server,
         nonsense: None,
     };
-    // The number of the call.
-    reader.number_of_call()?;
     reader.time = reader.number_of_call()?;
     let mut charges = Vec::with_capacity(entries.len());
     charges.resize_with(entries.len(), || None);
