@@ -31,16 +31,19 @@ impl Code {
     /// Lower the cost, or choose another algorithm.
     const COST_TOO_LARGE: Self = Self::new("tollgate::E002", CostTooLarge);
 
-    /// The store did not answer within the deadline: it is overloaded, or the network is slow. The check may have been
-    /// charged.
+    /// The store did not answer within the deadline: it is overloaded, or the network is slow. Or this process stood still, as the
+    /// text then says. The check may have been charged.
     ///
-    /// Check the server's load and the network, or raise `RedisStore::deadline`.
+    /// Check the server's load and the network, or raise `RedisStore::deadline`. If the process stood still, give it more
+    /// CPU: see [CPU limits](crate::guide::deployment#cpu-limits).
     pub(crate) const TIMEOUT: Self = Self::new("tollgate::E003", Timeout);
 
-    /// The process sends more checks than its connections carry, so one waited here until the deadline.
+    /// The process sends more checks than its connections carry, so one waited here until the deadline. Or it stood still, as
+    /// the text then says.
     ///
-    /// Take a lease for busy keys, or set `RedisStore::hash_tags`; on a single server, `RedisStore::by_slot` too.
-    const QUEUE_TIMEOUT: Self = Self::new("tollgate::E004", QueueTimeout);
+    /// Take a lease for busy keys, or set `RedisStore::hash_tags`; on a single server, `RedisStore::by_slot` too. If the
+    /// process stood still, give it more CPU: see [CPU limits](crate::guide::deployment#cpu-limits).
+    pub(crate) const QUEUE_TIMEOUT: Self = Self::new("tollgate::E004", QueueTimeout);
 
     /// The store cannot serve now, for a reason without a code.
     ///

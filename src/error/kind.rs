@@ -17,8 +17,8 @@ pub enum ErrorKind {
     /// The store did not answer within the deadline. The check may or may not have been charged.
     Timeout,
     /// The check waited too long for its turn in this process, and missed the deadline. The store answered other
-    /// calls meanwhile, so it is not at fault: this process sends more checks than its connections carry. The
-    /// check may have been charged if its turn came late.
+    /// calls meanwhile, so it is not at fault: this process sends more checks than its connections carry, or lacks
+    /// CPU. The check may have been charged if its turn came late.
     QueueTimeout,
     /// The store cannot be reached or cannot serve now: the connection was refused or lost, the server is
     /// loading, failing over or read-only, the closure for credentials failed, or the circuit breaker is open.

@@ -12,4 +12,6 @@ mod recovery;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]
+mod standing_still;
+#[cfg(feature = "redis")]
 mod waiting;

@@ -29,6 +29,7 @@ pub(crate) mod running;
 pub(crate) mod sentinel;
 pub(crate) mod served;
 pub(crate) mod several_processes;
+pub(crate) mod standing_still;
 #[cfg(feature = "redis")]
 pub(crate) mod stored;
 #[cfg(all(feature = "redis", feature = "test-util"))]

@@ -10,7 +10,7 @@ use sqlx::{Executor, PgPool, Postgres, raw_sql};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
-use tollgate::store::StoreFuture;
+use tollgate::store::{self, StoreFuture};
 use tollgate::{Error, ErrorKind};
 
 use crate::batch::{self, Mode};
@@ -164,8 +164,8 @@ impl Queue {
                 continue;
             }
             let batch = queue.ask(&mut connection, &mut requests);
-            let outcome = timeout(queue.patience, batch).await;
-            if let Err(error) = outcome.unwrap_or_else(|_| Err(timed_out())) {
+            let outcome = store::timeout(queue.patience, batch).await;
+            if let Err(error) = outcome.unwrap_or_else(|| Err(timed_out())) {
                 // A transaction may be open, or a reply be under way.
                 if let Some(mut broken) = connection.take() {
                     PoolConnection::close_on_drop(&mut broken);

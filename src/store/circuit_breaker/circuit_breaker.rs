@@ -14,7 +14,7 @@ use crate::clock::{Clock, micros};
 use crate::error::{Error, ErrorKind};
 use crate::store::future::StoreFuture;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryCounts};
-use crate::store::real_time;
+use crate::store::real_time::{Deadline, Late};
 use crate::telemetry::{OutageLog, StoreMeter, WaitOutcome};
 
 /// Protects a service from a store that fails or hangs: a deadline, a circuit breaker, and fallback counts.
@@ -201,8 +201,8 @@ impl CircuitBreaker {
 
     /// Sets how long a check waits for the store. The default is 100 ms.
     ///
-    /// A check that takes longer fails with an [`Error`] of kind [`ErrorKind::Timeout`]. The deadline applies
-    /// only inside a tokio runtime. Unless the store answers at once, the runtime must have its time driver
+    /// A check that takes longer fails with an [`Error`] of kind [`ErrorKind::Timeout`]. Only the time in which this process
+    /// runs counts, as in [`store::timeout`](crate::store::timeout). The deadline applies only inside a tokio runtime. Unless the store answers at once, the runtime must have its time driver
     /// enabled.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
@@ -318,11 +318,22 @@ impl CircuitBreaker {
         let outcome = match Handle::try_current() {
             Ok(_) if self.inner.settings.is_in_process => return calls.await,
             Err(_) => return calls.await,
-            Ok(_) if has_test_clock => tokio::time::timeout(deadline, calls).await.ok(),
-            Ok(_) => real_time::timeout(deadline, calls).await,
+            Ok(_) if has_test_clock => tokio::time::timeout(deadline, calls)
+                .await
+                .map_err(|_| None),
+            Ok(_) => Deadline::new(deadline)
+                .wait(calls)
+                .await
+                .map_err(|late| late.standstill_within(deadline)),
         };
-        outcome.unwrap_or_else(|| {
-            let text = format!("the store did not answer within {deadline:?}");
+        outcome.unwrap_or_else(|standstill| {
+            let text = match standstill {
+                Some(standstill) => format!(
+                    "the store did not answer within {deadline:?}, and {standstill}: {}",
+                    Late::NEEDS_CPU
+                ),
+                None => format!("the store did not answer within {deadline:?}"),
+            };
             Err(Error::new(ErrorKind::Timeout, text))
         })
     }

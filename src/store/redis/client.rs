@@ -18,7 +18,7 @@ use crate::decision::Holding;
 use crate::error::{Act, Code, Error, ErrorKind};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::redis::real_time::timeout_at;
+use crate::store::redis::real_time::{Deadline, Late};
 use crate::store::requests::{Adjust, Change, Check, Subject};
 use crate::telemetry::StoreMeter;
 
@@ -85,13 +85,12 @@ impl Client {
         };
         let (answerer, future) = StoreFuture::channel();
         let (client, deadline) = (Arc::clone(self), self.deadline);
-        let until = Instant::now() + deadline;
         future.driving(async move {
             let mut call = pin!(call(client, route.clone()));
-            match timeout_at(until, call.as_mut()).await {
-                Some(outcome) => answerer.answer(outcome),
-                None => {
-                    let late = || error::timeout(&route.server(), deadline);
+            match Deadline::new(deadline).wait(call.as_mut()).await {
+                Ok(outcome) => answerer.answer(outcome),
+                Err(late) => {
+                    let late = || error::timeout(&route.server(), deadline, late);
                     let obstacle = route.obstacle();
                     let obstacle = obstacle.map(|failure| failure.into_error(deadline));
                     answerer.answer(Err(obstacle.unwrap_or_else(late)));
@@ -108,24 +107,22 @@ impl Client {
 
     /// Waits for the line of a call.
     pub(super) async fn begin(&self, route: &Route) -> Result<Line, Error> {
-        let since = Instant::now();
-        let line = route.reserve(since + self.deadline).await;
-        line.map_err(|failure| self.unsent(route, since, failure))
+        let line = route.reserve(&mut Deadline::new(self.deadline)).await;
+        line.map_err(|failure| self.unsent(route, failure))
     }
 
     /// Waits for another line of a call, which is recorded at its end, or for that of a command that is not recorded.
     pub(super) async fn reserve(&self, route: &Route) -> Result<Line, Error> {
-        let line = route.reserve(Instant::now() + self.deadline).await;
+        let line = route.reserve(&mut Deadline::new(self.deadline)).await;
         line.map_err(|failure| self.error(failure))
     }
 
-    /// The error of a check or a call of the time `since` that got no line. It counts as a failed call, unless it only waited
-    /// for its turn.
-    pub(super) fn unsent(&self, route: &Route, since: Instant, failure: Failure) -> Error {
-        if failure.is_late() {
-            return self.late_error(route, since, None);
-        }
-        let error = self.error(failure);
+    /// The error of a call that got no line. It counts as a failed call, unless it only waited for its turn.
+    pub(super) fn unsent(&self, route: &Route, failure: Failure) -> Error {
+        let error = match failure.late() {
+            Some(late) => self.late_error(route, late, None),
+            None => self.error(failure),
+        };
         self.record(route, None, Err(&error));
         error
     }
@@ -141,7 +138,12 @@ impl Client {
 
     /// Records a call in the circuit breaker of the server that was asked, or else of the one that has the keys: no server
     /// has run it.
-    fn record(&self, route: &Route, asked: Option<&Arc<Node>>, outcome: Result<(), &Error>) {
+    pub(super) fn record(
+        &self,
+        route: &Route,
+        asked: Option<&Arc<Node>>,
+        outcome: Result<(), &Error>,
+    ) {
         let node = match self.deployment.is_cluster() {
             true => asked.cloned().or_else(|| route.node()),
             false => None,
@@ -298,7 +300,7 @@ impl Client {
 
     /// Sends a PING to each server, for a caller that waits for at most the deadline.
     pub(super) fn ping_all(self: &Arc<Self>) -> StoreFuture<Vec<()>> {
-        self.ask_all(|node, until| async move { node.ping(until).await })
+        self.ask_all(|node, max_wait| async move { node.ping(&mut Deadline::new(max_wait)).await })
     }
 
     /// Sends a command without keys to each server, for a caller that waits for at most the deadline. Returns the replies.
@@ -306,10 +308,10 @@ impl Client {
         self: &Arc<Self>,
         command: Cmd,
     ) -> StoreFuture<Vec<(ServerName, Value)>> {
-        self.ask_all(move |node, until| {
+        self.ask_all(move |node, max_wait| {
             let command = command.clone();
             async move {
-                let reply = node.query(&command, until).await?;
+                let reply = node.query(&command, &mut Deadline::new(max_wait)).await?;
                 Ok((node.server().clone(), reply))
             }
         })
@@ -318,20 +320,20 @@ impl Client {
     /// Asks each server, one after the other.
     fn ask_all<T: Send + 'static, F>(
         self: &Arc<Self>,
-        ask: impl Fn(Arc<Node>, Instant) -> F + Send + Sync + 'static,
+        ask: impl Fn(Arc<Node>, Duration) -> F + Send + Sync + 'static,
     ) -> StoreFuture<Vec<T>>
     where
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         // Each server has this deadline, which ends before that of the caller: so an error names the one that is late.
-        let until = Instant::now() + self.deadline;
+        let mut deadline = Deadline::new(self.deadline);
         self.drive(None, move |client, route| async move {
             let replies = async {
                 // The nodes of a cluster are known when one of them is connected.
-                drop(route.reserve(until).await?);
+                drop(route.reserve(&mut deadline).await?);
                 let mut replies = Vec::new();
                 for node in route.nodes() {
-                    replies.push(ask(node, until).await?);
+                    replies.push(ask(node, deadline.left()).await?);
                 }
                 Ok::<_, Failure>(replies)
             };
@@ -354,31 +356,23 @@ impl Client {
         }
     }
 
-    /// The error of a check of the time `since` that has reached its deadline. `sent_at` is missing if it was never sent.
+    /// The error of a check or a call that has reached its deadline. `sent_at` is missing if it was never sent.
     ///
     /// A check that waited here for at least half of the deadline says nothing about a server that has answered other
-    /// calls meanwhile. Otherwise, a check that was never sent counts as a failed call. The call of one that was sent is
-    /// recorded at its own end.
-    pub(super) fn late_error(
-        &self,
-        route: &Route,
-        since: Instant,
-        sent_at: Option<Instant>,
-    ) -> Error {
-        let waited = sent_at.unwrap_or_else(Instant::now) - since;
+    /// calls meanwhile.
+    pub(super) fn late_error(&self, route: &Route, late: Late, sent_at: Option<Instant>) -> Error {
+        let is_unsent = sent_at.is_none();
+        let sent_at = sent_at.unwrap_or_else(Instant::now);
+        let waited = sent_at.saturating_duration_since(late.since);
         let server = route.server();
-        let has_replied = |node: Arc<Node>| node.has_replied_since(since);
+        let has_replied = |node: Arc<Node>| node.has_replied_since(late.since);
         if waited >= self.deadline / 2 && route.node().is_some_and(has_replied) {
-            return error::queue_timeout(&server, self.deadline);
+            return error::queue_timeout(&server, self.deadline, late);
         }
-        let late = match route.obstacle().filter(|_| sent_at.is_none()) {
-            Some(failure) => self.error(failure),
-            None => error::timeout(&server, self.deadline),
-        };
-        if sent_at.is_none() {
-            self.record(route, None, Err(&late));
+        if is_unsent && let Some(obstacle) = route.obstacle() {
+            return self.error(obstacle);
         }
-        late
+        error::timeout(&server, self.deadline, late)
     }
 }
 

@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::client::Client;
 use super::protocol::{BatchEntry, errors as error};
+use super::real_time::Deadline;
 use super::script::{Script, ScriptCall, time_trial};
 use super::transport::{Failure, Line, Route};
 use crate::error::{Act, Error, warning};
@@ -142,7 +143,7 @@ impl Client {
             Err(failure) if failure.act() == Act::UnknownScript => {
                 // From the start: the node may have been asked in place of another.
                 line.leave_place();
-                *line = route.reserve(Instant::now() + self.deadline).await?;
+                *line = route.reserve(&mut Deadline::new(self.deadline)).await?;
                 let call = script.by_text(call);
                 route.send(line, &call, waits, self.deadline).await
             }

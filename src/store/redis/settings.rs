@@ -207,6 +207,9 @@ impl RedisStore {
     /// times a call to a healthy server in the same network, and too short for people to notice. The longest
     /// deadline is 366 days.
     ///
+    /// Only the time in which this process runs counts: one that [stood still](crate::guide::failures#a-process-without-cpu)
+    /// reads the replies that have arrived meanwhile.
+    ///
     /// An attempt to connect gets nine tenths of it: at least 500 ms, and at most 30 s.
     ///
     /// A [fork](Self::fork) with another deadline uses the same connections.

@@ -20,3 +20,6 @@ mod server;
 mod several_processes;
 #[path = "../../../../tests/support/spans.rs"]
 mod spans;
+#[path = "../../../../tests/support/standing_still.rs"]
+mod standing_still;
+mod stopped;

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::iter::repeat;
 use std::mem;
-use std::time::Instant;
 
 use smallvec::SmallVec;
 
@@ -11,6 +10,7 @@ use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
 use crate::store::redis::protocol::{BatchEntry, EntryAnswers, MAX_ENTRY_UNITS};
+use crate::store::redis::real_time::{Moment, RunningTime};
 use crate::store::requests::{Check, OwnedCheck};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
@@ -106,12 +106,12 @@ impl Queue {
         self.entries.is_empty()
     }
 
-    /// Takes the entries that fit into one call, at least one check. Fails the waiters whose deadline is
-    /// before `until`, and drops entries without waiters.
+    /// Takes the entries that fit into one call, at least one check. Fails the waiters whose deadline is at most
+    /// `until`, and drops entries without waiters.
     pub(super) fn take(
         &mut self,
-        until: Instant,
-        late_error: &impl Fn(Instant) -> Error,
+        until: RunningTime,
+        late_error: &impl Fn(&Waiter) -> Error,
     ) -> Vec<QueueEntry> {
         let (mut call, mut whole, mut part, mut some_gave_up) = (Call::default(), 0, 0, false);
         for entry in &mut self.entries {
@@ -158,11 +158,16 @@ impl Queue {
         }
     }
 
-    /// Fails the waiters past their deadline. They keep their places.
-    pub(super) fn expire(&mut self, now: Instant, late_error: &impl Fn(Instant) -> Error) {
-        for entry in &mut self.entries {
-            entry.waiters.expire(now, late_error);
-        }
+    /// Fails the waiters past their deadline. They keep their places. Returns the last error.
+    pub(super) fn expire(
+        &mut self,
+        until: RunningTime,
+        late_error: &impl Fn(&Waiter) -> Error,
+    ) -> Option<Error> {
+        let entries = self.entries.iter_mut();
+        entries
+            .filter_map(|entry| entry.waiters.expire(until, late_error))
+            .last()
     }
 
     /// Fails all waiters.
@@ -173,7 +178,7 @@ impl Queue {
     }
 
     /// Returns the earliest deadline of those that still wait.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<RunningTime> {
         let entries = self.entries.iter();
         entries
             .filter_map(|entry| entry.waiters.next_deadline())
@@ -190,14 +195,14 @@ impl QueueEntry {
         }
     }
 
-    /// Fails the waiters past their deadline. Returns whether any other waits.
-    pub(super) fn is_waiting(
-        &mut self,
-        now: Instant,
-        late_error: &impl Fn(Instant) -> Error,
-    ) -> bool {
-        self.waiters.retain_waiting(now, late_error);
-        self.waiters.len() > 0
+    /// Whether any of its callers still waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiters.next_deadline().is_some()
+    }
+
+    /// Moves the entry to a queue with another clock.
+    pub(super) fn move_to(&mut self, from: Moment, to: Moment) {
+        self.waiters.move_to(from, to);
     }
 
     pub(super) fn levels(&self) -> &[OwnedCheck] {
@@ -329,15 +334,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::decision::Holding;
+    use crate::decision::{Answers, Holding};
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
-    use crate::store::future::StoreFuture;
+    use crate::store::future::{Answerer, StoreFuture};
+    use crate::store::redis::real_time::RunningClock;
     use crate::store::requests::Subject;
 
-    fn timeout_error(_: Instant) -> Error {
+    fn timeout_error(_: &Waiter) -> Error {
         Error::new(ErrorKind::Timeout, "late")
+    }
+
+    fn now() -> Moment {
+        RunningClock::new(Duration::from_secs(60)).look()
+    }
+
+    fn waiter(answer: Answerer<Answers>) -> Waiter {
+        Waiter::new(answer, now(), Duration::from_secs(60))
+    }
+
+    fn take_entries(queue: &mut Queue) -> Vec<QueueEntry> {
+        queue.take(now().running, &timeout_error)
     }
 
     /// Queues a check, and returns the receiver of its answer.
@@ -345,16 +363,13 @@ mod tests {
         let (limiter, key) = (Key::from("l"), Key::from(key));
         let (answer, receiver) = StoreFuture::channel();
         let subject = Subject::new(&limiter, &key, quotas);
-        queue.push(
-            &[subject.check(cost)],
-            Waiter::new(answer, Duration::from_secs(60)),
-        );
+        queue.push(&[subject.check(cost)], waiter(answer));
         receiver
     }
 
     /// Returns the key, the cost and the number of checks of each entry of the next call.
     fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
-        let taken = queue.take(Instant::now(), &timeout_error);
+        let taken = take_entries(queue);
         let entry = |entry: QueueEntry| {
             let check = entry.levels[0].check();
             (
@@ -388,7 +403,7 @@ mod tests {
         ] {
             let (answer, receiver) = StoreFuture::channel();
             let levels = [check.with_holding(&holding)];
-            queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
+            queue.push(&levels, waiter(answer));
             receivers.push(receiver);
         }
         let taken = take(&mut queue);
@@ -409,8 +424,7 @@ mod tests {
         // The second share is of no quota.
         for subject in [subject, subject.of_share("other"), batch, batch, leased] {
             let (answer, receiver) = StoreFuture::channel();
-            let waiter = Waiter::new(answer, Duration::from_secs(60));
-            queue.push(&[subject.check(1)], waiter);
+            queue.push(&[subject.check(1)], waiter(answer));
             receivers.push(receiver);
         }
         let counts: Vec<_> = take(&mut queue)
@@ -429,7 +443,7 @@ mod tests {
         for [from, to] in [[&ada, &bob], [&bob, &ada], [&bob, &ada]] {
             let (answer, receiver) = StoreFuture::channel();
             let levels = [subject(from).check(2), subject(to).check(3)];
-            queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
+            queue.push(&levels, waiter(answer));
             receivers.push(receiver);
         }
         assert_eq!(take(&mut queue), [entry("ada", 2, 1), entry("bob", 2, 2)]);
@@ -527,7 +541,7 @@ mod tests {
             .map(|(key, (_, cost))| Subject::new(&limiter, key, quotas).check(*cost))
             .collect();
         let (answer, receiver) = StoreFuture::channel();
-        queue.push(&checks, Waiter::new(answer, Duration::from_secs(60)));
+        queue.push(&checks, waiter(answer));
         receiver
     }
 
@@ -552,7 +566,7 @@ mod tests {
             push(&[("c", 1), ("d", 1)]),
             push(&[("c", 1), ("d", 1)]),
         ];
-        let taken = queue.take(Instant::now(), &timeout_error);
+        let taken = take_entries(&mut queue);
         let entries = taken.iter().map(|entry| {
             let keys = entry.levels.iter().map(|level| level.check().key.as_str());
             (
@@ -599,7 +613,7 @@ mod tests {
                 })
                 .collect();
             while !queue.is_empty() {
-                calls.push(queue.take(Instant::now(), &timeout_error).len());
+                calls.push(take_entries(&mut queue).len());
             }
             drop(waiting);
         }
@@ -612,7 +626,7 @@ mod tests {
         let quota = Quota::per_minute(u32::MAX).with_algorithm(Algorithm::Gcra);
         let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
         let waiting = [60_000, 60_000].map(|cost| push(&mut queue, "a", &quotas, cost));
-        let taken = queue.take(Instant::now(), &timeout_error);
+        let taken = take_entries(&mut queue);
         let repeats = taken.iter().map(|entry| entry.may_repeat);
         assert_eq!(repeats.collect::<Vec<_>>(), [false, true]);
         drop(waiting);

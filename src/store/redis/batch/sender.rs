@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
@@ -19,7 +19,7 @@ use crate::error::{Act, Error};
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::{Client, current_runtime};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
-use crate::store::redis::real_time::timeout_at;
+use crate::store::redis::real_time::{Deadline, Moment, RunningClock, RunningTime};
 use crate::store::redis::transport::{Line, Route};
 use crate::store::requests::{Check, Subject};
 
@@ -46,8 +46,9 @@ struct SendQueue {
     state: Mutex<SendState>,
 }
 
-#[derive(Default)]
 struct SendState {
+    /// Looked at once a step while a check waits.
+    clock: RunningClock,
     /// Empty if there is no turn.
     queue: Queue,
     /// The turns that wait for a line, or whose call is in flight.
@@ -59,10 +60,11 @@ struct SendState {
 impl Sender {
     pub(in crate::store::redis) fn new(client: Arc<Client>, runtime: Handle) -> Arc<Self> {
         let route = client.route_from(&runtime, None);
+        let of_all = SendQueue::new(route, false, client.deadline);
         Arc::new(Self {
             client,
             runtime,
-            of_all: Arc::new(SendQueue::new(route, false)),
+            of_all: Arc::new(of_all),
             by_slot: Mutex::default(),
         })
     }
@@ -78,8 +80,9 @@ impl Sender {
         }
         let queue = self.queue(first.subject);
         let (answerer, future) = StoreFuture::channel();
-        let waiter = Waiter::new(answerer, self.client.deadline);
         let mut state = queue.lock();
+        let now = state.clock.look();
+        let waiter = Waiter::new(answerer, now, self.client.deadline);
         if state.turns == 0
             && let Some(line) = queue.route.try_reserve()
         {
@@ -90,7 +93,7 @@ impl Sender {
                 queue,
                 progress: Progress::Driven,
             };
-            return future.driving(turn.drive(line, QueueEntry::new(levels, waiter)));
+            return future.driving(turn.drive(line, QueueEntry::new(levels, waiter), now));
         }
         state.queue.push(levels, waiter);
         self.start_turn_if_due(&queue, state);
@@ -108,7 +111,7 @@ impl Sender {
             // A cluster behind one address finds the server of a slot on its own.
             let is_cluster = self.client.deployment.is_cluster();
             let route = self.of_all.route.to_slot(is_cluster.then_some(slot));
-            Arc::new(SendQueue::new(route, true))
+            Arc::new(SendQueue::new(route, true, self.client.deadline))
         });
         Arc::clone(queue)
     }
@@ -133,18 +136,38 @@ impl Sender {
         }
     }
 
-    /// Returns the error of a check of the time `since` that has reached its deadline before it was sent.
-    fn late_error(&self, queue: &SendQueue, since: Instant) -> Error {
-        self.client.late_error(&queue.route, since, None)
+    /// Returns the error of a check that has reached its deadline. `sent_at` is missing if it was never sent.
+    fn late_error(
+        &self,
+        queue: &SendQueue,
+        waiter: &Waiter,
+        now: Moment,
+        sent_at: Option<Instant>,
+    ) -> Error {
+        let late = now.late(waiter.since, waiter.deadline, self.client.deadline);
+        self.client.late_error(&queue.route, late, sent_at)
+    }
+}
+
+impl SendState {
+    /// Returns the current time, and the first deadline of a check in the queue.
+    fn look(&mut self) -> (Moment, Option<RunningTime>) {
+        (self.clock.look(), self.queue.next_deadline())
     }
 }
 
 impl SendQueue {
-    fn new(route: Route, is_of_slot: bool) -> Self {
+    fn new(route: Route, is_of_slot: bool, deadline: Duration) -> Self {
+        let state = SendState {
+            clock: RunningClock::new(deadline),
+            queue: Queue::default(),
+            turns: 0,
+            is_taking: false,
+        };
         Self {
             route,
             is_of_slot,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
     }
 
@@ -172,12 +195,11 @@ enum Progress {
 
 impl Turn {
     /// Sends the check of the caller that drives this. A task sends what waits when this is dropped.
-    async fn drive(self, line: Line, mut entry: QueueEntry) {
-        let late_error = |since| self.sender.late_error(&self.queue, since);
-        // The caller may have been away.
-        if entry.is_waiting(Instant::now(), &late_error) {
+    async fn drive(self, line: Line, mut entry: QueueEntry, now: Moment) {
+        // The caller may have gone.
+        if entry.is_awaited() {
             match self.line_from_here(line).await {
-                Ok((route, line)) => self.send(&route, line, vec![entry]).await,
+                Ok((route, line)) => self.send(&route, line, vec![entry], now).await,
                 Err(error) => entry.fail(&error),
             }
         }
@@ -206,9 +228,9 @@ impl Turn {
                 self.end_if_idle();
                 continue;
             };
-            let entries = self.take();
+            let (entries, now) = self.take();
             if !entries.is_empty() {
-                self.send(&self.queue.route, line, entries).await;
+                self.send(&self.queue.route, line, entries, now).await;
                 self.continue_unless_replaced();
             }
         }
@@ -221,15 +243,18 @@ impl Turn {
         if let Some(line) = queue.route.try_reserve() {
             return Some(line);
         }
-        let first = queue.lock().queue.next_deadline()?;
-        let reserved = pin!(queue.route.reserve(Instant::now() + sender.client.deadline));
-        match self.expiring(reserved, &mut [], Some(first)).await {
+        let (now, first) = queue.lock().look();
+        let first = first?;
+        let mut deadline = Deadline::new(sender.client.deadline);
+        let reserved = pin!(queue.route.reserve(&mut deadline));
+        let reserved = self.expiring(reserved, Awaited::Line, now, Some(first));
+        match reserved.await {
             Ok(line) => Some(line),
             // The time of the first check is over. Later ones wait for their own.
             Err(failure) if failure.is_late() => None,
             Err(failure) => {
                 let waiting = mem::take(&mut queue.lock().queue);
-                waiting.fail(&sender.client.unsent(&queue.route, Instant::now(), failure));
+                waiting.fail(&sender.client.unsent(&queue.route, failure));
                 None
             }
         }
@@ -247,25 +272,26 @@ impl Turn {
         }
     }
 
-    /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
-    /// check then finds one turn less.
-    fn take(&mut self) -> Vec<QueueEntry> {
+    /// Takes the checks that fit into one call, and the time at which they are taken. Ends if there are none, in the same
+    /// step: a later check then finds one turn less.
+    fn take(&mut self) -> (Vec<QueueEntry>, Moment) {
         let Self {
             sender,
             queue,
             progress,
         } = self;
-        let late_error = |since| sender.late_error(queue, since);
-        let until = Instant::now() + sender.client.reply_margin(&queue.route);
+        let margin = sender.client.reply_margin(&queue.route);
         let mut state = queue.lock();
-        let entries = state.queue.take(until, &late_error);
+        let now = state.clock.look();
+        let late_error = |waiter: &Waiter| sender.late_error(queue, waiter, now, None);
+        let entries = state.queue.take(now.running.after(margin), &late_error);
         state.is_taking = false;
         if entries.is_empty() {
             state.turns -= 1;
             *progress = Progress::Ended;
         }
         sender.start_turn_if_due(queue, state);
-        entries
+        (entries, now)
     }
 
     /// Goes on to take the next checks, or ends if another turn is about to.
@@ -279,16 +305,16 @@ impl Turn {
     }
 
     /// Sends one call, and answers the waiters.
-    async fn send(&self, route: &Route, line: Line, mut entries: Vec<QueueEntry>) {
+    async fn send(&self, route: &Route, line: Line, mut entries: Vec<QueueEntry>, now: Moment) {
         let client = &self.sender.client;
         let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
             entries.iter_mut().map(QueueEntry::parts_mut).unzip();
         client
             .meter
             .record_batch(call.iter().map(|entry| entry.count).sum());
-        // Queued checks came later than the first of these waiters.
+        let awaited = Awaited::Reply(&mut waiters);
         let replies = self
-            .expiring(pin!(client.decide(route, line, &call)), &mut waiters, None)
+            .expiring(pin!(client.decide(route, line, &call)), awaited, now, None)
             .await;
         match replies {
             Err(error) if error.act() == Act::SeveralSlots => self.divide(entries, &error),
@@ -308,6 +334,7 @@ impl Turn {
     /// of the server does not know hash tags, as the error says.
     fn divide(&self, entries: Vec<QueueEntry>, error: &Error) {
         let client = &self.sender.client;
+        let now = self.queue.lock().clock.look();
         let is_final = entries.len() == 1 || self.queue.is_of_slot;
         for mut entry in entries {
             let mut subjects = entry.levels().iter().map(|level| level.check().subject);
@@ -320,6 +347,7 @@ impl Turn {
                 client.deployment.learn_slots();
                 let queue = self.sender.queue(first);
                 let mut state = queue.lock();
+                entry.move_to(now, state.clock.look());
                 state.queue.push_entry(entry);
                 self.sender.start_turn_if_due(&queue, state);
             }
@@ -327,35 +355,67 @@ impl Turn {
     }
 
     /// Waits for a call or for its line, and fails each waiter that reaches its deadline: of the call, and in the queue, of
-    /// which `queue_deadline` is the first.
+    /// which `queued` is the first. Before any of them fails, what the server has sent is read once.
     ///
     /// The call is awaited to its end even if all of its waiters have gone. Until then this turn sends no other call. That
     /// bounds what is sent to a server that hangs.
     async fn expiring<T>(
         &self,
         mut call: Pin<&mut impl Future<Output = T>>,
-        waiters: &mut [&mut Waiters],
-        mut queue_deadline: Option<Instant>,
+        mut awaited: Awaited<'_, '_>,
+        mut now: Moment,
+        mut queued: Option<RunningTime>,
     ) -> T {
-        let Self { sender, queue, .. } = self;
-        let (client, sent_at) = (&sender.client, Instant::now());
-        let late_error = |since| client.late_error(&queue.route, since, Some(sent_at));
+        let (Self { sender, queue, .. }, sent_at) = (self, now.at);
         loop {
-            let waiting = waiters.iter().filter_map(|waiters| waiters.next_deadline());
-            let deadline = waiting.chain(queue_deadline).min();
-            // Checks may join the queue meanwhile.
-            let until = deadline.unwrap_or_else(|| Instant::now() + client.deadline);
-            if let Some(outcome) = timeout_at(until, call.as_mut()).await {
+            let deadlines = awaited.next_deadline().into_iter().chain(queued);
+            let first = deadlines.min();
+            let is_over = first.is_some_and(|first| first <= now.running);
+            let outcome = match is_over {
+                true => Deadline::last_read(call.as_mut()).await,
+                false => now.wait(first, call.as_mut()).await,
+            };
+            if let Some(outcome) = outcome {
                 return outcome;
             }
-            let now = Instant::now();
-            for waiters in &mut *waiters {
-                waiters.expire(now, &late_error);
+            if is_over {
+                let late = |waiter: &Waiter| sender.late_error(queue, waiter, now, Some(sent_at));
+                awaited.expire(now.running, &late);
+                let late = |waiter: &Waiter| sender.late_error(queue, waiter, now, None);
+                let expired = queue.lock().queue.expire(now.running, &late);
+                if let (Awaited::Line, Some(error)) = (&awaited, expired) {
+                    // The server let no call through in this time. That counts once, however many checks it fails.
+                    sender.client.record(&queue.route, None, Err(&error));
+                }
             }
-            let mut state = queue.lock();
-            let late_error = |since| sender.late_error(queue, since);
-            state.queue.expire(now, &late_error);
-            queue_deadline = state.queue.next_deadline();
+            (now, queued) = queue.lock().look();
+        }
+    }
+}
+
+/// What a turn waits for.
+enum Awaited<'a, 'b> {
+    Line,
+    /// The reply to a call with the checks of these waiters.
+    Reply(&'a mut [&'b mut Waiters]),
+}
+
+impl Awaited<'_, '_> {
+    fn next_deadline(&self) -> Option<RunningTime> {
+        match self {
+            Self::Line => None,
+            Self::Reply(waiters) => {
+                let each = waiters.iter();
+                each.filter_map(|waiters| waiters.next_deadline()).min()
+            }
+        }
+    }
+
+    fn expire(&mut self, until: RunningTime, late_error: &impl Fn(&Waiter) -> Error) {
+        if let Self::Reply(waiters) = self {
+            for waiters in &mut **waiters {
+                waiters.expire(until, late_error);
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::decision::Answers;
 use crate::error::Error;
 use crate::store::future::Answerer;
+use crate::store::redis::real_time::{Moment, RunningTime};
 
 /// The waiters of one entry, in order of arrival.
 #[derive(Debug)]
@@ -18,8 +19,9 @@ pub(super) struct Waiter {
     /// `None` once answered.
     answer: Option<Answerer<Answers>>,
     /// The time of the check.
-    since: Instant,
-    deadline: Instant,
+    pub(super) since: Instant,
+    /// By the clock of its queue.
+    pub(super) deadline: RunningTime,
 }
 
 impl Waiters {
@@ -40,24 +42,44 @@ impl Waiters {
         Self(self.0.drain(..count).collect())
     }
 
-    /// Fails the waiters past their deadline, and removes them and those that gave up.
-    pub(super) fn retain_waiting(&mut self, now: Instant, late_error: &impl Fn(Instant) -> Error) {
-        self.expire(now, late_error);
+    /// Fails the waiters whose deadline is at most `until`, and removes them and those that gave up.
+    pub(super) fn retain_waiting(
+        &mut self,
+        until: RunningTime,
+        late_error: &impl Fn(&Waiter) -> Error,
+    ) {
+        self.expire(until, late_error);
         self.0.retain(|waiter| waiter.waits_until().is_some());
     }
 
-    /// Fails the waiters past their deadline, with the error for the time of their check. They keep their places.
-    pub(super) fn expire(&mut self, now: Instant, late_error: &impl Fn(Instant) -> Error) {
+    /// Fails the waiters whose deadline is at most `until`. They keep their places. Returns the last error.
+    pub(super) fn expire(
+        &mut self,
+        until: RunningTime,
+        late_error: &impl Fn(&Waiter) -> Error,
+    ) -> Option<Error> {
+        let mut last = None;
         for waiter in &mut self.0 {
-            if waiter.deadline <= now {
-                waiter.answer(Err(late_error(waiter.since)));
+            if waiter.deadline <= until && waiter.waits_until().is_some() {
+                let error = late_error(waiter);
+                waiter.answer(Err(error.clone()));
+                last = Some(error);
             }
         }
+        last
     }
 
     /// Returns the earliest deadline of those that still wait.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<RunningTime> {
         self.0.iter().filter_map(Waiter::waits_until).min()
+    }
+
+    /// Moves the waiters to a queue with another clock.
+    pub(super) fn move_to(&mut self, from: Moment, to: Moment) {
+        for waiter in &mut self.0 {
+            let left = waiter.deadline.since(from.running);
+            waiter.deadline = to.running.after(left);
+        }
     }
 
     /// Answers the waiters in order of arrival.
@@ -70,12 +92,11 @@ impl Waiters {
 
 impl Waiter {
     /// A caller that waits from now on for at most this long.
-    pub(super) fn new(answer: Answerer<Answers>, max_wait: Duration) -> Self {
-        let since = Instant::now();
+    pub(super) fn new(answer: Answerer<Answers>, now: Moment, max_wait: Duration) -> Self {
         Self {
             answer: Some(answer),
-            since,
-            deadline: since + max_wait,
+            since: now.at,
+            deadline: now.running.after(max_wait),
         }
     }
 
@@ -85,7 +106,7 @@ impl Waiter {
         }
     }
 
-    fn waits_until(&self) -> Option<Instant> {
+    fn waits_until(&self) -> Option<RunningTime> {
         let answer = self.answer.as_ref()?;
         (!answer.is_abandoned()).then_some(self.deadline)
     }

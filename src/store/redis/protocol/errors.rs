@@ -9,6 +9,7 @@ use redis::{ErrorKind as RedisKind, RedisError};
 
 use super::server_name::ServerName;
 use crate::error::{Act, Code as C, Error, ErrorKind};
+use crate::store::real_time::Late;
 
 /// A row of the table.
 #[derive(Clone, Copy)]
@@ -528,10 +529,10 @@ pub(crate) fn no_credentials(server: &ServerName, cause: &str) -> Error {
 }
 
 /// The error of a call that was not answered within the deadline.
-pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
+pub(crate) fn timeout(server: &ServerName, deadline: Duration, late: Late) -> Error {
     let text = format!("{server} did not answer within {deadline:?}");
     let remedy = "check its load and the network, or raise `RedisStore::deadline`";
-    Error::coded(C::TIMEOUT, text).with_remedy(remedy)
+    missed(C::TIMEOUT, text, remedy, late.standstill_within(deadline))
 }
 
 /// The error of a call that got the reply to another one, as does each call behind a reply that was lost or sent twice.
@@ -554,7 +555,7 @@ pub(crate) fn out_of_sync(server: &ServerName, reconnects: bool) -> Error {
 }
 
 /// The error of a check that waited in this process until its deadline, while the server answered others.
-pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration) -> Error {
+pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration, late: Late) -> Error {
     let text = format!(
         "a check waited too long for its turn in this process, and missed the deadline of {deadline:?}; \
          {server} answers other calls"
@@ -564,7 +565,22 @@ pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration) -> Error {
     } else {
         "take a lease for busy keys, or divide the keys by `RedisStore::by_slot` and `RedisStore::hash_tags`"
     };
-    Error::new(ErrorKind::QueueTimeout, text).with_remedy(remedy)
+    missed(
+        C::QUEUE_TIMEOUT,
+        text,
+        remedy,
+        late.standstill_within(deadline),
+    )
+}
+
+/// The error of a missed deadline. A standstill of this process has a remedy of its own.
+fn missed(code: C, text: String, remedy: &'static str, standstill: Option<String>) -> Error {
+    match standstill {
+        Some(standstill) => {
+            Error::coded(code, format!("{text}, and {standstill}")).with_remedy(Late::NEEDS_CPU)
+        }
+        None => Error::coded(code, text).with_remedy(remedy),
+    }
 }
 
 /// The error for a reply that the script never sends.
@@ -938,6 +954,26 @@ mod tests {
         ServerName::new("Redis", "127.0.0.1:6379")
     }
 
+    /// A missed deadline, with a standstill of this long.
+    fn late(standstill: Duration) -> Late {
+        Late {
+            standstill,
+            ..Late::now()
+        }
+    }
+
+    #[test]
+    fn a_missed_deadline_names_the_process_if_that_stood_still_for_half_of_it() {
+        let (server, deadline) = (server(), Duration::from_millis(100));
+        for missed in [timeout, queue_timeout] {
+            let error = |millis| missed(&server, deadline, late(Duration::from_millis(millis)));
+            let named = "this process stood still for 50ms meanwhile; give this process more CPU";
+            assert!(error(50).to_string().contains(named), "{}", error(50));
+            assert!(!error(49).to_string().contains("CPU"), "{}", error(49));
+            assert_eq!(error(49).code(), error(50).code());
+        }
+    }
+
     fn replied(reply: &str) -> RedisError {
         let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
         reply.extract_error().unwrap_err()
@@ -1031,6 +1067,7 @@ mod tests {
             );
         }
         let (second, server) = (Duration::from_secs(1), server());
+        let late = late(Duration::ZERO);
         let codes_of_client_errors: BTreeSet<_> = client_errors()
             .into_iter()
             .map(|(_, error, handshake)| from_redis(error, handshake, &server).code())
@@ -1047,8 +1084,8 @@ mod tests {
         ];
         assert_eq!(codes_of_client_errors, BTreeSet::from(expected));
         for (error, code) in [
-            (timeout(&server, second), "tollgate::E003"),
-            (queue_timeout(&server, second), "tollgate::E004"),
+            (timeout(&server, second, late), "tollgate::E003"),
+            (queue_timeout(&server, second, late), "tollgate::E004"),
             (malformed_entry("nothing", &server), "tollgate::E008"),
             (no_credentials(&server, "no token"), "tollgate::E106"),
             (several_slots(), "tollgate::E119"),

@@ -18,7 +18,7 @@ use super::dial::{Dial, Server};
 use super::failure::{Failure, Fate, Redirect, known_host};
 use super::node::{BACKOFF, Line, Node};
 use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
-use crate::store::redis::real_time;
+use crate::store::redis::real_time::{self, Deadline};
 
 /// The limit on the time in which a node sends the slots.
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
@@ -218,7 +218,7 @@ impl Cluster {
     }
 
     /// Waits until the slots are read for the first time.
-    async fn first_read(&self, until: Instant) -> Result<(), Failure> {
+    async fn first_read(&self, deadline: &mut Deadline) -> Result<(), Failure> {
         let mut readings = self.0.reading.subscribe();
         loop {
             {
@@ -232,9 +232,8 @@ impl Cluster {
                 }
             }
             self.refresh();
-            let changed = real_time::timeout_at(until, readings.changed()).await;
-            if changed.is_none() {
-                let late = || Failure::late(&self.0.name, Fate::NotRun);
+            if let Err(late) = deadline.wait(readings.changed()).await {
+                let late = || Failure::of_deadline(&self.0.name, late, Fate::NotRun);
                 return Err(self.obstacle(None).unwrap_or_else(late));
             }
         }
@@ -290,8 +289,8 @@ impl Cluster {
         for nodes in [masters, others] {
             let limits = self.0.seeds.iter().map(Server::connect_timeout);
             // Longer than an attempt to connect, whose failure says more than that the time is over.
-            let until = Instant::now() + 2 * limits.max().unwrap_or_default();
-            let reads = nodes.into_iter().map(|node| read_from(node, until));
+            let limit = 2 * limits.max().unwrap_or_default();
+            let reads = nodes.into_iter().map(|node| read_from(node, limit));
             let mut reads = JoinSet::from_iter(reads);
             while let Some(Ok(read)) = reads.join_next().await {
                 match read {
@@ -334,14 +333,18 @@ impl Cluster {
     }
 
     /// Waits for a line to the master of a slot, or for the reason why there is none.
-    pub(super) async fn line(&self, slot: Option<u16>, until: Instant) -> Result<Line, Failure> {
-        self.first_read(until).await?;
+    pub(super) async fn line(
+        &self,
+        slot: Option<u16>,
+        deadline: &mut Deadline,
+    ) -> Result<Line, Failure> {
+        self.first_read(deadline).await?;
         // Any node says that no node serves a slot.
         let Some(node) = self.master(slot).or_else(|| self.master(None)) else {
             self.refresh();
             return Err(Failure::to_connect(&self.0.name, unserved()));
         };
-        let line = node.line(until).await;
+        let line = node.line(deadline).await;
         if line.is_err() {
             // Another node may have taken its place.
             self.refresh();
@@ -358,7 +361,7 @@ impl Cluster {
         waits_for_keys: bool,
         deadline: Duration,
     ) -> Result<Value, Failure> {
-        let give_up_at = Instant::now() + deadline / 2;
+        let mut patience = Deadline::new(deadline / 2);
         let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
         let mut is_asking = false;
         loop {
@@ -405,7 +408,7 @@ impl Cluster {
                     self.master_after(&node)
                 }
             };
-            let left = give_up_at.saturating_duration_since(Instant::now());
+            let left = patience.left();
             if retries > MAX_RETRIES
                 || tries_again > MAX_TRIES_AGAIN
                 || needs_time && left.is_zero()
@@ -417,7 +420,7 @@ impl Cluster {
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
             let node = next.or_else(|| self.master(slot)).unwrap_or(node);
-            *line = node.redirected_line(Instant::now() + deadline).await?;
+            *line = node.redirected_line(&mut Deadline::new(deadline)).await?;
         }
     }
 }
@@ -433,10 +436,10 @@ fn unserved() -> RedisError {
     redis::make_extension_error("CLUSTERDOWN".to_owned(), Some(text))
 }
 
-async fn read_from(node: Arc<Node>, until: Instant) -> Result<Vec<SlotRange>, Failure> {
+async fn read_from(node: Arc<Node>, limit: Duration) -> Result<Vec<SlotRange>, Failure> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    let line = node.line(until).await?;
+    let line = node.line(&mut Deadline::new(limit)).await?;
     let reply = line.send(&command, READ_TIMEOUT).await?;
     let (host, _) = node.address();
     // No other command has a reply of this shape.

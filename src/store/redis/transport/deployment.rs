@@ -172,12 +172,13 @@ impl fmt::Debug for Deployment {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use redis::IntoConnectionInfo;
     use tokio::runtime::{Builder, Runtime};
 
     use super::*;
+    use crate::store::redis::real_time::Deadline;
 
     fn deployment() -> Deployment {
         // It accepts connections, and never replies.
@@ -195,8 +196,8 @@ mod tests {
     /// Starts to connect from the current runtime.
     async fn use_it(deployment: &Deployment) {
         let route = deployment.route(&Handle::current(), &KeyNames::default(), None);
-        let line = route.reserve(Instant::now() + Duration::from_millis(10));
-        assert!(line.await.is_err());
+        let mut deadline = Deadline::new(Duration::from_millis(10));
+        assert!(route.reserve(&mut deadline).await.is_err());
     }
 
     #[test]

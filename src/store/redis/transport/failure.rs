@@ -8,6 +8,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::error::{Act, Error};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, Handshake};
+use crate::store::redis::real_time::Late;
 
 /// The fate of a command without a reply that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(crate) struct Failure {
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
     /// No reply, or no connection, within the deadline.
-    Late,
+    Late(Late),
     /// The reply belongs to another call.
     OutOfSync { reconnects: bool },
     /// The application gave no credentials for a connection, for this reason.
@@ -95,8 +96,8 @@ impl Failure {
     }
 
     /// No reply, or no connection, within the deadline.
-    pub(super) fn late(server: &ServerName, fate: Fate) -> Self {
-        Self::new(server, Cause::Late, fate)
+    pub(super) fn of_deadline(server: &ServerName, late: Late, fate: Fate) -> Self {
+        Self::new(server, Cause::Late(late), fate)
     }
 
     /// A reply that belongs to another call. The server has received this one too, and may have run it.
@@ -107,7 +108,7 @@ impl Failure {
     /// Converts the failure of a call with this deadline.
     pub(crate) fn into_error(self, deadline: Duration) -> Error {
         match self.cause {
-            Cause::Late => error::timeout(&self.server, deadline),
+            Cause::Late(late) => error::timeout(&self.server, deadline, late),
             Cause::OutOfSync { reconnects } => error::out_of_sync(&self.server, reconnects),
             Cause::NoCredentials(cause) => error::no_credentials(&self.server, &cause),
             Cause::Error(source, handshake) => error::from_redis(source, handshake, &self.server),
@@ -117,7 +118,7 @@ impl Failure {
     /// The error of the server or of the client, if there is one.
     pub(crate) fn error(&self) -> Option<&RedisError> {
         match &self.cause {
-            Cause::Late | Cause::OutOfSync { .. } | Cause::NoCredentials(_) => None,
+            Cause::Late(_) | Cause::OutOfSync { .. } | Cause::NoCredentials(_) => None,
             Cause::Error(error, _) => Some(error),
         }
     }
@@ -128,7 +129,15 @@ impl Failure {
     }
 
     pub(crate) fn is_late(&self) -> bool {
-        matches!(self.cause, Cause::Late)
+        self.late().is_some()
+    }
+
+    /// The missed deadline, if that is the cause.
+    pub(crate) fn late(&self) -> Option<Late> {
+        match self.cause {
+            Cause::Late(late) => Some(late),
+            Cause::OutOfSync { .. } | Cause::NoCredentials(_) | Cause::Error(..) => None,
+        }
     }
 
     /// Whether the connection is lost.

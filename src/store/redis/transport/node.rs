@@ -18,7 +18,7 @@ use super::failure::{Failure, Fate};
 use crate::clock::micros;
 use crate::error::Act;
 use crate::store::redis::protocol::ServerName;
-use crate::store::redis::real_time;
+use crate::store::redis::real_time::{self, Deadline, Late};
 
 /// The limit on calls in flight to one server. It bounds what batches do not: refunds, resets and lone checks.
 pub(crate) const LINES: usize = 256;
@@ -174,43 +174,43 @@ impl Node {
     }
 
     /// Waits for a line, or for the reason why there is none.
-    pub(super) async fn line(self: &Arc<Self>, until: Instant) -> Result<Line, Failure> {
+    pub(super) async fn line(self: &Arc<Self>, deadline: &mut Deadline) -> Result<Line, Failure> {
         if let Some(line) = self.try_line() {
             return Ok(line);
         }
         // A call learns why connecting fails before it waits for a place. Meanwhile the connection may be lost.
-        self.up(until).await?;
+        self.up(deadline).await?;
         let place = Arc::clone(&self.places).acquire_owned();
-        let Some(Ok(place)) = real_time::timeout_at(until, place).await else {
-            return Err(Failure::late(&self.connected_server(), Fate::NotRun));
-        };
-        let up = self.up(until).await?;
-        Ok(self.line_over(up, Some(place)))
+        let place = deadline.wait(place).await;
+        let place = place.map_err(|late| self.unsent(late))?;
+        let up = self.up(deadline).await?;
+        Ok(self.line_over(up, place.ok()))
     }
 
     /// Waits for a line for a call that another node has redirected. It does not wait for a place: it may hold one of
     /// that node.
     #[cfg(feature = "cluster")]
-    pub(super) async fn redirected_line(self: &Arc<Self>, until: Instant) -> Result<Line, Failure> {
-        Ok(self.line_over(self.up(until).await?, None))
+    pub(super) async fn redirected_line(
+        self: &Arc<Self>,
+        deadline: &mut Deadline,
+    ) -> Result<Line, Failure> {
+        Ok(self.line_over(self.up(deadline).await?, None))
     }
 
     /// Sends a PING.
-    pub(crate) async fn ping(self: &Arc<Self>, until: Instant) -> Result<(), Failure> {
-        let line = self.line(until).await?;
-        let left = until.saturating_duration_since(Instant::now());
-        line.ping(left).await
+    pub(crate) async fn ping(self: &Arc<Self>, deadline: &mut Deadline) -> Result<(), Failure> {
+        let line = self.line(deadline).await?;
+        line.ping(deadline.left()).await
     }
 
     /// Sends a command without keys.
     pub(crate) async fn query(
         self: &Arc<Self>,
         command: &Cmd,
-        until: Instant,
+        deadline: &mut Deadline,
     ) -> Result<Value, Failure> {
-        let line = self.line(until).await?;
-        let left = until.saturating_duration_since(Instant::now());
-        line.send(command, left).await
+        let line = self.line(deadline).await?;
+        line.send(command, deadline.left()).await
     }
 
     fn line_over(self: &Arc<Self>, up: Arc<Up>, place: Option<OwnedSemaphorePermit>) -> Line {
@@ -232,10 +232,9 @@ impl Node {
     }
 
     /// Waits until the connection is established, or until an attempt fails.
-    async fn up(self: &Arc<Self>, until: Instant) -> Result<Arc<Up>, Failure> {
+    async fn up(self: &Arc<Self>, deadline: &mut Deadline) -> Result<Arc<Up>, Failure> {
         let mut states = self.state.subscribe();
-        let now = Instant::now();
-        let half = now + until.saturating_duration_since(now) / 2;
+        let mut half = Deadline::new(deadline.left() / 2);
         loop {
             let (is_due, likely) = match &*states.borrow_and_update() {
                 State::Up(up) => return Ok(Arc::clone(up)),
@@ -251,16 +250,20 @@ impl Node {
                 continue;
             }
             // A timeout would hide what is wrong with the set-up.
-            let wait_until = match &likely {
-                Some(failure) if failure.is_misconfigured() => half,
-                _ => until,
+            let wait = match &likely {
+                Some(failure) if failure.is_misconfigured() => &mut half,
+                _ => &mut *deadline,
             };
-            let changed = real_time::timeout_at(wait_until, states.changed()).await;
-            if changed.is_none() {
-                let late = || Failure::late(&self.connected_server(), Fate::NotRun);
-                return Err(self.obstacle().or(likely).unwrap_or_else(late));
+            if let Err(late) = wait.wait(states.changed()).await {
+                let unsent = || self.unsent(late);
+                return Err(self.obstacle().or(likely).unwrap_or_else(unsent));
             }
         }
+    }
+
+    /// The failure of a call that got no line within its deadline.
+    fn unsent(&self, late: Late) -> Failure {
+        Failure::of_deadline(&self.connected_server(), late, Fate::NotRun)
     }
 
     /// Connects in the background if that was never tried, so that the first caller need not wait.
@@ -396,8 +399,10 @@ impl Node {
         })
     }
 
-    fn record_reply(&self, sent_at: Instant) {
-        let (replied_at, round_trip) = (self.made_at.elapsed(), sent_at.elapsed());
+    fn record_reply(&self, wait: &Deadline) {
+        let replied_at = wait.waited_until();
+        let round_trip = replied_at.saturating_duration_since(wait.began());
+        let replied_at = replied_at.saturating_duration_since(self.made_at);
         self.replied_at.store(micros(replied_at), Ordering::Relaxed);
         self.round_trip.store(micros(round_trip), Ordering::Relaxed);
     }
@@ -485,24 +490,25 @@ impl Line {
         reply: Pin<&mut impl Future<Output = RedisResult<Value>>>,
         deadline: Duration,
     ) -> Result<Value, Failure> {
-        let (Self { node, up, .. }, sent_at) = (self, Instant::now());
-        let reply = real_time::timeout(deadline, reply).await;
+        let Self { node, up, .. } = self;
+        let mut wait = Deadline::new(deadline);
+        let reply = wait.wait(reply).await;
         if up.is_out_of_sync.load(Ordering::Relaxed) {
             return Err(self.out_of_sync());
         }
         let error = match reply {
-            Some(Ok(reply)) => {
-                node.record_reply(sent_at);
+            Ok(Ok(reply)) => {
+                node.record_reply(&wait);
                 return Ok(reply);
             }
-            Some(Err(error)) => error,
-            None => {
+            Ok(Err(error)) => error,
+            Err(late) => {
                 node.probe(up, deadline);
-                return Err(Failure::late(&up.server, Fate::Unknown));
+                return Err(Failure::of_deadline(&up.server, late, Fate::Unknown));
             }
         };
         if error.code().is_some() {
-            node.record_reply(sent_at);
+            node.record_reply(&wait);
         }
         let failure = Failure::of_command(&up.server, error);
         if failure.act() == Act::Replica {
@@ -534,20 +540,23 @@ mod tests {
         Node::new(Server::new(info, None), &Handle::current())
     }
 
+    fn patience() -> Deadline {
+        Deadline::new(Duration::from_secs(5))
+    }
+
     #[tokio::test]
     async fn a_server_that_is_slower_than_the_deadline_keeps_its_connection() {
         let server = RedisServer::start();
         let node = node(&server.url());
         let since = || node.state.borrow().up().map(|up| up.since);
-        let until = Instant::now() + Duration::from_secs(5);
-        let line = node.line(until).await.unwrap();
+        let line = node.line(&mut patience()).await.unwrap();
         let before = since();
         let mut slow = redis::cmd("BLPOP");
         slow.arg("nothing").arg(0.2);
         let failure = line.send(&slow, DEADLINE).await.unwrap_err();
         assert!(failure.is_late() && failure.fate == Fate::Unknown);
         assert!(node.try_line().is_none());
-        node.line(until).await.unwrap();
+        node.line(&mut patience()).await.unwrap();
         assert_eq!(since(), before);
     }
 
@@ -599,11 +608,10 @@ mod tests {
     async fn calls_beyond_the_lines_of_a_server_are_not_sent() {
         let server = RedisServer::start();
         let node = node(&server.url());
-        let until = Instant::now() + Duration::from_secs(5);
-        let mut lines = vec![node.line(until).await.unwrap()];
+        let mut lines = vec![node.line(&mut patience()).await.unwrap()];
         lines.extend((1..LINES).map(|_| node.try_line().unwrap()));
         assert!(node.try_line().is_none());
-        let failure = node.line(Instant::now() + DEADLINE).await.err().unwrap();
+        let failure = node.line(&mut Deadline::new(DEADLINE)).await.err().unwrap();
         assert!(failure.is_late() && failure.fate == Fate::NotRun);
         lines.pop();
         assert!(node.try_line().is_some());
@@ -621,12 +629,12 @@ mod tests {
         let (own, other) = (runtime(), runtime());
         let node = own.block_on(async {
             let node = node(&url);
-            assert!(node.line(Instant::now() + DEADLINE).await.is_err());
+            assert!(node.line(&mut Deadline::new(DEADLINE)).await.is_err());
             node
         });
         drop(own);
         for _ in 0..3 {
-            let line = async { node.line(Instant::now() + DEADLINE).await.err() };
+            let line = async { node.line(&mut Deadline::new(DEADLINE)).await.err() };
             let failure = other.block_on(line).unwrap();
             assert_eq!(failure.fate, Fate::NotRun);
         }

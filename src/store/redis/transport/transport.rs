@@ -1,7 +1,7 @@
 //! The way of a call to the server that has its keys.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 
@@ -10,6 +10,7 @@ use super::cluster::Cluster;
 use super::failure::{Failure, Fate};
 use super::node::{Line, Node};
 use crate::store::redis::protocol::ServerName;
+use crate::store::redis::real_time::Deadline;
 
 /// The servers of a deployment, as one runtime reaches them. Clones share the connections.
 ///
@@ -85,23 +86,23 @@ impl Route {
     }
 
     /// Waits for a line, or for the reason why there is none.
-    pub(crate) async fn reserve(&self, until: Instant) -> Result<Line, Failure> {
+    pub(crate) async fn reserve(&self, deadline: &mut Deadline) -> Result<Line, Failure> {
         match &self.transport {
-            Transport::One(node) => node.line(until).await,
+            Transport::One(node) => node.line(deadline).await,
             #[cfg(feature = "cluster")]
-            Transport::Cluster(cluster) => Box::pin(cluster.line(self.slot, until)).await,
+            Transport::Cluster(cluster) => Box::pin(cluster.line(self.slot, deadline)).await,
         }
     }
 
     /// Sends a command.
     pub(crate) async fn query(&self, command: &Cmd, deadline: Duration) -> Result<Value, Failure> {
-        let mut line = self.reserve(Instant::now() + deadline).await?;
+        let mut line = self.reserve(&mut Deadline::new(deadline)).await?;
         self.send(&mut line, command, true, deadline).await
     }
 
     /// Sends a PING.
     pub(crate) async fn ping(&self, deadline: Duration) -> Result<(), Failure> {
-        let line = self.reserve(Instant::now() + deadline).await?;
+        let line = self.reserve(&mut Deadline::new(deadline)).await?;
         line.ping(deadline).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, Value, from_redis_value};
 use tokio::runtime::Handle;
@@ -14,6 +14,7 @@ use super::super::failure::{Failure, Fate};
 use super::super::node::{Line, Node};
 
 use crate::store::redis::protocol::{SENTINEL, ServerName};
+use crate::store::redis::real_time::{Deadline, Late};
 
 /// The limit on a query of a sentinel that is connected. One that hangs takes no longer, and is not waited for if a majority
 /// agrees.
@@ -72,7 +73,11 @@ impl Sentinel {
     pub(super) fn new(dial: SentinelDial, found_as: Option<String>, runtime: &Handle) -> Self {
         Self {
             node: Node::new(dial.clone(), runtime),
-            answer: Err(Failure::late(dial.server(), Fate::NotRun)),
+            answer: Err(Failure::of_deadline(
+                dial.server(),
+                Late::now(),
+                Fate::NotRun,
+            )),
             dial,
             found_as,
         }
@@ -92,15 +97,15 @@ impl Sentinel {
         })
     }
 
-    /// Asks for the master. Without a connection, waits for one until the given time.
-    pub(super) async fn asked(mut self, until: Instant) -> Self {
-        self.answer = self.vote(until).await;
+    /// Asks for the master. Without a connection, waits for one for this long.
+    pub(super) async fn asked(mut self, max_wait: Duration) -> Self {
+        self.answer = self.vote(max_wait).await;
         self
     }
 
-    async fn vote(&self, until: Instant) -> Result<Vote, Failure> {
+    async fn vote(&self, max_wait: Duration) -> Result<Vote, Failure> {
         let service = &*self.dial.service;
-        let line = self.node.line(until).await?;
+        let line = self.node.line(&mut Deadline::new(max_wait)).await?;
         let reply = ask(&line, &["GET-MASTER-ADDR-BY-NAME", service]).await?;
         let Some(master) = reply else {
             let text = "no master has this name";

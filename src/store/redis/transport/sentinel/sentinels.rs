@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -149,13 +149,12 @@ impl Follower {
 
     /// Asks all sentinels at once. What they say is known as soon as a majority agrees.
     async fn ask(&mut self) {
-        let now = Instant::now();
-        let until = now + self.master.connect_timeout();
+        let patience = self.master.connect_timeout();
         let is_connected = self.sentinels.iter().any(|sentinel| sentinel.node.is_up());
         let ask = |sentinel: Sentinel| {
             // One that is connecting is not waited for if there is another one.
             let waits = sentinel.node.is_up() || !is_connected;
-            sentinel.asked(if waits { until } else { now })
+            sentinel.asked(if waits { patience } else { Duration::ZERO })
         };
         let mut asked: JoinSet<_> = self.sentinels.drain(..).map(ask).collect();
         while let Some(Ok(sentinel)) = asked.join_next().await {
@@ -254,6 +253,7 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
+    use crate::store::redis::real_time::Late;
     use crate::store::redis::transport::failure::Fate;
 
     fn address(port: u16) -> Address {
@@ -295,9 +295,9 @@ mod tests {
     impl Follower {
         /// Asks all sentinels, of which those at these addresses answer. Returns the port of the master.
         fn hear(&mut self, votes: impl IntoIterator<Item = (&'static str, Vote)>) -> Option<u16> {
-            let late = |sentinel: &Sentinel| Failure::late(sentinel.node.server(), Fate::NotRun);
             for sentinel in &mut self.sentinels {
-                sentinel.answer = Err(late(sentinel));
+                let server = sentinel.node.server();
+                sentinel.answer = Err(Failure::of_deadline(server, Late::now(), Fate::NotRun));
             }
             for (at, vote) in votes {
                 let is_it = |sentinel: &&mut Sentinel| sentinel.node.server().address() == Some(at);
