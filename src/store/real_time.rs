@@ -346,7 +346,8 @@ mod tests {
             .wait(tokio::time::sleep(20 * MS))
             .await
             .expect("in time");
-        assert!(deadline.left() <= 30 * MS);
+        // A thread that is delayed for longer than a step has run for one step at least.
+        assert!(deadline.left() <= 40 * MS);
         // The waits of a call share the deadline.
         assert!(deadline.wait(std::future::pending::<()>()).await.is_err());
         assert!(began.elapsed() >= 50 * MS && deadline.left().is_zero());
