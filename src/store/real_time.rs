@@ -102,6 +102,7 @@ impl Deadline {
     }
 
     /// Returns the time that is left.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn left(&mut self) -> Duration {
         self.end.since(self.clock.look().running)
     }

@@ -123,9 +123,12 @@ fn a_standstill_of_a_process_with_many_tasks_opens_no_circuit_breaker() {
 
 #[tokio::test]
 async fn a_server_that_hangs_costs_the_deadline_and_at_most_5_ms() {
+    const AT_MOST: Duration = DEADLINE.saturating_add(Duration::from_millis(5));
+    // This machine may stand still, too. A call that costs more on its own costs more each time.
+    const TRIES: usize = 60;
     let server = Node::start(&[]);
-    let mut costs = Vec::new();
-    for _ in 0..10 {
+    let mut costs: Vec<Duration> = Vec::new();
+    while costs.len() < TRIES && costs.last().is_none_or(|cost| *cost > AT_MOST) {
         let limiter = limiter(&server.url(), Quota::per_hour(9));
         while limiter.peek("ada").await.is_err() {}
         server.stop();
@@ -135,10 +138,12 @@ async fn a_server_that_hangs_costs_the_deadline_and_at_most_5_ms() {
         server.resume();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
-    // This machine may stand still during some of them.
-    costs.sort_unstable();
-    assert!(costs[0] >= DEADLINE, "{costs:?}");
-    assert!(costs[0] <= DEADLINE + Duration::from_millis(5), "{costs:?}");
+    println!("{costs:?}");
+    assert!(costs.iter().all(|cost| *cost >= DEADLINE), "{costs:?}");
+    assert!(
+        costs.last().is_some_and(|cost| *cost <= AT_MOST),
+        "{costs:?}"
+    );
 }
 
 #[test]
