@@ -153,11 +153,16 @@ impl Late {
         }
     }
 
-    /// Describes the standstill of the process, if it took at least half as long as the deadline.
+    /// Whether the process stood still for at least half as long as the deadline.
+    pub(crate) fn is_standstill(self, limit: Duration) -> bool {
+        self.standstill >= limit / 2
+    }
+
+    /// Describes the standstill of the process, if it is the cause.
     pub(crate) fn standstill_within(self, limit: Duration) -> Option<String> {
-        let is_long = self.standstill >= limit / 2;
         let millis = self.standstill.as_millis();
-        is_long.then(|| format!("this process stood still for {millis}ms meanwhile"))
+        self.is_standstill(limit)
+            .then(|| format!("this process stood still for {millis}ms meanwhile"))
     }
 }
 

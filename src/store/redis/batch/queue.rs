@@ -111,7 +111,7 @@ impl Queue {
     pub(super) fn take(
         &mut self,
         until: RunningTime,
-        late_error: &impl Fn(&Waiter) -> Error,
+        late_error: &impl Fn(&mut Waiter) -> Option<Error>,
     ) -> Vec<QueueEntry> {
         let (mut call, mut whole, mut part, mut some_gave_up) = (Call::default(), 0, 0, false);
         for entry in &mut self.entries {
@@ -162,7 +162,7 @@ impl Queue {
     pub(super) fn expire(
         &mut self,
         until: RunningTime,
-        late_error: &impl Fn(&Waiter) -> Error,
+        late_error: &impl Fn(&mut Waiter) -> Option<Error>,
     ) -> Option<Error> {
         let entries = self.entries.iter_mut();
         entries
@@ -342,8 +342,8 @@ mod tests {
     use crate::store::redis::real_time::RunningClock;
     use crate::store::requests::Subject;
 
-    fn timeout_error(_: &Waiter) -> Error {
-        Error::new(ErrorKind::Timeout, "late")
+    fn timeout_error(_: &mut Waiter) -> Option<Error> {
+        Some(Error::new(ErrorKind::Timeout, "late"))
     }
 
     fn now() -> Moment {
@@ -356,6 +356,22 @@ mod tests {
 
     fn take_entries(queue: &mut Queue) -> Vec<QueueEntry> {
         queue.take(now().running, &timeout_error)
+    }
+
+    #[test]
+    fn a_check_that_is_given_another_deadline_is_given_one_only() {
+        let (mut queue, limit) = (Queue::default(), Duration::from_secs(60));
+        let _answer = push(&mut queue, "ada", &Quotas::from(Quota::per_hour(9)), 1);
+        let at_deadline = now();
+        let late_error = |waiter: &mut Waiter| match waiter.renew(at_deadline, limit) {
+            true => None,
+            false => timeout_error(waiter),
+        };
+        let until = at_deadline.running.after(limit);
+        assert!(queue.expire(until, &late_error).is_none());
+        assert!(queue.next_deadline().is_some_and(|next| next >= until));
+        assert!(queue.expire(until, &late_error).is_some());
+        assert!(queue.next_deadline().is_none());
     }
 
     /// Queues a check, and returns the receiver of its answer.

@@ -136,16 +136,27 @@ impl Sender {
         }
     }
 
-    /// Returns the error of a check that has reached its deadline. `sent_at` is missing if it was never sent.
+    /// Returns the error of a check that was sent at this time and has reached its deadline.
     fn late_error(
         &self,
         queue: &SendQueue,
         waiter: &Waiter,
         now: Moment,
-        sent_at: Option<Instant>,
+        sent_at: Instant,
     ) -> Error {
         let late = now.late(waiter.since, waiter.deadline, self.client.deadline);
-        self.client.late_error(&queue.route, late, sent_at)
+        self.client.late_error(&queue.route, late, Some(sent_at))
+    }
+
+    /// Returns the error of a check that was never sent and has reached its deadline. It has not failed, and gets one more
+    /// deadline, if this process stood still for half of the first one.
+    fn unsent_error(&self, queue: &SendQueue, waiter: &mut Waiter, now: Moment) -> Option<Error> {
+        let deadline = self.client.deadline;
+        let late = now.late(waiter.since, waiter.deadline, deadline);
+        if late.is_standstill(deadline) && waiter.renew(now, deadline) {
+            return None;
+        }
+        Some(self.client.late_error(&queue.route, late, None))
     }
 }
 
@@ -283,7 +294,7 @@ impl Turn {
         let margin = sender.client.reply_margin(&queue.route);
         let mut state = queue.lock();
         let now = state.clock.look();
-        let late_error = |waiter: &Waiter| sender.late_error(queue, waiter, now, None);
+        let late_error = |waiter: &mut Waiter| sender.unsent_error(queue, waiter, now);
         let entries = state.queue.take(now.running.after(margin), &late_error);
         state.is_taking = false;
         if entries.is_empty() {
@@ -379,10 +390,11 @@ impl Turn {
                 return outcome;
             }
             if is_over {
-                let late = |waiter: &Waiter| sender.late_error(queue, waiter, now, Some(sent_at));
-                awaited.expire(now.running, &late);
-                let late = |waiter: &Waiter| sender.late_error(queue, waiter, now, None);
-                let expired = queue.lock().queue.expire(now.running, &late);
+                let late_error =
+                    |waiter: &mut Waiter| Some(sender.late_error(queue, waiter, now, sent_at));
+                awaited.expire(now.running, &late_error);
+                let late_error = |waiter: &mut Waiter| sender.unsent_error(queue, waiter, now);
+                let expired = queue.lock().queue.expire(now.running, &late_error);
                 if let (Awaited::Line, Some(error)) = (&awaited, expired) {
                     // The server let no call through in this time. That counts once, however many checks it fails.
                     sender.client.record(&queue.route, None, Err(&error));
@@ -411,7 +423,7 @@ impl Awaited<'_, '_> {
         }
     }
 
-    fn expire(&mut self, until: RunningTime, late_error: &impl Fn(&Waiter) -> Error) {
+    fn expire(&mut self, until: RunningTime, late_error: &impl Fn(&mut Waiter) -> Option<Error>) {
         if let Self::Reply(waiters) = self {
             for waiters in &mut **waiters {
                 waiters.expire(until, late_error);

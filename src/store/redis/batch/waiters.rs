@@ -18,10 +18,12 @@ pub(super) struct Waiters(SmallVec<[Waiter; 1]>);
 pub(super) struct Waiter {
     /// `None` once answered.
     answer: Option<Answerer<Answers>>,
-    /// The time of the check.
+    /// The time from which the deadline counts.
     pub(super) since: Instant,
     /// By the clock of its queue.
     pub(super) deadline: RunningTime,
+    /// Whether this is the second deadline.
+    is_renewed: bool,
 }
 
 impl Waiters {
@@ -46,22 +48,25 @@ impl Waiters {
     pub(super) fn retain_waiting(
         &mut self,
         until: RunningTime,
-        late_error: &impl Fn(&Waiter) -> Error,
+        late_error: &impl Fn(&mut Waiter) -> Option<Error>,
     ) {
         self.expire(until, late_error);
         self.0.retain(|waiter| waiter.waits_until().is_some());
     }
 
-    /// Fails the waiters whose deadline is at most `until`. They keep their places. Returns the last error.
+    /// Fails the waiters whose deadline is at most `until`, but for those that `late_error` has renewed. They keep their
+    /// places. Returns the last error.
     pub(super) fn expire(
         &mut self,
         until: RunningTime,
-        late_error: &impl Fn(&Waiter) -> Error,
+        late_error: &impl Fn(&mut Waiter) -> Option<Error>,
     ) -> Option<Error> {
         let mut last = None;
         for waiter in &mut self.0 {
-            if waiter.deadline <= until && waiter.waits_until().is_some() {
-                let error = late_error(waiter);
+            if waiter.deadline <= until
+                && waiter.waits_until().is_some()
+                && let Some(error) = late_error(waiter)
+            {
                 waiter.answer(Err(error.clone()));
                 last = Some(error);
             }
@@ -97,7 +102,19 @@ impl Waiter {
             answer: Some(answer),
             since: now.at,
             deadline: now.running.after(max_wait),
+            is_renewed: false,
         }
+    }
+
+    /// Has the caller wait from now on for at most this long, as at first. Returns whether it may: only once.
+    pub(super) fn renew(&mut self, now: Moment, max_wait: Duration) -> bool {
+        if self.is_renewed {
+            return false;
+        }
+        self.since = now.at;
+        self.deadline = now.running.after(max_wait);
+        self.is_renewed = true;
+        true
     }
 
     fn answer(&mut self, answer: Result<Answers, Error>) {
