@@ -6,8 +6,7 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::runtime::Handle;
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::oneshot;
 
 use super::circuit_breaker::CircuitBreaker;
 use crate::decision::Answers;
@@ -32,32 +31,8 @@ pub struct StoreFuture<T = Answers> {
 enum State<T> {
     /// `None` after completion.
     Ready(Option<Result<T, Error>>),
-    /// The call is over if the caller does not drive it.
-    Channel(oneshot::Receiver<Result<T, Error>>, Call),
+    Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
-}
-
-/// The call of a store, driven by its caller. If the caller gives up, a task drives it to its end.
-struct Call(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
-
-impl Call {
-    /// Drives the call. Returns whether it is over.
-    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(call) = &mut self.0
-            && call.as_mut().poll(cx).is_ready()
-        {
-            self.0 = None;
-        }
-        self.0.is_none()
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if let (Some(call), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(call);
-        }
-    }
 }
 
 /// Sends the answer of a [`StoreFuture`]: see [`StoreFuture::channel`].
@@ -113,21 +88,7 @@ impl<T> StoreFuture<T> {
     /// Creates the future of an answer that another task sends. Takes no box.
     pub fn channel() -> (Answerer<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (
-            Answerer(sender),
-            Self::new(State::Channel(receiver, Call(None))),
-        )
-    }
-
-    /// Lets the caller drive the call that sends the answer of this [`channel`](Self::channel).
-    ///
-    /// This saves the way to another thread and back. A call that the caller leaves before its end goes on in a task of the
-    /// current tokio runtime: what was sent to a server is waited for, so that a server that hangs is noticed.
-    pub fn driving(mut self, call: impl Future<Output = ()> + Send + 'static) -> Self {
-        if let State::Channel(_, driven) = &mut self.state {
-            driven.0 = Some(Box::pin(call));
-        }
-        self
+        (Answerer(sender), Self::new(State::Channel(receiver)))
     }
 
     #[inline]
@@ -152,7 +113,7 @@ impl<T> StoreFuture<T> {
     pub fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.state {
             State::Ready(Some(answer)) => Ok(answer),
-            State::Ready(None) | State::Channel(..) | State::Boxed(_) => Err(self),
+            State::Ready(None) | State::Channel(_) | State::Boxed(_) => Err(self),
         }
     }
 
@@ -160,7 +121,7 @@ impl<T> StoreFuture<T> {
     pub(super) fn outcome_if_ready(&self) -> Option<Result<(), &Error>> {
         match &self.state {
             State::Ready(Some(answer)) => Some(answer.as_ref().map(drop)),
-            State::Ready(None) | State::Channel(..) | State::Boxed(_) => None,
+            State::Ready(None) | State::Channel(_) | State::Boxed(_) => None,
         }
     }
 
@@ -179,17 +140,8 @@ impl<T> StoreFuture<T> {
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let answer = match &mut self.state {
             State::Ready(_) => return Poll::Ready(()),
-            State::Channel(answer, call) => {
-                let is_over = call.is_over(cx);
-                match answer.try_recv() {
-                    Ok(answer) => answer,
-                    // Only the call answers: a waker in the channel would have the caller polled once more.
-                    Err(TryRecvError::Empty) if !is_over => return Poll::Pending,
-                    Err(TryRecvError::Empty) => {
-                        ready!(Pin::new(answer).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
-                    }
-                    Err(TryRecvError::Closed) => Err(sender_dropped()),
-                }
+            State::Channel(answer) => {
+                ready!(Pin::new(answer).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
             }
             State::Boxed(future) => ready!(future.as_mut().poll(cx)),
         };
@@ -273,7 +225,7 @@ impl<T> fmt::Debug for StoreFuture<T> {
         let state = match self.state {
             State::Ready(Some(_)) => "ready",
             State::Ready(None) => "done",
-            State::Channel(..) => "waiting",
+            State::Channel(_) => "waiting",
             State::Boxed(_) => "boxed",
         };
         f.debug_tuple("StoreFuture").field(&state).finish()

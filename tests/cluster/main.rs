@@ -13,3 +13,5 @@ mod moves;
 #[cfg(feature = "cluster")]
 mod seeds;
 mod slots;
+#[cfg(feature = "cluster")]
+mod unpolled;

@@ -64,7 +64,7 @@ impl SharedBlockList {
         call.command.arg(micros.min(MAX_BLOCK_MICROS));
         call.command.arg(u8::from(block.is_automatic));
         call.command.arg(call.number.get());
-        client.drive(client.slot_of_blocks(), move |client, route| async move {
+        client.start(client.slot_of_blocks(), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.block, call).await?;
             match reply.as_sequence() {
                 Some([Value::Int(0)]) => return Err(BlockList::full()),
@@ -88,7 +88,7 @@ impl SharedBlockList {
             deadline: timeout,
             ..Client::clone(&self.client)
         });
-        client.drive(client.slot_of_blocks(), move |client, route| async move {
+        client.start(client.slot_of_blocks(), move |client, route| async move {
             let outcome = self.read(&client, &route).await;
             outcome.inspect_err(|error| client.meter.record_error(error.kind()))
         })

@@ -68,10 +68,10 @@ impl Client {
         Ok(self.route_from(&current_runtime()?, slot))
     }
 
-    /// Lets the caller drive a call to the keys of a slot, and wait for at most the deadline.
+    /// Starts a task that calls the server with the keys of a slot. The caller waits for at most the deadline.
     ///
-    /// The call goes on without the caller, so that a silent server is noticed.
-    pub(super) fn drive<T: Send + 'static, F>(
+    /// The call goes on without the caller: its line is free at its end, and a silent server is noticed.
+    pub(super) fn start<T: Send + 'static, F>(
         self: &Arc<Self>,
         slot: Option<u16>,
         call: impl FnOnce(Arc<Self>, Route) -> F + Send + 'static,
@@ -79,13 +79,14 @@ impl Client {
     where
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let route = match self.route(slot) {
-            Ok(route) => route,
+        let runtime = match current_runtime() {
+            Ok(runtime) => runtime,
             Err(error) => return StoreFuture::ready(Err(error)),
         };
+        let route = self.route_from(&runtime, slot);
         let (answerer, future) = StoreFuture::channel();
         let (client, deadline) = (Arc::clone(self), self.deadline);
-        future.driving(async move {
+        runtime.spawn(async move {
             let mut call = pin!(call(client, route.clone()));
             match Deadline::new(deadline).wait(call.as_mut()).await {
                 Ok(outcome) => answerer.answer(outcome),
@@ -97,7 +98,8 @@ impl Client {
                     let _ = call.await;
                 }
             }
-        })
+        });
+        future
     }
 
     /// The error of a failed call.
@@ -237,7 +239,7 @@ impl Client {
         let Some(call) = encode_adjust(script, &self.names, &self.deployment.clock, adjust) else {
             return StoreFuture::ready(Ok(()));
         };
-        self.drive(self.slot(adjust.subject), move |client, route| async move {
+        self.start(self.slot(adjust.subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.refund, call).await;
             if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
                 client.deployment.clock.learn(time);
@@ -249,7 +251,7 @@ impl Client {
     /// Charges the cost of a check even beyond the limits, by the script that decides checks.
     fn charge(self: &Arc<Self>, check: Check<'_>) -> StoreFuture<()> {
         let levels = [check.owned()];
-        self.drive(self.slot(check.subject), move |client, route| async move {
+        self.start(self.slot(check.subject), move |client, route| async move {
             let charge = BatchEntry {
                 levels: &levels,
                 count: 0,
@@ -266,7 +268,7 @@ impl Client {
         let mut call = self.scripts.holders.call(1, 1, 0);
         let key = self.names.value(subject, CountedValue::InFlight);
         call.command.arg(key).arg(call.number.get());
-        self.drive(self.slot(subject), move |client, route| async move {
+        self.start(self.slot(subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.holders, call).await?;
             let malformed = || error::malformed_reply("no holders of slots", &route.server());
             let holders: Vec<(Vec<u8>, u32, u64)> =
@@ -327,7 +329,7 @@ impl Client {
     {
         // Each server has this deadline, which ends before that of the caller: so an error names the one that is late.
         let mut deadline = Deadline::new(self.deadline);
-        self.drive(None, move |client, route| async move {
+        self.start(None, move |client, route| async move {
             let replies = async {
                 // The nodes of a cluster are known when one of them is connected.
                 drop(route.reserve(&mut deadline).await?);

@@ -79,7 +79,7 @@ pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Resul
     let client = store.client()?;
     let slot = key.and_then(|key| client.slot_of_key(key));
     client
-        .drive(slot, move |client, route| async move {
+        .start(slot, move |client, route| async move {
             client.query(&route, &command).await
         })
         .await

@@ -195,11 +195,6 @@ impl QueueEntry {
         }
     }
 
-    /// Whether any of its callers still waits.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.waiters.next_deadline().is_some()
-    }
-
     /// Moves the entry to a queue with another clock.
     pub(super) fn move_to(&mut self, from: Moment, to: Moment) {
         self.waiters.move_to(from, to);

@@ -1,8 +1,7 @@
 //! The one sender of checks.
 //!
-//! Checks that wait stand in a queue, one for each target. A turn takes as many as fit into a call and sends them. A caller
-//! that finds its queue without a turn, and a line that is free, drives the call of its own check: that saves the way to
-//! another thread and back. Tasks do all else, so no check waits for a caller that may do something else meanwhile.
+//! Checks stand in a queue, one for each target. A turn is a task that takes as many as fit into a call and sends them. So no
+//! call, and no line of a server, waits for a caller that does something else meanwhile.
 
 use std::collections::HashMap;
 use std::mem;
@@ -17,7 +16,7 @@ use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
 use crate::error::{Act, Error};
 use crate::store::future::StoreFuture;
-use crate::store::redis::client::{Client, current_runtime};
+use crate::store::redis::client::Client;
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::real_time::{Deadline, Moment, RunningClock, RunningTime};
 use crate::store::redis::transport::{Line, Route};
@@ -82,20 +81,9 @@ impl Sender {
         let (answerer, future) = StoreFuture::channel();
         let mut state = queue.lock();
         let now = state.clock.look();
-        let waiter = Waiter::new(answerer, now, self.client.deadline);
-        if state.turns == 0
-            && let Some(line) = queue.route.try_reserve()
-        {
-            state.turns = 1;
-            drop(state);
-            let turn = Turn {
-                sender: Arc::clone(self),
-                queue,
-                progress: Progress::Driven,
-            };
-            return future.driving(turn.drive(line, QueueEntry::new(levels, waiter), now));
-        }
-        state.queue.push(levels, waiter);
+        state
+            .queue
+            .push(levels, Waiter::new(answerer, now, self.client.deadline));
         self.start_turn_if_due(&queue, state);
         future
     }
@@ -130,7 +118,7 @@ impl Sender {
             let turn = Turn {
                 sender: Arc::clone(self),
                 queue: Arc::clone(queue),
-                progress: Progress::InTask,
+                is_over: false,
             };
             self.runtime.spawn(turn.run());
         }
@@ -192,45 +180,13 @@ impl SendQueue {
 struct Turn {
     sender: Arc<Sender>,
     queue: Arc<SendQueue>,
-    progress: Progress,
-}
-
-#[derive(PartialEq, Eq)]
-enum Progress {
-    /// A caller sends its own check.
-    Driven,
-    /// A task sends checks of the queue.
-    InTask,
-    Ended,
+    is_over: bool,
 }
 
 impl Turn {
-    /// Sends the check of the caller that drives this. A task sends what waits when this is dropped.
-    async fn drive(self, line: Line, mut entry: QueueEntry, now: Moment) {
-        // The caller may have gone.
-        if entry.is_awaited() {
-            match self.line_from_here(line).await {
-                Ok((route, line)) => self.send(&route, line, vec![entry], now).await,
-                Err(error) => entry.fail(&error),
-            }
-        }
-    }
-
-    /// Returns the line, or one from the current runtime: that of the sender, and its connections, may have ended.
-    async fn line_from_here(&self, line: Line) -> Result<(Route, Line), Error> {
-        let (Sender { client, .. }, route) = (&*self.sender, &self.queue.route);
-        let current = current_runtime()?;
-        if current.id() == self.sender.runtime.id() {
-            return Ok((route.clone(), line));
-        }
-        let route = client.route_from(&current, route.slot);
-        let line = client.begin(&route).await?;
-        Ok((route, line))
-    }
-
     /// Sends calls until no check waits, or another turn takes over.
     async fn run(mut self) {
-        while self.progress != Progress::Ended {
+        while !self.is_over {
             // Lets tasks that are ready queue their checks first, else these would miss this call.
             tokio::task::yield_now().await;
             // Checks are taken once they can be sent. Those that are cancelled before are never
@@ -241,7 +197,7 @@ impl Turn {
             };
             let (entries, now) = self.take();
             if !entries.is_empty() {
-                self.send(&self.queue.route, line, entries, now).await;
+                self.send(line, entries, now).await;
                 self.continue_unless_replaced();
             }
         }
@@ -279,7 +235,7 @@ impl Turn {
             state.queue = Queue::default();
             state.is_taking = false;
             state.turns -= 1;
-            self.progress = Progress::Ended;
+            self.is_over = true;
         }
     }
 
@@ -289,7 +245,7 @@ impl Turn {
         let Self {
             sender,
             queue,
-            progress,
+            is_over,
         } = self;
         let margin = sender.client.reply_margin(&queue.route);
         let mut state = queue.lock();
@@ -299,7 +255,7 @@ impl Turn {
         state.is_taking = false;
         if entries.is_empty() {
             state.turns -= 1;
-            *progress = Progress::Ended;
+            *is_over = true;
         }
         sender.start_turn_if_due(queue, state);
         (entries, now)
@@ -310,14 +266,15 @@ impl Turn {
         let mut state = self.queue.lock();
         if state.is_taking {
             state.turns -= 1;
-            self.progress = Progress::Ended;
+            self.is_over = true;
         }
         state.is_taking = true;
     }
 
     /// Sends one call, and answers the waiters.
-    async fn send(&self, route: &Route, line: Line, mut entries: Vec<QueueEntry>, now: Moment) {
-        let client = &self.sender.client;
+    async fn send(&self, line: Line, mut entries: Vec<QueueEntry>, now: Moment) {
+        let Sender { client, .. } = &*self.sender;
+        let route = &self.queue.route;
         let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
             entries.iter_mut().map(QueueEntry::parts_mut).unzip();
         client
@@ -434,16 +391,12 @@ impl Awaited<'_, '_> {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = match self.progress {
-            Progress::Ended => return,
-            Progress::Driven | Progress::InTask => self.queue.lock(),
-        };
-        state.turns -= 1;
-        if self.progress == Progress::Driven {
-            // At its end, or because the caller has gone where no task can take over.
-            return self.sender.start_turn_if_due(&self.queue, state);
+        if self.is_over {
+            return;
         }
         // The runtime of the sender is shutting down, and no other turn will send the queue.
+        let mut state = self.queue.lock();
+        state.turns -= 1;
         state.is_taking = false;
         let unsent = mem::take(&mut state.queue);
         drop(state);
