@@ -5,6 +5,7 @@ use std::time::Duration;
 use tollgate::{Error, ErrorKind, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::support::decided;
+use crate::support::node::Node;
 use crate::support::redis_server::RedisServer;
 use crate::support::relay::Relay;
 
@@ -114,20 +115,25 @@ async fn a_process_that_checks_more_than_the_connections_carry_gets_as_many_answ
 async fn a_hung_server_opens_the_circuit_breaker_however_many_checks_wait_for_their_turn() {
     // With slots, each key is in a call of its own.
     for settings in ["", "?slots=on"] {
-        let server = RedisServer::start();
-        let relay = Relay::to(server.port()).await;
-        let url = format!("{}{settings}", relay.url());
+        let server = Node::start(&[]);
+        let url = format!("{}{settings}", server.url());
         let limiter = limiter(&url, Duration::from_secs(1));
         let _ = decided(&limiter, "first").await;
-        relay.block();
+        server.stop();
         let errors = check_at_once(&limiter, keys(300)).await;
         assert_eq!(errors.len(), 300);
         assert_kind(&errors, ErrorKind::Timeout);
-        let error = limiter.check("next").await.unwrap_err();
-        assert!(
-            error.to_string().contains("circuit breaker is open"),
-            "{error}"
-        );
+        // It counts calls of the server. The checks share two of them, unless each key is in a call of its own.
+        let max_later = if settings.is_empty() { 3 } else { 0 };
+        let mut later = 0;
+        loop {
+            let error = limiter.check("next").await.unwrap_err().to_string();
+            if error.contains("circuit breaker is open") {
+                break;
+            }
+            later += 1;
+            assert!(later <= max_later, "{error}");
+        }
     }
 }
 
