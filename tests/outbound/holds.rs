@@ -13,6 +13,7 @@ use tollgate::{
 use crate::support::log;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::relay::Relay;
+use crate::support::test_time::TestTime;
 use crate::support::until;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -209,6 +210,43 @@ async fn the_process_that_was_told_goes_on_and_tells_a_server_that_has_lost_its_
     assert_eq!(source(&there).await, Source::HeldBack);
     assert!(left(&there).await > Some(HOUR - 30 * SECOND));
     println!("the other process forgot for a moment: {forgot}");
+}
+
+/// Returns how many blocks and holds of the shared list end after a time.
+fn listed_after(server: &RedisServer, time: u64) -> u32 {
+    let mut count = redis::cmd("ZCOUNT");
+    count.arg("tollgate:v3:{blocks}").arg(time).arg("+inf");
+    let counted = count.query(&mut server.connect());
+    counted.expect("ZCOUNT answers")
+}
+
+#[tokio::test]
+async fn a_step_forward_of_the_servers_clock_ends_no_hold_of_the_process_that_was_told() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let here = RateLimiter::new(time.redis.clone(), Quota::per_minute(1_000_000));
+    // The list outlives the hold.
+    here.admin().block("bob", HOUR).await.expect("a block");
+    here.hold_back("ada", 20 * SECOND);
+    let begin = time.now();
+    until(async || listed_after(&server, begin) == 2).await;
+
+    time.step_forward(60 * SECOND);
+    let stepped = time.now();
+    assert_eq!(listed_after(&server, stepped), 1);
+    // Reads the list.
+    here.admin().blocked().await.expect("a list");
+    assert_eq!(source(&here).await, Source::HeldBack);
+    assert_eq!(left(&here).await, Some(20 * SECOND));
+    // The server is told again, by its new time, once the interval of refreshes has passed.
+    time.advance(SECOND);
+    assert_eq!(source(&here).await, Source::HeldBack);
+    until(async || listed_after(&server, stepped) == 2).await;
+    // After that, an operator ends the hold as ever.
+    let there = RateLimiter::new(time.redis.fork(), Quota::per_minute(1_000_000));
+    there.admin().unblock("ada").await.expect("unblocked");
+    here.admin().blocked().await.expect("a list");
+    assert_eq!(source(&here).await, Source::Redis);
 }
 
 #[tokio::test]

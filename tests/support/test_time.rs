@@ -103,6 +103,12 @@ impl TestTime {
         self.show();
     }
 
+    /// Steps the clock of the stores forward. That of this process goes on.
+    pub(crate) fn step_forward(&mut self, step: Duration) {
+        self.clock.advance(step);
+        self.show();
+    }
+
     /// What has died is gone from both stores as soon as it has, so that a step back cannot find it
     /// in one of them only.
     fn show(&mut self) {

@@ -393,17 +393,24 @@ impl BlockList {
     /// A key that an upstream asked this process to hold back is held back for as long. If the shared list had the key
     /// before and has it no longer, an operator has unblocked it.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
-        self.replace_by(blocks, false);
+        self.replace_after_step(blocks, 0);
     }
 
     /// Replaces the list after the server of the shared list has lost its data: then this process goes on to hold back the
     /// keys that upstreams asked it to hold back.
     pub fn replace_after_loss(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
-        self.replace_by(blocks, true);
+        self.replace_after_step(blocks, u64::MAX);
     }
 
-    fn replace_by(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>, has_lost: bool) {
+    /// Replaces the list after the clock of its server has run ahead of this process by `step` microseconds since the last
+    /// list. A key whose block has ended by that clock was not unblocked, so this process goes on to hold it back.
+    pub(crate) fn replace_after_step(
+        &self,
+        blocks: impl IntoIterator<Item = (Key, Key, Duration)>,
+        step: u64,
+    ) {
         let now = self.inner.clock.now();
+        let ended_by = now.saturating_add(step);
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
             let name = name_of(&limiter, &key);
             let expires_at = now.saturating_add(micros(remaining));
@@ -421,7 +428,7 @@ impl BlockList {
             for (name, old) in blocked.extract_if(|_, old| old.is_held(now)) {
                 if let Some(new) = new.get_mut(&name) {
                     new.hold = old.hold;
-                } else if old.hold.until > now && (has_lost || old.expires_at <= now) {
+                } else if old.hold.until > now && old.expires_at <= ended_by {
                     new.insert(
                         name,
                         BlockedKey {

@@ -39,10 +39,18 @@ struct KnownVersion {
     version: String,
     /// The number of changes by this process.
     changes: u64,
+    /// How far the server's clock was ahead of the clock of the copy at the last list, in microseconds. `None` before it.
+    server_lead: Option<u64>,
 }
 
-/// Limiters, keys, and how long they stay blocked.
-type Blocks = Vec<(Key, Key, Duration)>;
+/// The list as the server has it.
+struct ServerList {
+    version: String,
+    /// The time of the server, in microseconds.
+    now: u64,
+    /// Limiters, keys, and how long they stay blocked.
+    blocks: Vec<(Key, Key, Duration)>,
+}
 
 impl SharedBlockList {
     pub(super) fn new(client: Arc<Client>, copy: BlockList) -> Arc<Self> {
@@ -97,19 +105,23 @@ impl SharedBlockList {
     async fn read(&self, client: &Client, route: &Route) -> Result<(), Error> {
         loop {
             let before = self.known().clone();
-            let Some((version, list)) = client.read_blocks(route, &before.version).await? else {
+            let Some(list) = client.read_blocks(route, &before.version).await? else {
                 return Ok(());
             };
             // Locked until the list is replaced, so that no change by this process is overwritten.
             let mut known = self.known();
             if known.changes == before.changes {
                 // A list that ends with its last key outlives it, so none at all was lost with its server's data.
-                if version == NO_LIST {
-                    self.copy.replace_after_loss(list);
+                let lead = list.now.saturating_sub(self.copy.clock().now());
+                if list.version == NO_LIST {
+                    self.copy.replace_after_loss(list.blocks);
                 } else {
-                    self.copy.replace(list);
+                    let earlier = known.server_lead.unwrap_or(lead);
+                    let step = lead.saturating_sub(earlier);
+                    self.copy.replace_after_step(list.blocks, step);
                 }
-                known.version = version;
+                known.version = list.version;
+                known.server_lead = Some(lead);
                 return Ok(());
             }
         }
@@ -122,11 +134,7 @@ impl SharedBlockList {
 
 impl Client {
     /// Reads the list and its version, unless it is `version`.
-    async fn read_blocks(
-        &self,
-        route: &Route,
-        version: &str,
-    ) -> Result<Option<(String, Blocks)>, Error> {
+    async fn read_blocks(&self, route: &Route, version: &str) -> Result<Option<ServerList>, Error> {
         let malformed = || malformed_reply("no block list", &route.server());
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 2, 0);
@@ -143,7 +151,11 @@ impl Client {
         let (pairs, _) = members.as_chunks();
         let parse = |[member, ends_at]: &[String; 2]| parse_member(member, ends_at, now);
         let blocks = pairs.iter().filter_map(parse).collect();
-        Ok(Some((version.clone(), blocks)))
+        Ok(Some(ServerList {
+            version: version.clone(),
+            now,
+            blocks,
+        }))
     }
 }
 

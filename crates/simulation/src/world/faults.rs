@@ -3,6 +3,7 @@
 use super::network::Quality;
 use super::plan::{ClientKind, FaultKind, Plan};
 use super::process::Process;
+use super::record::Excuse;
 use super::shared::SharedWorld;
 use crate::random::Random;
 use crate::server::Server;
@@ -163,7 +164,7 @@ impl Faults {
             FaultKind::Restart => self.restart(until, shared, server),
             FaultKind::ClockStep => {
                 server.clock_offset += self.random.below(4_000_000) as i64 - 2_000_000;
-                excuse(shared);
+                excuse(shared, Excuse::Step);
             }
             FaultKind::Stranger => self.spoil(until, shared, server),
             FaultKind::FullMemory => {
@@ -200,7 +201,7 @@ impl Faults {
         server.server.forget_scripts();
         if loses_data {
             server.server.with_keys(crate::server::Keyspace::clear);
-            excuse(shared);
+            excuse(shared, Excuse::Loss);
         }
         server.hangs_until = Some(until);
         let mut world = shared.lock();
@@ -231,7 +232,7 @@ impl Faults {
         server.run_as_stranger(&command);
         server.run_as_stranger(&[b"PEXPIRE".to_vec(), name.clone(), b"60000".to_vec()]);
         server.spoiled.push((until, name.clone()));
-        excuse(shared);
+        excuse(shared, Excuse::Loss);
     }
 
     fn end_outages(now: u64, shared: &SharedWorld, server: &mut ServerState) {
@@ -277,8 +278,8 @@ impl Faults {
 }
 
 /// Remembers that a limit may be granted once more.
-fn excuse(shared: &SharedWorld) {
+fn excuse(shared: &SharedWorld, why: Excuse) {
     let mut world = shared.lock();
     let now = world.now;
-    world.record.excuses.push(now);
+    world.record.excuses.push((now, why));
 }

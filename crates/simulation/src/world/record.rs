@@ -57,6 +57,15 @@ pub(crate) struct BlockedSpan {
     pub(crate) to: u64,
 }
 
+/// Why a limit may be granted once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Excuse {
+    /// Data was lost.
+    Loss,
+    /// The clock of the server stepped.
+    Step,
+}
+
 /// A limiter and a key. Names of processes are part of a key where each counts on its own.
 pub(crate) type CountedKey = (&'static str, String);
 
@@ -76,8 +85,8 @@ pub(crate) struct Record {
     pub(crate) blocks: Vec<BlockedSpan>,
     /// The checks of the blocked key that were not refused by a block.
     pub(crate) unblocked_uses: Vec<Use>,
-    /// The times at which data was lost or the clock stepped: a limit may be granted once more.
-    pub(crate) excuses: Vec<u64>,
+    /// When a limit may have been granted once more, and why.
+    pub(crate) excuses: Vec<(u64, Excuse)>,
 }
 
 impl Record {
@@ -138,7 +147,13 @@ impl Record {
     /// Returns how often data was lost or the clock stepped from one time to another.
     pub(crate) fn excuses(&self, from: u64, to: u64) -> u32 {
         let excuses = self.excuses.iter();
-        let within = excuses.filter(|time| (from..=to).contains(*time));
+        let within = excuses.filter(|(at, _)| (from..=to).contains(at));
         within.count() as u32
+    }
+
+    /// Returns whether data was lost since a time.
+    pub(crate) fn has_lost_since(&self, from: u64) -> bool {
+        let mut excuses = self.excuses.iter();
+        excuses.any(|(at, excuse)| *excuse == Excuse::Loss && *at >= from)
     }
 }
