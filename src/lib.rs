@@ -128,6 +128,7 @@ mod middleware;
 #[doc(hidden)]
 pub mod planted;
 mod quota;
+mod random;
 pub mod store;
 mod telemetry;
 

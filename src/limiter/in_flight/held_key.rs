@@ -11,10 +11,10 @@ use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::level::Level;
 use crate::limiter::line::{Room, Want};
-use crate::limiter::wait::jittered;
 #[cfg(tollgate_simulation)]
 use crate::planted::is_planted;
 use crate::quota::{Quota, Quotas, ShareId};
+use crate::random::jittered;
 use crate::store::{ProtectedStore, SendMarks, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
 

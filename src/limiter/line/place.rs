@@ -19,8 +19,8 @@ use super::standing::Ticket;
 use crate::decision::{DecisionView, LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::wait::random;
 use crate::quota::{Quotas, ShareId};
+use crate::random::random;
 use crate::store::Subject;
 use crate::telemetry::{PermitMeter, PermitWait};
 
