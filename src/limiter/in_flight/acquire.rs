@@ -1,9 +1,9 @@
 //! Checks that take slots in flight: at once, or in the order of arrival.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::limiter_permits::LimiterPermits;
 use super::permit::{Acquired, Permit};
 use super::table::PermitTable;
 use crate::decision::{Decision, DecisionView};
@@ -17,13 +17,6 @@ use crate::telemetry::PermitMeter;
 
 /// The default of [`RateLimiter::max_wait`].
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// The permits of a limiter.
-pub(in crate::limiter) struct LimiterPermits {
-    /// Those of the store in this process. The limiter keeps them, so that they are one holder for its time.
-    pub(in crate::limiter) table: Arc<PermitTable>,
-    pub(in crate::limiter) meter: PermitMeter,
-}
 
 impl RateLimiter {
     /// Returns the wait that a refusal by slots suggests.

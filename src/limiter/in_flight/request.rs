@@ -122,8 +122,11 @@ impl State {
         let slot_level = |level: &&Level| {
             let want = level.want();
             if let Some(id) = want.slots_of {
-                let new = || HeldKey::new(level, want);
-                self.keys.entry(id).or_insert_with(new).ask(level.quotas());
+                let key = self.keys.entry(id).or_insert_with(|| {
+                    let meter = &level.limiter.permits().meter;
+                    HeldKey::new(level.subject(), &level.limiter.0.store, meter, want)
+                });
+                key.ask(level.quotas());
                 self.changed.push(id);
             }
             let check = level.check().owned();
