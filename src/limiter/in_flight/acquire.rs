@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::limiter_permits::LimiterPermits;
 use super::permit::{Acquired, Permit};
 use super::table::PermitTable;
-use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
+use crate::limiter::decision::{Decision, DecisionView};
 use crate::limiter::level_check::{LevelCheck, levels};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::WhyTooLate;
@@ -155,7 +155,7 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
         let mut check = PendingCheck::within_limits(levels(checks));
         async move {
-            let limiters = check.levels.iter().map(|level| &level.limiter.0);
+            let limiters = check.levels.iter().map(|level| &level.limiter().0);
             let max_waits = limiters.map(|limiter| limiter.max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max().unwrap_or_default();
             let decision = check.decide_in_turn(max_wait, true).await?;
