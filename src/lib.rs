@@ -128,14 +128,16 @@ mod middleware;
 #[doc(hidden)]
 pub mod planted;
 mod quota;
+mod random;
 pub mod store;
 mod telemetry;
 
-pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
+pub use decision::{LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{IntoKey, Key, KeyExtractor};
 pub use limiter::{
-    Acquired, Admin, BlockReason, FailurePolicy, KeyStatus, LevelCheck, Permit, RateLimiter,
+    Acquired, Admin, BlockReason, Decision, DecisionView, FailurePolicy, KeyStatus, LevelCheck,
+    Permit, RateLimiter,
 };
 pub use middleware::{
     Headers, IetfDraft, Level, MissingKey, OutboundLayer, PermitHandle, RateLimit, RateLimitLayer,

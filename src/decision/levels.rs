@@ -5,19 +5,19 @@ use std::fmt;
 use std::time::Duration;
 
 use super::answer::{Answer, QuotaAnswer, Source};
-use super::record::Record;
+use super::record::{LimiterFacts, Record};
 use crate::key::Key;
 use crate::quota::Quota;
 
 /// Returns the fewest units that quotas have left: of those that refuse, or of soft ones if there are no others.
 #[inline]
-pub(super) fn least_remaining<'a>(quotas: impl Iterator<Item = QuotaDecision<'a>>) -> u32 {
+pub(crate) fn least_remaining<'a>(quotas: impl Iterator<Item = QuotaDecision<'a>>) -> u32 {
     let left = quotas.map(|quota| (quota.quota.is_soft(), quota.remaining()));
     left.min().map_or(u32::MAX, |(_, remaining)| remaining)
 }
 
 /// Returns the indices of the reported level and of its reported quota: see [`DecisionView`](crate::DecisionView).
-pub(super) fn reported_index<'a>(
+pub(crate) fn reported_index<'a>(
     levels: impl Iterator<Item = LevelDecision<'a>>,
 ) -> (usize, usize) {
     let quotas = levels.enumerate().flat_map(|(index, level)| {
@@ -66,6 +66,7 @@ pub(super) fn reported_index<'a>(
 /// ```
 #[derive(Clone, Copy)]
 pub struct LevelDecision<'a> {
+    limiter: &'a LimiterFacts,
     record: &'a Record,
     /// Whether all levels admit the check.
     allowed: bool,
@@ -74,8 +75,12 @@ pub struct LevelDecision<'a> {
 impl<'a> LevelDecision<'a> {
     /// Reads the record of a level that was decided. The check is `allowed` if all its levels admit it.
     #[inline]
-    pub(crate) fn new(record: &'a Record, allowed: bool) -> Self {
-        Self { record, allowed }
+    pub(crate) fn new(limiter: &'a LimiterFacts, record: &'a Record, allowed: bool) -> Self {
+        Self {
+            limiter,
+            record,
+            allowed,
+        }
     }
 
     /// Returns what was asked at this level, with the answer.
@@ -87,7 +92,7 @@ impl<'a> LevelDecision<'a> {
     /// Returns the name of the limiter.
     #[must_use]
     pub fn limiter(&self) -> &'a str {
-        &self.record.limiter.name
+        &self.limiter.name
     }
 
     /// Returns the key, as it is stored.
@@ -113,8 +118,9 @@ impl<'a> LevelDecision<'a> {
     /// If not, another level refused first. Then [`quotas`](Self::quotas) is empty, because the waits and the
     /// counts of this level are unknown.
     #[must_use]
+    #[inline]
     pub fn is_asked(&self) -> bool {
-        self.record.is_asked()
+        self.quota_list().is_empty() || !self.record.answer.quotas().is_empty()
     }
 
     /// Returns whether the level is [hidden](crate::Level::hidden): no response of a layer tells its name and its numbers.
@@ -147,8 +153,9 @@ impl<'a> LevelDecision<'a> {
     ///
     /// False for a level that was [not asked](Self::is_asked).
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.record.is_admitted()
+        self.is_asked() && self.record.answer.is_admitted()
     }
 
     /// Returns the source of the answer: the store, the fallback, or a cache of this process.
@@ -171,9 +178,11 @@ impl<'a> LevelDecision<'a> {
     #[must_use]
     #[inline]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> + use<'a> {
+        let limiter = self.limiter;
         let record = self.record;
         let quotas = self.quota_list().iter().zip(record.answer.quotas());
         quotas.map(move |(quota, answer)| QuotaDecision {
+            limiter,
             quota,
             answer,
             record,
@@ -198,6 +207,7 @@ impl<'a> LevelDecision<'a> {
     #[inline]
     pub(crate) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'a>> {
         Some(QuotaDecision {
+            limiter: self.limiter,
             quota: self.quota_list().get(index)?,
             answer: self.record.answer.quotas().get(index)?,
             record: self.record,
@@ -211,10 +221,16 @@ impl<'a> LevelDecision<'a> {
         reported.map_or(u32::MAX, |quota| quota.limit())
     }
 
+    /// Returns the limiter's name, identity and own quotas.
+    #[inline]
+    pub(crate) fn facts(&self) -> &'a LimiterFacts {
+        self.limiter
+    }
+
     /// Returns the quotas of this level, even if it was not asked.
     #[inline]
     pub(crate) fn quota_list(&self) -> &'a [Quota] {
-        self.record.quotas().as_slice()
+        self.record.quotas(&self.limiter.quotas).as_slice()
     }
 
     /// Returns each charge that the units of this level belong to, with their number: most levels have one.
@@ -239,7 +255,7 @@ impl<'a> LevelDecision<'a> {
 
     /// Returns the units that were charged.
     #[inline]
-    pub(super) fn charged_units(&self) -> u32 {
+    pub(crate) fn charged_units(&self) -> u32 {
         if self.allowed && self.is_counted() {
             self.cost()
         } else {
@@ -262,7 +278,7 @@ impl<'a> LevelDecision<'a> {
         };
         self.is_charged()
             && other.is_charged()
-            && self.record.limiter.id == other.record.limiter.id
+            && self.limiter.id == other.limiter.id
             && self.record.key == other.record.key
             && self.quota_list().iter().any(is_shared)
     }
@@ -272,7 +288,7 @@ impl<'a> LevelDecision<'a> {
 impl fmt::Debug for LevelDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LevelDecision")
-            .field("limiter", &self.record.limiter.name)
+            .field("limiter", &self.limiter.name)
             .field("quotas", &self.quota_list())
             .field("answer", &self.record.answer)
             .field("cost", &self.cost())
@@ -301,6 +317,7 @@ impl fmt::Debug for LevelDecision<'_> {
 /// ```
 #[derive(Clone, Copy)]
 pub struct QuotaDecision<'a> {
+    limiter: &'a LimiterFacts,
     quota: &'a Quota,
     answer: &'a QuotaAnswer,
     record: &'a Record,
@@ -316,7 +333,7 @@ impl<'a> QuotaDecision<'a> {
     /// Returns the name of the limiter that the quota belongs to.
     #[must_use]
     pub fn limiter(&self) -> &'a str {
-        &self.record.limiter.name
+        &self.limiter.name
     }
 
     /// Returns the key that the quota counts, as it is stored.
@@ -357,7 +374,7 @@ impl<'a> QuotaDecision<'a> {
     }
 
     /// Returns whether this is a rate, neither soft nor uncounted.
-    pub(super) fn is_charged_rate(&self) -> bool {
+    pub(crate) fn is_charged_rate(&self) -> bool {
         let is_charged = self.record.answer.source() != Source::None;
         is_charged && !self.quota.is_in_flight() && !self.quota.is_soft()
     }
@@ -412,7 +429,7 @@ impl<'a> QuotaDecision<'a> {
 impl fmt::Debug for QuotaDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QuotaDecision")
-            .field("limiter", &self.record.limiter.name)
+            .field("limiter", &self.limiter.name)
             .field("quota", self.quota)
             .field("answer", self.answer)
             .finish()

@@ -1,10 +1,10 @@
-//! The result of a check: the store's [`Answer`], and the [`Decision`] made from it.
+//! The answers of stores, and the record of a level: what was asked, and the answer.
 //!
-//! Depends only on `quota` and `key`.
+//! Stores write it, and telemetry reads it. Depends only on `quota`, `key` and `error`. The decision on a check, which knows its
+//! limiters, is in `limiter`.
 
 mod answer;
 mod answers;
-mod decision;
 mod holding;
 mod levels;
 mod record;
@@ -14,9 +14,8 @@ mod serde;
 pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, GrantUse, Wait};
 pub use answers::Answers;
-pub(crate) use decision::TakenLevel;
-pub use decision::{Decision, DecisionView};
 pub use holding::Holding;
 pub(crate) use holding::{HoldingNote, holder_for};
 pub use levels::{LevelDecision, QuotaDecision};
-pub(crate) use record::{GrantUnits, LimiterFacts, LimiterId, Record, SharedRecord};
+pub(crate) use levels::{least_remaining, reported_index};
+pub(crate) use record::{GrantUnits, LimiterFacts, LimiterId, Record};

@@ -3,19 +3,26 @@
 use std::sync::Arc;
 
 use super::answer::{Answer, Source, StoreId};
+use crate::error::Error;
 use crate::key::{Fingerprint, IntoKey, Key};
 use crate::quota::{Quotas, ShareId};
 
-/// A request of a check to a limiter, and the answer. The check writes it, and its decision shares it.
+/// A request of a check to a limiter, and the answer. All that a repeat needs is here.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    pub(crate) limiter: Arc<LimiterFacts>,
     pub(crate) key: Key,
     /// The quotas of the key, in place of the limiter's own.
     pub(crate) plan: Option<Quotas>,
     /// The part of this process in the quotas, by which it decides in place of the store.
     pub(crate) portion: Option<Quotas>,
     pub(crate) cost: u32,
+    /// The cost before it is clamped to what the quotas can admit. `None` if it is not clamped.
+    pub(crate) unclamped_cost: Option<u32>,
+    /// The slots that the level takes of each quota in flight.
+    pub(crate) slots: u32,
+    /// Why the plan of the key is unknown, if its lookup has failed. The level then follows its failure policy with the
+    /// quotas of the limiter.
+    pub(crate) unknown: Option<Error>,
     /// The share that the check belongs to. After the check has begun, `None` if no quota has it.
     pub(crate) share: Option<ShareId>,
     /// How much longer than its window a unit counts, in microseconds.
@@ -32,11 +39,7 @@ pub(crate) struct Record {
     pub(crate) grants: Vec<GrantUnits>,
 }
 
-/// A record that a check writes in place, and then shares with its decision. Unlike the `Arc` of std, it has no weak
-/// references, so that writing takes no atomic step.
-pub(crate) type SharedRecord = Arc<Record>;
-
-/// The part of a limiter that its decisions know: one value, so that a level counts one reference for all of it.
+/// The part of a limiter that its decisions show.
 #[derive(Clone, Debug)]
 pub(crate) struct LimiterFacts {
     pub(crate) name: Arc<str>,
@@ -63,18 +66,15 @@ pub(crate) struct LimiterId {
 impl Record {
     /// Asks for units of a key by the limiter's own quotas.
     #[inline]
-    pub(crate) fn shared(
-        limiter: &Arc<LimiterFacts>,
-        lease: u64,
-        key: impl IntoKey,
-        cost: u32,
-    ) -> SharedRecord {
-        SharedRecord::new(Self {
-            limiter: Arc::clone(limiter),
+    pub(crate) fn new(lease: u64, key: impl IntoKey, cost: u32) -> Self {
+        Self {
             key: key.into_key(),
             plan: None,
             portion: None,
             cost,
+            unclamped_cost: None,
+            slots: 1,
+            unknown: None,
             share: None,
             lease,
             begun_at: 0,
@@ -82,38 +82,28 @@ impl Record {
             is_hidden: false,
             answer: Answer::default(),
             grants: Vec::new(),
-        })
+        }
     }
 
-    /// Returns the quotas by which the level is or was decided.
+    /// Returns the quotas by which the level is or was decided, if these are its limiter's own.
     #[inline]
-    pub(crate) fn quotas(&self) -> &Quotas {
-        self.portion.as_ref().unwrap_or_else(|| self.asked_quotas())
+    pub(crate) fn quotas<'a>(&'a self, own: &'a Quotas) -> &'a Quotas {
+        self.portion
+            .as_ref()
+            .unwrap_or_else(|| self.asked_quotas(own))
     }
 
-    /// Returns the quotas that the store is asked to decide by.
+    /// Returns the quotas that the store is asked to decide by, if these are its limiter's own.
     #[inline]
-    pub(crate) fn asked_quotas(&self) -> &Quotas {
-        self.plan.as_ref().unwrap_or(&self.limiter.quotas)
-    }
-
-    /// Returns whether the level was asked, or has no quotas.
-    #[inline]
-    pub(crate) fn is_asked(&self) -> bool {
-        self.quotas().is_empty() || !self.answer.quotas().is_empty()
-    }
-
-    /// Returns whether the level admits its cost. One that was not asked does not.
-    #[inline]
-    pub(crate) fn is_admitted(&self) -> bool {
-        self.is_asked() && self.answer.is_admitted()
+    pub(crate) fn asked_quotas<'a>(&'a self, own: &'a Quotas) -> &'a Quotas {
+        self.plan.as_ref().unwrap_or(own)
     }
 
     /// Forgets the attempt before, and sets the time at which this one begins.
     #[inline]
-    pub(crate) fn begin(&mut self, now: u64) {
+    pub(crate) fn begin(&mut self, own: &Quotas, now: u64) {
         self.portion = None;
-        self.share = self.quotas().known_share(self.share);
+        self.share = self.quotas(own).known_share(self.share);
         self.begun_at = now;
         self.answer.clear(0, Source::None);
         self.grants.clear();

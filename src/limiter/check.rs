@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use super::decision::Decision;
 use super::in_flight::SlotsOfCheck;
 use super::level::{Level, Levels};
 use super::level_check::{LevelCheck, levels};
@@ -11,7 +12,6 @@ use super::line::Place;
 use super::pending_check::{CheckError, Checked, PendingCheck};
 use super::settle::settle_together;
 use super::wait::Wait;
-use crate::decision::Decision;
 use crate::error::Error;
 use crate::key::IntoKey;
 
@@ -335,7 +335,7 @@ impl PendingCheck {
     async fn give_back(&self, decision: &mut Decision) {
         let levels = self.levels.iter().enumerate();
         let taken = levels
-            .filter_map(|(index, level)| Some((&level.limiter, decision.take_all(index, 0)?)));
+            .filter_map(|(index, level)| Some((level.limiter(), decision.take_all(index, 0)?)));
         let taken: Vec<_> = taken.collect();
         let _ = settle_together(decision.view(), taken).await;
     }

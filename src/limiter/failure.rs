@@ -32,7 +32,7 @@ impl RateLimiter {
 impl Level {
     /// Logs that the store or the lookup of the quotas failed, and what the policy does.
     fn record_failure(&self, error: &Error, action: FailureAction) {
-        let limiter = &self.limiter.0;
+        let limiter = &self.limiter().0;
         let Some(on_failure) = &limiter.on_failure else {
             return;
         };
@@ -62,7 +62,7 @@ impl PendingCheck {
             let State::Failed(error) = &level.state else {
                 continue;
             };
-            let (limiter, error) = (&level.limiter, error.clone());
+            let (limiter, error) = (level.limiter(), error.clone());
             // Without a policy, the caller gets the error.
             let action = match limiter.policy() {
                 Some(policy) if error.is_store_failure() => policy.action,
@@ -105,12 +105,12 @@ impl PendingCheck {
         self.divide_limits()?;
         loop {
             let first = self.levels.iter().find(|level| level.falls_back());
-            let Some(limiter) = first.map(|level| level.limiter.clone()) else {
+            let Some(limiter) = first.map(|level| level.limiter().clone()) else {
                 return Ok(true);
             };
             // Limiters of a store without a circuit breaker of its own have counts of their own.
             let is_together = |level: &Level| {
-                let store = &level.limiter.0.store;
+                let store = &level.limiter().0.store;
                 level.falls_back() && store.has_same_fallback(&limiter.0.store)
             };
             let together = || self.levels.iter().filter(|level| is_together(level));
@@ -151,11 +151,11 @@ impl PendingCheck {
     fn divide_limits(&mut self) -> Result<(), CheckError> {
         let (mut closed, takes_slots) = (Closed::default(), self.slots.is_some());
         for level in self.levels.iter_mut().filter(|level| level.falls_back()) {
-            let Some(on_failure) = level.limiter.0.on_failure.clone() else {
+            let Some(on_failure) = level.limiter().0.on_failure.clone() else {
                 continue;
             };
             let quotas = level.quotas();
-            let portion = on_failure.portion_of(quotas, &level.limiter.0.facts.quotas);
+            let portion = on_failure.portion_of(quotas, &level.limiter().0.facts.quotas);
             // A request above the portion alone will pass again when the store recovers, so it is not refused without a wait.
             if level.exceeds(&portion, takes_slots) && !level.exceeds(quotas, takes_slots) {
                 closed.add_falling(level);

@@ -149,6 +149,6 @@ impl PendingCheck {
     fn remembered_refusals(&self) -> Option<Answers> {
         let first = self.levels.first()?;
         let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
-        first.limiter.0.store.repeat_refusals(&checks)
+        first.limiter().0.store.repeat_refusals(&checks)
     }
 }

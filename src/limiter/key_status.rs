@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::time::Duration;
 
+use super::decision::DecisionView;
 use super::level::Level;
 use super::level_check::{LevelCheck, levels};
 use super::limiter::RateLimiter;
-use crate::decision::{DecisionView, Holding};
+use crate::decision::Holding;
 use crate::error::Error;
 use crate::store::join_all;
 
@@ -72,7 +73,7 @@ impl RateLimiter {
 /// Reads a level, and how long its key is blocked.
 async fn peek(mut level: Level) -> Result<(DecisionView, Option<Duration>), Error> {
     level.record_mut().cost = 0;
-    let blocked = level.limiter.blocked_for(level.subject());
+    let blocked = level.limiter().blocked_for(level.subject());
     let decision = level.look().await?;
     Ok((decision.into_view(), blocked.map(|(left, _)| left)))
 }

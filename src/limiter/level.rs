@@ -1,5 +1,6 @@
 //! One level of a check: its limiter, its record, and what has become of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -7,7 +8,8 @@ use smallvec::SmallVec;
 use super::lease::HeldUnits;
 use super::limiter::RateLimiter;
 use super::line::Want;
-use crate::decision::{Answer, QuotaAnswer, Record, SharedRecord, Source};
+use super::record::OwnedRecord;
+use crate::decision::{Answer, QuotaAnswer, Record, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::quota::{Quota, Quotas, ShareId};
@@ -18,16 +20,8 @@ pub(crate) type Levels = SmallVec<[Level; 1]>;
 
 /// A level of a check that goes on. It can be checked again: what is asked stays.
 pub(crate) struct Level {
-    pub(crate) limiter: RateLimiter,
-    /// The part that the decision keeps. Written in place, or copied first if an earlier decision shares it.
-    pub(super) record: SharedRecord,
-    /// The slots that the level takes of each quota in flight.
-    pub(super) slots: u32,
-    /// The cost before it is clamped to what the quotas can admit. `None` if it is not clamped.
-    unclamped_cost: Option<u32>,
-    /// Why the plan of the key is unknown, if its lookup has failed. The level then follows its failure policy with the
-    /// quotas of the limiter.
-    unknown: Option<Error>,
+    /// The limiter, what is asked, and the answer. Written in place, or copied first if an earlier decision shares it.
+    owned: Arc<OwnedRecord>,
     pub(super) state: State,
     /// The units that this process held for the level. They return on drop, unless they are kept.
     held: Option<Box<HeldUnits>>,
@@ -77,32 +71,49 @@ impl Level {
     /// Asks for units of a key, and for one slot of each quota in flight. A look asks for no units.
     #[inline]
     pub(crate) fn new(limiter: &RateLimiter, key: impl IntoKey, cost: u32) -> Self {
-        let facts = &limiter.0.facts;
-        Self {
+        let lease = limiter.lease_of(&limiter.0.facts.quotas);
+        let record = Record::new(lease, key, cost);
+        Self::of(Arc::new(OwnedRecord {
             limiter: limiter.clone(),
-            record: Record::shared(facts, limiter.lease_of(&facts.quotas), key, cost),
-            slots: 1,
-            unclamped_cost: None,
-            unknown: None,
+            record,
+        }))
+    }
+
+    #[inline]
+    fn of(owned: Arc<OwnedRecord>) -> Self {
+        Self {
+            owned,
             state: State::ToAsk,
             held: None,
         }
     }
 
-    /// Asks for this many slots of each quota in flight.
-    pub(crate) fn slots(self, slots: u32) -> Self {
-        Self { slots, ..self }
+    #[inline]
+    pub(crate) fn limiter(&self) -> &RateLimiter {
+        &self.owned.limiter
+    }
+
+    /// Returns the record as the decision keeps it.
+    #[inline]
+    pub(super) fn owned(&self) -> &Arc<OwnedRecord> {
+        &self.owned
     }
 
     /// Lowers the cost to what the quotas that decide can admit, in each attempt.
     pub(crate) fn clamp_cost(&mut self) {
-        self.unclamped_cost = Some(self.record.cost);
+        let record = self.record_mut();
+        record.unclamped_cost = Some(record.cost);
     }
 
     /// Returns the cost by these quotas. A clamped cost is never lowered to 0, which charges nothing.
     pub(super) fn cost_by(&self, quotas: &Quotas) -> u32 {
-        let Record { cost, share, .. } = *self.record();
-        self.unclamped_cost.map_or(cost, |unclamped| {
+        let Record {
+            cost,
+            unclamped_cost,
+            share,
+            ..
+        } = *self.record();
+        unclamped_cost.map_or(cost, |unclamped| {
             unclamped.min(quotas.max_admissible_cost(share).max(1))
         })
     }
@@ -110,16 +121,16 @@ impl Level {
     /// Sets the cost by the quotas that decide.
     #[inline]
     pub(super) fn fit_cost(&mut self) {
-        if self.unclamped_cost.is_some() {
+        if self.record().unclamped_cost.is_some() {
             self.record_mut().cost = self.cost_by(self.quotas());
         }
     }
 
     /// Asks by these quotas, in place of the limiter's own.
     pub(crate) fn set_plan(&mut self, quotas: Quotas) {
-        self.unknown = None;
-        let lease = self.limiter.lease_of(&quotas);
+        let lease = self.limiter().lease_of(&quotas);
         let record = self.record_mut();
+        record.unknown = None;
         record.lease = lease;
         record.plan = Some(quotas);
         self.fit_cost();
@@ -127,57 +138,50 @@ impl Level {
 
     /// Asks by the failure policy, because the lookup of the plan has failed.
     pub(crate) fn set_unknown(&mut self, error: Error) {
-        self.unknown = Some(error);
+        self.record_mut().unknown = Some(error);
     }
 
     pub(crate) fn is_unknown(&self) -> bool {
-        self.unknown.is_some()
+        self.record().unknown.is_some()
     }
 
     /// Returns the same level before it was asked.
     pub(super) fn asked_anew(&self) -> Self {
-        Self {
-            limiter: self.limiter.clone(),
-            record: SharedRecord::clone(&self.record),
-            slots: self.slots,
-            unclamped_cost: self.unclamped_cost,
-            unknown: self.unknown.clone(),
-            state: State::ToAsk,
-            held: None,
-        }
+        Self::of(Arc::clone(&self.owned))
     }
 
     #[inline]
     pub(crate) fn record(&self) -> &Record {
-        &self.record
+        &self.owned.record
     }
 
     #[inline]
     pub(crate) fn record_mut(&mut self) -> &mut Record {
-        SharedRecord::make_mut(&mut self.record)
+        &mut Arc::make_mut(&mut self.owned).record
     }
 
     /// Returns what the level asks of its key, for a call that may wait.
     pub(super) fn want(&self) -> Want {
-        Want::new(&self.limiter, self.record(), self.slots)
+        Want::new(&self.owned)
     }
 
     /// Begins an attempt, and looks at what is known without the store. Fails if the check is misuse.
     #[inline]
     pub(super) fn begin(&mut self, kind: CheckKind, takes_slots: bool) -> Result<NextStep, Error> {
-        self.limiter.observe_check();
+        self.limiter().observe_check();
         // The time of the block list. 0 if the limiter blocks no keys.
-        let blocks = self.limiter.0.automatic_blocks.as_ref();
+        let blocks = self.limiter().0.automatic_blocks.as_ref();
         let now = blocks.map_or(0, |blocks| blocks.now());
-        self.record_mut().begin(now);
+        let OwnedRecord { limiter, record } = Arc::make_mut(&mut self.owned);
+        record.begin(&limiter.0.facts.quotas, now);
         self.fit_cost();
         self.held = None;
-        self.state = match &self.unknown {
+        self.state = match &self.record().unknown {
             None => State::ToAsk,
             Some(error) => State::Failed(error.clone()),
         };
         let is_asked =
-            self.quotas().is_usual(self.record.cost) || self.is_asked(kind, takes_slots)?;
+            self.quotas().is_usual(self.record().cost) || self.is_asked(kind, takes_slots)?;
         if !is_asked {
             self.state = State::Answered;
             return Ok(NextStep::LookHere);
@@ -186,7 +190,7 @@ impl Level {
             return Ok(NextStep::Refuse);
         }
         Ok(match self.state {
-            State::ToAsk if self.limiter.0.lease.is_none() => NextStep::AskStore,
+            State::ToAsk if self.limiter().0.lease.is_none() => NextStep::AskStore,
             _ => NextStep::LookHere,
         })
     }
@@ -200,9 +204,12 @@ impl Level {
     #[cold]
     fn is_asked(&self, kind: CheckKind, takes_slots: bool) -> Result<bool, Error> {
         let is_within_limits = kind == CheckKind::ChargeWithinLimits;
-        let (name, quotas, slots) = (&self.limiter.0.facts.name, self.quotas(), self.slots);
-        let Record { cost, share, .. } = *self.record();
-        if let (Some(lease), Some(what)) = (&self.limiter.0.lease, quotas.not_leased()) {
+        let name = &self.limiter().0.facts.name;
+        let quotas = self.quotas();
+        let Record {
+            cost, slots, share, ..
+        } = *self.record();
+        if let (Some(lease), Some(what)) = (&self.limiter().0.lease, quotas.not_leased()) {
             return Err(Error::not_leased(name, what, lease.duration));
         }
         match quotas.min_slots(share) {
@@ -237,7 +244,7 @@ impl Level {
     /// Refuses the level if its key is blocked or held back. Returns whether it is.
     #[inline]
     pub(super) fn refuse_blocked(&mut self) -> bool {
-        let left = self.limiter.blocked_for(self.subject());
+        let left = self.limiter().blocked_for(self.subject());
         if let Some((left, source)) = left {
             self.refuse(left, source);
         }
@@ -246,7 +253,7 @@ impl Level {
 
     /// Refuses the level for this time, because its key has no room in time. A block has a wait of its own.
     pub(super) fn refuse_for(&mut self, wait: Duration) {
-        if self.record.answer.is_admitted() {
+        if self.record().answer.is_admitted() {
             // 0 would be no wait.
             let wait = wait.max(Duration::from_millis(1));
             self.refuse(wait, Source::RefusalCache);
@@ -260,14 +267,16 @@ impl Level {
         let quotas = self.quotas();
         let wait = (!is_never_admitted(quotas, share, cost)).then_some(left);
         let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
-        self.set_answer(Answer::new(source, quotas.iter().map(refused)));
+        let answer = Answer::new(source, quotas.iter().map(refused));
+        self.set_answer(answer);
     }
 
     /// Admits the level without counting it.
     pub(super) fn open(&mut self) {
         let unused = QuotaAnswer::admitted(0, Duration::ZERO);
         let unused = self.quotas().iter().map(|_| unused);
-        self.set_answer(Answer::new(Source::None, unused));
+        let answer = Answer::new(Source::None, unused);
+        self.set_answer(answer);
     }
 
     /// Takes in an answer. Nothing returns if another level refuses.
@@ -293,7 +302,7 @@ impl Level {
 
     #[inline]
     pub(crate) fn quotas(&self) -> &Quotas {
-        self.record.quotas()
+        self.owned.quotas()
     }
 
     #[inline]
@@ -317,33 +326,34 @@ impl Level {
     /// Returns what the level counts.
     #[inline]
     pub(super) fn subject(&self) -> Subject<'_> {
-        self.limiter.subject_of(self.record(), self.quotas())
+        self.owned.subject()
     }
 
     /// Returns the check of this level: what the store has to charge.
     #[inline]
     pub(super) fn check(&self) -> Check<'_> {
         let held = self.held.as_ref().map_or(0, |held| held.units());
-        self.subject().check(self.record.cost.saturating_sub(held))
+        self.subject()
+            .check(self.record().cost.saturating_sub(held))
     }
 
     /// Returns whether these quotas never admit the cost or the slots.
     pub(super) fn exceeds(&self, quotas: &Quotas, takes_slots: bool) -> bool {
         let share = self.record().share;
         let max_slots = quotas.min_slots(share).filter(|_| takes_slots);
-        max_slots.is_some_and(|limit| self.slots > limit)
+        max_slots.is_some_and(|limit| self.record().slots > limit)
             || is_never_admitted(quotas, share, self.cost_by(quotas))
     }
 
     /// Makes the answer to a look say whether one more unit, and one more slot, would be admitted.
     #[cold]
     pub(super) fn look_for_unit(&mut self) {
-        if self.record.answer.source() == Source::None {
+        if self.record().answer.source() == Source::None {
             return;
         }
         let quotas = self.quotas().clone();
         let slot_wait = match quotas.has_slots() {
-            true => self.limiter.suggested_slot_wait(),
+            true => self.limiter().suggested_slot_wait(),
             false => Duration::ZERO,
         };
         let record = self.record_mut();
@@ -354,15 +364,15 @@ impl Level {
 
     /// Returns the group of the level: see [`Store::atomic_group`](crate::Store::atomic_group).
     pub(super) fn group(&self) -> u64 {
-        self.limiter.0.store.atomic_group(self.subject())
+        self.limiter().0.store.atomic_group(self.subject())
     }
 
     /// Takes the units that this process holds. The store is asked for the others.
     pub(super) fn take_lease(&mut self, is_alone: bool) {
-        let Some(lease) = self.limiter.0.lease.as_ref().filter(|_| self.is_to_ask()) else {
+        let Some(lease) = self.limiter().0.lease.as_ref().filter(|_| self.is_to_ask()) else {
             return;
         };
-        let (subject, cost, mut answer) = (self.subject(), self.record.cost, Answer::default());
+        let (subject, cost, mut answer) = (self.subject(), self.record().cost, Answer::default());
         let taken = lease.take(subject, cost, &mut answer);
         // Nothing else can refuse what is complete alone.
         let is_complete = taken.is_complete;
@@ -386,13 +396,13 @@ impl Level {
         if !matches!(self.state, State::Charged) {
             return None;
         }
-        let (check, answer) = (self.check(), &self.record.answer);
+        let (check, answer) = (self.check(), &self.record().answer);
         let cost = check.cost;
         let is_counted = cost > 0 && answer.source() != Source::None;
         let refund = is_counted.then(|| {
             let charged = cost.saturating_add(answer.extra_units());
             let refund = check.refund(answer, charged, cost);
-            self.limiter.0.store.adjust(refund)
+            self.limiter().0.store.adjust(refund)
         });
         self.state = State::Answered;
         self.record_mut().answer.remove_charge(cost);
@@ -410,9 +420,9 @@ impl Level {
                 record.answer.remove_charge(record.cost);
             }
         }
-        if let Some(on_failure) = &self.limiter.0.on_failure {
-            let (outages, source) = (&on_failure.store_outages, self.record.answer.source());
-            outages.record_decision(&self.limiter.0.facts.name, source);
+        if let Some(on_failure) = &self.limiter().0.on_failure {
+            let (outages, source) = (&on_failure.store_outages, self.record().answer.source());
+            outages.record_decision(&self.limiter().0.facts.name, source);
         }
     }
 }

@@ -58,9 +58,9 @@ impl LevelCheck<'_> {
 
     /// Sets how many slots a permit takes of each quota [in flight](crate::Quota::in_flight), at any cost. The default
     /// is 1.
-    pub fn slots(self, slots: u32) -> Self {
-        let level = self.level.slots(slots);
-        Self { level, ..self }
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.level.record_mut().slots = slots;
+        self
     }
 
     /// Sets the quotas of the key, in place of the limiter's.
@@ -132,7 +132,7 @@ impl Clone for LevelCheck<'_> {
 impl fmt::Debug for LevelCheck<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LevelCheck")
-            .field("limiter", &self.level.limiter)
+            .field("limiter", &self.level.limiter())
             .field("cost", &self.level.record().cost)
             .field("quotas", &self.level.record().plan)
             .finish_non_exhaustive()

@@ -58,8 +58,8 @@ pub struct RateLimiter(pub(crate) Arc<Inner>);
 #[derive(Clone)]
 pub(crate) struct Inner {
     pub(super) store: ProtectedStore,
-    /// The name and the quotas, which decisions share.
-    pub(crate) facts: Arc<LimiterFacts>,
+    /// The name and the quotas, which decisions tell.
+    pub(crate) facts: LimiterFacts,
     /// The stored form of the name.
     pub(super) scope: Key,
     /// `None` if the caller gets the error.
@@ -108,7 +108,7 @@ impl RateLimiter {
         Self(Arc::new(Inner {
             telemetry: Arc::new(telemetry),
             store,
-            facts: Arc::new(LimiterFacts { name, id, quotas }),
+            facts: LimiterFacts { name, id, quotas },
             holds: Holds::new(&scope),
             max_hold: DEFAULT_MAX_HOLD,
             needs_fresh_list: false,
@@ -160,7 +160,7 @@ impl RateLimiter {
     pub fn name(self, name: impl AsRef<str>) -> Self {
         self.with(|inner| {
             inner.scope = Key::from(name.as_ref());
-            let facts = Arc::make_mut(&mut inner.facts);
+            let facts = &mut inner.facts;
             facts.name = name.as_ref().into();
             facts.id.name = inner.scope.fingerprint();
             inner.holds = Holds::new(&inner.scope);

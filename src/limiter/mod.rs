@@ -6,6 +6,7 @@ mod admin;
 mod automatic_blocks;
 mod check;
 mod conflicts;
+mod decision;
 mod failure;
 mod failure_policy;
 mod groups;
@@ -19,12 +20,15 @@ mod level_check;
 mod limiter;
 mod line;
 mod pending_check;
+mod record;
 #[cfg(feature = "serde")]
 mod serde;
 mod settle;
 mod wait;
 
 pub use admin::Admin;
+pub(crate) use decision::TakenLevel;
+pub use decision::{Decision, DecisionView};
 pub use failure_policy::FailurePolicy;
 pub(crate) use in_flight::HeldSlots;
 pub use in_flight::{Acquired, Permit};

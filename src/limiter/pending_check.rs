@@ -12,13 +12,15 @@
 
 use std::future::{self, Future};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::decision::Decision;
 use super::in_flight::{HeldSlots, SlotsOfCheck};
 use super::level::{CheckKind, Level, Levels, NextStep, State};
 use super::limiter::RateLimiter;
 use super::line::{Place, TooLate, Want, WhyTooLate};
-use crate::decision::{Answer, Answers, Decision, LevelDecision, SharedRecord};
+use crate::decision::{Answer, Answers, LevelDecision};
 use crate::error::{Error, ErrorKind};
 use crate::store::StoreFuture;
 use crate::telemetry::{OutcomeLabel, PermitMeter};
@@ -100,19 +102,19 @@ impl PendingCheck {
     #[cold]
     pub(crate) fn permit_meters(&self) -> impl Iterator<Item = PermitMeter> {
         let in_flight = self.levels.iter().filter(|level| level.takes_slots());
-        in_flight.map(|level| level.limiter.permits().meter.clone())
+        in_flight.map(|level| level.limiter().permits().meter.clone())
     }
 
     /// Takes a place for a call that waits for at most this time.
     pub(crate) fn place(&self, max_wait: Duration) -> Place {
-        let lines = self.levels.iter().map(|level| level.limiter.0.line);
+        let lines = self.levels.iter().map(|level| level.limiter().0.line);
         let max_calls = lines.flatten().min();
         // A refresh of the block list, and a call for each group of levels.
         let calls = u32::try_from(self.levels.len()).map_or(u32::MAX, |calls| calls + 1);
         let deadline = self
             .levels
             .first()
-            .map(|level| level.limiter.0.store.deadline());
+            .map(|level| level.limiter().0.store.deadline());
         let longest_attempt = deadline.unwrap_or_default().saturating_mul(calls);
         Place::new(max_wait, max_calls, longest_attempt)
     }
@@ -188,12 +190,12 @@ impl PendingCheck {
     /// Returns a refresh of the block list to wait for, if a limiter wants a fresh one.
     #[inline]
     fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
-        let wants_fresh = |level: &&Level| level.limiter.0.needs_fresh_list;
+        let wants_fresh = |level: &&Level| level.limiter().0.needs_fresh_list;
         let level = self.levels.iter().find(wants_fresh)?;
         if self.kind == CheckKind::Look {
             return None;
         }
-        level.limiter.0.store.refreshed_blocks(level.subject())
+        level.limiter().0.store.refreshed_blocks(level.subject())
     }
 
     /// Refuses levels whose keys are in the block list meanwhile. Returns whether there are any.
@@ -232,17 +234,17 @@ impl PendingCheck {
         let mut answers = Answers::default();
         // Other processes return units when their lease ends.
         let levels = self.levels.iter();
-        let leases = levels.filter_map(|level| level.limiter.0.lease.as_ref());
+        let leases = levels.filter_map(|level| level.limiter().0.lease.as_ref());
         let max_age = leases.fold(max_age, |max_age, lease| max_age.min(lease.duration));
         if self.slots.is_some() && asked(&self.levels).any(Level::takes_slots) {
             answers = self.ask_for_slots().await?;
         } else if let [level] = &self.levels[..] {
             // Without a vector: a check is large.
-            let store = &level.limiter.0.store;
+            let store = &level.limiter().0.store;
             store.check(&[level.check()], max_age, &mut answers).await?;
         } else if let Some(first) = self.levels.first() {
             let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
-            let store = &first.limiter.0.store;
+            let store = &first.limiter().0.store;
             store.check(&checks, max_age, &mut answers).await?;
         }
         self.take_in(&mut answers)
@@ -269,7 +271,7 @@ impl PendingCheck {
         let Self { levels, slots, .. } = self;
         let levels: Vec<_> = asked(levels).collect();
         match (slots, levels.first()) {
-            (Some(slots), Some(first)) => Box::pin(slots.ask(&first.limiter, &levels)),
+            (Some(slots), Some(first)) => Box::pin(slots.ask(first.limiter(), &levels)),
             _ => Box::pin(future::ready(Ok(Answers::default()))),
         }
     }
@@ -312,7 +314,7 @@ impl PendingCheck {
             self.levels.iter_mut().for_each(Level::look_for_unit);
         }
         let mut levels = self.levels.iter();
-        let is_admitted = levels.all(|level| level.record().is_admitted());
+        let is_admitted = levels.all(|level| level.owned().is_admitted());
         self.end(is_admitted)
     }
 
@@ -326,10 +328,7 @@ impl PendingCheck {
             // Those of other groups.
             self.slots = None;
         }
-        let records = self
-            .levels
-            .iter()
-            .map(|level| SharedRecord::clone(&level.record));
+        let records = self.levels.iter().map(|level| Arc::clone(level.owned()));
         Decision::of(records.collect(), is_admitted)
     }
 
@@ -337,12 +336,7 @@ impl PendingCheck {
     #[inline]
     fn decided(&self, is_allowed: bool) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
         let levels = self.levels.iter();
-        levels.map(move |level| {
-            (
-                &level.limiter,
-                LevelDecision::new(level.record(), is_allowed),
-            )
-        })
+        levels.map(move |level| (level.limiter(), level.owned().read(is_allowed)))
     }
 
     /// Records the result of the check, and counts its refusals.
@@ -353,8 +347,9 @@ impl PendingCheck {
             Ok(decision) => {
                 let view = decision.view();
                 if let Some(level) = self.levels.get(view.reported_index()) {
-                    let telemetry = &level.limiter.0.telemetry;
-                    telemetry.record_refusal(OutcomeLabel::Refused, view);
+                    let telemetry = &level.limiter().0.telemetry;
+                    let (level, quota) = (view.reported_level(), view.reported());
+                    telemetry.record_refusal(OutcomeLabel::Refused, level, quota);
                 }
                 self.count_refusals();
             }
@@ -414,7 +409,7 @@ impl PendingCheck {
     ) -> impl Iterator<Item = &RateLimiter> {
         let failed = |level: &&Level| failure.failed.contains(&level.record().place);
         let levels = self.levels.iter().filter(failed);
-        levels.map(|level| &level.limiter)
+        levels.map(|level| level.limiter())
     }
 
     /// Returns whether a key of this admitted check is held back since the store was asked.
@@ -434,7 +429,7 @@ impl PendingCheck {
     fn verify_together(&self) -> Result<(), CheckError> {
         for (index, level) in self.levels.iter().enumerate() {
             for other in self.levels.iter().take(index) {
-                let [facts, others] = [level, other].map(|level| &level.limiter.0.facts);
+                let [facts, others] = [level, other].map(|level| &level.limiter().0.facts);
                 let (why, remedy) = if others.id.store != facts.id.store {
                     let remedy = "create both limiters with clones of one store";
                     ("their stores differ", remedy)

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::decision::{Decision, DecisionView, TakenLevel};
 use super::limiter::RateLimiter;
 use super::line::{forget_room, wake_first};
-use crate::decision::{Decision, DecisionView, LevelDecision, Source, TakenLevel};
+use crate::decision::{LevelDecision, Source};
 use crate::error::{Code, Error, ErrorKind, warning};
 use crate::key::{IntoKey, Key};
 use crate::quota::Quotas;
@@ -71,7 +72,7 @@ impl RateLimiter {
             return Ok(());
         };
         let record = level.record();
-        let (key, quotas) = (&record.key, record.quotas());
+        let (key, quotas) = (&record.key, record.quotas(&self.0.facts.quotas));
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
@@ -323,7 +324,7 @@ impl RateLimiter {
     /// Charges more units to the key of a level, where the level was charged.
     async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
         let record = level.record();
-        let quotas = rates_of(record.quotas());
+        let quotas = rates_of(record.quotas(&self.0.facts.quotas));
         let subject = self.subject_of(record, &quotas);
         if level.source() == Source::Fallback {
             let charge = subject.adjust(Change::Charge { units: more });
@@ -397,11 +398,11 @@ impl RateLimiter {
 
     /// Returns the limiter that settles a level: this one, or another one of the same store, without its lease.
     fn settling(&self, level: LevelDecision<'_>) -> Self {
-        if level.record().limiter.id.name == self.0.facts.id.name {
+        if level.facts().id.name == self.0.facts.id.name {
             return self.clone();
         }
         self.clone().with(|inner| {
-            inner.facts = Arc::clone(&level.record().limiter);
+            inner.facts = level.facts().clone();
             inner.scope = Key::from(level.limiter());
             inner.lease = None;
             // It is no limiter of the program, which others are compared with.
@@ -438,7 +439,7 @@ impl RateLimiter {
     fn level_of(&self, decision: &Decision) -> Result<Option<usize>, Error> {
         let name = self.0.facts.id.name;
         let levels = decision.levels().enumerate();
-        let own = levels.filter(|(_, level)| level.record().limiter.id.name == name);
+        let own = levels.filter(|(_, level)| level.facts().id.name == name);
         let mut own = own.map(|(index, _)| index);
         let first = own.clone().next();
         let holding = own.find(|index| decision.held_at(*index) > 0);

@@ -1,7 +1,6 @@
 //! The wait for units or slots while the store fails.
 
 use std::error::Error as StdError;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::limiter::RateLimiter;
 use crate::error::{Error, ErrorKind};
+use crate::random::random;
 use crate::telemetry::LineInterval;
 
 /// The maximum waits before a failed check is repeated: the first one, and the last one.
@@ -142,18 +142,6 @@ impl Wait {
             "the store still fails after a wait of {waited:.1?}"
         ))
     }
-}
-
-/// Returns a random number, so that processes and workers that wait for the same do not check again together.
-pub(super) fn random() -> u32 {
-    // The upper bits: a shift by 32 leaves 32 of them.
-    let hash = RandomState::new().hash_one(0);
-    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
-}
-
-/// Returns a random time between half of this and half more, so that processes do not ask together.
-pub(super) fn jittered(mean: Duration) -> Duration {
-    mean / 2 + mean.saturating_mul(random()) / u32::MAX
 }
 
 /// Returns the wait before a failed check is repeated, after this many earlier failures in a row.

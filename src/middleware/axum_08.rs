@@ -17,7 +17,7 @@ use super::permit::PermitHandle;
 use super::rejection::{Rejection, plain_text};
 use super::rejection_response::{RejectionResponse, with_ready_body};
 use super::reservation::Reservation;
-use crate::decision::DecisionView;
+use crate::limiter::DecisionView;
 
 /// Implements the extractors of a type that layers insert into the extensions of a request: the type itself, and an
 /// `Option` of it.

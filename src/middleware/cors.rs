@@ -87,7 +87,8 @@ mod tests {
     use http::{Request, header};
 
     use super::*;
-    use crate::decision::{Answer, Decision, QuotaAnswer, Source};
+    use crate::decision::{Answer, QuotaAnswer, Source};
+    use crate::limiter::Decision;
     use crate::middleware::headers::{Headers, IetfDraft};
     use crate::middleware::rejection::{Rejection, RejectionReason, plain_text, problem_json};
     use crate::quota::Quota;

@@ -16,10 +16,9 @@ use super::rejection::{Rejection, plain_text};
 use super::rejection_response::RejectionResponse;
 use super::service::{CloneService, RateLimit};
 use super::skip::Skip;
-use crate::decision::DecisionView;
 use crate::error::ConfigError;
 use crate::key::{Key, KeyExtractor};
-use crate::limiter::{FailurePolicy, RateLimiter};
+use crate::limiter::{DecisionView, FailurePolicy, RateLimiter};
 use crate::quota::{BlockRule, IntoPlan, IntoQuotas, Quotas};
 use crate::store::Store;
 

@@ -12,10 +12,9 @@ use http_body::SizeHint;
 
 use super::diagnostics::LevelDiagnostics;
 use super::skip::Skip;
-use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Key, KeyError, KeyExtractor};
-use crate::limiter::RateLimiter;
+use crate::limiter::{DecisionView, RateLimiter};
 use crate::quota::{IntoPlan, Plan};
 
 /// A limit of a layer with several limits: a limiter, a key, and optionally a cost, plans and a settlement.

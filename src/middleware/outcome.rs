@@ -4,10 +4,9 @@ use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
 use super::rejection::{Rejection, RejectionReason};
-use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{CheckError, Checked, PendingCheck};
+use crate::limiter::{CheckError, Checked, Decision, PendingCheck};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected.
@@ -124,7 +123,9 @@ fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReaso
     };
     match reason {
         RejectionReason::Refused(decision) => {
-            telemetry.record_refusal(label(OutcomeLabel::Refused), decision);
+            let level = decision.reported_level();
+            let quota = decision.reported();
+            telemetry.record_refusal(label(OutcomeLabel::Refused), level, quota);
         }
         RejectionReason::NoKey(error) => {
             telemetry.record_failure(label(OutcomeLabel::NoKey), error, error.kind().text());

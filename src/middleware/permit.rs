@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::decision::{Decision, DecisionView};
+use crate::limiter::{Decision, DecisionView};
 use crate::limiter::{HeldSlots, Permit};
 
 /// The permit of a request in the extensions of the request, if its layer has a quota

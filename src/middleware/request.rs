@@ -14,8 +14,7 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
-use crate::decision::Decision;
-use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place};
+use crate::limiter::{AskedLevel, AskedLevels, Checked, Decision, PendingCheck, Place};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
 
@@ -66,12 +65,13 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevel
                 let lookup = level.plan_lookup.as_ref();
                 lookups.push(lookup.map(|look_up| look_up(&key, parts)));
                 let cost = level.cost_of(parts, cost);
-                let mut asked = AskedLevel::new(&level.limiter, key, cost).slots(level.slots);
+                let mut asked = AskedLevel::new(&level.limiter, key, cost);
                 if level.clamps_cost {
                     asked.clamp_cost();
                 }
                 let share = level.share.as_ref().and_then(|share| share(parts));
                 let record = asked.record_mut();
+                record.slots = level.slots;
                 record.share = share.map(ShareId::of);
                 record.place = place;
                 record.is_hidden = level.is_hidden;
@@ -124,7 +124,7 @@ async fn look_up_plans(config: &LayerConfig, levels: AskedLevels, lookups: Looku
     let planned = levels.into_iter().zip(plans);
     let planned = planned.filter_map(|(mut level, plan)| {
         if plan.is_ok() {
-            level.limiter.quotas_found();
+            level.limiter().quotas_found();
         }
         match plan {
             Ok(Plan::Default) => {}

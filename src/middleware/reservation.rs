@@ -11,10 +11,9 @@ use tokio::runtime::Handle;
 
 use super::config::LayerConfig;
 use super::level::Level;
-use crate::decision::{Decision, DecisionView, TakenLevel};
 use crate::error::{Code, Error};
 use crate::key::Key;
-use crate::limiter::{RateLimiter, settle_together};
+use crate::limiter::{Decision, DecisionView, RateLimiter, TakenLevel, settle_together};
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
 ///

@@ -21,7 +21,8 @@ use super::rejection::{
     Grpc, Rejection, WouldReject, lengthen_retry_after, retry_after, unread_body,
 };
 use super::reservation::Reservation;
-use crate::decision::{DecisionView, QuotaDecision};
+use crate::decision::QuotaDecision;
+use crate::limiter::DecisionView;
 use crate::quota::Quota;
 
 /// Inserts the decision, the reservation and the permit into the extensions of a request. Returns the finisher of the

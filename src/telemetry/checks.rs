@@ -11,7 +11,7 @@ use super::marked_keys::Mark;
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
 
-use crate::decision::{DecisionView, LevelDecision, Source};
+use crate::decision::{LevelDecision, QuotaDecision, Source};
 
 /// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
 #[derive(Debug)]
@@ -79,11 +79,16 @@ impl Telemetry {
     }
 
     /// Records a refusal at the reported level of a check.
-    pub(crate) fn record_refusal(&self, outcome: OutcomeLabel, decision: &DecisionView) {
-        let level = decision.reported_level();
+    pub(crate) fn record_refusal(
+        &self,
+        outcome: OutcomeLabel,
+        level: Option<LevelDecision<'_>>,
+        quota: Option<QuotaDecision<'_>>,
+    ) {
         let share = level.and_then(|level| level.share());
-        self.counts.count(outcome, decision.source(), share);
-        self.events.log_refused(outcome, decision);
+        let source = level.map_or(Source::None, |level| level.source());
+        self.counts.count(outcome, source, share);
+        self.events.log_refused(outcome, level, quota);
         if let (Some(keys), Some(level)) = (&self.most_refused, level) {
             keys.record(level.key());
         }

@@ -15,7 +15,7 @@ use tracing::{Level, debug, enabled, info};
 use super::marked_keys::{Mark, MarkedKeys};
 use super::outcome_label::OutcomeLabel;
 use crate::clock::Clock;
-use crate::decision::{DecisionView, LevelDecision, QuotaDecision};
+use crate::decision::{LevelDecision, QuotaDecision, Source};
 use crate::key::Key;
 
 /// The most refusals per second and limiter that are logged at level info, the most automatic blocks, and the most keys
@@ -86,18 +86,23 @@ impl Events {
         );
     }
 
-    pub(super) fn log_refused(&self, outcome: OutcomeLabel, decision: &DecisionView) {
-        let level = decision.reported_level();
+    pub(super) fn log_refused(
+        &self,
+        outcome: OutcomeLabel,
+        level: Option<LevelDecision<'_>>,
+        quota: Option<QuotaDecision<'_>>,
+    ) {
+        let source = level.map_or(Source::None, |level| level.source());
         info_or_debug!(
             self.refusal_turn(outcome),
             "tollgate::check",
             {
                 limiter = &*self.limiter,
                 outcome = outcome.text(),
-                source = decision.source().text(&self.store),
-                cost = decision.cost(),
-                limit = decision.limit(),
-                retry_after = decision.retry_after().map(|wait| wait.as_secs_f64()),
+                source = source.text(&self.store),
+                cost = level.map_or(0, |level| level.cost()),
+                limit = quota.map_or(u32::MAX, |quota| quota.limit()),
+                retry_after = quota.and_then(|quota| quota.retry_after()).map(|wait| wait.as_secs_f64()),
                 key_alias = level.map(|level| key_alias(level.key()))
             },
             "check refused"

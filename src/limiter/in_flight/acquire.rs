@@ -1,14 +1,14 @@
 //! Checks that take slots in flight: at once, or in the order of arrival.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::limiter_permits::LimiterPermits;
 use super::permit::{Acquired, Permit};
 use super::table::PermitTable;
-use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
+use crate::limiter::decision::{Decision, DecisionView};
 use crate::limiter::level_check::{LevelCheck, levels};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::WhyTooLate;
@@ -17,13 +17,6 @@ use crate::telemetry::PermitMeter;
 
 /// The default of [`RateLimiter::max_wait`].
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// The permits of a limiter.
-pub(in crate::limiter) struct LimiterPermits {
-    /// Those of the store in this process. The limiter keeps them, so that they are one holder for its time.
-    pub(in crate::limiter) table: Arc<PermitTable>,
-    pub(in crate::limiter) meter: PermitMeter,
-}
 
 impl RateLimiter {
     /// Returns the wait that a refusal by slots suggests.
@@ -162,7 +155,7 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
         let mut check = PendingCheck::within_limits(levels(checks));
         async move {
-            let limiters = check.levels.iter().map(|level| &level.limiter.0);
+            let limiters = check.levels.iter().map(|level| &level.limiter().0);
             let max_waits = limiters.map(|limiter| limiter.max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max().unwrap_or_default();
             let decision = check.decide_in_turn(max_wait, true).await?;

@@ -9,12 +9,11 @@ use super::table::{Caller, Listener, SlotCheck, SlotLevel};
 use crate::clock::{certain_part, micros};
 use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};
-use crate::limiter::level::Level;
 use crate::limiter::line::{Room, Want};
-use crate::limiter::wait::jittered;
 #[cfg(tollgate_simulation)]
 use crate::planted::is_planted;
 use crate::quota::{Quota, Quotas, ShareId};
+use crate::random::jittered;
 use crate::store::{ProtectedStore, SendMarks, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
 
@@ -79,8 +78,12 @@ pub(super) struct HeldKey {
 }
 
 impl HeldKey {
-    pub(super) fn new(level: &Level, want: Want) -> Self {
-        let (subject, meter) = (level.subject(), level.limiter.permits().meter.clone());
+    pub(super) fn new(
+        subject: Subject<'_>,
+        store: &ProtectedStore,
+        meter: &PermitMeter,
+        want: Want,
+    ) -> Self {
         // Registers the metrics at the recorder of this thread. That of the table may have another one.
         meter.record_grant(0);
         Self {
@@ -88,12 +91,12 @@ impl HeldKey {
             key: subject.key.clone(),
             quotas: Quotas::from(Vec::new()),
             share: subject.quotas.share_of_slots(subject.share),
-            store: level.limiter.0.store.clone(),
+            store: store.clone(),
             statement: Want {
                 needs: Room::default(),
                 ..want
             },
-            meter,
+            meter: meter.clone(),
             lease: 0,
             sent_lease: 0,
             held: 0,

@@ -12,6 +12,7 @@ mod acquire;
 mod held_key;
 mod held_slots;
 mod keeper;
+mod limiter_permits;
 mod message;
 mod permit;
 mod request;
@@ -20,7 +21,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(super) use acquire::LimiterPermits;
+pub(super) use limiter_permits::LimiterPermits;
 pub use permit::{Acquired, Permit};
 pub(super) use request::SlotsOfCheck;
 pub(crate) use table::HeldSlots;

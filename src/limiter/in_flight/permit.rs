@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::table::{HeldSlots, LEASE_SHORTENED};
-use crate::decision::{Decision, DecisionView};
 use crate::error::Error;
+use crate::limiter::decision::{Decision, DecisionView};
 
 /// Slots of a quota [in flight](crate::Quota::in_flight), held until the permit is dropped.
 ///

@@ -106,7 +106,7 @@ impl SlotsOfCheck {
 
 /// Returns the remembered refusals of levels, if there is one.
 fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
-    let wanted = |level: &&Level| Holding::new([0; 16], 0, 0, level.slots, Duration::ZERO);
+    let wanted = |level: &&Level| Holding::new([0; 16], 0, 0, level.record().slots, Duration::ZERO);
     let holdings: Vec<_> = levels.iter().map(wanted).collect();
     let checks: Vec<_> = levels
         .iter()
@@ -122,8 +122,11 @@ impl State {
         let slot_level = |level: &&Level| {
             let want = level.want();
             if let Some(id) = want.slots_of {
-                let new = || HeldKey::new(level, want);
-                self.keys.entry(id).or_insert_with(new).ask(level.quotas());
+                let key = self.keys.entry(id).or_insert_with(|| {
+                    let meter = &level.limiter().permits().meter;
+                    HeldKey::new(level.subject(), &level.limiter().0.store, meter, want)
+                });
+                key.ask(level.quotas());
                 self.changed.push(id);
             }
             let check = level.check().owned();

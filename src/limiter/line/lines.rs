@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use super::standing::{Standing, Ticket};
 use crate::decision::LimiterId;
 use crate::key::{Fingerprint, HashFingerprint};
-use crate::limiter::wait::jittered;
 use crate::quota::ShareId;
+use crate::random::jittered;
 use crate::telemetry::PermitWait;
 
 /// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.

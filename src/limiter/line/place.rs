@@ -16,11 +16,13 @@ use super::lines::{
     WhyTooLate, Woken,
 };
 use super::standing::Ticket;
-use crate::decision::{DecisionView, LevelDecision, Record, Source};
+use crate::decision::{LevelDecision, Record, Source};
 use crate::key::{Fingerprint, Key};
+use crate::limiter::decision::DecisionView;
 use crate::limiter::limiter::RateLimiter;
-use crate::limiter::wait::random;
+use crate::limiter::record::OwnedRecord;
 use crate::quota::{Quotas, ShareId};
+use crate::random::random;
 use crate::store::Subject;
 use crate::telemetry::{PermitMeter, PermitWait};
 
@@ -40,15 +42,21 @@ pub(crate) struct Place {
 
 impl Want {
     /// Returns what a level asks of a key. A share of the quotas has a line of its own.
-    pub(crate) fn new(limiter: &RateLimiter, record: &Record, slots: u32) -> Self {
+    pub(crate) fn new(owned: &OwnedRecord) -> Self {
+        let limiter = &owned.limiter;
         let Record {
-            key, cost, share, ..
-        } = record;
-        let (quotas, share) = (record.quotas(), *share);
+            key,
+            cost,
+            slots,
+            share,
+            ..
+        } = &owned.record;
+        let quotas = owned.quotas();
+        let share = *share;
         let line = LineKey::new(limiter, key, quotas.known_share(share));
         let needs = Room {
             units: quotas.rates().next().map_or(0, |_| *cost),
-            slots: if quotas.has_slots() { slots } else { 0 },
+            slots: if quotas.has_slots() { *slots } else { 0 },
         };
         let slots_of = quotas.has_slots().then(|| {
             let of_key = Subject::new(&limiter.0.scope, key, quotas).fingerprint();

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::level_diagnostics::FailedChecks;
-use crate::decision::DecisionView;
 use crate::error::warning;
+use crate::limiter::DecisionView;
 use crate::middleware::rejection::Rejection;
 use crate::telemetry::{LineInterval, OnceFlag};
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::misconfiguration::MisconfigurationChecks;
-use crate::decision::DecisionView;
 use crate::error::{Code, Error, warning};
 use crate::key::Key;
+use crate::limiter::DecisionView;
 use crate::limiter::RateLimiter;
 use crate::telemetry::{OnceFlag, OutageLog};
 

@@ -12,7 +12,8 @@ use super::field_names::{POLICY, RATELIMIT};
 use super::policy_names::{named_quotas, quota_names};
 use super::structured_fields::{FieldSyntax, integer, integers_of, quoted};
 use super::times::{refill_time, whole_seconds};
-use crate::decision::{DecisionView, QuotaDecision};
+use crate::decision::QuotaDecision;
+use crate::limiter::DecisionView;
 use crate::quota::Quota;
 
 /// The parameter of an effective window.

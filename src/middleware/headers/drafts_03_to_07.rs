@@ -10,7 +10,8 @@ use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET, number};
 use super::structured_fields::{FieldSyntax, integer};
 use super::times::{reported_wait, whole_seconds};
 use super::write::Tightness;
-use crate::decision::{DecisionView, QuotaDecision};
+use crate::decision::QuotaDecision;
+use crate::limiter::DecisionView;
 use crate::quota::Quota;
 
 /// Appends to the list of policies, if the draft has a field for it, and replaces the numbers if this layer is the tightest. The

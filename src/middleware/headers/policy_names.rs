@@ -2,7 +2,8 @@
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::decision::{DecisionView, QuotaDecision, Source};
+use crate::decision::{QuotaDecision, Source};
+use crate::limiter::DecisionView;
 use crate::quota::Quota;
 
 /// The characters that are percent-encoded: all but printable ASCII, since a string of a structured field

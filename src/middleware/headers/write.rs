@@ -6,7 +6,8 @@ use http::HeaderMap;
 
 use super::dialect::{Headers, IetfDraft, ResetFormat};
 use super::{draft_11, drafts_03_to_07, x_ratelimit};
-use crate::decision::{DecisionView, Source};
+use crate::decision::Source;
+use crate::limiter::DecisionView;
 
 /// Whether a layer is tighter than the inner layers that have written to the same response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -188,10 +188,11 @@ mod tests {
     use prost::Message;
 
     use super::*;
+    use crate::decision::Source;
     use crate::decision::{Answer, QuotaAnswer};
-    use crate::decision::{Decision, Source};
     use crate::error::{Error, ErrorKind};
     use crate::key::{KeyError, KeyErrorKind};
+    use crate::limiter::Decision;
     use crate::middleware::body::ResponseBody;
     use crate::middleware::rejection::RejectionReason;
     use crate::quota::Quota;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::Response;
 
 use super::rejection::{Rejection, RejectionReason};
-use crate::decision::Decision;
 use crate::error::Error;
+use crate::limiter::Decision;
 use crate::middleware::headers::Headers;
 
 impl Rejection {

@@ -179,9 +179,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::decision::{Answer, Decision, QuotaAnswer, Source};
+    use crate::decision::{Answer, QuotaAnswer, Source};
     use crate::error::{Error, ErrorKind};
     use crate::key::{KeyError, KeyErrorKind};
+    use crate::limiter::Decision;
     use crate::middleware::headers::policy_names;
     use crate::quota::Quota;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
+use crate::limiter::DecisionView;
 use crate::middleware::headers::ResetFormat;
 
 /// The seconds after which a client may retry if the store has failed. Most stores recover soon, but immediate

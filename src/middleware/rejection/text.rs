@@ -7,8 +7,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 
 use super::rejection::{Cause, Rejection, RejectionReason};
-use crate::decision::DecisionView;
 use crate::error::ErrorKind;
+use crate::limiter::DecisionView;
 
 /// The number of headers of a rejection, including those that the server adds.
 pub(super) const HEADERS: usize = 8;

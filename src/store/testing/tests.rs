@@ -2,9 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::TestStore;
-use crate::decision::{Decision, Source};
+use crate::decision::Source;
 use crate::error::ErrorKind;
 use crate::key::Key;
+use crate::limiter::Decision;
 use crate::limiter::{FailurePolicy, RateLimiter};
 use crate::quota::Quota;
 use crate::store::{OwnedCheck, Store};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::fixtures::{
     DRAFTS, MILLISECOND, SECOND, admitted, both, burst, daily, decide, left, used_up, written,
 };
-use crate::decision::{Answer, Decision, QuotaAnswer, Source};
+use crate::decision::{Answer, QuotaAnswer, Source};
+use crate::limiter::Decision;
 use crate::middleware::headers::{Headers, IetfDraft};
 use crate::quota::{Quota, Quotas};
 

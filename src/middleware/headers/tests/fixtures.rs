@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::decision::{Answer, Decision, DecisionView, QuotaAnswer, Source};
+use crate::decision::{Answer, QuotaAnswer, Source};
+use crate::limiter::{Decision, DecisionView};
 use crate::middleware::headers::{Headers, IetfDraft, Tightness};
 use crate::quota::{Quota, Quotas};
 

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
 
 use super::fixtures::decided;
-use crate::decision::{DecisionView, QuotaAnswer, QuotaDecision};
+use crate::decision::{QuotaAnswer, QuotaDecision};
+use crate::limiter::DecisionView;
 use crate::middleware::headers::{Headers, IetfDraft, policy_names, whole_seconds};
 use crate::quota::{Algorithm, Quota};
 

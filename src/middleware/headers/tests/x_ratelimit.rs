@@ -3,7 +3,8 @@
 use super::fixtures::{
     SECOND, admitted, both, burst, daily, decide, left, refused, used_up, written,
 };
-use crate::decision::{DecisionView, QuotaAnswer};
+use crate::decision::QuotaAnswer;
+use crate::limiter::DecisionView;
 use crate::middleware::headers::x_ratelimit::since_epoch;
 use crate::middleware::headers::{Headers, IetfDraft, whole_seconds};
 use crate::quota::Quota;

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::answer::{Answer, Source};
-use super::levels::{LevelDecision, QuotaDecision, least_remaining, reported_index};
-use super::record::SharedRecord;
+use super::record::OwnedRecord;
+use crate::decision::{
+    Answer, LevelDecision, QuotaDecision, Source, least_remaining, reported_index,
+};
 #[cfg(test)]
 use crate::quota::Quotas;
 
@@ -194,17 +195,17 @@ pub struct DecisionView {
 }
 
 /// The records of the levels of a check, mostly one.
-pub(crate) type Records = SmallVec<[SharedRecord; 1]>;
+pub(crate) type Records = SmallVec<[Arc<OwnedRecord>; 1]>;
 
 impl DecisionView {
     #[inline]
     fn of(records: Records, allowed: bool) -> Self {
         // Most checks have one level, and most limiters one quota.
         let reported = match &records[..] {
-            [record] if record.answer.quotas().len() == 1 => (0, 0),
+            [level] if level.record.answer.quotas().len() == 1 => (0, 0),
             records => {
                 let levels = records.iter();
-                reported_index(levels.map(|record| LevelDecision::new(record, allowed)))
+                reported_index(levels.map(|level| level.read(allowed)))
             }
         };
         Self {
@@ -217,7 +218,7 @@ impl DecisionView {
 
     /// Returns the view of a request that was not checked, so that no quota limits it.
     pub(crate) fn unlimited() -> Self {
-        Self::of(Records::new(), true)
+        Self::of(Records::default(), true)
     }
 
     /// Returns a view with the levels of all of these views.
@@ -251,12 +252,12 @@ impl DecisionView {
     /// admission if only hidden levels refuse.
     #[inline]
     pub(crate) fn visible(&self) -> Cow<'_, Self> {
-        if !self.records.iter().any(|record| record.is_hidden) {
+        if !self.records.iter().any(|level| level.record.is_hidden) {
             return Cow::Borrowed(self);
         }
-        let records = self.records.iter().filter(|record| !record.is_hidden);
+        let records = self.records.iter().filter(|level| !level.record.is_hidden);
         let records: Records = records.cloned().collect();
-        let mut answers = records.iter().map(|record| &record.answer);
+        let mut answers = records.iter().map(|level| &level.record.answer);
         let allowed = self.allowed || answers.all(Answer::is_admitted);
         Cow::Owned(Self::of(records, allowed))
     }
@@ -371,7 +372,7 @@ impl DecisionView {
     /// Returns the answer of the store to the first level.
     #[cfg(test)]
     pub(crate) fn answer(&self) -> &Answer {
-        &self.records.first().unwrap().answer
+        &self.records.first().unwrap().record.answer
     }
 
     /// Returns the index of the level with the reported quota.
@@ -388,8 +389,7 @@ impl DecisionView {
     /// Returns a level by its index.
     #[inline]
     pub(crate) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
-        let record = self.records.get(index)?;
-        Some(LevelDecision::new(record, self.allowed))
+        Some(self.records.get(index)?.read(self.allowed))
     }
 
     /// Returns whether both decisions charged the same stored count.
@@ -428,7 +428,7 @@ impl DecisionView {
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
         let allowed = self.allowed;
         let records = self.records.iter();
-        records.map(move |record| LevelDecision::new(record, allowed))
+        records.map(move |level| level.read(allowed))
     }
 }
 
@@ -456,18 +456,13 @@ impl Decision {
     }
 
     fn of_one(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
-        let limiter = super::LimiterFacts {
-            name: limiter.into(),
-            id: super::LimiterId {
-                name: crate::Key::from(limiter).fingerprint(),
-                store: super::StoreId::unique(),
-            },
-            quotas: quotas.clone(),
-        };
-        let mut record = super::Record::shared(&Arc::new(limiter), 0, "ada", cost);
-        SharedRecord::make_mut(&mut record).answer = answer;
-        let is_allowed = record.answer.is_admitted();
-        Self::of(Records::from_buf([record]), is_allowed)
+        let store = crate::MemoryStore::new();
+        let limiter = crate::RateLimiter::new(store, quotas.clone()).name(limiter);
+        let mut record = crate::decision::Record::new(0, "ada", cost);
+        let is_allowed = answer.is_admitted();
+        record.answer = answer;
+        let level = Arc::new(OwnedRecord { limiter, record });
+        Self::of(Records::from_buf([level]), is_allowed)
     }
 }
 
