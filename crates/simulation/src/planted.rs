@@ -4,6 +4,8 @@
 use tollgate::RedisStore;
 use tollgate::planted::plant as plant_in_code;
 
+use crate::world::Cast;
+
 /// A rule that is left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Planted {
@@ -12,17 +14,8 @@ pub struct Planted {
     /// What is different.
     pub what: &'static str,
     /// Which worlds show it.
-    pub(crate) shown_by: ShownBy,
+    pub(crate) shown_by: Cast,
     change: Change,
-}
-
-/// The worlds that show a planted fault: the others would only take their time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ShownBy {
-    /// Those with clients of all kinds.
-    AllClients,
-    /// Those with slots alone, of which more are lost.
-    SlotsAlone,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +31,7 @@ impl Planted {
         Self {
             name,
             what,
-            shown_by: ShownBy::AllClients,
+            shown_by: Cast::All,
             change: Change::Code,
         }
     }
@@ -52,14 +45,20 @@ impl Planted {
         Self {
             name,
             what,
-            shown_by: ShownBy::AllClients,
+            shown_by: Cast::All,
             change: Change::Script(rule, other),
         }
     }
 
     /// Shows the fault in worlds with slots alone.
     const fn of_slots(mut self) -> Self {
-        self.shown_by = ShownBy::SlotsAlone;
+        self.shown_by = Cast::SlotsAlone;
+        self
+    }
+
+    /// Shows the fault in worlds with leases alone.
+    const fn of_leases(mut self) -> Self {
+        self.shown_by = Cast::LeasesAlone;
         self
     }
 
@@ -139,8 +138,8 @@ pub const ALL: &[Planted] = &[
     Planted::script(
         "NoExpiry",
         "entries do not end",
-        "if last > now and is_other then\n        kept",
-        "if is_other then\n        kept",
+        "last = ends < last and ends or last",
+        "last = ends < last and max(ends, now + 1) or last",
     )
     .of_slots(),
     Planted::script(
@@ -186,22 +185,39 @@ pub const ALL: &[Planted] = &[
     .of_slots(),
     Planted::code("ValidWithoutReply", "a message without a reply renews")
     .of_slots(),
+    Planted::code("SequenceRestarts", "the sequence starts anew when nothing is held")
+    .of_slots(),
+    Planted::code("NoSingleFlight", "a message is sent while another one of its key is under way")
+    .of_slots(),
+    Planted::code("LostReleasesHeld", "a lost permit that is dropped gives a slot of a later permit back")
+    .of_slots(),
+    // Waiting.
+    Planted::code("NewcomerAsks", "a new call asks, although earlier ones wait")
+    .of_slots(),
+    Planted::code("LaterOvertakes", "a call that fits asks before the earlier ones"),
+    Planted::code("GoneBlocks", "a call that gives up stays in its lines")
+    .of_slots(),
+    Planted::code("AskingIsIdle", "a call whose attempt takes a second loses its place")
+    .of_slots(),
     // Leases of units.
     Planted::code(
         "NoWindowExtension",
         "charges count for the window, without the lease",
     ),
-    Planted::code("WholeLeaseOfUnits", "units are used for twice their lease"),
-    Planted::code("UsedFromReply", "units are used from the reply on"),
+    Planted::code("WholeLeaseOfUnits", "units are used for twice their lease").of_leases(),
+    Planted::code("UsedFromReply", "units are used from the reply on").of_leases(),
     Planted::code(
         "EndOfWindowIgnored",
         "units of an aligned window are used after its end",
-    ),
+    )
+    .of_leases(),
     Planted::code(
         "ReturnStaysUsable",
         "units are returned, and used after that",
-    ),
-    Planted::code("ReturnSentAgain", "a return is sent with the units that were used, too"),
+    )
+    .of_leases(),
+    Planted::code("ReturnSentAgain", "a return is sent with the units that were used, too").of_leases(),
+    Planted::code("ReturnIntoLaterGrant", "a unit that is given back goes to the latest grant").of_leases(),
     Planted::script(
         "GrantNotCharged",
         "the store does not charge the units that a process takes in advance",

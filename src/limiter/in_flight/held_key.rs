@@ -252,6 +252,12 @@ impl HeldKey {
 
     /// Gives the slots of a permit back.
     pub(super) fn release(&mut self, slots: u32, epoch: u64) {
+        #[cfg(tollgate_simulation)]
+        let epoch = if is_planted("LostReleasesHeld") {
+            self.epoch
+        } else {
+            epoch
+        };
         let of = if epoch == self.epoch {
             &mut self.held
         } else {

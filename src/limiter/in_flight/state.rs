@@ -63,6 +63,8 @@ impl State {
         for (ticket, question) in questions {
             let is_gone = question.caller.answer.is_closed();
             let is_busy = |id| self.keys.get(&id).is_some_and(|key| key.is_busy);
+            #[cfg(tollgate_simulation)]
+            let is_busy = |id| is_busy(id) && !is_planted("NoSingleFlight");
             let is_blocked = |id| is_busy(id) || blocked.contains(&id);
             let mut message = None;
             let mut may_ask = !question.in_flight().any(|(id, _)| is_blocked(id));
@@ -126,6 +128,10 @@ impl State {
 
     /// Begins a message, which only states what is held of its keys if it has no parts.
     fn begin(&mut self, message: &mut Message, holder: [u8; 16]) {
+        #[cfg(tollgate_simulation)]
+        if is_planted("SequenceRestarts") && self.keys.values().all(|key| key.stated() == 0) {
+            self.sequence = 0;
+        }
         self.sequence += 1;
         let (sequence, wants) = (self.sequence, !message.parts.is_empty());
         let mut holdings = HashMap::new();

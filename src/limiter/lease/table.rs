@@ -11,6 +11,8 @@ use super::use_rate::UseRate;
 use crate::clock::{Clock, certain_part};
 use crate::decision::{Answer, GrantUnits};
 use crate::key::{Fingerprint, Key};
+#[cfg(tollgate_simulation)]
+use crate::planted::is_planted;
 use crate::quota::Quotas;
 use crate::store::{OwnedSubject, Subject};
 
@@ -137,6 +139,11 @@ impl LeaseTable {
     /// Returns units to their grant. Returns false if it has ended.
     pub(super) fn put_back(&self, subject: Subject<'_>, grant: u64, units: u32) -> bool {
         let put_back = self.with(subject, |key, now| {
+            #[cfg(tollgate_simulation)]
+            let grant = match key.grants.last() {
+                Some(latest) if is_planted("ReturnIntoLaterGrant") => latest.number,
+                _ => grant,
+            };
             let mut grants = key.grants.iter_mut();
             let grant = grants.find(|known| known.number == grant && known.is_live(now))?;
             grant.left = grant.left.saturating_add(units).min(grant.units);

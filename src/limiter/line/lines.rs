@@ -21,6 +21,8 @@ use tokio::time::Instant;
 use super::standing::{Standing, Ticket};
 use crate::decision::LimiterId;
 use crate::key::{Fingerprint, HashFingerprint};
+#[cfg(tollgate_simulation)]
+use crate::planted::is_planted;
 use crate::quota::ShareId;
 use crate::random::jittered;
 use crate::telemetry::PermitWait;
@@ -249,6 +251,10 @@ impl Lines {
         ticket: Ticket,
         mut wants: impl Iterator<Item = Want>,
     ) -> bool {
+        #[cfg(tollgate_simulation)]
+        if is_planted("NewcomerAsks") {
+            return false;
+        }
         let is_behind = |state: &mut State| {
             wants.any(|want| {
                 let line = state.lines.get(&want.line);
@@ -499,6 +505,8 @@ impl Call {
     fn is_idle(&self, now: Instant) -> bool {
         let since = match self.phase {
             Phase::Asleep(since) | Phase::Next(since) | Phase::Told(since) => since,
+            #[cfg(tollgate_simulation)]
+            Phase::Asking(since) if is_planted("AskingIsIdle") => since,
             Phase::Asking(since) => since + self.bounds.longest_attempt,
             Phase::Ready | Phase::Aside | Phase::TooLate(_) => return false,
         };
@@ -702,6 +710,10 @@ impl State {
 
     /// Removes a call. Those that are first now ask.
     pub(super) fn leave(&mut self, ticket: Ticket, now: Instant) {
+        #[cfg(tollgate_simulation)]
+        if is_planted("GoneBlocks") {
+            return;
+        }
         self.remove(ticket);
         self.advance(now);
     }
@@ -800,6 +812,8 @@ impl State {
             is_trial |= !line.room.holds(want.needs);
         }
         let next_at = next_at.filter(|next_at| now < *next_at);
+        #[cfg(tollgate_simulation)]
+        let is_behind = is_behind && !is_planted("LaterOvertakes");
         if is_behind || !has_room || next_at.is_some() {
             for want in &call.wants {
                 let Some(line) = lines.get_mut(&want.line) else {

@@ -1,18 +1,21 @@
 //! The faults of a world, and when they happen.
 
+use super::holders::SlotEntries;
+use super::limits::Limits;
 use super::network::Quality;
-use super::plan::{ClientKind, FaultKind, Plan};
+use super::plan::{Cast, FaultKind, Plan};
 use super::process::Process;
 use super::record::Excuse;
 use super::shared::SharedWorld;
 use crate::random::Random;
-use crate::server::Server;
+use crate::server::{Reply, Server};
 
 /// Returns how bad the network of a world is.
 pub(crate) fn quality_of(plan: &Plan, random: &mut Random) -> Quality {
     Quality {
         slowness: if plan.has(FaultKind::SlowNetwork) {
-            250
+            // Some replies come long after the message, but in time.
+            (Limits::of(plan).deadline / 4 * 3).max(250)
         } else {
             8
         },
@@ -26,6 +29,11 @@ pub(crate) fn quality_of(plan: &Plan, random: &mut Random) -> Quality {
         } else {
             0
         },
+        mixed: if plan.has(FaultKind::MixedReplies) {
+            3
+        } else {
+            0
+        },
     }
 }
 
@@ -35,6 +43,8 @@ pub(crate) struct ServerState {
     /// Until when it does nothing, by the time of the world.
     hangs_until: Option<u64>,
     full_until: Option<u64>,
+    /// Until when it refuses every command, and how.
+    refusal: Option<(u64, &'static str)>,
     /// The keys that another program has overwritten, and when it removes them.
     spoiled: Vec<(u64, Vec<u8>)>,
     /// How far its clock is ahead, in microseconds.
@@ -47,6 +57,7 @@ impl ServerState {
             server,
             hangs_until: None,
             full_until: None,
+            refusal: None,
             spoiled: Vec::new(),
             clock_offset: 0,
         }
@@ -54,6 +65,24 @@ impl ServerState {
 
     fn run_as_stranger(&mut self, command: &[Vec<u8>]) {
         let _ = self.server.run(command);
+    }
+
+    /// Runs a command, unless the server refuses it.
+    pub(crate) fn run(&mut self, command: &[Vec<u8>]) -> Reply {
+        match self.refusal {
+            Some((_, refusal)) => Reply::error(refusal),
+            None => self.server.run(command),
+        }
+    }
+
+    pub(crate) const fn refuses(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    /// Returns what holders have of the keys that a command is about.
+    pub(crate) fn slot_entries(&self, command: &[Vec<u8>]) -> SlotEntries {
+        let server = &self.server;
+        server.with_keys(|keys| SlotEntries::of_command(command, keys))
     }
 
     pub(crate) fn hangs(&self) -> bool {
@@ -68,6 +97,22 @@ pub(crate) struct Faults {
     /// When each process that was killed starts again.
     pub(crate) starts_at: Vec<u64>,
 }
+
+/// How a server refuses every command.
+const REFUSALS: [&str; 9] = [
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+    "ERR max number of clients reached",
+    "ERR unknown command 'EVALSHA'",
+    "LOADING Redis is loading the dataset in memory",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    "NOAUTH Authentication required.",
+    "NOPERM User default has no permissions to run the 'evalsha' command",
+    "NOREPLICAS Not enough good replicas to write.",
+    "READONLY You can't write against a read only replica.",
+];
+
+/// In microseconds.
+const HOUR: u64 = 3_600_000_000;
 
 /// The longest time of a fault, in milliseconds: of one in five, and of the others.
 const LONG: u64 = 7_000;
@@ -88,9 +133,9 @@ impl Faults {
             FaultKind::Kill => 4_000,
             FaultKind::Stop => 3_000,
             FaultKind::Cut => 1_500,
-            FaultKind::Partition if self.has_slots_alone() => 3_000,
+            FaultKind::Partition if self.plan.cast() == Cast::SlotsAlone => 3_000,
             FaultKind::Partition => 6_000,
-            FaultKind::Freeze | FaultKind::FullMemory => 6_000,
+            FaultKind::Freeze | FaultKind::FullMemory | FaultKind::Refusals => 6_000,
             FaultKind::Restart => 8_000,
             FaultKind::ClockStep | FaultKind::Stranger => 9_000,
             // These are no events.
@@ -104,16 +149,11 @@ impl Faults {
         let length = 1 + self.random.below(longest);
         match fault {
             // Longer than the lease of slots, at times.
-            FaultKind::Partition if self.has_slots_alone() => length + 4_500,
-            FaultKind::Freeze | FaultKind::FullMemory => length / 3,
+            FaultKind::Partition if self.plan.cast() == Cast::SlotsAlone => length + 4_500,
+            FaultKind::Freeze | FaultKind::FullMemory | FaultKind::Refusals => length / 3,
             FaultKind::Restart | FaultKind::Kill => length / 4,
             _ => length,
         }
-    }
-
-    /// Slots are lost where a process does not reach the server for long.
-    fn has_slots_alone(&self) -> bool {
-        !self.plan.clients.contains(&ClientKind::Checks)
     }
 
     /// Makes the faults of this millisecond happen.
@@ -163,10 +203,16 @@ impl Faults {
             FaultKind::Freeze => server.hangs_until = Some(until),
             FaultKind::Restart => self.restart(until, shared, server),
             FaultKind::ClockStep => {
-                server.clock_offset += self.random.below(4_000_000) as i64 - 2_000_000;
+                let most = if self.random.one_in(3) {
+                    HOUR
+                } else {
+                    2_000_000
+                };
+                server.clock_offset += self.random.below(2 * most) as i64 - most as i64;
                 excuse(shared, Excuse::Step);
             }
             FaultKind::Stranger => self.spoil(until, shared, server),
+            FaultKind::Refusals => server.refusal = Some((until, self.random.of(&REFUSALS))),
             FaultKind::FullMemory => {
                 server.full_until = Some(until);
                 server.server.with_keys(|keys| keys.is_full = true);
@@ -248,6 +294,7 @@ impl Faults {
                 server.spoiled.push((until, name));
             }
         }
+        server.refusal = server.refusal.filter(|(until, _)| *until > now);
         if server.full_until.is_some_and(|until| until <= now) {
             server.full_until = None;
             server.server.with_keys(|keys| keys.is_full = false);
@@ -268,6 +315,7 @@ impl Faults {
         }
         server.hangs_until = server.hangs_until.map(|_| now);
         server.full_until = server.full_until.map(|_| now);
+        server.refusal = None;
         server
             .spoiled
             .iter_mut()
@@ -282,4 +330,5 @@ fn excuse(shared: &SharedWorld, why: Excuse) {
     let mut world = shared.lock();
     let now = world.now;
     world.record.excuses.push((now, why));
+    world.holders.forget_times();
 }

@@ -4,6 +4,7 @@
 
 mod clients;
 mod faults;
+mod holders;
 mod limits;
 mod log;
 mod network;
@@ -16,5 +17,6 @@ mod run;
 mod shared;
 
 pub use log::Report;
+pub(crate) use plan::Cast;
 pub use plan::{ClientKind, FaultKind, Plan};
 pub use run::run;

@@ -44,6 +44,8 @@ pub(crate) struct Quality {
     pub(crate) losses: u64,
     /// Of a thousand messages about slots, how many arrive twice.
     pub(crate) repeats: u64,
+    /// Of a thousand calls, how many get the reply to an earlier one.
+    pub(crate) mixed: u64,
 }
 
 /// What is under way between processes and the server.
@@ -58,6 +60,8 @@ pub(crate) struct Network {
     abandoned: Vec<PendingCall>,
     /// Of each process, the earliest next arrival at the server and back: a connection keeps the order.
     earliest: Vec<[u64; 2]>,
+    /// The last reply to each process.
+    last_reply: Vec<Option<Value>>,
     /// Until when each process is cut off.
     parted_until: Vec<u64>,
     pub(crate) quality: Quality,
@@ -75,6 +79,7 @@ impl Network {
             pending: BTreeMap::new(),
             abandoned: Vec::new(),
             earliest: vec![[0; 2]; processes],
+            last_reply: vec![None; processes],
             parted_until: vec![0; processes],
             quality,
             is_down: false,
@@ -138,6 +143,10 @@ impl Network {
         if let Some(process) = process
             && self.passes(process)
         {
+            let is_mixed = self.random.below(1_000) < self.quality.mixed;
+            let earlier = self.last_reply[process].clone().filter(|_| is_mixed);
+            self.last_reply[process] = reply.as_ref().ok().cloned();
+            let reply = earlier.map_or(reply, Ok);
             self.enqueue(
                 process,
                 Direction::ToProcess,

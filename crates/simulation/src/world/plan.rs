@@ -47,7 +47,7 @@ named! {
         Restart = "restart",
         /// Some restarts lose the data.
         DataLoss = "data-loss",
-        /// The clock of the server steps, by up to 2 s.
+        /// The clock of the server steps, by up to 2 s or an hour.
         ClockStep = "clock-step",
         /// Messages take up to 250 ms.
         SlowNetwork = "slow-network",
@@ -61,6 +61,10 @@ named! {
         FullMemory = "full-memory",
         /// Another program overwrites a key.
         Stranger = "stranger",
+        /// The server refuses every command: it loads its data, has become a replica, or its user may not run scripts.
+        Refusals = "refusals",
+        /// A call gets the reply to an earlier one.
+        MixedReplies = "mixed-replies",
     }
 }
 
@@ -90,6 +94,35 @@ named! {
     }
 }
 
+/// Who is in a world: clients of all kinds, or those alone that show what the others hide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cast {
+    /// Clients of all kinds.
+    All,
+    /// Clients that hold slots: more permits are lost.
+    SlotsAlone,
+    /// Clients of a busy key with a lease: units are used at the end of their lease.
+    LeasesAlone,
+}
+
+impl Cast {
+    const fn of_seed(seed: u64) -> Self {
+        match seed % 8 {
+            3 | 7 => Self::SlotsAlone,
+            5 => Self::LeasesAlone,
+            _ => Self::All,
+        }
+    }
+
+    const fn clients(self) -> &'static [ClientKind] {
+        match self {
+            Self::All => ClientKind::ALL,
+            Self::SlotsAlone => &[ClientKind::Slots, ClientKind::Jobs],
+            Self::LeasesAlone => &[ClientKind::Leases],
+        }
+    }
+}
+
 /// A world before it begins. Equal plans make equal worlds.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -112,17 +145,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan of a seed. Every eighth world has no faults, and every fourth has only clients that hold slots.
+    /// Returns the plan of a seed. Three worlds of sixteen have no faults; every fourth has only clients that hold slots,
+    /// every eighth only clients with a lease.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed, 1);
-        let is_calm = seed % 8 == 0;
+        let is_calm = seed % 8 == 0 || seed % 16 == 7;
         let faults = FaultKind::ALL.iter().copied();
         let faults = faults.filter(|_| random.one_in(2) && !is_calm).collect();
-        let clients: &[ClientKind] = match seed % 4 {
-            3 => &[ClientKind::Slots, ClientKind::Jobs],
-            _ => ClientKind::ALL,
-        };
+        let clients = Cast::of_seed(seed).clients();
         Self {
             seed,
             processes: 3,
@@ -133,6 +164,11 @@ impl Plan {
             traced: None,
             counts_branches: false,
         }
+    }
+
+    /// Returns who is in the world. The arguments may leave clients out; it stays the same.
+    pub(crate) const fn cast(&self) -> Cast {
+        Cast::of_seed(self.seed)
     }
 
     /// Returns whether this fault happens.

@@ -87,7 +87,7 @@ impl Process {
             life,
         };
         runtime.block_on(async {
-            let limiters = Limits::of(plan).limiters(&RedisStore::with_connection(connection));
+            let limiters = Limits::of(plan).limiters(RedisStore::with_connection(connection));
             clients::spawn(shared, plan, (number, life), &limiters, random);
         });
         Self {

@@ -3,10 +3,14 @@
 //! A promise that turned out to be wrong is told here, with what it forgot. Each has a planted fault that breaks it: see
 //! `planted.rs`.
 
-use super::limits::{Bound, Limits, SLOT_LEASE, SLOTS};
+use std::collections::BTreeMap;
+
+use super::holders::SlotEntry;
+use super::limits::{Bound, Limits, SLOT_LEASE, SLOTS, Spans};
 use super::plan::{FaultKind, Plan};
 use super::record::{HeldSpan, Overtaken, Use};
 use super::shared::World;
+use crate::clocks::BEGIN;
 use crate::server::{Keyspace, StoredKey};
 
 /// How long a call may still wait after a later one had its permit, in milliseconds: calls of one round trip may change places.
@@ -18,6 +22,9 @@ const BLOCK_SEEN: u64 = 1_300;
 /// Judges what can be judged at any time.
 pub(crate) fn judge_now(world: &mut World, plan: &Plan, keys: &Keyspace) {
     judge_order(world, plan);
+    if plan.faults.is_empty() {
+        judge_waits(world);
+    }
     if world.now.is_multiple_of(1_000) {
         let lasting = keys.keys().filter(|key| key.lives.is_none());
         let lasting: Vec<String> = lasting.map(|key| text(key.name)).collect();
@@ -49,6 +56,40 @@ fn judge_order(world: &mut World, plan: &Plan) {
     }
 }
 
+/// How long a slot may be free while a call waits for it, in milliseconds.
+const FREE: u64 = 1_500;
+
+/// A call does not wait for a slot that is free. Judged where nothing fails, for slots without a rate or shares: these may
+/// keep a call waiting beside free slots, which this promise had forgotten.
+fn judge_waits(world: &mut World) {
+    let since = world.now.saturating_sub(FREE);
+    let lines = world.record.lines.iter();
+    let first = lines.filter_map(|((_, limiter, key), line)| {
+        let call = *line.front()?;
+        let asked_at = *world.record.asked_at.get(&call)?;
+        let changed_at = world.record.changed_at.get(&(*limiter, *key))?;
+        let is_quiet = asked_at.max(*changed_at) == since;
+        let is_plain = matches!(*limiter, "slots" | "solo");
+        (is_quiet && is_plain).then_some((call, *limiter, *key))
+    });
+    let first: Vec<_> = first.collect();
+    for (call, limiter, key) in first {
+        let held = world.record.held.values();
+        let held = held.filter(|permit| permit.limiter == limiter && permit.key == key);
+        if (held.count() as u32) < slots_of(limiter) {
+            world.log.violated(format_args!(
+                "call {call} waits for a slot of {limiter} {key}, which is free"
+            ));
+        }
+    }
+}
+
+/// Returns the slots of a limiter.
+fn slots_of(limiter: &str) -> u32 {
+    let slots = SLOTS.iter().find(|(name, _)| *name == limiter);
+    slots.map_or(0, |(_, slots)| *slots)
+}
+
 /// Judges what can be judged at the end, two leases of slots after the last fault.
 pub(crate) fn judge_end(world: &mut World, plan: &Plan, keys: &Keyspace) {
     judge_windows(world, plan);
@@ -69,7 +110,11 @@ fn judge_windows(world: &mut World, plan: &Plan) {
         uses.sort_by_key(|used| used.sent);
         let bounds = bounds.iter().filter(|bound| bound.limiter == limiter);
         for bound in bounds {
-            let found = widest(world, &key, &uses, *bound);
+            let found = match bound.spans {
+                Spans::All => widest(world, &key, &uses, *bound),
+                Spans::Aligned if plan.has(FaultKind::ClockStep) => None,
+                Spans::Aligned => fullest(world, &key, &uses, *bound),
+            };
             if let Some((units, allowed, from)) = found {
                 world.log.violated(format_args!(
                     "{units} of {allowed} units of {limiter} {key} in {} ms from {from} ms",
@@ -102,9 +147,29 @@ fn widest(world: &World, key: &str, uses: &[Use], bound: Bound) -> Option<(u32, 
         // A step is told when it happens, and what it does to a window may show for two of them.
         let excuses = world
             .record
-            .excuses(from.saturating_sub(2 * bound.window), to);
+            .excuses(from.saturating_sub(2 * bound.counted), to);
         let credits = credits_within(world, (bound.limiter, key), from, to);
         let allowed = limit * (1 + excuses + credits);
+        (units > allowed).then_some((units, allowed, from))
+    })
+}
+
+/// Returns an aligned window with more units than are allowed: both numbers, and its begin. The server's clock has not stepped.
+fn fullest(world: &World, key: &str, uses: &[Use], bound: Bound) -> Option<(u32, u32, u64)> {
+    let number_of = |millis: u64| (BEGIN * 1_000 + millis) / bound.window;
+    let mut units: BTreeMap<u64, u32> = BTreeMap::new();
+    // A reply takes its time, and the clock of a process may be 5 % wrong.
+    for used in uses {
+        if number_of(used.sent) == number_of(used.answered) {
+            *units.entry(number_of(used.sent)).or_default() += used.units;
+        }
+    }
+    units.into_iter().find_map(|(number, units)| {
+        let from = (number * bound.window).saturating_sub(BEGIN * 1_000);
+        let to = from + bound.window;
+        let excuses = world.record.excuses(from, to);
+        let credits = credits_within(world, (bound.limiter, key), from, to);
+        let allowed = bound.units * (1 + excuses + credits);
         (units > allowed).then_some((units, allowed, from))
     })
 }
@@ -132,8 +197,7 @@ fn judge_slots(world: &mut World) {
     }
     let spans = std::mem::take(&mut world.record.spans);
     for ((limiter, key), spans) in spans {
-        let slots = SLOTS.iter().find(|(name, _)| *name == limiter);
-        let slots = slots.map_or(0, |(_, slots)| *slots);
+        let slots = slots_of(limiter);
         for (at, held) in counts_of(&spans) {
             let excuses = world.record.excuses(at.saturating_sub(2 * SLOT_LEASE), at);
             if held > slots * (1 + excuses) {
@@ -221,10 +285,16 @@ fn judge_blocks(world: &mut World, plan: &Plan) {
     }
 }
 
-/// When all clients have gone, no holder has slots, and nobody waits.
+/// When all clients have gone, no holder has slots.
+///
+/// An entry that ends more than a lease from now was written before the clock stepped back, and nobody has asked since: the
+/// next one who asks clamps it, which this promise had forgotten.
 fn judge_rest(world: &mut World, keys: &Keyspace) {
     for stored in keys.keys() {
-        let slots = slots_of(&stored, keys.now);
+        let latest = keys.now + SLOT_LEASE as i64 * 1_000;
+        let entries = SlotEntry::all_of(&stored).into_iter();
+        let live = entries.filter(|entry| (keys.now + 1..=latest).contains(&entry.ends));
+        let slots: u32 = live.map(|entry| entry.slots).sum();
         if slots > 0 {
             let name = text(stored.name);
             world.log.violated(format_args!(
@@ -232,21 +302,6 @@ fn judge_rest(world: &mut World, keys: &Keyspace) {
             ));
         }
     }
-}
-
-/// Returns the slots of the holders whose lease has not ended. `lua/in_flight.lua` describes the bytes.
-fn slots_of(stored: &StoredKey<'_>, now: i64) -> u32 {
-    let is_of_holders = stored.name.ends_with(b":in_flight");
-    let holders = stored
-        .text
-        .filter(|_| is_of_holders)
-        .and_then(|text| text.get(1..));
-    let holders = holders.unwrap_or_default().chunks_exact(40);
-    let live = holders.filter(|holder| {
-        let ends: [u8; 8] = holder[32..40].try_into().unwrap_or_default();
-        f64::from_be_bytes(ends) > now as f64
-    });
-    live.map(|holder| number_at(holder, 24)).sum()
 }
 
 fn text(name: &[u8]) -> String {

@@ -82,6 +82,9 @@ pub(crate) struct Record {
     pub(crate) lines: BTreeMap<(usize, &'static str, &'static str), VecDeque<u64>>,
     /// Calls that a later one has overtaken.
     pub(crate) overtaken: BTreeMap<u64, Overtaken>,
+    /// When each call asked for a slot, and when a slot of a key was last taken or given back.
+    pub(crate) asked_at: BTreeMap<u64, u64>,
+    pub(crate) changed_at: BTreeMap<(&'static str, &'static str), u64>,
     pub(crate) blocks: Vec<BlockedSpan>,
     /// The checks of the blocked key that were not refused by a block.
     pub(crate) unblocked_uses: Vec<Use>,
@@ -120,12 +123,18 @@ impl Record {
     /// Ends the time for which a permit was certainly held.
     pub(crate) fn end_permit(&mut self, call: u64, to: u64) {
         if let Some(permit) = self.held.remove(&call) {
+            self.changed_at.insert((permit.limiter, permit.key), to);
             let of_key = self.spans.entry((permit.limiter, permit.key)).or_default();
             of_key.push(HeldSpan {
                 from: permit.from,
                 to: to.max(permit.from),
             });
         }
+    }
+
+    /// Forgets a permit that was lost at an unknown time.
+    pub(crate) fn forget_permit(&mut self, call: u64) {
+        self.held.remove(&call);
     }
 
     /// Ends all that a killed process has.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::faults::{Faults, ServerState, quality_of};
+use super::holders::Holders;
 use super::limits::SLOT_LEASE;
 use super::log::{Log, Report};
 use super::network::{Message, Network};
@@ -44,6 +45,7 @@ pub fn run(plan: &Plan) -> Report {
         log: Log::new(plan.traced.as_deref()),
         network: Network::new(random.split(), plan.processes, quality),
         record: Record::default(),
+        holders: Holders::default(),
     });
     let mut server = Server::new().expect("Lua has memory");
     let branches = plan.counts_branches.then(|| Branches::new(server.lua()));
@@ -152,8 +154,15 @@ impl Scene {
 
     /// Runs a request, and sends its reply.
     fn answer(&mut self, call: u64, command: &[Vec<u8>]) {
-        let reply = self.server.server.run(command);
+        let before = self.server.slot_entries(command);
+        let is_refused = self.server.refuses();
+        let reply = self.server.run(command);
         let mut world = self.shared.lock();
+        if !before.is_empty() && !matches!(reply, Reply::Error(_)) {
+            let after = self.server.slot_entries(command);
+            let server_time = self.server.server.with_keys(|keys| keys.now);
+            world.judge_holders(call, &before, after, server_time);
+        }
         world.log.count("commands");
         for arg in command {
             world.log.hash(arg);
@@ -165,6 +174,7 @@ impl Scene {
             world.log.trace(format_args!("{shown}"));
         }
         if let Reply::Error(text) = &reply
+            && !is_refused
             && !text.starts_with("NOSCRIPT")
             && !text.starts_with("OOM")
             && !self.plan.has(FaultKind::Stranger)

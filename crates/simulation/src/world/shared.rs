@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::holders::{Holders, SlotEntries};
 use super::log::Log;
 use super::network::Network;
 use super::record::Record;
@@ -21,9 +22,31 @@ pub(crate) struct World {
     pub(crate) log: Log,
     pub(crate) network: Network,
     pub(crate) record: Record,
+    pub(crate) holders: Holders,
 }
 
 impl World {
+    /// Judges what the message of a call has changed of the slots that holders have.
+    pub(crate) fn judge_holders(
+        &mut self,
+        call: u64,
+        before: &SlotEntries,
+        after: SlotEntries,
+        server_time: i64,
+    ) {
+        let process = self.network.process_of(call);
+        let sender = process.map(|process| (process, self.lives[process]));
+        let Self { holders, lives, .. } = self;
+        let violation = match sender {
+            Some(sender) => holders.take_in(sender, lives, self.now, &after),
+            None => holders.take_in_late(before, &after, server_time),
+        };
+        holders.remember(after);
+        if let Some(text) = violation {
+            self.log.violated(format_args!("{text}"));
+        }
+    }
+
     /// Ends all blocks of the operator, of which an earlier one may last longer than a later one.
     pub(crate) fn end_blocks(&mut self) {
         let now = self.now;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, Error, Quota, RateLimiter};
+use tollgate::{Algorithm, Decision, Error, Quota, Quotas, RateLimiter};
 
 use super::client::Client;
 use crate::world::record::ChargedUnits;
@@ -13,24 +13,58 @@ use crate::world::record::ChargedUnits;
 const KEYS: [&str; 2] = ["ada", "bob"];
 
 /// Limiters of which an operator gives units of a key back.
-const CREDITED: [&str; 7] = ["log", "pair", "set", "buckets", "counter", "window", "gcra"];
+const CREDITED: [&str; 10] = [
+    "log", "pair", "set", "set", "buckets", "counter", "counter", "window", "gcra", "shared",
+];
 
 /// Makes changes until the world is over.
 pub(super) async fn change(mut client: Client) {
     while let Some(sent) = client.pause(120).await {
         let key = client.random.of(&KEYS);
         let sums = client.random.of(&["sums", "window-sums"]);
-        match client.random.below(8) {
+        match client.random.below(12) {
             0 => charge(&client, sums, key, 5).await,
             1..=4 => check_and_settle(&mut client, sums, key).await,
-            5 => give_credit(&mut client, sent).await,
-            6 => look(&client, key).await,
-            _ => {
-                let limiter = client.random.of(&CREDITED);
-                let outcome = client.limiters.get(limiter).check_n("cara", 2).await;
-                client.outcome(outcome, &[(limiter, "cara", 2)], sent);
-            }
+            5 | 6 => give_credit(&mut client, sent).await,
+            7 => look(&client, key).await,
+            8 => change_row(&mut client, sent).await,
+            _ => check_credited(&mut client, sent).await,
         }
+    }
+}
+
+/// Checks a key to which an operator gives units back, and gives units of it back later. Rarely charges it beyond its limit.
+async fn check_credited(client: &mut Client, sent: u64) {
+    let limiter = client.random.of(&CREDITED);
+    let limits = client.limiters.get(limiter);
+    if client.random.one_in(8) {
+        let _ = limits.charge("cara", 14).await;
+        return;
+    }
+    let mut level = limits.on("cara").cost(3);
+    if limiter == "shared" {
+        level = level.share("batch");
+    }
+    let outcome = RateLimiter::check_all([level]).await;
+    let admitted = client.outcome(outcome, &[(limiter, "cara", 1)], sent);
+    if let Some(decision) = admitted {
+        client.give_back_later(limiter, decision, 2, 1_500);
+    }
+}
+
+/// Checks a row of counters by two lists, and a limiter that admits nothing.
+async fn change_row(client: &mut Client, sent: u64) {
+    let closed = client.limiters.get("closed").check_n("dora", 0).await;
+    client.outcome(closed, &[("closed", "dora", 0)], sent);
+    let quotas = [Quota::per_hour(1_000), Quota::per_minute(1_000)];
+    let quotas = quotas.map(|quota| quota.with_algorithm(Algorithm::Gcra));
+    let mut level = client.limiters.get("row").on("dora").cost(3);
+    if client.random.one_in(2) {
+        level = level.quotas(Quotas::from(quotas));
+    }
+    let outcome = RateLimiter::check_all([level]).await;
+    if let Some(decision) = client.outcome(outcome, &[("row", "dora", 3)], sent) {
+        client.give_back_later("row", decision, 2, 300);
     }
 }
 

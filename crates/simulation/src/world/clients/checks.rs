@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::RateLimiter;
+use tollgate::{Decision, Error, RateLimiter};
 
 use super::client::Client;
 use crate::world::limits::CHECKED;
@@ -18,23 +18,27 @@ pub(super) async fn check(mut client: Client) {
         let limits = client.limiters.get(limiter);
         let outcome = limits.check_n(key, cost).await;
         if cost == 2 && client.random.one_in(5) {
-            settle(&client, outcome, (limiter, key), sent).await;
+            settle(&mut client, outcome, (limiter, key), sent).await;
         } else {
             client.outcome(outcome, &[(limiter, key, cost)], sent);
         }
     }
 }
 
-/// Gives a unit of two back: it may be admitted to somebody else, so only one was certainly used.
+/// Gives a unit of two back, at once or later: it may be admitted to somebody else, so only one was certainly used.
 async fn settle(
-    client: &Client,
-    outcome: Result<tollgate::Decision, tollgate::Error>,
+    client: &mut Client,
+    outcome: Result<Decision, Error>,
     (limiter, key): (&'static str, &'static str),
     sent: u64,
 ) {
     let Some(decision) = client.outcome(outcome, &[(limiter, key, 1)], sent) else {
         return;
     };
+    if client.random.one_in(2) {
+        client.give_back_later(limiter, decision, 1, 1_500);
+        return;
+    }
     let settled = client.limiters.get(limiter).settle(decision, 1).await;
     if let Err(error) = settled {
         client.failed(&error, &[(limiter, key, 1)]);
@@ -63,10 +67,15 @@ pub(super) async fn check_levels(mut client: Client) {
         let cost = client.cost();
         if client.random.one_in(3) {
             let share = client.random.of(&["critical", "batch", "none"]);
-            let limiter = client.limiters.get("shared");
+            let name = client.random.of(&["shared", "shared", "long-shared"]);
+            let limiter = client.limiters.get(name);
             let level = limiter.on(key).cost(cost).share(share);
             let outcome = RateLimiter::check_all([level]).await;
-            client.outcome(outcome, &[("shared", key, cost)], sent);
+            if cost == 2 {
+                settle(&mut client, outcome, (name, key), sent).await;
+            } else {
+                client.outcome(outcome, &[(name, key, cost)], sent);
+            }
         } else {
             let user = client.limiters.get("user").on(key).cost(cost);
             let tenant = client.limiters.get("tenant").on("all").cost(1);
@@ -80,13 +89,14 @@ pub(super) async fn check_levels(mut client: Client) {
 /// Waits for units of keys that others check, too.
 pub(super) async fn wait_for_units(mut client: Client) {
     while let Some(sent) = client.pause(60).await {
-        let limiter = client.random.of(&["log", "pair", "gcra", "buckets"]);
+        let limiter = client.random.of(&["log", "log", "pair", "gcra", "buckets"]);
         let key = client.random.of(&KEYS);
+        let call = client.stand_in_line(limiter, key);
         let cost = 1 + client.random.below(3) as u32;
         let limits = client.limiters.get(limiter);
-        let outcome = limits
-            .until_ready(key, cost, Duration::from_millis(500))
-            .await;
+        let outcome = limits.until_ready(key, cost, Duration::from_secs(1)).await;
+        let is_admitted = outcome.as_ref().is_ok_and(|decision| decision.is_allowed());
+        client.leave_line((limiter, key), (call, true), is_admitted);
         client.outcome(outcome, &[(limiter, key, cost)], sent);
     }
 }

@@ -6,12 +6,15 @@ use tokio::time::sleep;
 use tollgate::{Decision, Error, ErrorKind, Source};
 
 use crate::random::Random;
-use crate::world::limits::Limiters;
-use crate::world::record::Use;
+use crate::world::limits::{self, Limiters, Limits};
+use crate::world::record::{Overtaken, Use};
 use crate::world::shared::SharedWorld;
 
 /// How long after the last fault a check may fail, in milliseconds: the circuit breaker has to find out.
 const RECOVERY: u64 = 2_000;
+
+/// How soon after a call its refusal is known where nothing fails, in milliseconds.
+const REFUSED: u64 = 60;
 
 /// A task of a process, with random numbers of its own.
 pub(super) struct Client {
@@ -19,6 +22,7 @@ pub(super) struct Client {
     pub(super) process: usize,
     pub(super) life: u64,
     pub(super) limiters: Limiters,
+    pub(super) limits: Limits,
     pub(super) random: Random,
 }
 
@@ -44,6 +48,76 @@ impl Client {
             return 30;
         }
         self.random.of(&[1, 1, 1, 2, 2, 2, 2, 0])
+    }
+
+    /// Records that a call asks for a key, and may have to wait. Returns its number.
+    pub(super) fn stand_in_line(&self, limiter: &'static str, key: &'static str) -> u64 {
+        let mut world = self.world.lock();
+        let call = world.network.number();
+        let now = world.now;
+        let line = (self.process, limiter, key);
+        world.record.lines.entry(line).or_default().push_back(call);
+        world.record.asked_at.insert(call, now);
+        world.log.note(format_args!(
+            "process {}: call {call} asks for {limiter} {key}",
+            self.process
+        ));
+        call
+    }
+
+    /// Records the end of a call. If it was admitted, it has overtaken the earlier calls that still wait.
+    pub(super) fn leave_line(
+        &self,
+        (limiter, key): (&'static str, &'static str),
+        (call, waits): (u64, bool),
+        is_admitted: bool,
+    ) {
+        let mut world = self.world.lock();
+        let now = world.now;
+        let line = (self.process, limiter, key);
+        let line = world.record.lines.entry(line).or_default();
+        let earlier = line.iter().copied().take_while(|other| *other != call);
+        let mut earlier: Vec<u64> = earlier.collect();
+        line.retain(|other| *other != call);
+        world.record.overtaken.remove(&call);
+        // A call that waits for a rate or a share lets later ones have its slots.
+        let is_judged = match limiter {
+            "slots" | "solo" => true,
+            "jobs" | "lanes" => false,
+            _ => self.limits.is_calm,
+        };
+        if !limits::SLOTS.iter().any(|(name, _)| *name == limiter) {
+            // A call waits for units once it was refused. A later one may ask before that, which was forgotten.
+            let asked_at = &world.record.asked_at;
+            earlier.retain(|other| asked_at[other] + REFUSED < asked_at[&call]);
+        }
+        for other in earlier.into_iter().filter(|_| is_admitted && is_judged) {
+            let overtaken = Overtaken {
+                at: now,
+                by: call,
+                by_waiting: waits,
+            };
+            world.record.overtaken.entry(other).or_insert(overtaken);
+        }
+    }
+
+    /// Gives units of a check back after some time: the charge may have left its window by then.
+    pub(super) fn give_back_later(
+        &mut self,
+        limiter: &str,
+        mut decision: Decision,
+        unused: u32,
+        latest: u64,
+    ) {
+        let wait = Duration::from_millis(self.random.below(latest));
+        let limiter = self.limiters.get(limiter).clone();
+        drop(tokio::spawn(async move {
+            sleep(wait).await;
+            // One by one: the rest can still be given back.
+            for _ in 0..unused {
+                let _ = limiter.refund(&mut decision, 1).await;
+            }
+        }));
     }
 
     /// Takes in the outcome of a check. Returns the decision if it was admitted.
@@ -116,7 +190,10 @@ impl Client {
             ErrorKind::CostExceedsLimit | ErrorKind::MaxWait
         );
         world.log.failed(error);
-        if is_outage && world.now >= world.faults_end + RECOVERY && !world.is_over {
+        if is_outage
+            && world.now >= world.faults_end + self.limits.deadline + RECOVERY
+            && !world.is_over
+        {
             world.log.violated(format_args!(
                 "a check of {charges:?} fails without a fault: {error}"
             ));

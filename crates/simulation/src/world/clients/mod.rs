@@ -1,13 +1,14 @@
 //! The clients of a process, each a task of its runtime.
 
 mod blocks;
+mod bursts;
 mod changes;
 mod checks;
 mod client;
 mod slots;
 
-use super::limits::Limiters;
-use super::plan::{ClientKind, Plan};
+use super::limits::{Limiters, Limits};
+use super::plan::{Cast, ClientKind, Plan};
 use super::shared::SharedWorld;
 use crate::random::Random;
 use client::Client;
@@ -20,28 +21,32 @@ pub(crate) fn spawn(
     limiters: &Limiters,
     random: &mut Random,
 ) {
-    let has_slots_alone = !plan.clients.contains(&ClientKind::Checks);
+    let cast = plan.cast();
     for kind in &plan.clients {
-        for number in 0..count(*kind, has_slots_alone) {
+        for number in 0..count(*kind, cast) {
             let client = Client {
                 world: world.clone(),
                 process,
                 life,
                 limiters: limiters.clone(),
+                limits: Limits::of(plan),
                 random: random.split(),
             };
             match kind {
                 ClientKind::Checks => drop(tokio::spawn(checks::check(client))),
+                ClientKind::Leases if cast == Cast::LeasesAlone => {
+                    drop(tokio::spawn(bursts::check_in_bursts(client)));
+                }
                 ClientKind::Leases => drop(tokio::spawn(checks::check_busy_key(client))),
                 ClientKind::Levels => drop(tokio::spawn(checks::check_levels(client))),
                 ClientKind::Waits => drop(tokio::spawn(checks::wait_for_units(client))),
                 ClientKind::Policies => drop(tokio::spawn(checks::check_with_policy(client))),
                 ClientKind::Slots => {
-                    let care = slots::Care::of(number, has_slots_alone);
+                    let care = slots::Care::of(number, cast);
                     drop(tokio::spawn(slots::hold(client, "slots", care)));
                 }
                 ClientKind::Jobs => {
-                    let limiter = if number == 0 { "jobs" } else { "lanes" };
+                    let limiter = ["jobs", "lanes", "solo"][number];
                     drop(tokio::spawn(slots::hold(
                         client,
                         limiter,
@@ -57,11 +62,12 @@ pub(crate) fn spawn(
 }
 
 /// Returns how many clients of a kind a process has.
-fn count(kind: ClientKind, has_slots_alone: bool) -> usize {
+fn count(kind: ClientKind, cast: Cast) -> usize {
     match kind {
-        ClientKind::Slots if has_slots_alone => 6,
-        ClientKind::Checks | ClientKind::Slots => 3,
-        ClientKind::Jobs | ClientKind::Blocks => 2,
+        ClientKind::Slots if cast == Cast::SlotsAlone => 6,
+        ClientKind::Leases if cast == Cast::LeasesAlone => 4,
+        ClientKind::Checks | ClientKind::Slots | ClientKind::Jobs | ClientKind::Waits => 3,
+        ClientKind::Blocks => 2,
         _ => 1,
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tollgate::{Acquired, Error, Permit, RateLimiter};
 
 use super::client::Client;
-use crate::world::record::{HeldPermit, Overtaken};
+use crate::world::plan::Cast;
+use crate::world::record::HeldPermit;
 
 const KEYS: [&str; 2] = ["x", "y"];
 
@@ -21,8 +22,8 @@ pub(super) enum Care {
 }
 
 impl Care {
-    pub(super) fn of(number: usize, has_slots_alone: bool) -> Self {
-        if has_slots_alone && number % 2 == 1 {
+    pub(super) fn of(number: usize, cast: Cast) -> Self {
+        if cast == Cast::SlotsAlone && number % 2 == 1 {
             Self::Careless
         } else {
             Self::Attentive
@@ -34,10 +35,22 @@ impl Care {
 pub(super) async fn hold(mut client: Client, limiter: &'static str, care: Care) {
     while client.pause(300).await.is_some() {
         let key = client.random.of(&KEYS);
-        let call = stand_in_line(&client, limiter, key);
+        let call = client.stand_in_line(limiter, key);
         let waits = !client.random.one_in(4);
-        let outcome = take(&mut client, limiter, key, waits).await;
-        let permit = leave_line(&client, (limiter, key), (call, waits), outcome);
+        let gives_up = client.random.one_in(8);
+        let outcome = if gives_up {
+            // The future is dropped.
+            let given_up = timeout(
+                Duration::from_millis(100),
+                take(&mut client, limiter, key, waits),
+            );
+            given_up.await.unwrap_or(Ok(None))
+        } else {
+            take(&mut client, limiter, key, waits).await
+        };
+        let has_permit = matches!(outcome, Ok(Some(_)));
+        client.leave_line((limiter, key), (call, waits), has_permit);
+        let permit = begin_permit(&client, (limiter, key), call, outcome);
         let millis = match client.random.below(6) {
             0 => 3_000 + client.random.below(9_000),
             _ => 5 + client.random.below(250),
@@ -70,45 +83,23 @@ async fn take(
     }
 }
 
-fn stand_in_line(client: &Client, limiter: &'static str, key: &'static str) -> u64 {
-    let mut world = client.world.lock();
-    let call = world.network.number();
-    let line = (client.process, limiter, key);
-    world.record.lines.entry(line).or_default().push_back(call);
-    world.log.note(format_args!(
-        "process {}: call {call} asks for {limiter} {key}",
-        client.process
-    ));
-    call
-}
-
-/// Takes in the end of a call. Its permit counts from now on, and overtakes the earlier calls that still wait.
-fn leave_line(
+/// Takes in the end of a call. Its permit counts from now on.
+fn begin_permit(
     client: &Client,
     (limiter, key): (&'static str, &'static str),
-    (call, waits): (u64, bool),
+    call: u64,
     outcome: Result<Option<Permit>, Error>,
 ) -> Option<Permit> {
     let process = client.process;
-    let mut world = client.world.lock();
-    let now = world.now;
-    let line = world
-        .record
-        .lines
-        .entry((process, limiter, key))
-        .or_default();
-    let earlier = line.iter().copied().take_while(|other| *other != call);
-    let earlier: Vec<u64> = earlier.collect();
-    line.retain(|other| *other != call);
-    world.record.overtaken.remove(&call);
     let permit = match outcome {
         Ok(permit) => permit,
         Err(error) => {
-            drop(world);
             client.failed(&error, &[(limiter, key, 1)]);
             return None;
         }
     };
+    let mut world = client.world.lock();
+    let now = world.now;
     let verb = if permit.is_some() { "gets" } else { "gets no" };
     world.log.note(format_args!(
         "process {process}: call {call} {verb} permit of {limiter} {key}"
@@ -119,16 +110,6 @@ fn leave_line(
         "no permit"
     });
     if permit.is_some() {
-        // A call that waits for a rate lets later ones have its slots.
-        let overtaken = earlier.into_iter().filter(|_| limiter == "slots");
-        for other in overtaken {
-            let overtaken = Overtaken {
-                at: now,
-                by: call,
-                by_waiting: waits,
-            };
-            world.record.overtaken.entry(other).or_insert(overtaken);
-        }
         let held = HeldPermit {
             process,
             limiter,
@@ -136,6 +117,7 @@ fn leave_line(
             from: now,
         };
         world.record.held.insert(call, held);
+        world.record.changed_at.insert((limiter, key), now);
     }
     permit
 }
@@ -172,7 +154,7 @@ async fn keep(
             world.record.end_permit(call, seen_at);
         }
         // Lost at an unknown time: what was held of it does not count.
-        (true, Care::Careless) => drop(world.record.held.remove(&call)),
+        (true, Care::Careless) => world.record.forget_permit(call),
         (false, _) => {
             let now = world.now;
             world.record.end_permit(call, now);

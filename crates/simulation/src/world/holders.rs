@@ -1,0 +1,148 @@
+//! Whose slots the server holds.
+//!
+//! A process that was killed returns its slots within a lease. A message that comes late takes none that its holder has given
+//! back, unless it is more than a lease late.
+
+use std::collections::BTreeMap;
+
+use super::limits::SLOT_LEASE;
+use crate::server::{Keyspace, StoredKey};
+
+/// How much longer than a lease a killed process may hold slots, in milliseconds: the last one who asks then sees the entry.
+const LATE: u64 = 50;
+
+/// The random bytes of a holder.
+type HolderId = [u8; 16];
+
+/// A process, and which of its lives.
+type Life = (usize, u64);
+
+/// The entry of a holder. `lua/in_flight.lua` describes the bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotEntry {
+    pub(super) holder: HolderId,
+    pub(super) slots: u32,
+    /// By the clock of the server, in microseconds.
+    pub(super) ends: i64,
+}
+
+impl SlotEntry {
+    /// Returns the entries of a key. None if it is not about slots.
+    pub(super) fn all_of(stored: &StoredKey<'_>) -> Vec<Self> {
+        let is_about_slots = stored.name.ends_with(b":in_flight");
+        let text = stored.text.filter(|_| is_about_slots);
+        let entries = text.and_then(|text| text.get(1..)).unwrap_or_default();
+        let entries = entries.chunks_exact(40);
+        entries.filter_map(Self::read).collect()
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let ends = f64::from_be_bytes(bytes.get(32..40)?.try_into().ok()?);
+        Some(Self {
+            holder: bytes.get(..16)?.try_into().ok()?,
+            slots: u32::from_be_bytes(bytes.get(24..28)?.try_into().ok()?),
+            ends: ends as i64,
+        })
+    }
+}
+
+/// The entries of the keys that a command is about.
+#[derive(Debug, Default)]
+pub(super) struct SlotEntries(Vec<(Vec<u8>, SlotEntry)>, usize);
+
+impl SlotEntries {
+    pub(super) fn of_command(command: &[Vec<u8>], keys: &Keyspace) -> Self {
+        let names = command.iter().filter(|arg| arg.ends_with(b":in_flight"));
+        let mut entries = Self::default();
+        for name in names {
+            entries.1 += 1;
+            let stored = keys.keys().find(|stored| stored.name == name.as_slice());
+            let of_key = stored.iter().flat_map(SlotEntry::all_of);
+            entries.0.extend(of_key.map(|entry| (name.clone(), entry)));
+        }
+        entries
+    }
+
+    /// Returns whether the command is about no slots.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.1 == 0
+    }
+
+    fn has(&self, key: &[u8], holder: HolderId) -> bool {
+        let mut entries = self.0.iter();
+        entries.any(|(name, entry)| name == key && entry.holder == holder)
+    }
+}
+
+/// What is known of the holders.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    owners: BTreeMap<HolderId, Life>,
+    /// Until when the server keeps an entry, by its clock.
+    kept_until: BTreeMap<(Vec<u8>, HolderId), i64>,
+    /// Until when a killed process may hold slots, by the time of the world.
+    due: BTreeMap<(Vec<u8>, HolderId), u64>,
+}
+
+impl Holders {
+    /// Takes in a message of a process that runs. Returns a violation: a killed process holds slots for longer than a lease.
+    ///
+    /// From the first message on that saw its entry after it was killed, or after the server's clock stepped: only that
+    /// clamps the end of the entry.
+    pub(super) fn take_in(
+        &mut self,
+        sender: Life,
+        lives: &[u64],
+        now: u64,
+        after: &SlotEntries,
+    ) -> Option<String> {
+        for (key, entry) in &after.0 {
+            let (process, life) = *self.owners.entry(entry.holder).or_insert(sender);
+            if lives[process] == life || entry.slots == 0 {
+                continue;
+            }
+            let due = self.due.entry((key.clone(), entry.holder));
+            if now > *due.or_insert(now + SLOT_LEASE + LATE) {
+                let (key, slots) = (String::from_utf8_lossy(key), entry.slots);
+                return Some(format!(
+                    "{slots} slots of {key} are held by process {process}, which was killed more than a lease ago"
+                ));
+            }
+        }
+        None
+    }
+
+    /// Takes in a message that is late, or of a killed process. Returns a violation: it takes slots that were given back.
+    pub(super) fn take_in_late(
+        &mut self,
+        before: &SlotEntries,
+        after: &SlotEntries,
+        server_time: i64,
+    ) -> Option<String> {
+        let own_keys = |name: &Vec<u8>| after.0.iter().any(|(key, _)| key == name);
+        self.due.retain(|(name, _), _| !own_keys(name));
+        let taken = after.0.iter().filter(|(_, entry)| entry.slots > 0);
+        let mut taken = taken.filter(|(key, entry)| !before.has(key, entry.holder));
+        let (key, entry) = taken.find(|(key, entry)| {
+            let kept_until = self.kept_until.get(&(key.clone(), entry.holder));
+            kept_until.is_some_and(|until| *until > server_time)
+        })?;
+        let (key, slots) = (String::from_utf8_lossy(key), entry.slots);
+        Some(format!(
+            "a late message takes {slots} slots of {key}, which its holder has given back"
+        ))
+    }
+
+    /// Remembers until when the entries are kept.
+    pub(super) fn remember(&mut self, after: SlotEntries) {
+        let ends = after.0.into_iter();
+        let ends = ends.map(|(key, entry)| ((key, entry.holder), entry.ends));
+        self.kept_until.extend(ends);
+    }
+
+    /// Forgets all times, as the server has lost data or its clock has stepped.
+    pub(super) fn forget_times(&mut self) {
+        self.kept_until.clear();
+        self.due.clear();
+    }
+}
