@@ -133,15 +133,15 @@ async fn a_large_cost_has_its_turn_beside_small_ones() {
 async fn nobody_is_refused_whose_turn_comes_in_time() {
     let server = RedisServer::start();
     for store in stores(&server) {
-        let limiter = RateLimiter::new(store, Quota::new(10, 100 * MILLI));
+        let limiter = RateLimiter::new(store, Quota::new(10, 200 * MILLI));
         let mut callers = JoinSet::new();
         for _ in 0..40 {
             let limiter = limiter.clone();
             callers.spawn(async move {
                 let mut refused = 0;
                 for _ in 0..4 {
-                    // 40 units take 400 ms.
-                    let waited = limiter.until_ready("ada", 1, Duration::from_secs(2)).await;
+                    // 40 units take 800 ms. The rest is for a machine that is busy.
+                    let waited = limiter.until_ready("ada", 1, Duration::from_secs(6)).await;
                     refused += u32::from(!waited.unwrap().is_allowed());
                 }
                 refused
