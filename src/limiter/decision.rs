@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::limiter::RateLimiter;
+use super::line::Want;
 use super::record::OwnedRecord;
 use crate::decision::{
     Answer, LevelDecision, QuotaDecision, Source, least_remaining, reported_index,
 };
 #[cfg(test)]
 use crate::quota::Quotas;
+use crate::telemetry::OutcomeLabel;
 
 /// The result of a check: admitted and charged, or refused and not charged.
 ///
@@ -132,9 +135,75 @@ impl Decision {
         self.view
     }
 
+    /// Returns the records, for a check that asks again.
+    pub(super) fn into_records(self) -> Records {
+        self.view.records
+    }
+
     /// Sets the decision of the next outer layer, which admitted the same request.
     pub(crate) fn set_outer(&mut self, outer: DecisionView) {
         self.view.set_outer(outer);
+    }
+}
+
+impl DecisionView {
+    /// Returns the limiter of each level, with the level.
+    #[inline]
+    pub(crate) fn limiters(&self) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
+        let records = self.records.iter();
+        records.map(|owned| (&owned.limiter, owned.read(self.allowed)))
+    }
+
+    pub(super) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Returns what the check asked of each of its keys, for a call that may wait.
+    pub(super) fn wants(&self) -> impl Iterator<Item = Want> {
+        self.records.iter().map(|owned| Want::new(owned))
+    }
+
+    /// Records the decision at its limiters, and counts its refusals.
+    #[inline]
+    pub(super) fn record(&self) {
+        if self.allowed {
+            self.record_admission();
+        } else {
+            self.record_refusal();
+        }
+    }
+
+    /// Records an admission at each level's limiter.
+    #[inline]
+    pub(crate) fn record_admission(&self) {
+        for (limiter, level) in self.limiters() {
+            limiter.0.telemetry.record_admission(level);
+        }
+    }
+
+    #[cold]
+    fn record_refusal(&self) {
+        if let Some((limiter, level)) = self.limiters().nth(self.reported_index()) {
+            let quota = self.reported();
+            let telemetry = &limiter.0.telemetry;
+            telemetry.record_refusal(OutcomeLabel::Refused, Some(level), quota);
+        }
+        self.count_refusals();
+    }
+
+    /// Counts a refusal at the limiter of each level that refused it.
+    pub(crate) fn count_refusals(&self) {
+        for (limiter, level) in self.limiters() {
+            if let Some(blocks) = &limiter.0.automatic_blocks {
+                blocks.count_refusal(level);
+            }
+        }
+    }
+
+    /// Returns whether a key of this admitted check is held back since the store was asked.
+    pub(crate) fn is_held_meanwhile(&self) -> bool {
+        let mut levels = self.limiters();
+        levels.any(|(limiter, level)| limiter.is_held_meanwhile(level))
     }
 }
 
@@ -457,7 +526,7 @@ impl Decision {
 
     fn of_one(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
         let store = crate::MemoryStore::new();
-        let limiter = crate::RateLimiter::new(store, quotas.clone()).name(limiter);
+        let limiter = RateLimiter::new(store, quotas.clone()).name(limiter);
         let mut record = crate::decision::Record::new(0, "ada", cost);
         let is_allowed = answer.is_admitted();
         record.answer = answer;

@@ -12,45 +12,52 @@
 
 use std::future::{self, Future};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
+use super::checked::{CheckError, Checked, DecidedCheck, FailedCheck};
 use super::decision::Decision;
-use super::in_flight::{HeldSlots, SlotsOfCheck};
+use super::in_flight::SlotsOfCheck;
 use super::level::{CheckKind, Level, Levels, NextStep, State};
-use super::limiter::RateLimiter;
 use super::line::{Place, TooLate, Want, WhyTooLate};
-use crate::decision::{Answer, Answers, LevelDecision};
+use crate::decision::{Answer, Answers};
 use crate::error::{Error, ErrorKind};
-use crate::store::StoreFuture;
-use crate::telemetry::{OutcomeLabel, PermitMeter};
+use crate::store::{SendMarks, StoreFuture};
+use crate::telemetry::PermitMeter;
 
-/// The result of a check.
-pub(crate) type Checked = Result<Decision, CheckError>;
-
-/// The error of a check.
-#[derive(Debug)]
-pub(crate) struct CheckError {
-    pub(crate) error: Error,
-    /// The places of the levels that failed. The first level if the check as a whole is wrong.
-    pub(crate) failed: Vec<usize>,
-}
-
-/// A check that is not decided yet. It may be [run](Self::run) again: what is asked stays.
+/// A check that is not decided yet. To [run](Self::run) it takes it: a repeat is a new check, by what the attempt has brought.
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
-    kind: CheckKind,
-    /// Why the call waits no longer.
-    pub(super) end_of_wait: Option<WhyTooLate>,
+    pub(super) kind: CheckKind,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
 
-impl CheckError {
-    pub(super) fn at(place: usize, error: Error) -> Self {
-        let failed = vec![place];
-        Self { error, failed }
-    }
+/// A check that has to wait.
+#[must_use = "what was asked may be charged"]
+pub(crate) struct WaitingCheck {
+    check: PendingCheck,
+    awaited: Awaited,
+}
+
+/// The event that a check waits for.
+enum Awaited {
+    /// A refresh of the block list, before this step.
+    Refresh(NextStep, StoreFuture<()>),
+    /// The answer of the store to all levels that it was asked about.
+    Answers(AskedStore),
+    /// The slots in flight.
+    Slots,
+    /// The groups of levels, one after the other.
+    Groups,
+}
+
+/// A question to the store, about levels that it decides together.
+struct AskedStore {
+    answers: StoreFuture,
+    /// Empty if no refusal is remembered.
+    sent: SendMarks,
 }
 
 impl PendingCheck {
@@ -60,7 +67,6 @@ impl PendingCheck {
         Self {
             levels,
             kind: CheckKind::Charge,
-            end_of_wait: None,
             slots: None,
         }
     }
@@ -78,13 +84,6 @@ impl PendingCheck {
         let mut check = Self::new(Levels::from_buf([level]));
         check.kind = CheckKind::Look;
         check
-    }
-
-    /// Returns the slots that the check has taken.
-    #[inline]
-    pub(crate) fn take_slots(&mut self) -> Vec<HeldSlots> {
-        let slots = self.slots.take();
-        slots.map_or_else(Vec::new, |slots| slots.held)
     }
 
     /// Returns whether a quota in flight applies to a level.
@@ -121,50 +120,118 @@ impl PendingCheck {
 
     /// Decides the check. If it is dropped before its end, the store may or may not have charged it, and what this process
     /// held returns. A check of several groups goes on in its task.
-    pub(crate) async fn run(&mut self) -> Checked {
-        let mut next = self.begin()?;
+    pub(crate) async fn run(self) -> Checked {
+        match self.start() {
+            Ok(checked) => checked,
+            Err(waiting) => waiting.end().await,
+        }
+    }
+
+    /// Decides the check as far as that is possible without waiting. A store in memory decides it at once.
+    ///
+    /// # Errors
+    ///
+    /// Returns the check if it has to wait.
+    #[inline]
+    pub(crate) fn start(mut self) -> Result<Checked, WaitingCheck> {
+        let next = match self.begin() {
+            Ok(next) => next,
+            Err(misuse) => return Ok(Err(self.fail_with(misuse))),
+        };
         if next != NextStep::Refuse
             && let Some(refresh) = self.refreshed_blocks()
         {
-            // It logs its errors.
-            let _ = refresh.await;
-            if self.refuse_blocked_meanwhile() {
-                next = NextStep::Refuse;
-            }
+            return Err(self.wait_for(Awaited::Refresh(next, refresh)));
         }
-        match next {
+        self.take(next)
+    }
+
+    /// Takes the next step of an attempt.
+    #[inline]
+    fn take(mut self, step: NextStep) -> Result<Checked, WaitingCheck> {
+        match step {
             NextStep::AskStore => {}
-            NextStep::Refuse => return Ok(self.decide()),
-            NextStep::LookHere => {
-                self.apply_policies()?;
-                self.take_leases();
-                if !self.levels.iter().any(Level::is_to_ask) {
-                    self.fall_back_alone()?;
-                    return Ok(self.decide());
-                }
-            }
+            NextStep::Refuse => return Ok(Ok(self.decide())),
+            NextStep::LookHere => match self.look_here() {
+                Ok(true) => return Ok(Ok(self.decide())),
+                Ok(false) => {}
+                Err(closed) => return Ok(Err(self.fail_with(closed))),
+            },
         }
         if self.levels.len() > 1 && self.takes_turns() {
-            return self.ask_in_turn().await;
+            return Err(self.wait_for(Awaited::Groups));
         }
-        match self.ask(Duration::MAX).await {
+        if self.asks_for_slots() {
+            return Err(self.wait_for(Awaited::Slots));
+        }
+        let mut asked = self.ask_store();
+        match asked.answers.answered_now() {
+            Some(Ok(answers)) => Ok(self.take_in_all(&asked.sent, answers)),
+            Some(Err(error)) if self.is_divided(&error) => Err(self.wait_for(Awaited::Groups)),
+            Some(Err(error)) => Ok(self.fall_back_after(&error)),
+            None => Err(self.wait_for(Awaited::Answers(asked))),
+        }
+    }
+
+    fn wait_for(self, awaited: Awaited) -> WaitingCheck {
+        let check = self;
+        WaitingCheck { check, awaited }
+    }
+
+    /// Decides what this process can decide. Returns whether it has decided all levels.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a level that has failed is closed.
+    fn look_here(&mut self) -> Result<bool, CheckError> {
+        self.apply_policies()?;
+        self.take_leases();
+        if self.levels.iter().any(Level::is_to_ask) {
+            return Ok(false);
+        }
+        self.fall_back_alone()?;
+        Ok(true)
+    }
+
+    /// Waits for the answers of the store, and decides by them.
+    async fn take_in_later(self, mut asked: AskedStore) -> Checked {
+        match asked.answers.answered().await {
+            Ok(answers) => self.take_in_all(&asked.sent, answers),
+            Err(error) => self.go_on_after(error).await,
+        }
+    }
+
+    /// Decides by the answers of the store to all levels that it was asked about.
+    #[inline]
+    fn take_in_all(mut self, sent: &SendMarks, answers: &mut Answers) -> Checked {
+        self.remember(sent, answers, Duration::MAX);
+        match self.take_in(answers) {
             Ok(_) => Ok(self.decide()),
-            Err(error) if self.is_divided(&error) => self.ask_in_turn().await,
             Err(error) => self.fall_back_after(&error),
+        }
+    }
+
+    /// Goes on after the store has failed.
+    #[cold]
+    fn go_on_after(self, error: Error) -> Pin<Box<dyn Future<Output = Checked> + Send>> {
+        match self.is_divided(&error) {
+            true => self.ask_in_turn(),
+            false => Box::pin(future::ready(self.fall_back_after(&error))),
         }
     }
 
     /// Refuses an attempt of a call that waits no longer, without asking the store. Fails if the check is misuse.
     #[cold]
-    pub(super) fn refuse(&mut self, too_late: TooLate) -> Checked {
-        self.begin()?;
+    pub(super) fn refuse(mut self, too_late: TooLate) -> Checked {
+        if let Err(misuse) = self.begin() {
+            return Err(self.fail_with(misuse));
+        }
         let levels = self.levels.iter_mut();
         for level in levels.filter(|level| level.want().line == too_late.line) {
             level.refuse_for(too_late.wait);
         }
-        self.end_of_wait = Some(too_late.why);
         // Whatever the levels have answered meanwhile.
-        Ok(self.end(false))
+        Ok(self.end(false, Some(too_late.why)))
     }
 
     /// Begins an attempt. Returns the next step.
@@ -229,25 +296,52 @@ impl PendingCheck {
 
     /// Asks the store to decide levels together, and remembers its refusals for at most `max_age`. Returns whether it admits
     /// the levels.
-    #[inline]
     pub(super) async fn ask(&mut self, max_age: Duration) -> Result<bool, Error> {
-        let mut answers = Answers::default();
+        if self.asks_for_slots() {
+            let mut answers = self.ask_for_slots().await?;
+            return self.take_in(&mut answers);
+        }
+        let mut asked = self.ask_store();
+        let answers = asked.answers.answered().await?;
+        self.remember(&asked.sent, answers, max_age);
+        self.take_in(answers)
+    }
+
+    /// Asks the store to decide levels together.
+    #[inline]
+    fn ask_store(&self) -> AskedStore {
+        let mut sent = SendMarks::new();
+        let answers = match &self.levels[..] {
+            // Without a vector: a check is large.
+            [level] => level.limiter().0.store.ask(&[level.check()], &mut sent),
+            [first, ..] => {
+                let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
+                first.limiter().0.store.ask(&checks, &mut sent)
+            }
+            [] => StoreFuture::ready(Ok(Answers::default())),
+        };
+        AskedStore { answers, sent }
+    }
+
+    /// Remembers the refusals of the store for at most `max_age`.
+    #[inline]
+    fn remember(&self, sent: &SendMarks, answers: &Answers, max_age: Duration) {
+        let Some(first) = self.levels.first().filter(|_| !sent.is_empty()) else {
+            return;
+        };
         // Other processes return units when their lease ends.
         let levels = self.levels.iter();
         let leases = levels.filter_map(|level| level.limiter().0.lease.as_ref());
         let max_age = leases.fold(max_age, |max_age, lease| max_age.min(lease.duration));
-        if self.slots.is_some() && asked(&self.levels).any(Level::takes_slots) {
-            answers = self.ask_for_slots().await?;
-        } else if let [level] = &self.levels[..] {
-            // Without a vector: a check is large.
-            let store = &level.limiter().0.store;
-            store.check(&[level.check()], max_age, &mut answers).await?;
-        } else if let Some(first) = self.levels.first() {
-            let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
-            let store = &first.limiter().0.store;
-            store.check(&checks, max_age, &mut answers).await?;
-        }
-        self.take_in(&mut answers)
+        let checks: SmallVec<[_; 1]> = asked(&self.levels).map(Level::check).collect();
+        let store = &first.limiter().0.store;
+        store.remember(&checks, sent, answers, max_age);
+    }
+
+    /// Returns whether a level that the store is to be asked about takes slots.
+    #[inline]
+    fn asks_for_slots(&self) -> bool {
+        self.slots.is_some() && asked(&self.levels).any(Level::takes_slots)
     }
 
     /// Takes in the answers of the store to the levels that were asked.
@@ -278,11 +372,13 @@ impl PendingCheck {
 
     /// Decides by the failure policies.
     #[cold]
-    fn fall_back_after(&mut self, error: &Error) -> Checked {
+    fn fall_back_after(mut self, error: &Error) -> Checked {
         self.fail(error);
-        self.apply_policies()?;
-        self.fall_back_alone()?;
-        Ok(self.decide())
+        let decided = self.apply_policies();
+        match decided.and_then(|()| self.fall_back_alone()) {
+            Ok(()) => Ok(self.decide()),
+            Err(closed) => Err(self.fail_with(closed)),
+        }
     }
 
     /// Decides the levels that fall back, after none was charged by the store.
@@ -309,89 +405,52 @@ impl PendingCheck {
 
     /// Decides by the answers. A level that was not asked admits nothing.
     #[inline]
-    pub(super) fn decide(&mut self) -> Decision {
+    pub(super) fn decide(mut self) -> DecidedCheck {
         if self.kind == CheckKind::Look {
             self.levels.iter_mut().for_each(Level::look_for_unit);
         }
         let mut levels = self.levels.iter();
         let is_admitted = levels.all(|level| level.owned().is_admitted());
-        self.end(is_admitted)
+        self.end(is_admitted, None)
     }
 
     /// Ends an attempt. What this process held returns, unless it is admitted.
     #[inline]
-    fn end(&mut self, is_admitted: bool) -> Decision {
-        for level in &mut self.levels {
-            level.end(is_admitted);
-        }
-        if !is_admitted {
-            // Those of other groups.
-            self.slots = None;
-        }
-        let records = self.levels.iter().map(|level| Arc::clone(level.owned()));
-        Decision::of(records.collect(), is_admitted)
-    }
-
-    /// Returns the limiter of each level that was decided.
-    #[inline]
-    fn decided(&self, is_allowed: bool) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
-        let levels = self.levels.iter();
-        levels.map(move |level| (level.limiter(), level.owned().read(is_allowed)))
-    }
-
-    /// Records the result of the check, and counts its refusals.
-    #[inline]
-    pub(super) fn record(&self, checked: &Checked) {
-        match checked {
-            Ok(decision) if decision.is_allowed() => self.record_admission(),
-            Ok(decision) => {
-                let view = decision.view();
-                if let Some(level) = self.levels.get(view.reported_index()) {
-                    let telemetry = &level.limiter().0.telemetry;
-                    let (level, quota) = (view.reported_level(), view.reported());
-                    telemetry.record_refusal(OutcomeLabel::Refused, level, quota);
-                }
-                self.count_refusals();
-            }
-            Err(failure) => {
-                let (error, kind) = (&failure.error, failure.error.kind());
-                // The store did not fail: the check can never be admitted, which is a refusal.
-                let outcome = match kind {
-                    ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
-                    _ => OutcomeLabel::Failed,
-                };
-                for limiter in self.failed_limiters(failure) {
-                    let telemetry = &limiter.0.telemetry;
-                    telemetry.record_failure(outcome, error, kind.text());
-                }
-            }
+    fn end(self, is_admitted: bool, end_of_wait: Option<WhyTooLate>) -> DecidedCheck {
+        let Self {
+            levels,
+            kind,
+            slots,
+        } = self;
+        let records = levels.into_iter().map(|level| level.end(is_admitted));
+        DecidedCheck {
+            decision: Decision::of(records.collect(), is_admitted),
+            kind,
+            // Those of other groups return.
+            slots: slots.filter(|_| is_admitted),
+            end_of_wait,
         }
     }
 
-    /// Records an admission at each level's limiter.
-    #[inline]
-    pub(crate) fn record_admission(&self) {
-        for (limiter, level) in self.decided(true) {
-            limiter.0.telemetry.record_admission(level);
-        }
-    }
-
-    /// Counts a refusal at the limiter of each level that refused it.
-    pub(crate) fn count_refusals(&self) {
-        for (limiter, level) in self.decided(false) {
-            if let Some(blocks) = &limiter.0.automatic_blocks {
-                blocks.count_refusal(level);
-            }
-        }
+    /// Ends an attempt that has failed. Its slots return.
+    #[cold]
+    pub(super) fn fail_with(self, failure: CheckError) -> Box<FailedCheck> {
+        let Self { levels, kind, .. } = self;
+        let CheckError { error, failed } = failure;
+        Box::new(FailedCheck {
+            error,
+            failed,
+            levels,
+            kind,
+        })
     }
 
     /// Returns the same check before it was asked.
     pub(super) fn asked_anew(&self) -> Self {
         Self {
             levels: self.levels.iter().map(Level::asked_anew).collect(),
-            end_of_wait: None,
+            kind: self.kind,
             slots: None,
-            ..*self
         }
     }
 
@@ -400,22 +459,6 @@ impl PendingCheck {
     pub(super) fn failure(&self, error: Error) -> CheckError {
         let first = self.levels.first();
         CheckError::at(first.map_or(0, |level| level.record().place), error)
-    }
-
-    /// Returns the limiters of the levels that have failed.
-    pub(super) fn failed_limiters(
-        &self,
-        failure: &CheckError,
-    ) -> impl Iterator<Item = &RateLimiter> {
-        let failed = |level: &&Level| failure.failed.contains(&level.record().place);
-        let levels = self.levels.iter().filter(failed);
-        levels.map(|level| level.limiter())
-    }
-
-    /// Returns whether a key of this admitted check is held back since the store was asked.
-    pub(crate) fn is_held_meanwhile(&self) -> bool {
-        let mut levels = self.decided(true);
-        levels.any(|(limiter, level)| limiter.is_held_meanwhile(level))
     }
 
     /// Returns whether the levels to ask are in several groups.
@@ -448,6 +491,43 @@ impl PendingCheck {
     }
 }
 
+impl WaitingCheck {
+    /// Waits, and decides. Only the usual wait is no box.
+    pub(crate) async fn end(self) -> Checked {
+        match self.awaited {
+            Awaited::Answers(asked) => self.check.take_in_later(asked).await,
+            awaited => self.check.wait_for(awaited).go_on().await,
+        }
+    }
+
+    #[cold]
+    fn go_on(self) -> Pin<Box<dyn Future<Output = Checked> + Send>> {
+        Box::pin(async move {
+            let Self { mut check, awaited } = self;
+            match awaited {
+                Awaited::Refresh(next, refresh) => {
+                    // It logs its errors.
+                    let _ = refresh.await;
+                    let next = match check.refuse_blocked_meanwhile() {
+                        true => NextStep::Refuse,
+                        false => next,
+                    };
+                    match check.take(next) {
+                        Ok(checked) => checked,
+                        Err(waiting) => waiting.go_on().await,
+                    }
+                }
+                Awaited::Answers(asked) => check.take_in_later(asked).await,
+                Awaited::Slots => match check.ask(Duration::MAX).await {
+                    Ok(_) => Ok(check.decide()),
+                    Err(error) => check.go_on_after(error).await,
+                },
+                Awaited::Groups => check.ask_in_turn().await,
+            }
+        })
+    }
+}
+
 /// Returns the levels that the store is to be asked about.
 pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
     levels.iter().filter(|level| level.is_to_ask())
@@ -456,6 +536,7 @@ pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RateLimiter;
     use crate::quota::Quota;
     use crate::store::MemoryStore;
 
@@ -499,9 +580,12 @@ mod tests {
                 let line = check.levels[named].want().line;
                 let wait = Duration::from_secs(5);
                 let why = WhyTooLate::WaitOver;
-                let refused = check.refuse(TooLate { line, wait, why }).unwrap();
+                let Ok(mut decided) = check.refuse(TooLate { line, wait, why }) else {
+                    panic!("{known:?}, {named}");
+                };
+                assert!(decided.take_slots().is_empty());
+                let refused = decided.decision;
                 assert!(!refused.is_allowed(), "{known:?}, {named}");
-                assert!(check.take_slots().is_empty());
                 let reported = refused.reported_level().map(|level| level.limiter());
                 if named > 0 {
                     assert_eq!(reported, Some(&*limiters[named].0.facts.name));

@@ -72,7 +72,7 @@ impl RateLimiter {
             return Ok(());
         };
         let record = level.record();
-        let (key, quotas) = (&record.key, record.quotas(&self.0.facts.quotas));
+        let (key, quotas) = (&record.key, record.quotas(&level.facts().quotas));
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
@@ -324,7 +324,7 @@ impl RateLimiter {
     /// Charges more units to the key of a level, where the level was charged.
     async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
         let record = level.record();
-        let quotas = rates_of(record.quotas(&self.0.facts.quotas));
+        let quotas = rates_of(record.quotas(&level.facts().quotas));
         let subject = self.subject_of(record, &quotas);
         if level.source() == Source::Fallback {
             let charge = subject.adjust(Change::Charge { units: more });
@@ -473,4 +473,20 @@ fn rates_of(quotas: &Quotas) -> Quotas {
         return quotas.clone();
     }
     quotas.rates().cloned().collect()
+}
+
+impl Decision {
+    /// Gives all units of an admitted check back.
+    pub(super) async fn give_back(&mut self) -> Result<(), Error> {
+        let indexes = 0..self.levels().len();
+        let taken: Vec<_> = indexes
+            .filter_map(|index| self.take_all(index, 0))
+            .collect();
+        let settling = taken.into_iter().filter_map(|taken| {
+            let (limiter, _) = self.limiters().nth(taken.index)?;
+            Some((limiter, taken))
+        });
+        let outcomes = settle_together(self.view(), settling).await;
+        outcomes.into_iter().collect()
+    }
 }

@@ -166,12 +166,22 @@ impl<T> StoreFuture<T> {
 
     /// Waits for the answer, which stays here: to return it would copy it in each future that it passes.
     #[inline]
-    pub(super) async fn answered(&mut self) -> Result<&mut T, Error> {
+    pub(crate) async fn answered(&mut self) -> Result<&mut T, Error> {
         poll_fn(|cx| self.poll_answer(cx)).await;
         match &mut self.state {
             State::Ready(Some(Ok(answer))) => Ok(answer),
             State::Ready(Some(Err(error))) => Err(error.clone()),
             _ => polled_after_completion("StoreFuture"),
+        }
+    }
+
+    /// Returns the answer, which stays here, if it is ready without waiting.
+    #[inline]
+    pub(crate) fn answered_now(&mut self) -> Option<Result<&mut T, Error>> {
+        match &mut self.state {
+            State::Ready(Some(Ok(answer))) => Some(Ok(answer)),
+            State::Ready(Some(Err(error))) => Some(Err(error.clone())),
+            State::Ready(None) | State::Channel(..) | State::Boxed(_) => None,
         }
     }
 
