@@ -63,8 +63,8 @@ impl RateLimiter {
     /// [`check_n`](Self::check_n), and no level admits.
     ///
     /// The decision has [a part for each level](crate::DecisionView::levels). The reported numbers belong to the
-    /// refusing quota with the longest wait, over all levels. [`settle_all`](Self::settle_all) settles all levels;
-    /// each limiter [refunds](Self::refund) and [settles](Self::settle_level) its own level.
+    /// refusing quota with the longest wait, over all levels. [`Decision::settle`] settles all levels,
+    /// and [`Decision::settle_level`] that of one limiter.
     ///
     /// The store decides all levels in one atomic step. On Redis, that is one call. On a cluster, it is one call
     /// if the keys are in one slot. Else the slots are asked in turn. Each is charged, and refunded if a later
@@ -359,7 +359,7 @@ impl Wait {
             decided.end_of_wait = Some(why);
         } else if decision.is_held_meanwhile() {
             // If the store fails, the units stay charged.
-            let _ = decision.give_back().await;
+            let _ = decision.settle_all(0).await;
             return ControlFlow::Continue(decided.ask_again());
         } else {
             place.admitted(decision.view());

@@ -22,15 +22,14 @@ use crate::telemetry::OutcomeLabel;
 /// The result of a check: admitted and charged, or refused and not charged.
 ///
 /// A [`RateLimiter`](crate::RateLimiter) returns one. It says whether to go on, how many units are left, and
-/// how long to wait. Pass it to [`RateLimiter::refund`](crate::RateLimiter::refund) or
-/// [`RateLimiter::settle`](crate::RateLimiter::settle) to return units, or to charge the actual cost.
+/// how long to wait. [`refund`](Self::refund) returns units, and [`settle`](Self::settle) charges the actual cost.
 ///
 /// A decision holds the units that it charged, so it is not `Clone`: no two values can refund the same units.
 /// It dereferences to its [view](Self::view), which has the numbers. Clone the view to pass them on.
 ///
 /// With several quotas, the numbers belong to one of them: see [`DecisionView`]. A decision on several keys
-/// has one [level](DecisionView::levels) for each of them, and
-/// [`RateLimiter::settle_all`](crate::RateLimiter::settle_all) settles all levels.
+/// has one [level](DecisionView::levels) for each of them. Each level is settled by the limiter that has charged it, so a
+/// decision keeps its limiters and their store.
 ///
 /// # Examples
 ///
@@ -65,8 +64,10 @@ pub(crate) struct TakenLevel {
     pub(crate) index: usize,
     /// The units that it held.
     pub(crate) held: u32,
-    /// The actual cost.
+    /// The actual cost of these units.
     pub(crate) used: u32,
+    /// The units that it still holds, for later refunds.
+    pub(crate) kept: u32,
 }
 
 impl Decision {
@@ -101,20 +102,30 @@ impl Decision {
         charged.unwrap_or(0).saturating_sub(taken)
     }
 
-    /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
-    pub(crate) fn take(&mut self, level: usize, units: u32) -> u32 {
-        let units = units.min(self.held_at(level));
-        if let Some(Some(taken)) = self.taken_mut(level) {
+    /// Takes up to `units` of the units that a level holds, for a refund. No later one can take them.
+    pub(super) fn take(&mut self, index: usize, units: u32) -> TakenLevel {
+        let units = units.min(self.held_at(index));
+        if let Some(Some(taken)) = self.taken_mut(index) {
             *taken += units;
         }
-        units
+        TakenLevel {
+            index,
+            held: units,
+            used: 0,
+            kept: self.held_at(index),
+        }
     }
 
     /// Takes all units that a level holds, for its settlement to `used`. `None` if it was settled before.
     pub(crate) fn take_all(&mut self, index: usize, used: u32) -> Option<TakenLevel> {
         let held = self.held_at(index);
         self.taken_mut(index)?.take()?;
-        Some(TakenLevel { index, held, used })
+        Some(TakenLevel {
+            index,
+            held,
+            used,
+            kept: 0,
+        })
     }
 
     fn taken_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {

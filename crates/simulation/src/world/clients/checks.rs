@@ -35,7 +35,7 @@ async fn settle(
     let Some(decision) = client.outcome(outcome, &[(limiter, key, 1)], sent) else {
         return;
     };
-    let settled = client.limiters.get(limiter).settle(decision, 1).await;
+    let settled = decision.settle(1).await;
     if let Err(error) = settled {
         client.failed(&error, &[(limiter, key, 1)]);
     }
