@@ -78,10 +78,7 @@ impl PendingCheck {
             // A refund that fails leaves the charge for its window.
             join_all(self.refunds()).await;
         }
-        match ended {
-            Ok(_) => Ok(self.decide()),
-            Err(failure) => Err(self.fail_with(failure)),
-        }
+        self.ended(ended.map(drop))
     }
 
     /// Asks one group after the other, until one refuses. Returns whether all are admitted.

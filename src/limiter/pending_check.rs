@@ -11,18 +11,20 @@
 //! 7. The waits and counts of a level that was not asked are unknown, so the reported wait is a lower bound.
 
 use std::future::{self, Future};
+use std::mem;
 use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::checked::{CheckError, Checked, DecidedCheck, FailedCheck};
-use super::decision::Decision;
+use super::decision::{Decision, Records};
 use super::in_flight::SlotsOfCheck;
 use super::level::{CheckKind, Level, Levels, NextStep, State};
 use super::line::{Place, TooLate, Want, WhyTooLate};
 use crate::decision::{Answer, Answers};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::store::{SendMarks, StoreFuture};
 use crate::telemetry::PermitMeter;
 
@@ -34,22 +36,24 @@ pub(crate) struct PendingCheck {
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
 
-/// A check that has to wait.
+/// A check that waits. Its own future, so that it is not copied into others.
 #[must_use = "what was asked may be charged"]
-pub(crate) struct WaitingCheck {
-    check: PendingCheck,
-    awaited: Awaited,
+pub(crate) struct WaitingCheck(Waiting);
+
+enum Waiting {
+    /// For the answer of the store to all levels that it was asked about.
+    Answers(PendingCheck, AskedStore),
+    /// For a refresh of the block list, for slots in flight, or for several groups of levels.
+    Other(Pin<Box<dyn Future<Output = Checked> + Send>>),
+    Over,
 }
 
-/// The event that a check waits for.
+/// The event that an attempt waits for.
 enum Awaited {
+    Answers(AskedStore),
     /// A refresh of the block list, before this step.
     Refresh(NextStep, StoreFuture<()>),
-    /// The answer of the store to all levels that it was asked about.
-    Answers(AskedStore),
-    /// The slots in flight.
     Slots,
-    /// The groups of levels, one after the other.
     Groups,
 }
 
@@ -123,7 +127,7 @@ impl PendingCheck {
     pub(crate) async fn run(self) -> Checked {
         match self.start() {
             Ok(checked) => checked,
-            Err(waiting) => waiting.end().await,
+            Err(waiting) => waiting.await,
         }
     }
 
@@ -134,89 +138,105 @@ impl PendingCheck {
     /// Returns the check if it has to wait.
     #[inline]
     pub(crate) fn start(mut self) -> Result<Checked, WaitingCheck> {
-        let next = match self.begin() {
-            Ok(next) => next,
-            Err(misuse) => return Ok(Err(self.fail_with(misuse))),
-        };
+        match self.attempt() {
+            Ok(None) => Ok(Ok(self.decide())),
+            Ok(Some(awaited)) => Err(self.wait_for(awaited)),
+            Err(failure) => Ok(Err(self.fail_with(failure))),
+        }
+    }
+
+    /// Begins an attempt. `None` if the levels have their answers.
+    #[inline]
+    fn attempt(&mut self) -> Result<Option<Awaited>, CheckError> {
+        let next = self.begin()?;
         if next != NextStep::Refuse
             && let Some(refresh) = self.refreshed_blocks()
         {
-            return Err(self.wait_for(Awaited::Refresh(next, refresh)));
+            return Ok(Some(Awaited::Refresh(next, refresh)));
         }
         self.take(next)
     }
 
-    /// Takes the next step of an attempt.
+    /// Takes a step of an attempt. `None` if the levels have their answers.
     #[inline]
-    fn take(mut self, step: NextStep) -> Result<Checked, WaitingCheck> {
+    fn take(&mut self, step: NextStep) -> Result<Option<Awaited>, CheckError> {
         match step {
             NextStep::AskStore => {}
-            NextStep::Refuse => return Ok(Ok(self.decide())),
-            NextStep::LookHere => match self.look_here() {
-                Ok(true) => return Ok(Ok(self.decide())),
-                Ok(false) => {}
-                Err(closed) => return Ok(Err(self.fail_with(closed))),
-            },
+            NextStep::Refuse => return Ok(None),
+            NextStep::LookHere => {
+                self.apply_policies()?;
+                self.take_leases();
+                if !self.levels.iter().any(Level::is_to_ask) {
+                    self.fall_back_alone()?;
+                    return Ok(None);
+                }
+            }
         }
         if self.levels.len() > 1 && self.takes_turns() {
-            return Err(self.wait_for(Awaited::Groups));
+            return Ok(Some(Awaited::Groups));
         }
         if self.asks_for_slots() {
-            return Err(self.wait_for(Awaited::Slots));
+            return Ok(Some(Awaited::Slots));
         }
         let mut asked = self.ask_store();
         match asked.answers.answered_now() {
-            Some(Ok(answers)) => Ok(self.take_in_all(&asked.sent, answers)),
-            Some(Err(error)) if self.is_divided(&error) => Err(self.wait_for(Awaited::Groups)),
-            Some(Err(error)) => Ok(self.fall_back_after(&error)),
-            None => Err(self.wait_for(Awaited::Answers(asked))),
+            None => return Ok(Some(Awaited::Answers(asked))),
+            Some(Ok(answers)) => self.take_in_all(&asked.sent, answers)?,
+            Some(Err(error)) if self.is_divided(&error) => return Ok(Some(Awaited::Groups)),
+            Some(Err(error)) => self.fall_back_after(&error)?,
         }
+        Ok(None)
     }
 
     fn wait_for(self, awaited: Awaited) -> WaitingCheck {
-        let check = self;
-        WaitingCheck { check, awaited }
+        WaitingCheck(match awaited {
+            Awaited::Answers(asked) => Waiting::Answers(self, asked),
+            Awaited::Refresh(next, refresh) => {
+                Waiting::Other(Box::pin(self.take_after_refresh(next, refresh)))
+            }
+            Awaited::Slots => Waiting::Other(Box::pin(self.take_slots())),
+            Awaited::Groups => Waiting::Other(self.ask_in_turn()),
+        })
     }
 
-    /// Decides what this process can decide. Returns whether it has decided all levels.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a level that has failed is closed.
-    fn look_here(&mut self) -> Result<bool, CheckError> {
-        self.apply_policies()?;
-        self.take_leases();
-        if self.levels.iter().any(Level::is_to_ask) {
-            return Ok(false);
-        }
-        self.fall_back_alone()?;
-        Ok(true)
-    }
-
-    /// Waits for the answers of the store, and decides by them.
-    async fn take_in_later(self, mut asked: AskedStore) -> Checked {
-        match asked.answers.answered().await {
-            Ok(answers) => self.take_in_all(&asked.sent, answers),
-            Err(error) => self.go_on_after(error).await,
+    async fn take_after_refresh(mut self, next: NextStep, refresh: StoreFuture<()>) -> Checked {
+        // It logs its errors.
+        let _ = refresh.await;
+        let next = match self.refuse_blocked_meanwhile() {
+            true => NextStep::Refuse,
+            false => next,
+        };
+        match self.take(next) {
+            Ok(None) => Ok(self.decide()),
+            Ok(Some(awaited)) => self.wait_for(awaited).await,
+            Err(failure) => Err(self.fail_with(failure)),
         }
     }
 
-    /// Decides by the answers of the store to all levels that it was asked about.
+    async fn take_slots(mut self) -> Checked {
+        let ended = match self.ask(Duration::MAX).await {
+            Ok(_) => Ok(()),
+            Err(error) if self.is_divided(&error) => return self.ask_in_turn().await,
+            Err(error) => self.fall_back_after(&error),
+        };
+        self.ended(ended)
+    }
+
+    /// Takes in the answers of the store to all levels that it was asked about.
     #[inline]
-    fn take_in_all(mut self, sent: &SendMarks, answers: &mut Answers) -> Checked {
+    fn take_in_all(&mut self, sent: &SendMarks, answers: &mut Answers) -> Result<(), CheckError> {
         self.remember(sent, answers, Duration::MAX);
         match self.take_in(answers) {
-            Ok(_) => Ok(self.decide()),
+            Ok(_) => Ok(()),
             Err(error) => self.fall_back_after(&error),
         }
     }
 
-    /// Goes on after the store has failed.
-    #[cold]
-    fn go_on_after(self, error: Error) -> Pin<Box<dyn Future<Output = Checked> + Send>> {
-        match self.is_divided(&error) {
-            true => self.ask_in_turn(),
-            false => Box::pin(future::ready(self.fall_back_after(&error))),
+    #[inline]
+    pub(super) fn ended(self, ended: Result<(), CheckError>) -> Checked {
+        match ended {
+            Ok(()) => Ok(self.decide()),
+            Err(failure) => Err(self.fail_with(failure)),
         }
     }
 
@@ -372,13 +392,10 @@ impl PendingCheck {
 
     /// Decides by the failure policies.
     #[cold]
-    fn fall_back_after(mut self, error: &Error) -> Checked {
+    fn fall_back_after(&mut self, error: &Error) -> Result<(), CheckError> {
         self.fail(error);
-        let decided = self.apply_policies();
-        match decided.and_then(|()| self.fall_back_alone()) {
-            Ok(()) => Ok(self.decide()),
-            Err(closed) => Err(self.fail_with(closed)),
-        }
+        self.apply_policies()?;
+        self.fall_back_alone()
     }
 
     /// Decides the levels that fall back, after none was charged by the store.
@@ -422,9 +439,16 @@ impl PendingCheck {
             kind,
             slots,
         } = self;
-        let records = levels.into_iter().map(|level| level.end(is_admitted));
+        // Most checks have one level.
+        let records = match levels.into_inner() {
+            Ok([level]) => Records::from_buf([level.end(is_admitted)]),
+            Err(levels) => {
+                let records = levels.into_iter().map(|level| level.end(is_admitted));
+                records.collect()
+            }
+        };
         DecidedCheck {
-            decision: Decision::of(records.collect(), is_admitted),
+            decision: Decision::of(records, is_admitted),
             kind,
             // Those of other groups return.
             slots: slots.filter(|_| is_admitted),
@@ -491,40 +515,28 @@ impl PendingCheck {
     }
 }
 
-impl WaitingCheck {
-    /// Waits, and decides. Only the usual wait is no box.
-    pub(crate) async fn end(self) -> Checked {
-        match self.awaited {
-            Awaited::Answers(asked) => self.check.take_in_later(asked).await,
-            awaited => self.check.wait_for(awaited).go_on().await,
-        }
-    }
+impl Future for WaitingCheck {
+    type Output = Checked;
 
-    #[cold]
-    fn go_on(self) -> Pin<Box<dyn Future<Output = Checked> + Send>> {
-        Box::pin(async move {
-            let Self { mut check, awaited } = self;
-            match awaited {
-                Awaited::Refresh(next, refresh) => {
-                    // It logs its errors.
-                    let _ = refresh.await;
-                    let next = match check.refuse_blocked_meanwhile() {
-                        true => NextStep::Refuse,
-                        false => next,
-                    };
-                    match check.take(next) {
-                        Ok(checked) => checked,
-                        Err(waiting) => waiting.go_on().await,
-                    }
-                }
-                Awaited::Answers(asked) => check.take_in_later(asked).await,
-                Awaited::Slots => match check.ask(Duration::MAX).await {
-                    Ok(_) => Ok(check.decide()),
-                    Err(error) => check.go_on_after(error).await,
-                },
-                Awaited::Groups => check.ask_in_turn().await,
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Checked> {
+        match &mut self.0 {
+            Waiting::Answers(_, asked) => ready!(asked.answers.poll_answer(cx)),
+            Waiting::Other(check) => return check.as_mut().poll(cx),
+            Waiting::Over => polled_after_completion("WaitingCheck"),
+        }
+        let Waiting::Answers(mut check, mut asked) = mem::replace(&mut self.0, Waiting::Over)
+        else {
+            polled_after_completion("WaitingCheck");
+        };
+        let ended = match asked.answers.answered_now() {
+            Some(Ok(answers)) => check.take_in_all(&asked.sent, answers),
+            Some(Err(error)) if !check.is_divided(&error) => check.fall_back_after(&error),
+            Some(Err(_)) | None => {
+                self.0 = Waiting::Other(check.ask_in_turn());
+                return self.poll(cx);
             }
-        })
+        };
+        Poll::Ready(check.ended(ended))
     }
 }
 

@@ -131,7 +131,7 @@ fn run(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> P
 /// Waits for the end of an attempt that the store has not answered yet.
 fn wait(config: Arc<LayerConfig>, waiting: WaitingCheck) -> PendingOutcome {
     Box::pin(async move {
-        let checked = waiting.end().await;
+        let checked = waiting.await;
         match take_in(&config, &mut None, checked) {
             ControlFlow::Break(outcome) => outcome,
             ControlFlow::Continue(again) => run(config, again, Lookups::new()).await,

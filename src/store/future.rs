@@ -185,8 +185,9 @@ impl<T> StoreFuture<T> {
         }
     }
 
+    /// Waits for the answer, which stays here.
     #[inline]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let answer = match &mut self.state {
             State::Ready(_) => return Poll::Ready(()),
             State::Channel(answer, call) => {
