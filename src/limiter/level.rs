@@ -74,7 +74,7 @@ impl Level {
         let lease = limiter.lease_of(&limiter.0.facts.quotas);
         let record = Record::new(lease, key, cost);
         Self::of(Arc::new(OwnedRecord {
-            limiter: limiter.clone(),
+            limiter: limiter.remembered(),
             record,
         }))
     }

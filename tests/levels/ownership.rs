@@ -13,6 +13,7 @@ use tollgate::{
 };
 use tower::{Layer, Service};
 
+use crate::support::log;
 use crate::used;
 
 #[test]
@@ -91,6 +92,29 @@ async fn a_view_in_a_response_keeps_the_store_until_it_is_dropped_and_no_longer(
     assert_eq!(view.expect("a view").used(), 1);
     drop(response);
     assert!(watch.upgrade().is_none());
+}
+
+#[tokio::test]
+async fn a_limiter_that_only_a_view_remembers_warns_of_no_conflict() {
+    let store = MemoryStore::new();
+    let limited_to = |limit| RateLimiter::new(store.clone(), Quota::per_hour(limit)).name("search");
+    log::keep();
+    let before = limited_to(50);
+    let decision = before.check("ada").await.unwrap();
+    // After a reload of the settings.
+    drop(before);
+    let after = limited_to(60);
+    assert_eq!(after.check("ada").await.unwrap().used(), 2);
+    assert_eq!(log::kept(), Vec::<String>::new());
+    // The units of the earlier one are still its own.
+    decision.settle(0).await.unwrap();
+    assert_eq!(used(&after, "ada").await, 1);
+    // Two that are both in use differ.
+    let other = limited_to(70);
+    assert_eq!(other.check("ada").await.unwrap().used(), 2);
+    let lines = log::kept();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("different quotas"), "{lines:?}");
 }
 
 #[cfg(feature = "redis")]
