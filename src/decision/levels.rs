@@ -242,12 +242,6 @@ impl<'a> LevelDecision<'a> {
         [own].into_iter().chain(grants)
     }
 
-    /// Returns whether the level has units in a count: slots have none, and neither has a soft quota without room.
-    pub(crate) fn counts_units(&self) -> bool {
-        let mut quotas = self.quotas();
-        quotas.any(|quota| !quota.quota().is_in_flight() && !quota.is_exceeded())
-    }
-
     /// Returns whether units were charged, even if they have been refunded since.
     pub(crate) fn is_charged(&self) -> bool {
         self.charged_units() > 0

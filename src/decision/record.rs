@@ -99,12 +99,10 @@ impl Record {
         self.plan.as_ref().unwrap_or(own)
     }
 
-    /// Forgets the attempt before, and sets the time at which this one begins.
-    #[inline]
-    pub(crate) fn begin(&mut self, own: &Quotas, now: u64) {
+    /// Forgets the attempt before.
+    pub(crate) fn ask_again(&mut self) {
         self.portion = None;
-        self.share = self.quotas(own).known_share(self.share);
-        self.begun_at = now;
+        self.begun_at = 0;
         self.answer.clear(0, Source::None);
         self.grants.clear();
     }

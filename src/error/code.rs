@@ -96,9 +96,9 @@ impl Code {
     /// Call `acquire` or `try_acquire`.
     pub(crate) const HOLDS_NOTHING: Self = Self::new("tollgate::E014", Misconfigured);
 
-    /// A limiter was asked to settle or refund the decision of another one.
+    /// `settle_level` or `refund_level` was called with a limiter that has no level in the decision.
     ///
-    /// Pass the decision to the limiter that made it.
+    /// Pass a limiter of the check, or call `settle`.
     pub(crate) const OTHER_LIMITER: Self = Self::new("tollgate::E015", Misconfigured);
 
     // Configuration.
@@ -343,11 +343,6 @@ pub(crate) mod warning {
     ///
     /// Return a body in memory.
     pub(crate) const STREAMED_REJECTION: &str = "tollgate::W012";
-
-    /// One level of a decision was settled to 0, and the others stay charged.
-    ///
-    /// Call `settle_all`.
-    pub(crate) const SETTLED_ALONE: &str = "tollgate::W013";
 
     /// Usage beyond the limit is not counted, because the store cannot charge it.
     ///

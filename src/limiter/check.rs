@@ -1,16 +1,17 @@
 //! The checks of a limiter without HTTP: at once, or with a wait for units.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
+use super::checked::{Checked, DecidedCheck, FailedCheck, record};
 use super::decision::Decision;
 use super::in_flight::SlotsOfCheck;
 use super::level::{Level, Levels};
 use super::level_check::{LevelCheck, levels};
 use super::limiter::RateLimiter;
 use super::line::Place;
-use super::pending_check::{CheckError, Checked, PendingCheck};
-use super::settle::settle_together;
+use super::pending_check::PendingCheck;
 use super::wait::Wait;
 use crate::error::Error;
 use crate::key::IntoKey;
@@ -47,10 +48,8 @@ impl RateLimiter {
     /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let level = Level::new(self, key, cost);
-        let mut check = PendingCheck::within_limits(Levels::from_buf([level]));
-        let checked = check.run().await;
-        check.record(&checked);
-        checked.map_err(|failure| failure.error)
+        let check = PendingCheck::within_limits(Levels::from_buf([level]));
+        decided(check.run().await)
     }
 
     /// Returns a level for [`check_all`](Self::check_all): this limiter, a key, and a cost of 1.
@@ -64,8 +63,8 @@ impl RateLimiter {
     /// [`check_n`](Self::check_n), and no level admits.
     ///
     /// The decision has [a part for each level](crate::DecisionView::levels). The reported numbers belong to the
-    /// refusing quota with the longest wait, over all levels. [`settle_all`](Self::settle_all) settles all levels;
-    /// each limiter [refunds](Self::refund) and [settles](Self::settle_level) its own level.
+    /// refusing quota with the longest wait, over all levels. [`Decision::settle`] settles all levels,
+    /// and [`Decision::settle_level`] that of one limiter.
     ///
     /// The store decides all levels in one atomic step. On Redis, that is one call. On a cluster, it is one call
     /// if the keys are in one slot. Else the slots are asked in turn. Each is charged, and refunded if a later
@@ -118,12 +117,8 @@ impl RateLimiter {
     pub fn check_all<'a>(
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
-        let mut check = PendingCheck::within_limits(levels(checks));
-        async move {
-            let checked = check.run().await;
-            check.record(&checked);
-            checked.map_err(|failure| failure.error)
-        }
+        let check = PendingCheck::within_limits(levels(checks));
+        async move { decided(check.run().await) }
     }
 
     /// Returns the units that `key` has used and left, without charging it.
@@ -252,23 +247,38 @@ impl RateLimiter {
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
         max_wait: Duration,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
-        let mut check = PendingCheck::within_limits(levels(checks));
-        async move { check.decide_in_turn(max_wait, false).await }
+        let check = PendingCheck::within_limits(levels(checks));
+        async move {
+            let decided = check.decide_in_turn(max_wait, false).await?;
+            Ok(decided.decision)
+        }
     }
 }
 
 impl Level {
     /// Reads this level alone, even if its key is blocked.
     pub(super) async fn look(self) -> Result<Decision, Error> {
-        let checked = PendingCheck::look(self).run().await;
-        checked.map_err(|failure| failure.error)
+        match PendingCheck::look(self).run().await {
+            Ok(decided) => Ok(decided.decision),
+            Err(failed) => Err(failed.error),
+        }
+    }
+}
+
+/// Records a check that charges, and returns its decision.
+#[inline]
+fn decided(checked: Checked) -> Result<Decision, Error> {
+    record(&checked);
+    match checked {
+        Ok(decided) => Ok(decided.decision),
+        Err(failed) => Err(failed.error),
     }
 }
 
 impl PendingCheck {
     /// Makes one attempt, at the turn of a call that has a place in line. A call whose turn would come too late loses its place.
     pub(crate) async fn attempt_in_turn(
-        &mut self,
+        mut self,
         waiting: &mut Option<Place>,
         takes_slots: bool,
     ) -> Checked {
@@ -288,61 +298,80 @@ impl PendingCheck {
 
     /// Checks when it is the turn of the call, until the check is admitted, or until no wait helps in time.
     pub(super) async fn decide_in_turn(
-        &mut self,
+        self,
         max_wait: Duration,
         takes_slots: bool,
-    ) -> Result<Decision, Error> {
+    ) -> Result<DecidedCheck, Error> {
         let mut wait = Wait::new(max_wait);
         let mut place = self.place(max_wait);
         if takes_slots {
             place.waits_for_slots(self.permit_meters());
         }
         let mut waiting = Some(place);
+        let mut check = self;
         loop {
-            let mut checked = self.attempt_in_turn(&mut waiting, takes_slots).await;
-            let checks_again = match (&mut checked, &mut waiting) {
-                (_, None) => false,
-                (Ok(decision), Some(_)) if decision.is_allowed() && self.is_held_meanwhile() => {
-                    self.give_back(decision).await;
-                    self.slots = None;
-                    true
+            let checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
+            match wait.after_attempt(checked, &mut waiting).await {
+                ControlFlow::Continue(again) => check = again,
+                ControlFlow::Break(checked) => {
+                    record(&checked);
+                    return checked.map_err(|failed| wait.explain(failed.error));
                 }
-                (Ok(decision), Some(place)) if decision.is_allowed() => {
-                    place.admitted(self.wants(), decision.view());
-                    false
-                }
-                (Ok(decision), Some(place)) => {
-                    wait.answered();
-                    let refused = place.refused(self.wants(), decision.view());
-                    self.end_of_wait = refused.err();
-                    refused.is_ok()
-                }
-                (Err(failure), Some(place)) if self.waits_through(failure) => {
-                    self.slots = None;
-                    place.leave();
-                    wait.after_failure(&failure.error).await
-                }
-                (Err(_), Some(_)) => false,
-            };
-            if !checks_again {
-                self.record(&checked);
-                return checked.map_err(|failure| wait.explain(failure.error));
             }
         }
     }
+}
 
-    /// Gives all units of an admitted check back. If the store fails, they stay charged.
-    async fn give_back(&self, decision: &mut Decision) {
-        let levels = self.levels.iter().enumerate();
-        let taken = levels
-            .filter_map(|(index, level)| Some((level.limiter(), decision.take_all(index, 0)?)));
-        let taken: Vec<_> = taken.collect();
-        let _ = settle_together(decision.view(), taken).await;
+impl Wait {
+    /// Takes in what an attempt has brought. Breaks with it, unless another attempt follows.
+    async fn after_attempt(
+        &mut self,
+        checked: Checked,
+        waiting: &mut Option<Place>,
+    ) -> ControlFlow<Checked, PendingCheck> {
+        let Some(place) = waiting else {
+            return ControlFlow::Break(checked);
+        };
+        match checked {
+            Ok(decided) => self.after_decision(decided, place).await,
+            Err(failed) if failed.waits_for_store() => {
+                place.leave();
+                match self.after_failure(&failed.error).await {
+                    true => ControlFlow::Continue(failed.ask_again()),
+                    false => ControlFlow::Break(Err(failed)),
+                }
+            }
+            Err(failed) => ControlFlow::Break(Err(failed)),
+        }
     }
 
+    async fn after_decision(
+        &mut self,
+        mut decided: DecidedCheck,
+        place: &mut Place,
+    ) -> ControlFlow<Checked, PendingCheck> {
+        let decision = &mut decided.decision;
+        if !decision.is_allowed() {
+            self.answered();
+            let Err(why) = place.refused(decision.view()) else {
+                return ControlFlow::Continue(decided.ask_again());
+            };
+            decided.end_of_wait = Some(why);
+        } else if decision.is_held_meanwhile() {
+            // If the store fails, the units stay charged.
+            let _ = decision.settle_all(0).await;
+            return ControlFlow::Continue(decided.ask_again());
+        } else {
+            place.admitted(decision.view());
+        }
+        ControlFlow::Break(Ok(decided))
+    }
+}
+
+impl FailedCheck {
     /// Returns whether the limiter of each level that failed waits for the store.
-    fn waits_through(&self, failure: &CheckError) -> bool {
-        let mut failed = self.failed_limiters(failure);
-        failed.all(|limiter| limiter.waits_through(&failure.error))
+    fn waits_for_store(&self) -> bool {
+        let mut failed = self.failed_limiters();
+        failed.all(|limiter| limiter.waits_through(&self.error))
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct LimiterInUse {
     pub(super) counted: u64,
 }
 
-/// Exists as long as the limiter or a clone of it.
+/// Exists as long as the program has the limiter or a clone of it. A view that only remembers it is no use of it.
 pub(super) type Owner = Weak<dyn Any + Send + Sync>;
 
 static LIMITERS: Mutex<Limiters> = Mutex::new(Limiters {

@@ -9,25 +9,27 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::limiter::RateLimiter;
+use super::line::Want;
 use super::record::OwnedRecord;
 use crate::decision::{
     Answer, LevelDecision, QuotaDecision, Source, least_remaining, reported_index,
 };
 #[cfg(test)]
 use crate::quota::Quotas;
+use crate::telemetry::OutcomeLabel;
 
 /// The result of a check: admitted and charged, or refused and not charged.
 ///
 /// A [`RateLimiter`](crate::RateLimiter) returns one. It says whether to go on, how many units are left, and
-/// how long to wait. Pass it to [`RateLimiter::refund`](crate::RateLimiter::refund) or
-/// [`RateLimiter::settle`](crate::RateLimiter::settle) to return units, or to charge the actual cost.
+/// how long to wait. [`refund`](Self::refund) returns units, and [`settle`](Self::settle) charges the actual cost.
 ///
 /// A decision holds the units that it charged, so it is not `Clone`: no two values can refund the same units.
 /// It dereferences to its [view](Self::view), which has the numbers. Clone the view to pass them on.
 ///
 /// With several quotas, the numbers belong to one of them: see [`DecisionView`]. A decision on several keys
-/// has one [level](DecisionView::levels) for each of them, and
-/// [`RateLimiter::settle_all`](crate::RateLimiter::settle_all) settles all levels.
+/// has one [level](DecisionView::levels) for each of them. Each level is settled by the limiter that has charged it, so a
+/// decision keeps its limiters and their store.
 ///
 /// # Examples
 ///
@@ -62,8 +64,10 @@ pub(crate) struct TakenLevel {
     pub(crate) index: usize,
     /// The units that it held.
     pub(crate) held: u32,
-    /// The actual cost.
+    /// The actual cost of these units.
     pub(crate) used: u32,
+    /// The units that it still holds, for later refunds.
+    pub(crate) kept: u32,
 }
 
 impl Decision {
@@ -98,20 +102,30 @@ impl Decision {
         charged.unwrap_or(0).saturating_sub(taken)
     }
 
-    /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
-    pub(crate) fn take(&mut self, level: usize, units: u32) -> u32 {
-        let units = units.min(self.held_at(level));
-        if let Some(Some(taken)) = self.taken_mut(level) {
+    /// Takes up to `units` of the units that a level holds, for a refund. No later one can take them.
+    pub(super) fn take(&mut self, index: usize, units: u32) -> TakenLevel {
+        let units = units.min(self.held_at(index));
+        if let Some(Some(taken)) = self.taken_mut(index) {
             *taken += units;
         }
-        units
+        TakenLevel {
+            index,
+            held: units,
+            used: 0,
+            kept: self.held_at(index),
+        }
     }
 
     /// Takes all units that a level holds, for its settlement to `used`. `None` if it was settled before.
     pub(crate) fn take_all(&mut self, index: usize, used: u32) -> Option<TakenLevel> {
         let held = self.held_at(index);
         self.taken_mut(index)?.take()?;
-        Some(TakenLevel { index, held, used })
+        Some(TakenLevel {
+            index,
+            held,
+            used,
+            kept: 0,
+        })
     }
 
     fn taken_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {
@@ -132,9 +146,75 @@ impl Decision {
         self.view
     }
 
+    /// Returns the records, for a check that asks again.
+    pub(super) fn into_records(self) -> Records {
+        self.view.records
+    }
+
     /// Sets the decision of the next outer layer, which admitted the same request.
     pub(crate) fn set_outer(&mut self, outer: DecisionView) {
         self.view.set_outer(outer);
+    }
+}
+
+impl DecisionView {
+    /// Returns the limiter of each level, with the level.
+    #[inline]
+    pub(crate) fn limiters(&self) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
+        let records = self.records.iter();
+        records.map(|owned| (&owned.limiter, owned.read(self.allowed)))
+    }
+
+    pub(super) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Returns what the check asked of each of its keys, for a call that may wait.
+    pub(super) fn wants(&self) -> impl Iterator<Item = Want> {
+        self.records.iter().map(|owned| Want::new(owned))
+    }
+
+    /// Records the decision at its limiters, and counts its refusals.
+    #[inline]
+    pub(super) fn record(&self) {
+        if self.allowed {
+            self.record_admission();
+        } else {
+            self.record_refusal();
+        }
+    }
+
+    /// Records an admission at each level's limiter.
+    #[inline]
+    pub(crate) fn record_admission(&self) {
+        for (limiter, level) in self.limiters() {
+            limiter.0.telemetry.record_admission(level);
+        }
+    }
+
+    #[cold]
+    fn record_refusal(&self) {
+        if let Some((limiter, level)) = self.limiters().nth(self.reported_index()) {
+            let quota = self.reported();
+            let telemetry = &limiter.0.telemetry;
+            telemetry.record_refusal(OutcomeLabel::Refused, Some(level), quota);
+        }
+        self.count_refusals();
+    }
+
+    /// Counts a refusal at the limiter of each level that refused it.
+    pub(crate) fn count_refusals(&self) {
+        for (limiter, level) in self.limiters() {
+            if let Some(blocks) = &limiter.0.automatic_blocks {
+                blocks.count_refusal(level);
+            }
+        }
+    }
+
+    /// Returns whether a key of this admitted check is held back since the store was asked.
+    pub(crate) fn is_held_meanwhile(&self) -> bool {
+        let mut levels = self.limiters();
+        levels.any(|(limiter, level)| limiter.is_held_meanwhile(level))
     }
 }
 
@@ -457,7 +537,7 @@ impl Decision {
 
     fn of_one(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
         let store = crate::MemoryStore::new();
-        let limiter = crate::RateLimiter::new(store, quotas.clone()).name(limiter);
+        let limiter = RateLimiter::new(store, quotas.clone()).name(limiter);
         let mut record = crate::decision::Record::new(0, "ada", cost);
         let is_allowed = answer.is_admitted();
         record.answer = answer;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::checked::CheckError;
 use super::failure_policy::FailureAction;
 use super::level::{Level, State};
 use super::limiter::{Inner, RateLimiter};
-use super::pending_check::{CheckError, PendingCheck};
+use super::pending_check::PendingCheck;
 use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;

@@ -6,7 +6,6 @@
 //! All checks with slots ask these groups in one order, else two could refuse each other again and again.
 
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -14,14 +13,12 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
+use super::checked::{CheckError, Checked};
 use super::level::{Level, State};
-use super::pending_check::{CheckError, Checked, PendingCheck, asked};
+use super::pending_check::{PendingCheck, asked};
 use crate::decision::Answers;
 use crate::error::{Code, Error};
 use crate::store::join_all;
-
-/// A check that has ended in its task, and its result.
-type CheckedGroups = (PendingCheck, Checked);
 
 /// The longest time that a refusal is remembered if the levels of a check are in several groups.
 ///
@@ -34,8 +31,8 @@ const MAX_AGE_IN_SEVERAL_GROUPS: Duration = Duration::from_millis(100);
 ///
 /// Outside of a tokio runtime there are no tasks, and dropping the caller ends the check.
 async fn detached(
-    check: impl Future<Output = CheckedGroups> + Send + 'static,
-) -> Result<CheckedGroups, JoinError> {
+    check: impl Future<Output = Checked> + Send + 'static,
+) -> Result<Checked, JoinError> {
     let mut check = Box::pin(check);
     if let Poll::Ready(checked) = check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return Ok(checked);
@@ -49,32 +46,23 @@ async fn detached(
 impl PendingCheck {
     /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
     #[cold]
-    pub(super) fn ask_in_turn(&mut self) -> Pin<Box<dyn Future<Output = Checked> + Send + '_>> {
+    pub(super) fn ask_in_turn(self) -> Pin<Box<dyn Future<Output = Checked> + Send>> {
         // The caller still knows whom to tell of an error if the task is dropped.
         let asked_anew = self.asked_anew();
-        let mut check = mem::replace(self, asked_anew);
-        let checked = detached(async move {
-            let checked = check.ask_groups().await;
-            (check, checked)
-        });
+        let checked = detached(self.ask_groups());
         Box::pin(async move {
-            match checked.await {
-                Ok((check, checked)) => {
-                    *self = check;
-                    checked
-                }
-                Err(_) => {
-                    let text = "the task of a check of several keys was dropped (runtime shut down?): the check may or may \
-                                not have been charged";
-                    Err(self.failure(Error::coded(Code::TASK_DROPPED, text)))
-                }
-            }
+            checked.await.unwrap_or_else(|_| {
+                let text = "the task of a check of several keys was dropped (runtime shut down?): the check may or may \
+                            not have been charged";
+                let failure = asked_anew.failure(Error::coded(Code::TASK_DROPPED, text));
+                Err(asked_anew.fail_with(failure))
+            })
         })
     }
 
     /// Asks the groups in turn, then decides the levels that fall back. Refunds what was charged if a later group
     /// refuses or fails.
-    async fn ask_groups(&mut self) -> Checked {
+    async fn ask_groups(mut self) -> Checked {
         if let Some(answers) = self.remembered_refusals() {
             let to_ask = self.levels.iter_mut().filter(|level| level.is_to_ask());
             for (level, answer) in to_ask.zip(answers.into_answers()) {
@@ -90,8 +78,7 @@ impl PendingCheck {
             // A refund that fails leaves the charge for its window.
             join_all(self.refunds()).await;
         }
-        ended?;
-        Ok(self.decide())
+        self.ended(ended.map(drop))
     }
 
     /// Asks one group after the other, until one refuses. Returns whether all are admitted.

@@ -74,7 +74,7 @@ impl Level {
         let lease = limiter.lease_of(&limiter.0.facts.quotas);
         let record = Record::new(lease, key, cost);
         Self::of(Arc::new(OwnedRecord {
-            limiter: limiter.clone(),
+            limiter: limiter.remembered(),
             record,
         }))
     }
@@ -93,10 +93,13 @@ impl Level {
         &self.owned.limiter
     }
 
-    /// Returns the record as the decision keeps it.
     #[inline]
-    pub(super) fn owned(&self) -> &Arc<OwnedRecord> {
+    pub(super) fn owned(&self) -> &OwnedRecord {
         &self.owned
+    }
+
+    pub(super) fn into_owned(self) -> Arc<OwnedRecord> {
+        self.owned
     }
 
     /// Lowers the cost to what the quotas that decide can admit, in each attempt.
@@ -145,6 +148,14 @@ impl Level {
         self.record().unknown.is_some()
     }
 
+    /// Asks again what a level of an earlier attempt has asked. Copies the record if the view of a decision still has it.
+    pub(super) fn again(owned: Arc<OwnedRecord>) -> Self {
+        let mut level = Self::of(owned);
+        level.record_mut().ask_again();
+        level.fit_cost();
+        level
+    }
+
     /// Returns the same level before it was asked.
     pub(super) fn asked_anew(&self) -> Self {
         Self::of(Arc::clone(&self.owned))
@@ -169,17 +180,17 @@ impl Level {
     #[inline]
     pub(super) fn begin(&mut self, kind: CheckKind, takes_slots: bool) -> Result<NextStep, Error> {
         self.limiter().observe_check();
-        // The time of the block list. 0 if the limiter blocks no keys.
-        let blocks = self.limiter().0.automatic_blocks.as_ref();
-        let now = blocks.map_or(0, |blocks| blocks.now());
-        let OwnedRecord { limiter, record } = Arc::make_mut(&mut self.owned);
-        record.begin(&limiter.0.facts.quotas, now);
-        self.fit_cost();
-        self.held = None;
-        self.state = match &self.record().unknown {
-            None => State::ToAsk,
-            Some(error) => State::Failed(error.clone()),
-        };
+        if let Some(blocks) = &self.limiter().0.automatic_blocks {
+            let now = blocks.now();
+            self.record_mut().begun_at = now;
+        }
+        if self.record().share.is_some() {
+            let share = self.quotas().known_share(self.record().share);
+            self.record_mut().share = share;
+        }
+        if let Some(error) = &self.record().unknown {
+            self.state = State::Failed(error.clone());
+        }
         let is_asked =
             self.quotas().is_usual(self.record().cost) || self.is_asked(kind, takes_slots)?;
         if !is_asked {
@@ -409,9 +420,10 @@ impl Level {
         refund
     }
 
-    /// Leaves the units that this process held to the decision of an admitted check, or returns them.
+    /// Ends an attempt: leaves the units that this process held to the decision of an admitted check, or returns them. Returns
+    /// the record as the decision keeps it.
     #[inline]
-    pub(super) fn end(&mut self, is_admitted: bool) {
+    pub(super) fn end(mut self, is_admitted: bool) -> Arc<OwnedRecord> {
         if let Some(held) = self.held.take() {
             let record = self.record_mut();
             if is_admitted {
@@ -424,6 +436,7 @@ impl Level {
             let (outages, source) = (&on_failure.store_outages, self.record().answer.source());
             outages.record_decision(&self.limiter().0.facts.name, source);
         }
+        self.owned
     }
 }
 
@@ -452,17 +465,16 @@ mod tests {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(100));
         let mut level = Level::new(&limiter, "ada", 1_000);
         level.clamp_cost();
-        let costs = [None, Some(Quota::per_hour(25)), None].map(|portion| {
-            assert!(level.begin(CheckKind::Charge, false).is_ok());
-            if let Some(portion) = portion {
-                level.record_mut().portion = Some(portion.into());
-                level.fit_cost();
-            }
-            level.record().cost
-        });
-        assert_eq!(costs, [100, 25, 100]);
-        // A call waits for this in line, before its first attempt.
-        let again = level.asked_anew();
-        assert_eq!(again.cost_by(again.quotas()), 100);
+        level.fit_cost();
+        assert!(level.begin(CheckKind::Charge, false).is_ok());
+        assert_eq!(level.record().cost, 100);
+        level.record_mut().portion = Some(Quota::per_hour(25).into());
+        level.fit_cost();
+        assert_eq!(level.record().cost, 25);
+        // A call waits for this in line, before its next attempt.
+        let mut again = Level::again(level.end(true));
+        assert_eq!(again.record().cost, 100);
+        assert!(again.begin(CheckKind::Charge, false).is_ok());
+        assert_eq!(again.record().cost, 100);
     }
 }

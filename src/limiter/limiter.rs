@@ -3,11 +3,11 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::automatic_blocks::AutomaticBlocks;
-use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
+use super::conflicts::{LimiterInUse, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
@@ -52,7 +52,10 @@ use crate::telemetry::{LineInterval, Telemetry};
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct RateLimiter(pub(crate) Arc<Inner>);
+pub struct RateLimiter(pub(crate) Arc<Inner>, Option<InUse>);
+
+/// Exists as long as the program has a limiter, or a clone of it. A record has none: it only remembers its limiter.
+type InUse = Arc<()>;
 
 /// The settings of a limiter, and what clones with other settings share. A setter copies it if there are other clones.
 #[derive(Clone)]
@@ -81,6 +84,7 @@ pub(crate) struct Inner {
     /// Empty until the first check that takes slots.
     pub(super) permits: Arc<OnceLock<LimiterPermits>>,
     pub(crate) telemetry: Arc<Telemetry>,
+    in_use: Weak<()>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
 }
@@ -105,7 +109,7 @@ impl RateLimiter {
         };
         let telemetry = Telemetry::new(&name, store.name(), None);
         let quotas = quotas.into_quotas();
-        Self(Arc::new(Inner {
+        let inner = Inner {
             telemetry: Arc::new(telemetry),
             store,
             facts: LimiterFacts { name, id, quotas },
@@ -120,8 +124,26 @@ impl RateLimiter {
             max_wait: None,
             line: None,
             permits: Arc::default(),
+            in_use: Weak::new(),
             first_check: Arc::default(),
-        }))
+        };
+        Self(Arc::new(inner), None).distinct()
+    }
+
+    /// Makes this another limiter than those that it was cloned from, which it may differ from.
+    fn distinct(mut self) -> Self {
+        let in_use = InUse::default();
+        let inner = Arc::make_mut(&mut self.0);
+        inner.in_use = Arc::downgrade(&in_use);
+        inner.first_check = Arc::default();
+        self.1 = Some(in_use);
+        self
+    }
+
+    /// Returns the limiter for a record, which keeps it but does not use it: one shared count.
+    #[inline]
+    pub(super) fn remembered(&self) -> Self {
+        Self(Arc::clone(&self.0), None)
     }
 
     /// Changes settings. Other clones keep theirs.
@@ -164,7 +186,6 @@ impl RateLimiter {
             facts.name = name.as_ref().into();
             facts.id.name = inner.scope.fingerprint();
             inner.holds = Holds::new(&inner.scope);
-            inner.first_check = Arc::default();
             inner.permits = Arc::default();
             if let Some(on_failure) = &inner.on_failure {
                 inner.set_policy(on_failure.policy);
@@ -175,6 +196,7 @@ impl RateLimiter {
             let tracked = inner.telemetry.tracked_keys();
             inner.set_tracked(tracked);
         })
+        .distinct()
     }
 
     /// Tracks the keys that this process refuses most often, for
@@ -274,7 +296,7 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|inner| inner.set_lease(lease))
+        self.with(|inner| inner.set_lease(lease)).distinct()
     }
 
     /// Sets a lease as [`lease`](Self::lease) does, but returns an error if it is too long.
@@ -305,12 +327,7 @@ impl RateLimiter {
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration),
             counted: self.lease_of(&self.0.facts.quotas),
         };
-        // Requests for units outlive the limiter.
-        let owner: Owner = match lease {
-            Some(lease) => Arc::downgrade(lease) as _,
-            None => Arc::downgrade(&self.0.first_check) as _,
-        };
-        warn_of_conflict(&self.0.facts.name, &limiter, owner);
+        warn_of_conflict(&self.0.facts.name, &limiter, self.0.in_use.clone());
     }
 
     /// Compares this limiter with others of its name in this process, when it first checks.
@@ -421,7 +438,6 @@ impl Inner {
             let lease = Lease::new(lease, &self.store, &self.facts.name);
             Arc::new(lease)
         });
-        self.first_check = Arc::default();
     }
 }
 

@@ -5,6 +5,7 @@
 mod admin;
 mod automatic_blocks;
 mod check;
+mod checked;
 mod conflicts;
 mod decision;
 mod failure;
@@ -27,6 +28,7 @@ mod settle;
 mod wait;
 
 pub use admin::Admin;
+pub(crate) use checked::{Checked, DecidedCheck, FailedCheck};
 pub(crate) use decision::TakenLevel;
 pub use decision::{Decision, DecisionView};
 pub use failure_policy::FailurePolicy;
@@ -37,5 +39,5 @@ pub(crate) use level::{Level as AskedLevel, Levels as AskedLevels};
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
 pub(crate) use line::Place;
-pub(crate) use pending_check::{CheckError, Checked, PendingCheck};
+pub(crate) use pending_check::{PendingCheck, WaitingCheck};
 pub(crate) use settle::settle_together;

@@ -11,46 +11,57 @@
 //! 7. The waits and counts of a level that was not asked are unknown, so the reported wait is a lower bound.
 
 use std::future::{self, Future};
+use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::decision::Decision;
-use super::in_flight::{HeldSlots, SlotsOfCheck};
+use smallvec::SmallVec;
+
+use super::checked::{CheckError, Checked, DecidedCheck, FailedCheck};
+use super::decision::{Decision, Records};
+use super::in_flight::SlotsOfCheck;
 use super::level::{CheckKind, Level, Levels, NextStep, State};
-use super::limiter::RateLimiter;
 use super::line::{Place, TooLate, Want, WhyTooLate};
-use crate::decision::{Answer, Answers, LevelDecision};
-use crate::error::{Error, ErrorKind};
-use crate::store::StoreFuture;
-use crate::telemetry::{OutcomeLabel, PermitMeter};
+use crate::decision::{Answer, Answers};
+use crate::error::{Error, ErrorKind, polled_after_completion};
+use crate::store::{SendMarks, StoreFuture};
+use crate::telemetry::PermitMeter;
 
-/// The result of a check.
-pub(crate) type Checked = Result<Decision, CheckError>;
-
-/// The error of a check.
-#[derive(Debug)]
-pub(crate) struct CheckError {
-    pub(crate) error: Error,
-    /// The places of the levels that failed. The first level if the check as a whole is wrong.
-    pub(crate) failed: Vec<usize>,
-}
-
-/// A check that is not decided yet. It may be [run](Self::run) again: what is asked stays.
+/// A check that is not decided yet. To [run](Self::run) it takes it: a repeat is a new check, by what the attempt has brought.
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
-    kind: CheckKind,
-    /// Why the call waits no longer.
-    pub(super) end_of_wait: Option<WhyTooLate>,
+    pub(super) kind: CheckKind,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
 
-impl CheckError {
-    pub(super) fn at(place: usize, error: Error) -> Self {
-        let failed = vec![place];
-        Self { error, failed }
-    }
+/// A check that waits. Its own future, so that it is not copied into others.
+#[must_use = "what was asked may be charged"]
+pub(crate) struct WaitingCheck(Waiting);
+
+enum Waiting {
+    /// For the answer of the store to all levels that it was asked about.
+    Answers(PendingCheck, AskedStore),
+    /// For a refresh of the block list, for slots in flight, or for several groups of levels.
+    Other(Pin<Box<dyn Future<Output = Checked> + Send>>),
+    Over,
+}
+
+/// The event that an attempt waits for.
+enum Awaited {
+    Answers(AskedStore),
+    /// A refresh of the block list, before this step.
+    Refresh(NextStep, StoreFuture<()>),
+    Slots,
+    Groups,
+}
+
+/// A question to the store, about levels that it decides together.
+struct AskedStore {
+    answers: StoreFuture,
+    /// Empty if no refusal is remembered.
+    sent: SendMarks,
 }
 
 impl PendingCheck {
@@ -60,7 +71,6 @@ impl PendingCheck {
         Self {
             levels,
             kind: CheckKind::Charge,
-            end_of_wait: None,
             slots: None,
         }
     }
@@ -78,13 +88,6 @@ impl PendingCheck {
         let mut check = Self::new(Levels::from_buf([level]));
         check.kind = CheckKind::Look;
         check
-    }
-
-    /// Returns the slots that the check has taken.
-    #[inline]
-    pub(crate) fn take_slots(&mut self) -> Vec<HeldSlots> {
-        let slots = self.slots.take();
-        slots.map_or_else(Vec::new, |slots| slots.held)
     }
 
     /// Returns whether a quota in flight applies to a level.
@@ -121,50 +124,134 @@ impl PendingCheck {
 
     /// Decides the check. If it is dropped before its end, the store may or may not have charged it, and what this process
     /// held returns. A check of several groups goes on in its task.
-    pub(crate) async fn run(&mut self) -> Checked {
-        let mut next = self.begin()?;
+    pub(crate) async fn run(self) -> Checked {
+        match self.start() {
+            Ok(checked) => checked,
+            Err(waiting) => waiting.await,
+        }
+    }
+
+    /// Decides the check as far as that is possible without waiting. A store in memory decides it at once.
+    ///
+    /// # Errors
+    ///
+    /// Returns the check if it has to wait.
+    #[inline]
+    pub(crate) fn start(mut self) -> Result<Checked, WaitingCheck> {
+        match self.attempt() {
+            Ok(None) => Ok(Ok(self.decide())),
+            Ok(Some(awaited)) => Err(self.wait_for(awaited)),
+            Err(failure) => Ok(Err(self.fail_with(failure))),
+        }
+    }
+
+    /// Begins an attempt. `None` if the levels have their answers.
+    #[inline]
+    fn attempt(&mut self) -> Result<Option<Awaited>, CheckError> {
+        let next = self.begin()?;
         if next != NextStep::Refuse
             && let Some(refresh) = self.refreshed_blocks()
         {
-            // It logs its errors.
-            let _ = refresh.await;
-            if self.refuse_blocked_meanwhile() {
-                next = NextStep::Refuse;
-            }
+            return Ok(Some(Awaited::Refresh(next, refresh)));
         }
-        match next {
+        self.take(next)
+    }
+
+    /// Takes a step of an attempt. `None` if the levels have their answers.
+    #[inline]
+    fn take(&mut self, step: NextStep) -> Result<Option<Awaited>, CheckError> {
+        match step {
             NextStep::AskStore => {}
-            NextStep::Refuse => return Ok(self.decide()),
+            NextStep::Refuse => return Ok(None),
             NextStep::LookHere => {
                 self.apply_policies()?;
                 self.take_leases();
                 if !self.levels.iter().any(Level::is_to_ask) {
                     self.fall_back_alone()?;
-                    return Ok(self.decide());
+                    return Ok(None);
                 }
             }
         }
         if self.levels.len() > 1 && self.takes_turns() {
-            return self.ask_in_turn().await;
+            return Ok(Some(Awaited::Groups));
         }
-        match self.ask(Duration::MAX).await {
-            Ok(_) => Ok(self.decide()),
-            Err(error) if self.is_divided(&error) => self.ask_in_turn().await,
+        if self.asks_for_slots() {
+            return Ok(Some(Awaited::Slots));
+        }
+        let mut asked = self.ask_store();
+        match asked.answers.answered_now() {
+            None => return Ok(Some(Awaited::Answers(asked))),
+            Some(Ok(answers)) => self.take_in_all(&asked.sent, answers)?,
+            Some(Err(error)) if self.is_divided(&error) => return Ok(Some(Awaited::Groups)),
+            Some(Err(error)) => self.fall_back_after(&error)?,
+        }
+        Ok(None)
+    }
+
+    fn wait_for(self, awaited: Awaited) -> WaitingCheck {
+        WaitingCheck(match awaited {
+            Awaited::Answers(asked) => Waiting::Answers(self, asked),
+            Awaited::Refresh(next, refresh) => {
+                Waiting::Other(Box::pin(self.take_after_refresh(next, refresh)))
+            }
+            Awaited::Slots => Waiting::Other(Box::pin(self.take_slots())),
+            Awaited::Groups => Waiting::Other(self.ask_in_turn()),
+        })
+    }
+
+    async fn take_after_refresh(mut self, next: NextStep, refresh: StoreFuture<()>) -> Checked {
+        // It logs its errors.
+        let _ = refresh.await;
+        let next = match self.refuse_blocked_meanwhile() {
+            true => NextStep::Refuse,
+            false => next,
+        };
+        match self.take(next) {
+            Ok(None) => Ok(self.decide()),
+            Ok(Some(awaited)) => self.wait_for(awaited).await,
+            Err(failure) => Err(self.fail_with(failure)),
+        }
+    }
+
+    async fn take_slots(mut self) -> Checked {
+        let ended = match self.ask(Duration::MAX).await {
+            Ok(_) => Ok(()),
+            Err(error) if self.is_divided(&error) => return self.ask_in_turn().await,
             Err(error) => self.fall_back_after(&error),
+        };
+        self.ended(ended)
+    }
+
+    /// Takes in the answers of the store to all levels that it was asked about.
+    #[inline]
+    fn take_in_all(&mut self, sent: &SendMarks, answers: &mut Answers) -> Result<(), CheckError> {
+        self.remember(sent, answers, Duration::MAX);
+        match self.take_in(answers) {
+            Ok(_) => Ok(()),
+            Err(error) => self.fall_back_after(&error),
+        }
+    }
+
+    #[inline]
+    pub(super) fn ended(self, ended: Result<(), CheckError>) -> Checked {
+        match ended {
+            Ok(()) => Ok(self.decide()),
+            Err(failure) => Err(self.fail_with(failure)),
         }
     }
 
     /// Refuses an attempt of a call that waits no longer, without asking the store. Fails if the check is misuse.
     #[cold]
-    pub(super) fn refuse(&mut self, too_late: TooLate) -> Checked {
-        self.begin()?;
+    pub(super) fn refuse(mut self, too_late: TooLate) -> Checked {
+        if let Err(misuse) = self.begin() {
+            return Err(self.fail_with(misuse));
+        }
         let levels = self.levels.iter_mut();
         for level in levels.filter(|level| level.want().line == too_late.line) {
             level.refuse_for(too_late.wait);
         }
-        self.end_of_wait = Some(too_late.why);
         // Whatever the levels have answered meanwhile.
-        Ok(self.end(false))
+        Ok(self.end(false, Some(too_late.why)))
     }
 
     /// Begins an attempt. Returns the next step.
@@ -229,25 +316,52 @@ impl PendingCheck {
 
     /// Asks the store to decide levels together, and remembers its refusals for at most `max_age`. Returns whether it admits
     /// the levels.
-    #[inline]
     pub(super) async fn ask(&mut self, max_age: Duration) -> Result<bool, Error> {
-        let mut answers = Answers::default();
+        if self.asks_for_slots() {
+            let mut answers = self.ask_for_slots().await?;
+            return self.take_in(&mut answers);
+        }
+        let mut asked = self.ask_store();
+        let answers = asked.answers.answered().await?;
+        self.remember(&asked.sent, answers, max_age);
+        self.take_in(answers)
+    }
+
+    /// Asks the store to decide levels together.
+    #[inline]
+    fn ask_store(&self) -> AskedStore {
+        let mut sent = SendMarks::new();
+        let answers = match &self.levels[..] {
+            // Without a vector: a check is large.
+            [level] => level.limiter().0.store.ask(&[level.check()], &mut sent),
+            [first, ..] => {
+                let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
+                first.limiter().0.store.ask(&checks, &mut sent)
+            }
+            [] => StoreFuture::ready(Ok(Answers::default())),
+        };
+        AskedStore { answers, sent }
+    }
+
+    /// Remembers the refusals of the store for at most `max_age`.
+    #[inline]
+    fn remember(&self, sent: &SendMarks, answers: &Answers, max_age: Duration) {
+        let Some(first) = self.levels.first().filter(|_| !sent.is_empty()) else {
+            return;
+        };
         // Other processes return units when their lease ends.
         let levels = self.levels.iter();
         let leases = levels.filter_map(|level| level.limiter().0.lease.as_ref());
         let max_age = leases.fold(max_age, |max_age, lease| max_age.min(lease.duration));
-        if self.slots.is_some() && asked(&self.levels).any(Level::takes_slots) {
-            answers = self.ask_for_slots().await?;
-        } else if let [level] = &self.levels[..] {
-            // Without a vector: a check is large.
-            let store = &level.limiter().0.store;
-            store.check(&[level.check()], max_age, &mut answers).await?;
-        } else if let Some(first) = self.levels.first() {
-            let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
-            let store = &first.limiter().0.store;
-            store.check(&checks, max_age, &mut answers).await?;
-        }
-        self.take_in(&mut answers)
+        let checks: SmallVec<[_; 1]> = asked(&self.levels).map(Level::check).collect();
+        let store = &first.limiter().0.store;
+        store.remember(&checks, sent, answers, max_age);
+    }
+
+    /// Returns whether a level that the store is to be asked about takes slots.
+    #[inline]
+    fn asks_for_slots(&self) -> bool {
+        self.slots.is_some() && asked(&self.levels).any(Level::takes_slots)
     }
 
     /// Takes in the answers of the store to the levels that were asked.
@@ -278,11 +392,10 @@ impl PendingCheck {
 
     /// Decides by the failure policies.
     #[cold]
-    fn fall_back_after(&mut self, error: &Error) -> Checked {
+    fn fall_back_after(&mut self, error: &Error) -> Result<(), CheckError> {
         self.fail(error);
         self.apply_policies()?;
-        self.fall_back_alone()?;
-        Ok(self.decide())
+        self.fall_back_alone()
     }
 
     /// Decides the levels that fall back, after none was charged by the store.
@@ -309,89 +422,59 @@ impl PendingCheck {
 
     /// Decides by the answers. A level that was not asked admits nothing.
     #[inline]
-    pub(super) fn decide(&mut self) -> Decision {
+    pub(super) fn decide(mut self) -> DecidedCheck {
         if self.kind == CheckKind::Look {
             self.levels.iter_mut().for_each(Level::look_for_unit);
         }
         let mut levels = self.levels.iter();
         let is_admitted = levels.all(|level| level.owned().is_admitted());
-        self.end(is_admitted)
+        self.end(is_admitted, None)
     }
 
     /// Ends an attempt. What this process held returns, unless it is admitted.
     #[inline]
-    fn end(&mut self, is_admitted: bool) -> Decision {
-        for level in &mut self.levels {
-            level.end(is_admitted);
-        }
-        if !is_admitted {
-            // Those of other groups.
-            self.slots = None;
-        }
-        let records = self.levels.iter().map(|level| Arc::clone(level.owned()));
-        Decision::of(records.collect(), is_admitted)
-    }
-
-    /// Returns the limiter of each level that was decided.
-    #[inline]
-    fn decided(&self, is_allowed: bool) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
-        let levels = self.levels.iter();
-        levels.map(move |level| (level.limiter(), level.owned().read(is_allowed)))
-    }
-
-    /// Records the result of the check, and counts its refusals.
-    #[inline]
-    pub(super) fn record(&self, checked: &Checked) {
-        match checked {
-            Ok(decision) if decision.is_allowed() => self.record_admission(),
-            Ok(decision) => {
-                let view = decision.view();
-                if let Some(level) = self.levels.get(view.reported_index()) {
-                    let telemetry = &level.limiter().0.telemetry;
-                    let (level, quota) = (view.reported_level(), view.reported());
-                    telemetry.record_refusal(OutcomeLabel::Refused, level, quota);
-                }
-                self.count_refusals();
+    fn end(self, is_admitted: bool, end_of_wait: Option<WhyTooLate>) -> DecidedCheck {
+        let Self {
+            levels,
+            kind,
+            slots,
+        } = self;
+        // Most checks have one level.
+        let records = match levels.into_inner() {
+            Ok([level]) => Records::from_buf([level.end(is_admitted)]),
+            Err(levels) => {
+                let records = levels.into_iter().map(|level| level.end(is_admitted));
+                records.collect()
             }
-            Err(failure) => {
-                let (error, kind) = (&failure.error, failure.error.kind());
-                // The store did not fail: the check can never be admitted, which is a refusal.
-                let outcome = match kind {
-                    ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
-                    _ => OutcomeLabel::Failed,
-                };
-                for limiter in self.failed_limiters(failure) {
-                    let telemetry = &limiter.0.telemetry;
-                    telemetry.record_failure(outcome, error, kind.text());
-                }
-            }
+        };
+        DecidedCheck {
+            decision: Decision::of(records, is_admitted),
+            kind,
+            // Those of other groups return.
+            slots: slots.filter(|_| is_admitted),
+            end_of_wait,
         }
     }
 
-    /// Records an admission at each level's limiter.
-    #[inline]
-    pub(crate) fn record_admission(&self) {
-        for (limiter, level) in self.decided(true) {
-            limiter.0.telemetry.record_admission(level);
-        }
-    }
-
-    /// Counts a refusal at the limiter of each level that refused it.
-    pub(crate) fn count_refusals(&self) {
-        for (limiter, level) in self.decided(false) {
-            if let Some(blocks) = &limiter.0.automatic_blocks {
-                blocks.count_refusal(level);
-            }
-        }
+    /// Ends an attempt that has failed. Its slots return.
+    #[cold]
+    pub(super) fn fail_with(self, failure: CheckError) -> Box<FailedCheck> {
+        let Self { levels, kind, .. } = self;
+        let CheckError { error, failed } = failure;
+        Box::new(FailedCheck {
+            error,
+            failed,
+            levels,
+            kind,
+        })
     }
 
     /// Returns the same check before it was asked.
     pub(super) fn asked_anew(&self) -> Self {
         Self {
             levels: self.levels.iter().map(Level::asked_anew).collect(),
-            end_of_wait: None,
+            kind: self.kind,
             slots: None,
-            ..*self
         }
     }
 
@@ -400,22 +483,6 @@ impl PendingCheck {
     pub(super) fn failure(&self, error: Error) -> CheckError {
         let first = self.levels.first();
         CheckError::at(first.map_or(0, |level| level.record().place), error)
-    }
-
-    /// Returns the limiters of the levels that have failed.
-    pub(super) fn failed_limiters(
-        &self,
-        failure: &CheckError,
-    ) -> impl Iterator<Item = &RateLimiter> {
-        let failed = |level: &&Level| failure.failed.contains(&level.record().place);
-        let levels = self.levels.iter().filter(failed);
-        levels.map(|level| level.limiter())
-    }
-
-    /// Returns whether a key of this admitted check is held back since the store was asked.
-    pub(crate) fn is_held_meanwhile(&self) -> bool {
-        let mut levels = self.decided(true);
-        levels.any(|(limiter, level)| limiter.is_held_meanwhile(level))
     }
 
     /// Returns whether the levels to ask are in several groups.
@@ -448,6 +515,31 @@ impl PendingCheck {
     }
 }
 
+impl Future for WaitingCheck {
+    type Output = Checked;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Checked> {
+        match &mut self.0 {
+            Waiting::Answers(_, asked) => ready!(asked.answers.poll_answer(cx)),
+            Waiting::Other(check) => return check.as_mut().poll(cx),
+            Waiting::Over => polled_after_completion("WaitingCheck"),
+        }
+        let Waiting::Answers(mut check, mut asked) = mem::replace(&mut self.0, Waiting::Over)
+        else {
+            polled_after_completion("WaitingCheck");
+        };
+        let ended = match asked.answers.answered_now() {
+            Some(Ok(answers)) => check.take_in_all(&asked.sent, answers),
+            Some(Err(error)) if !check.is_divided(&error) => check.fall_back_after(&error),
+            Some(Err(_)) | None => {
+                self.0 = Waiting::Other(check.ask_in_turn());
+                return self.poll(cx);
+            }
+        };
+        Poll::Ready(check.ended(ended))
+    }
+}
+
 /// Returns the levels that the store is to be asked about.
 pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
     levels.iter().filter(|level| level.is_to_ask())
@@ -456,6 +548,7 @@ pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RateLimiter;
     use crate::quota::Quota;
     use crate::store::MemoryStore;
 
@@ -499,9 +592,12 @@ mod tests {
                 let line = check.levels[named].want().line;
                 let wait = Duration::from_secs(5);
                 let why = WhyTooLate::WaitOver;
-                let refused = check.refuse(TooLate { line, wait, why }).unwrap();
+                let Ok(mut decided) = check.refuse(TooLate { line, wait, why }) else {
+                    panic!("{known:?}, {named}");
+                };
+                assert!(decided.take_slots().is_empty());
+                let refused = decided.decision;
                 assert!(!refused.is_allowed(), "{known:?}, {named}");
-                assert!(check.take_slots().is_empty());
                 let reported = refused.reported_level().map(|level| level.limiter());
                 if named > 0 {
                     assert_eq!(reported, Some(&*limiters[named].0.facts.name));

@@ -1,6 +1,4 @@
-//! Refunds, and settlements after the actual cost is known.
-
-use std::sync::Arc;
+//! Refunds, and settlements after the actual cost is known. Each level is settled by its own limiter.
 
 use super::decision::{Decision, DecisionView, TakenLevel};
 use super::limiter::RateLimiter;
@@ -14,26 +12,119 @@ use crate::store::{Change, Subject, join_all};
 /// The number of attempts in which other callers took the room first, after which no more is charged by checks.
 const MAX_LOST_RACES: u32 = 8;
 
-impl RateLimiter {
-    /// Refunds up to `units` of the units that a decision of this limiter charged.
+impl Decision {
+    /// Adjusts the charge to the actual cost: refunds unused units, or charges the missing ones.
     ///
-    /// Use it if work failed, or cost less than you reserved. The decision [holds](Decision::held) the units
+    /// Use it if the cost is known only at the end of the work, such as the tokens of a language model or
+    /// the bytes of a response. It consumes the decision, so that nothing is settled twice. If a decision
+    /// is dropped without a settlement, its charge stays. It needs no limiter: the decision has those that made it.
+    ///
+    /// Missing units are charged now and in full: also beyond the limit, and also if the window of the decision has
+    /// passed. Then more is [used](DecisionView::used) than the limit, and checks wait until enough of it has returned.
+    /// [Soft](crate::Quota::soft) quotas are charged too. Nothing is charged if the decision charged nothing: it was refused,
+    /// its cost was 0, or no store counted it.
+    ///
+    /// A store that cannot charge beyond a limit is charged by a check, up to the room of its rates. This is logged once.
+    ///
+    /// # Several keys
+    ///
+    /// After a check of [several keys](RateLimiter::check_all), such as the account and the address of a login, `used` is the
+    /// cost of **every** level that was not settled before, for any reserved cost. If levels count different things, such as
+    /// requests and tokens, call [`settle_level`](Self::settle_level) for each limiter instead.
+    ///
+    /// All levels are settled at the same time, also if one of them fails. Each is settled where it was charged:
+    ///
+    /// - Units that came from a [lease](RateLimiter::lease) return to it.
+    /// - A level that [fell back](crate::FailurePolicy::fall_back) is settled in the fallback counts of this process.
+    /// - Slots [in flight](crate::Quota::in_flight) stay with their [permit](crate::Permit).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails: the units may or may not have been refunded or charged. After a check of several
+    /// keys, it names the limiters whose levels failed. The others are settled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let tokens = RateLimiter::new(store.clone(), Quota::per_minute(10_000)).name("tokens");
+    ///
+    /// let reserved = tokens.check_n("ada", 1_000).await?;
+    /// reserved.settle(640).await?;
+    /// // More than the limit is counted, too.
+    /// let reserved = tokens.check_n("ada", 1_000).await?;
+    /// reserved.settle(20_000).await?;
+    /// assert_eq!(tokens.peek("ada").await?.used(), 640 + 20_000);
+    ///
+    /// let account = RateLimiter::new(store.clone(), Quota::per_hour(5)).name("account");
+    /// let address = RateLimiter::new(store, Quota::per_minute(20)).name("address");
+    ///
+    /// let levels = [account.on("ada"), address.on("192.0.2.1")];
+    /// let decision = RateLimiter::check_all(levels).await?;
+    /// // The password was right, so the login is free.
+    /// decision.settle(0).await?;
+    /// assert_eq!(account.peek("ada").await?.used(), 0);
+    /// assert_eq!(address.peek("192.0.2.1").await?.used(), 0);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn settle(mut self, used: u32) -> Result<(), Error> {
+        self.settle_all(used).await
+    }
+
+    /// Adjusts the charge of the level of one limiter to its actual cost, as [`settle`](Self::settle) does.
+    ///
+    /// For decisions on [several keys](RateLimiter::check_all) whose levels count different things. It settles the first level
+    /// of the limiter's name that holds units. That level then holds nothing more, and another settlement of it does nothing.
+    /// The other levels keep what they hold.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same cases as [`settle`](Self::settle), and one of kind
+    /// [`Misconfigured`](ErrorKind::Misconfigured) if no level has the name of this limiter: then nothing is settled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let requests = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("requests");
+    /// let tokens = RateLimiter::new(store, Quota::per_minute(10_000)).name("tokens");
+    ///
+    /// // One request, and 1 000 tokens reserved for it. It used 640.
+    /// let levels = [requests.on("ada"), tokens.on("ada").cost(1_000)];
+    /// let mut decision = RateLimiter::check_all(levels).await?;
+    /// decision.settle_level(&tokens, 640).await?;
+    /// assert_eq!(tokens.peek("ada").await?.used(), 640);
+    /// assert_eq!(requests.peek("ada").await?.used(), 1);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn settle_level(&mut self, limiter: &RateLimiter, used: u32) -> Result<(), Error> {
+        let index = self.level_of(limiter)?;
+        match index.and_then(|index| self.take_all(index, used)) {
+            None => Ok(()),
+            Some(taken) => settle_taken(self.view(), taken).await,
+        }
+    }
+
+    /// Refunds up to `units` of the units that each level holds.
+    ///
+    /// Use it if work failed, or cost less than you reserved, and more may follow. The decision [holds](Self::held) the units
     /// that it charged, and a refund takes units from it. So no unit is refunded twice, and none of another
     /// decision. Units that are available again are not refunded: because their window has passed, because
     /// the key was reset, or because they have drained from [`Gcra`](crate::Algorithm::Gcra).
     ///
-    /// With a decision on [several keys](Self::check_all), it refunds the level of this limiter: the first one of
-    /// this name that holds units. The other levels stay charged: [`settle_all`](Self::settle_all) settles all of
-    /// them.
-    ///
     /// # Errors
     ///
-    /// Returns an error
-    ///
-    /// - if a limiter of another name made the decision: nothing is refunded. Whether the decision was made
-    ///   with the same store is not verified;
-    /// - if the store fails, or does not support refunds. The units may or may not have been refunded. The
-    ///   decision no longer holds them, so they are not refunded again.
+    /// Returns an error if the store fails, or does not support refunds. The units may or may not have been refunded. The
+    /// decision no longer holds them, so they are not refunded again. After a check of several keys, it names the limiters
+    /// whose levels failed.
     ///
     /// # Examples
     ///
@@ -45,32 +136,119 @@ impl RateLimiter {
     ///
     /// // Reserve 1 000, use 640, give back 360.
     /// let mut reserved = tokens.check_n("ada", 1_000).await?;
-    /// tokens.refund(&mut reserved, 360).await?;
+    /// reserved.refund(360).await?;
     /// assert_eq!(reserved.held(), 640);
     /// assert_eq!(tokens.peek("ada").await?.used(), 640);
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub async fn refund(&self, decision: &mut Decision, units: u32) -> Result<(), Error> {
-        let Some(index) = self.level_of(decision)? else {
-            return Ok(());
-        };
-        // Before the request is sent: the store may refund the units and its reply may be lost.
-        let units = decision.take(index, units);
-        let held = decision.held_at(index);
-        self.give_back(decision.level(index), units, held).await
+    pub async fn refund(&mut self, units: u32) -> Result<(), Error> {
+        let levels = 0..self.levels().len();
+        // Before the requests are sent: the store may refund the units and its reply may be lost.
+        let taken: Vec<_> = levels.map(|index| self.take(index, units)).collect();
+        self.settle_taken(&taken).await
     }
 
-    /// Refunds units of a level, which still holds `held` units for later refunds.
+    /// Refunds up to `units` of the units that the level of one limiter holds, as [`refund`](Self::refund) does for all.
+    ///
+    /// With several levels of the limiter's name, it is the first one that holds units.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same cases as [`refund`](Self::refund), and one of kind
+    /// [`Misconfigured`](ErrorKind::Misconfigured) if no level has the name of this limiter: then nothing is refunded.
+    pub async fn refund_level(&mut self, limiter: &RateLimiter, units: u32) -> Result<(), Error> {
+        let Some(index) = self.level_of(limiter)? else {
+            return Ok(());
+        };
+        let taken = self.take(index, units);
+        settle_taken(self.view(), taken).await
+    }
+
+    /// Settles all levels that were not settled before.
+    pub(super) async fn settle_all(&mut self, used: u32) -> Result<(), Error> {
+        let levels = 0..self.levels().len();
+        let taken: Vec<_> = levels
+            .filter_map(|index| self.take_all(index, used))
+            .collect();
+        self.settle_taken(&taken).await
+    }
+
+    /// Settles levels at the same time. Returns the first error: of several levels, it names those that have failed.
+    async fn settle_taken(&self, taken: &[TakenLevel]) -> Result<(), Error> {
+        let outcomes = settle_together(self.view(), taken).await;
+        let failed = taken.iter().zip(outcomes).filter_map(|(taken, outcome)| {
+            let level = self.level(taken.index)?;
+            Some((level.limiter(), outcome.err()?))
+        });
+        let (names, errors): (Vec<_>, Vec<_>) = failed.unzip();
+        match errors.into_iter().next() {
+            None => Ok(()),
+            Some(error) if self.levels().len() == 1 => Err(error),
+            Some(error) => Err(error.within(&format!("failed to settle the levels {names:?}"))),
+        }
+    }
+
+    /// Returns the index of the level of a limiter: of several, the first that holds units. `None` if the
+    /// decision charged no key at all.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if only limiters of other names made the decision.
+    fn level_of(&self, limiter: &RateLimiter) -> Result<Option<usize>, Error> {
+        let facts = &limiter.0.facts;
+        let levels = self.levels().enumerate();
+        let own = levels.filter(|(_, level)| level.facts().id.name == facts.id.name);
+        let mut own = own.map(|(index, _)| index);
+        let first = own.clone().next();
+        let holding = own.find(|index| self.held_at(*index) > 0);
+        match holding.or(first) {
+            Some(index) => Ok(Some(index)),
+            None if self.levels().len() == 0 => Ok(None),
+            None => Err(Error::coded(
+                Code::OTHER_LIMITER,
+                format!("the decision has no level of the limiter {:?}", facts.name),
+            )),
+        }
+    }
+}
+
+/// Settles levels of a decision at the same time. Returns the outcomes in the same order.
+pub(crate) async fn settle_together(
+    decision: &DecisionView,
+    levels: &[TakenLevel],
+) -> Vec<Result<(), Error>> {
+    let settling = levels
+        .iter()
+        .map(|taken| Box::pin(settle_taken(decision, *taken)));
+    join_all(settling.collect()).await
+}
+
+/// Settles a level, whose units were taken from the decision.
+async fn settle_taken(decision: &DecisionView, taken: TakenLevel) -> Result<(), Error> {
+    let Some((limiter, level)) = decision.limiters().nth(taken.index) else {
+        return Ok(());
+    };
+    let TakenLevel {
+        held, used, kept, ..
+    } = taken;
+    if used <= held {
+        limiter.give_back(level, held - used, kept).await
+    } else if level.is_charged() {
+        limiter.charge_more(level, used - held).await
+    } else {
+        Ok(())
+    }
+}
+
+impl RateLimiter {
+    /// Refunds units of a level of this limiter, which still holds `held` units for later refunds.
     async fn give_back(
         &self,
-        level: Option<LevelDecision<'_>>,
+        level: LevelDecision<'_>,
         units: u32,
         held: u32,
     ) -> Result<(), Error> {
-        let Some(level) = level else {
-            return Ok(());
-        };
         let record = level.record();
         let (key, quotas) = (&record.key, record.quotas(&self.0.facts.quotas));
         if units == 0 || quotas.is_empty() {
@@ -121,175 +299,10 @@ impl RateLimiter {
         wake_first(self, key, quotas);
     }
 
-    /// Adjusts the charge of a decision to the actual cost: refunds unused units, or charges the missing
-    /// ones.
-    ///
-    /// Use it if the cost is known only at the end of the work, such as the tokens of a language model or
-    /// the bytes of a response. It consumes the decision, so that nothing is settled twice. If a decision
-    /// is dropped without a settlement, its charge stays.
-    ///
-    /// Missing units are charged now and in full: also beyond the limit, and also if the window of the decision has
-    /// passed. Then more is [used](DecisionView::used) than the limit, and checks wait until enough of it has returned.
-    /// [Soft](crate::Quota::soft) quotas are charged too. If the [fallback](crate::FailurePolicy::fall_back) made the
-    /// decision, the counts of this process are charged. Nothing is charged if the decision charged nothing: it was refused,
-    /// its cost was 0, or no store counted it.
-    ///
-    /// A store that cannot charge beyond a limit is charged by a check, up to the room of its rates. This is logged once.
-    ///
-    /// With a decision on [several keys](Self::check_all), it settles only the level of this limiter. **The other
-    /// levels stay charged**, and the decision is gone. Call [`settle_all`](Self::settle_all) to settle all levels,
-    /// or [`settle_level`](Self::settle_level) for each of them if they count different things. A settlement to 0
-    /// that leaves levels of the same cost charged is logged once.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error in the same cases as [`refund`](Self::refund), and if the store fails while missing
-    /// units are charged.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// use tollgate::{MemoryStore, Quota, RateLimiter};
-    ///
-    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_minute(10_000));
-    ///
-    /// let reserved = tokens.check_n("ada", 1_000).await?;
-    /// tokens.settle(reserved, 640).await?;
-    /// let reserved = tokens.check_n("ada", 1_000).await?;
-    /// tokens.settle(reserved, 1_500).await?;
-    /// assert_eq!(tokens.peek("ada").await?.used(), 640 + 1_500);
-    /// // More than the limit is counted, too.
-    /// let reserved = tokens.check_n("ada", 1_000).await?;
-    /// tokens.settle(reserved, 20_000).await?;
-    /// assert_eq!(tokens.peek("ada").await?.used(), 640 + 1_500 + 20_000);
-    /// # Ok::<(), tollgate::Error>(())
-    /// # }).unwrap();
-    /// ```
-    pub async fn settle(&self, mut decision: Decision, used: u32) -> Result<(), Error> {
-        if let (0, Some(own)) = (used, self.level_of(&decision)?) {
-            self.warn_of_charged_levels(&decision, own);
-        }
-        self.settle_level(&mut decision, used).await
-    }
-
-    /// Adjusts the charge of each level of a decision to the actual cost, as [`settle`](Self::settle) does for one.
-    ///
-    /// Use it for a decision on [several keys](Self::check_all), such as the account and the address of a login:
-    /// a success settles both to 0. Call it on any limiter of the decision. `used` is the cost of **every** level
-    /// that was not settled before, for any reserved cost. If levels count different things, such as requests
-    /// and tokens, call [`settle_level`](Self::settle_level) for each limiter instead.
-    ///
-    /// All levels are settled at the same time, also if one of them fails. Each is settled where it was charged:
-    ///
-    /// - Units from the [lease](Self::lease) of this limiter return to the lease, and those of another limiter to
-    ///   the store.
-    /// - A level that [fell back](crate::FailurePolicy::fall_back) is settled in the fallback counts, which
-    ///   limiters of one store [share](crate::Store::parts).
-    /// - Slots [in flight](crate::Quota::in_flight) stay with their [permit](crate::Permit).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error in the same cases as [`settle`](Self::settle). It names the limiters whose levels failed.
-    /// The others are settled.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// use tollgate::{MemoryStore, Quota, RateLimiter};
-    ///
-    /// let store = MemoryStore::new();
-    /// let account = RateLimiter::new(store.clone(), Quota::per_hour(5)).name("account");
-    /// let address = RateLimiter::new(store, Quota::per_minute(20)).name("address");
-    ///
-    /// let levels = [account.on("ada"), address.on("192.0.2.1")];
-    /// let decision = RateLimiter::check_all(levels).await?;
-    /// // The password was right, so the login is free.
-    /// account.settle_all(decision, 0).await?;
-    /// assert_eq!(account.peek("ada").await?.used(), 0);
-    /// assert_eq!(address.peek("192.0.2.1").await?.used(), 0);
-    /// # Ok::<(), tollgate::Error>(())
-    /// # }).unwrap();
-    /// ```
-    pub async fn settle_all(&self, mut decision: Decision, used: u32) -> Result<(), Error> {
-        self.level_of(&decision)?;
-        let limiters: Vec<_> = decision
-            .levels()
-            .map(|level| self.settling(level))
-            .collect();
-        let levels = limiters.iter().enumerate();
-        let levels =
-            levels.filter_map(|(index, limiter)| Some((limiter, decision.take_all(index, used)?)));
-        let levels: Vec<_> = levels.collect();
-        let outcomes = settle_together(decision.view(), levels.iter().copied()).await;
-        let failed = levels.iter().zip(outcomes);
-        let failed = failed
-            .filter_map(|((limiter, _), outcome)| Some((&limiter.0.facts.name, outcome.err()?)));
-        let (names, errors): (Vec<_>, Vec<_>) = failed.unzip();
-        let Some(error) = errors.into_iter().next() else {
-            return Ok(());
-        };
-        Err(error.within(&format!("failed to settle the levels {names:?}")))
-    }
-
-    /// Adjusts the charge of one level to its actual cost, as [`settle`](Self::settle) does.
-    ///
-    /// For decisions on [several keys](Self::check_all): each limiter settles its own level. It settles the
-    /// first level of this limiter's name that holds units. That level then holds nothing more, and another
-    /// settlement of it does nothing. The other levels keep what they hold.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error in the same cases as [`settle`](Self::settle), and if the decision has no level of
-    /// this limiter.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// use tollgate::{MemoryStore, Quota, RateLimiter};
-    ///
-    /// let store = MemoryStore::new();
-    /// let requests = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("requests");
-    /// let tokens = RateLimiter::new(store, Quota::per_minute(10_000)).name("tokens");
-    ///
-    /// // One request, and 1 000 tokens reserved for it. It used 640.
-    /// let levels = [requests.on("ada"), tokens.on("ada").cost(1_000)];
-    /// let mut decision = RateLimiter::check_all(levels).await?;
-    /// tokens.settle_level(&mut decision, 640).await?;
-    /// assert_eq!(tokens.peek("ada").await?.used(), 640);
-    /// assert_eq!(requests.peek("ada").await?.used(), 1);
-    /// # Ok::<(), tollgate::Error>(())
-    /// # }).unwrap();
-    /// ```
-    pub async fn settle_level(&self, decision: &mut Decision, used: u32) -> Result<(), Error> {
-        let index = self.level_of(decision)?;
-        match index.and_then(|index| decision.take_all(index, used)) {
-            None => Ok(()),
-            Some(taken) => self.settle_taken(decision.view(), taken).await,
-        }
-    }
-
-    /// Settles a level of this limiter, whose units were taken from the decision.
-    async fn settle_taken(&self, decision: &DecisionView, taken: TakenLevel) -> Result<(), Error> {
-        let TakenLevel { index, held, used } = taken;
-        let Some(level) = decision.level(index) else {
-            return Ok(());
-        };
-        if used <= held {
-            self.give_back(Some(level), held - used, 0).await
-        } else if level.is_charged() {
-            self.charge_more(level, used - held).await
-        } else {
-            Ok(())
-        }
-    }
-
     /// Charges units that were used without a decision, also beyond the limits.
     ///
     /// For usage that is reported later: after a restart, by a batch, or by a webhook. Units that a decision has reserved are
-    /// [settled](Self::settle) instead. A limit bounds what is admitted: what is charged here is counted in full, and the next
+    /// [settled](Decision::settle) instead. A limit bounds what is admitted: what is charged here is counted in full, and the next
     /// checks wait for it. The page [costs](crate::guide::costs#usage-beyond-a-limit) has how long.
     ///
     /// It charges the quotas of this limiter, for a request without a [share](crate::Quota::shares). Slots
@@ -395,76 +408,6 @@ impl RateLimiter {
         }
         Ok(())
     }
-
-    /// Returns the limiter that settles a level: this one, or another one of the same store, without its lease.
-    fn settling(&self, level: LevelDecision<'_>) -> Self {
-        if level.facts().id.name == self.0.facts.id.name {
-            return self.clone();
-        }
-        self.clone().with(|inner| {
-            inner.facts = level.facts().clone();
-            inner.scope = Key::from(level.limiter());
-            inner.lease = None;
-            // It is no limiter of the program, which others are compared with.
-            inner.first_check = Arc::new(true.into());
-        })
-    }
-
-    /// Warns once if a settlement of this limiter's level to 0 leaves levels of the same cost charged.
-    fn warn_of_charged_levels(&self, decision: &Decision, own: usize) {
-        let cost = decision.level(own).map(|level| level.cost());
-        let others = decision.levels().enumerate().filter(|(index, level)| {
-            *index != own
-                && Some(level.cost()) == cost
-                && level.counts_units()
-                && decision.held_at(*index) > 0
-        });
-        let others: Vec<_> = others.map(|(_, level)| level.limiter()).collect();
-        if !others.is_empty() && self.0.telemetry.settled_alone.first_time() {
-            tracing::warn!(target: "tollgate::diagnostics",
-                code = warning::SETTLED_ALONE,
-                limiter = &*self.0.facts.name,
-                "a settlement of one level to 0 leaves the levels {others:?} charged: call `settle_all` to settle all \
-                 levels"
-            );
-        }
-    }
-
-    /// Returns the index of the level of this limiter: of several, the first that holds units. `None` if the
-    /// decision charged no key at all.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if only limiters of other names made the decision.
-    fn level_of(&self, decision: &Decision) -> Result<Option<usize>, Error> {
-        let name = self.0.facts.id.name;
-        let levels = decision.levels().enumerate();
-        let own = levels.filter(|(_, level)| level.facts().id.name == name);
-        let mut own = own.map(|(index, _)| index);
-        let first = own.clone().next();
-        let holding = own.find(|index| decision.held_at(*index) > 0);
-        match holding.or(first) {
-            Some(index) => Ok(Some(index)),
-            None if decision.levels().len() == 0 => Ok(None),
-            None => Err(Error::coded(
-                Code::OTHER_LIMITER,
-                format!(
-                    "cannot settle or refund a decision of another limiter at {:?}",
-                    self.0.facts.name
-                ),
-            )),
-        }
-    }
-}
-
-/// Settles levels of a decision at the same time, each by its limiter. Returns the outcomes in the same order.
-pub(crate) async fn settle_together<'a>(
-    decision: &DecisionView,
-    levels: impl IntoIterator<Item = (&'a RateLimiter, TakenLevel)>,
-) -> Vec<Result<(), Error>> {
-    let levels = levels.into_iter();
-    let settling = levels.map(|(limiter, taken)| Box::pin(limiter.settle_taken(decision, taken)));
-    join_all(settling.collect()).await
 }
 
 /// Returns the quotas without those in flight, which no settlement changes.

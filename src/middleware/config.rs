@@ -119,6 +119,12 @@ impl LayerConfig {
         self.levels().nth(place).unwrap_or(&self.first)
     }
 
+    /// Returns whether requests may wait for units or slots. A dry run delays none.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        !self.max_wait.is_zero() && !self.is_dry_run
+    }
+
     /// Returns whether the level at a place costs what the layer costs.
     pub(super) fn shares_cost(&self, place: usize) -> bool {
         place == 0 || self.level(place).cost.is_none()

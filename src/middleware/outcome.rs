@@ -4,9 +4,9 @@ use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::permit::HeldPermit;
 use super::rejection::{Rejection, RejectionReason};
-use crate::error::{Error, ErrorKind};
+use crate::error::ErrorKind;
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{CheckError, Checked, Decision, PendingCheck};
+use crate::limiter::{DecidedCheck, Decision, FailedCheck};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected.
@@ -40,46 +40,36 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
     Some(reject(config, level, RejectionReason::NoKey(error)))
 }
 
-/// Returns the outcome of a request from its ended check.
+/// Returns the outcome of a request whose check is decided.
 #[inline]
-pub(super) fn checked(config: &LayerConfig, check: &mut PendingCheck, checked: Checked) -> Outcome {
-    match checked {
-        Ok(decision) if decision.is_allowed() => {
-            check.record_admission();
-            let slots = check.take_slots();
-            let permit = (!slots.is_empty()).then(|| HeldPermit::new(decision.view(), slots));
-            Ok(Pass {
-                decision: Some(decision),
-                permit,
-                would_reject: None,
-            })
-        }
-        Ok(decision) => {
-            let view = decision.into_view();
-            let place = view.reported_level().map_or(0, |level| level.place());
-            let refusing = config.level(place);
-            refusing.diagnostics.observe_refusal(refusing.name(), &view);
-            if !config.is_dry_run {
-                check.count_refusals();
-            }
-            reject(config, refusing, RejectionReason::Refused(view))
-        }
-        Err(CheckError { error, failed }) => {
-            let failed = failed.iter().map(|place| config.level(*place));
-            fail(config, failed, error)
-        }
+pub(super) fn decided(config: &LayerConfig, mut decided: DecidedCheck) -> Outcome {
+    let slots = decided.take_slots();
+    let decision = decided.decision;
+    if decision.is_allowed() {
+        decision.record_admission();
+        let permit = (!slots.is_empty()).then(|| HeldPermit::new(decision.view(), slots));
+        return Ok(Pass {
+            decision: Some(decision),
+            permit,
+            would_reject: None,
+        });
     }
+    let view = decision.into_view();
+    let place = view.reported_level().map_or(0, |level| level.place());
+    let refusing = config.level(place);
+    refusing.diagnostics.observe_refusal(refusing.name(), &view);
+    if !config.is_dry_run {
+        view.count_refusals();
+    }
+    reject(config, refusing, RejectionReason::Refused(view))
 }
 
-/// Rejects a request whose check failed at these levels.
+/// Rejects a request whose check has failed.
 #[cold]
-fn fail<'a>(
-    config: &LayerConfig,
-    levels: impl IntoIterator<Item = &'a Level>,
-    error: Error,
-) -> Outcome {
+pub(super) fn failed(config: &LayerConfig, failed: FailedCheck) -> Outcome {
     let is_dry_run = config.is_dry_run;
-    let mut levels = levels.into_iter();
+    let FailedCheck { error, failed, .. } = failed;
+    let mut levels = failed.iter().map(|place| config.level(*place));
     let first = levels.next().unwrap_or(&config.first);
     if error.kind() == ErrorKind::CostTooLarge {
         let diagnostics = &first.diagnostics.cost_too_large;

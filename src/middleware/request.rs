@@ -14,7 +14,7 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
-use crate::limiter::{AskedLevel, AskedLevels, Checked, Decision, PendingCheck, Place};
+use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place, WaitingCheck};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
 
@@ -42,7 +42,26 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
         ControlFlow::Continue(asked) => asked,
         ControlFlow::Break(rejected) => return Ok(rejected),
     };
-    let mut check = check(Arc::clone(config), PendingCheck::new(levels), lookups);
+    if levels.is_empty() {
+        return Ok(Ok(Pass::default()));
+    }
+    let check = PendingCheck::new(levels);
+    if config.waits() || check.has_slots() || lookups.iter().any(Option::is_some) {
+        return ready_or_rest(run(Arc::clone(config), check, lookups));
+    }
+    match check.start() {
+        Ok(checked) => match take_in(config, &mut None, checked) {
+            ControlFlow::Break(outcome) => Ok(outcome),
+            ControlFlow::Continue(again) => {
+                ready_or_rest(run(Arc::clone(config), again, Lookups::new()))
+            }
+        },
+        Err(waiting) => Err(wait(Arc::clone(config), waiting)),
+    }
+}
+
+/// Polls a check once. Returns it if it is not ready.
+fn ready_or_rest(mut check: PendingOutcome) -> Result<Outcome, PendingOutcome> {
     match check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => Ok(outcome),
         Poll::Pending => Err(check),
@@ -87,15 +106,16 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevel
     ControlFlow::Continue((levels, lookups))
 }
 
-/// Checks a request until it is decided.
-fn check(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> PendingOutcome {
+/// Checks a request until it is decided, after the lookups of its plans.
+fn run(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> PendingOutcome {
     Box::pin(async move {
-        // A dry run delays no request.
-        let waits = !config.max_wait.is_zero() && !config.is_dry_run;
-        let mut waiting = waits.then(|| check.place(config.max_wait));
+        let mut waiting = config.waits().then(|| check.place(config.max_wait));
         if lookups.iter().any(Option::is_some) {
             let levels = mem::take(&mut check.levels);
             check.levels = look_up_plans(&config, levels, lookups).await;
+        }
+        if check.levels.is_empty() {
+            return Ok(Pass::default());
         }
         // A key of an unknown plan may have other quotas than its limiter.
         waiting.take_if(|_| check.levels.iter().any(AskedLevel::is_unknown));
@@ -104,16 +124,34 @@ fn check(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) ->
         {
             place.waits_for_slots(check.permit_meters());
         }
-        while !check.levels.is_empty() {
-            let takes_slots = check.has_slots();
-            let checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
-            let taken_in = take_in(&config, &mut check, &mut waiting, checked);
-            if let ControlFlow::Break(outcome) = taken_in {
-                return outcome;
-            }
-        }
-        Ok(Pass::default())
+        attempt_until_decided(&config, check, waiting).await
     })
+}
+
+/// Waits for the end of an attempt that the store has not answered yet.
+fn wait(config: Arc<LayerConfig>, waiting: WaitingCheck) -> PendingOutcome {
+    Box::pin(async move {
+        let checked = waiting.await;
+        match take_in(&config, &mut None, checked) {
+            ControlFlow::Break(outcome) => outcome,
+            ControlFlow::Continue(again) => run(config, again, Lookups::new()).await,
+        }
+    })
+}
+
+async fn attempt_until_decided(
+    config: &Arc<LayerConfig>,
+    mut check: PendingCheck,
+    mut waiting: Option<Place>,
+) -> Outcome {
+    loop {
+        let takes_slots = check.has_slots();
+        let checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
+        match take_in(config, &mut waiting, checked) {
+            ControlFlow::Break(outcome) => return outcome,
+            ControlFlow::Continue(again) => check = again,
+        }
+    }
 }
 
 /// Waits for all lookups at the same time. Leaves out the levels that their plans exempt.
@@ -144,34 +182,27 @@ async fn look_up_plans(config: &LayerConfig, levels: AskedLevels, lookups: Looku
 #[inline]
 fn take_in(
     config: &Arc<LayerConfig>,
-    check: &mut PendingCheck,
     waiting: &mut Option<Place>,
     checked: Checked,
-) -> ControlFlow<Outcome> {
-    let checked = match checked {
-        Ok(decision) if config.observes && is_held_back(config, check, &decision) => {
-            Reservation::new(config, decision).give_back();
-            drop(check.take_slots());
-            return ControlFlow::Continue(());
-        }
-        checked => checked,
+) -> ControlFlow<Outcome, PendingCheck> {
+    let decided = match checked {
+        Ok(decided) => decided,
+        Err(failed) => return ControlFlow::Break(outcome::failed(config, *failed)),
     };
-    if let Ok(decision) = &checked {
-        if decision.is_allowed() {
-            if let Some(place) = waiting {
-                place.admitted(check.wants(), decision.view());
-            }
-        } else if let Some(place) = waiting
-            && place.refused(check.wants(), decision.view()).is_ok()
+    let decision = &decided.decision;
+    if !decision.is_allowed() {
+        if let Some(place) = waiting
+            && place.refused(decision.view()).is_ok()
         {
-            return ControlFlow::Continue(());
+            return ControlFlow::Continue(decided.ask_again());
         }
+    } else if config.observes && !config.is_dry_run && decision.is_held_meanwhile() {
+        // The upstream has held a key back since the store was asked.
+        let (decision, again) = decided.split();
+        Reservation::new(config, decision).give_back();
+        return ControlFlow::Continue(again);
+    } else if let Some(place) = waiting {
+        place.admitted(decision.view());
     }
-    ControlFlow::Break(outcome::checked(config, check, checked))
-}
-
-/// Returns whether the upstream has held a key of an admission back since the store was asked.
-#[cold]
-fn is_held_back(config: &LayerConfig, check: &PendingCheck, decision: &Decision) -> bool {
-    !config.is_dry_run && decision.is_allowed() && check.is_held_meanwhile()
+    ControlFlow::Break(outcome::decided(config, decided))
 }

@@ -84,7 +84,7 @@ impl Reservation {
     }
 
     /// Adjusts the charge to the actual cost in units, as
-    /// [`RateLimiter::settle`](crate::RateLimiter::settle) does. Later calls do nothing.
+    /// [`Decision::settle`] does. Later calls do nothing.
     ///
     /// In a layer with several [levels](crate::Level), it settles all those that cost what the layer costs.
     /// For the others, use [`settle_level`](Self::settle_level).
@@ -181,9 +181,7 @@ impl Reservation {
         let (reservation, unsettled) = (self.clone(), settlements.clone());
         let mut task = Box::pin(async move {
             let levels = reservation.levels_of(&settlements);
-            let limiters = levels.iter().map(|(level, _)| &level.limiter);
-            let settling = limiters.zip(settlements);
-            let outcomes = settle_together(reservation.decision(), settling).await;
+            let outcomes = settle_together(reservation.decision(), &settlements).await;
             for ((level, key), outcome) in levels.iter().zip(&outcomes) {
                 level.diagnostics.settled(&level.limiter, key, outcome);
             }

@@ -14,7 +14,7 @@ use http::{Method, Response, StatusCode, response};
 use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
-use super::headers::{Tightness, inner_remaining, refill_time};
+use super::headers::{Headers, Tightness, inner_remaining, number_value, refill_time};
 use super::outcome::{Outcome, Pass};
 use super::permit::HeldPermit;
 use super::rejection::{
@@ -45,6 +45,7 @@ pub(super) fn prepare_request(
         let handle = permit.handle(parts.extensions.get());
         parts.extensions.insert(handle);
     }
+    let settles = config.settles();
     let (mut decided, mut reservation) = (None, None);
     if let Some(mut decision) = decision {
         if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
@@ -53,9 +54,11 @@ pub(super) fn prepare_request(
             decision.set_outer(outer);
         }
         parts.extensions.insert(decision.view().clone());
-        decided = Some((Arc::clone(config), decision.view().clone()));
-        if config.reserves || config.settles() {
+        if config.reserves || settles {
+            decided = Some(decision.view().clone());
             reservation = Some(Reservation::new(config, decision));
+        } else {
+            decided = Some(decision.into_view());
         }
     }
     if config.reserves {
@@ -66,6 +69,9 @@ pub(super) fn prepare_request(
     }
     Ok(ResponseFinisher {
         decided,
+        headers: (!config.is_dry_run).then(|| config.headers.clone()),
+        observes: config.observes,
+        settles,
         reservation,
         would_reject,
         permit,
@@ -76,8 +82,14 @@ pub(super) fn prepare_request(
 /// Adds headers to the response of the service and settles the charge. Does nothing if the request is exempt.
 #[derive(Default)]
 pub(super) struct ResponseFinisher {
-    /// The layer, and its decision. `None` if the request is exempt.
-    decided: Option<(Arc<LayerConfig>, DecisionView)>,
+    /// `None` if the request is exempt.
+    decided: Option<DecisionView>,
+    /// The headers to write. `None` in a dry run.
+    headers: Option<Headers>,
+    /// Whether the upstream may hold the key of the layer's own limiter back.
+    observes: bool,
+    /// Whether closures of the layer settle the charge by the response.
+    settles: bool,
     /// The charge, if the handler or the response may settle it.
     reservation: Option<Reservation>,
     would_reject: Option<Rejection>,
@@ -95,13 +107,15 @@ impl ResponseFinisher {
         if let Some(rejection) = self.would_reject.take() {
             // The extensions of the response say that a request passed only because of a dry run.
             head.extensions.insert(WouldReject(rejection));
-        } else if let Some((config, decision)) = &self.decided {
-            if config.observes {
-                observe(config, decision, head);
+        } else if let Some(decision) = &self.decided {
+            if self.observes {
+                observe(decision, head);
             }
-            add_headers(config, decision, head);
+            if let Some(headers) = &self.headers {
+                add_headers(headers, decision, head);
+            }
             if let Some(reservation) = &self.reservation
-                && config.settles()
+                && self.settles
             {
                 // An outer router may remove the body of a HEAD response only after this layer.
                 let size = match self.method {
@@ -130,13 +144,12 @@ impl ResponseFinisher {
 
 /// Holds the key of the layer's own limiter back if the upstream asks for it.
 #[cold]
-fn observe(config: &LayerConfig, decision: &DecisionView, head: &response::Parts) {
-    let mut levels = decision.levels();
-    let own = levels.find(|level| level.place() == 0);
+fn observe(decision: &DecisionView, head: &response::Parts) {
+    let mut levels = decision.limiters();
+    let own = levels.find(|(_, level)| level.place() == 0);
     // A layer of this crate around the client has answered instead of the upstream.
     let is_rejection = head.extensions.get::<Rejection>().is_some();
-    if let Some(own) = own.filter(|_| !is_rejection) {
-        let limiter = &config.first.limiter;
+    if let Some((limiter, own)) = own.filter(|_| !is_rejection) {
         limiter.observe_head(&own.record().key, head.status, &head.headers);
     }
 }
@@ -145,10 +158,7 @@ fn observe(config: &LayerConfig, decision: &DecisionView, head: &response::Parts
 ///
 /// An inner layer or the service may have written headers of another limit. That limit is tighter if it
 /// refused the request or reports no more units left than this one.
-fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut response::Parts) {
-    if config.is_dry_run {
-        return;
-    }
+fn add_headers(dialects: &Headers, decision: &DecisionView, head: &mut response::Parts) {
     let visible = decision.visible();
     let remaining = visible
         .header_quota()
@@ -164,7 +174,7 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     let inner_is_tighter = inner_rejection
         .as_ref()
         .is_some_and(|rejection| rejection.tells_refusal())
-        || config.headers.has_single_values()
+        || dialects.has_single_values()
             && inner_remaining(headers).is_some_and(|inner| inner <= u64::from(remaining));
     let place = if inner_is_tighter {
         Tightness::Behind
@@ -174,9 +184,7 @@ fn add_headers(config: &LayerConfig, decision: &DecisionView, head: &mut respons
     // A client that reads "0 remaining" might not follow the redirect.
     let is_redirect = status.is_redirection() && headers.contains_key(LOCATION);
     if remaining > 0 || !is_redirect {
-        let reset = config
-            .headers
-            .write_beside(place, &visible, wait.unwrap_or_default(), headers);
+        let reset = dialects.write_beside(place, &visible, wait.unwrap_or_default(), headers);
         if let (Some(rejection), Some(format)) = (&mut inner_rejection, reset) {
             rejection.told.reset = Some(format);
         }
@@ -239,7 +247,7 @@ pub(super) fn rejection_response(
         // The length of the body that is left out stays in the headers (RFC 9110, section 9.3.2).
         let body = mem::take(response.body_mut());
         let length = response.headers_mut().entry(CONTENT_LENGTH);
-        length.or_insert_with(|| body.len().into());
+        length.or_insert_with(|| number_value(u64::try_from(body.len()).unwrap_or(u64::MAX)));
     }
     response
 }

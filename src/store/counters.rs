@@ -77,7 +77,7 @@ use crate::store::requests::{Adjust, Change, Check, Subject};
 /// # let limiter = tollgate::RateLimiter::new(own, tollgate::Quota::per_day(2));
 /// # let mut decision = limiter.check_n("ada", 2).await.unwrap();
 /// # assert!(!limiter.check("ada").await.unwrap().is_allowed());
-/// # limiter.refund(&mut decision, 1).await.unwrap();
+/// # decision.refund(1).await.unwrap();
 /// # assert!(limiter.check("ada").await.unwrap().is_allowed());
 /// # });
 /// ```

@@ -127,7 +127,7 @@ impl<T> StoreFuture<T> {
 
     /// Waits for the answer, which stays here: to return it would copy it in each future that it passes.
     #[inline]
-    pub(super) async fn answered(&mut self) -> Result<&mut T, Error> {
+    pub(crate) async fn answered(&mut self) -> Result<&mut T, Error> {
         poll_fn(|cx| self.poll_answer(cx)).await;
         match &mut self.state {
             State::Ready(Some(Ok(answer))) => Ok(answer),
@@ -136,8 +136,19 @@ impl<T> StoreFuture<T> {
         }
     }
 
+    /// Returns the answer, which stays here, if it is ready without waiting.
     #[inline]
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn answered_now(&mut self) -> Option<Result<&mut T, Error>> {
+        match &mut self.state {
+            State::Ready(Some(Ok(answer))) => Some(Ok(answer)),
+            State::Ready(Some(Err(error))) => Some(Err(error.clone())),
+            State::Ready(None) | State::Channel(..) | State::Boxed(_) => None,
+        }
+    }
+
+    /// Waits for the answer, which stays here.
+    #[inline]
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let answer = match &mut self.state {
             State::Ready(_) => return Poll::Ready(()),
             State::Channel(answer) => {

@@ -1,7 +1,6 @@
 //! A store with its circuit breaker, deadline and caches. Limiters ask the store through it.
 
 use std::borrow::Cow;
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,23 +53,11 @@ impl ProtectedStore {
         &self.parts.circuit_breaker.settings().name
     }
 
-    /// Asks the store to decide checks of one group, as [`Store::check`] does, and writes its answers. Fails if the circuit
-    /// breaker of the group is open, repeats remembered refusals, and remembers new ones for at most `max_age`.
+    /// Asks the store to decide checks of one group, as [`Store::check`] does. Fails if the circuit breaker of the group is
+    /// open, and repeats remembered refusals. Adds the marks by which new ones are to be [remembered](Self::remember).
     #[inline]
-    pub(crate) async fn check(
-        &self,
-        checks: &[Check<'_>],
-        max_age: Duration,
-        answers: &mut Answers,
-    ) -> Result<(), Error> {
-        let mut sent = SendMarks::new();
-        let mut asked = self.ask(checks, self.parts.refusal_cache.as_ref(), &mut sent);
-        // Answers are not moved from future to future, which would copy them each time.
-        mem::swap(answers, asked.answered().await?);
-        if !sent.is_empty() {
-            self.remember(checks, &sent, answers, max_age);
-        }
-        Ok(())
+    pub(crate) fn ask(&self, checks: &[Check<'_>], sent: &mut SendMarks) -> StoreFuture {
+        self.ask_by(checks, self.parts.refusal_cache.as_ref(), sent)
     }
 
     /// Asks the store without the refusal cache: a refusal there may be older than the units that other processes have
@@ -82,13 +69,13 @@ impl ProtectedStore {
 
     /// Asks the store to decide checks together, without the refusal cache.
     pub(crate) fn ask_uncached(&self, checks: &[Check<'_>]) -> StoreFuture {
-        self.ask(checks, None, &mut SendMarks::new())
+        self.ask_by(checks, None, &mut SendMarks::new())
     }
 
     /// Asks the store, unless the circuit breaker is open or refusals are remembered. Adds the marks by which answers of the
     /// store are to be remembered.
     #[inline]
-    fn ask(
+    fn ask_by(
         &self,
         checks: &[Check<'_>],
         cache: Option<&RefusalCache>,

@@ -19,8 +19,6 @@ pub(crate) struct Telemetry {
     pub(crate) counts: CheckCounts,
     pub(crate) events: Events,
     most_refused: Option<MostRefused>,
-    /// Whether it was logged that a settlement has left other levels charged.
-    pub(crate) settled_alone: OnceFlag,
     /// For the warning about a store that charges nothing beyond a limit.
     pub(crate) charged_to_limit: OnceFlag,
 }
@@ -31,7 +29,6 @@ impl Telemetry {
             counts: CheckCounts::new(limiter, store),
             events: Events::new(limiter, store),
             most_refused: tracked.map(MostRefused::new),
-            settled_alone: OnceFlag::default(),
             charged_to_limit: OnceFlag::default(),
         }
     }

@@ -143,16 +143,16 @@ async fn what_was_charged_before_a_block_is_refunded_and_settled_all_the_same() 
         let mut one = limiter.check("ada").await.unwrap();
         let other = limiter.check("ada").await.unwrap();
         limiter.admin().block("ada", HOUR).await.unwrap();
-        limiter.refund(&mut one, 1).await.unwrap();
+        one.refund(1).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 1);
         // The work is done, so it counts.
-        limiter.settle(other, 3).await.unwrap();
+        other.settle(3).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
         // A refusal holds nothing.
         let mut refused = limiter.check("ada").await.unwrap();
         assert_eq!(refused.held(), 0);
-        limiter.refund(&mut refused, 1).await.unwrap();
-        limiter.settle(refused, 0).await.unwrap();
+        refused.refund(1).await.unwrap();
+        refused.settle(0).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
     }
 }

@@ -148,9 +148,9 @@ async fn agrees_with_the_meter(limits: &[u32], steps: Vec<Step>) -> Result<(), T
             }
             Step::Refund { charge, units } => {
                 let charge = charge % charges.len().max(1);
-                if let Some((limit, decision)) = charges.get_mut(charge) {
+                if let Some((_, decision)) = charges.get_mut(charge) {
                     let units = units.min(decision.held());
-                    of_limit(*limit).refund(decision, units).await.unwrap();
+                    decision.refund(units).await.unwrap();
                     meter.refund(charge, units, now);
                 }
             }
@@ -215,7 +215,7 @@ proptest! {
                     let index = index % admitted.len();
                     let (_, limit, decision) = &mut admitted[index];
                     let limiter = self::limiter(&store, *limit, Duration::from_micros(WINDOW));
-                    limiter.refund(decision, units).await.unwrap();
+                    decision.refund(units).await.unwrap();
                 }
             }
             for (start, ..) in &admitted {
@@ -313,10 +313,10 @@ async fn what_a_later_charge_gave_back_does_not_keep_an_earlier_one_from_it() {
         let mut other = limiter.check_n("ada", 5).await.unwrap();
         let (last, first) = parts.split_last().unwrap();
         for units in first {
-            limiter.refund(&mut one, *units).await.unwrap();
+            one.refund(*units).await.unwrap();
         }
-        limiter.refund(&mut other, 5).await.unwrap();
-        limiter.refund(&mut one, *last).await.unwrap();
+        other.refund(5).await.unwrap();
+        one.refund(*last).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 0);
     }
 }
@@ -333,7 +333,7 @@ async fn many_open_reservations_settle_to_what_they_used() {
     }
     for index in 0..100 {
         let decision = open.swap_remove(index * 7_919 % open.len());
-        limiter.settle(decision, 300).await.unwrap();
+        decision.settle(300).await.unwrap();
     }
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 30_000);
 }
@@ -349,6 +349,6 @@ async fn a_charge_of_a_meter_that_was_emptied_gets_nothing_back_from_the_next_on
     let mut earlier = limiter.check_n("ada", 5).await.unwrap();
     limiter.admin().credit("ada", 5).await.unwrap();
     let _ = limiter.check_n("ada", 2).await.unwrap();
-    limiter.refund(&mut earlier, 5).await.unwrap();
+    earlier.refund(5).await.unwrap();
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 2);
 }

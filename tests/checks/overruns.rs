@@ -332,7 +332,7 @@ impl Tried {
                 let is_charged = decision.is_allowed() && decision.cost() > 0;
                 let used = decision.cost().saturating_add(more);
                 let more = used - decision.cost();
-                block_on(self.limiters[1].settle_all(decision, used)).unwrap();
+                block_on(decision.settle(used)).unwrap();
                 for key in 0..2 {
                     self.charge(key, if is_charged { more } else { 0 });
                 }

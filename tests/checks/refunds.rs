@@ -134,7 +134,7 @@ async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<
                 let index = decision % count;
                 if let Some((decision, charged_at)) = decisions.get_mut(index) {
                     let held = decision.held();
-                    limiter.refund(decision, back).await.unwrap();
+                    decision.refund(back).await.unwrap();
                     prop_assert_eq!(decision.held(), held.saturating_sub(back));
                     let is_alike = |unit: &Unit| place(algorithm, unit) == *charged_at;
                     for _ in 0..back.min(held) {
@@ -222,7 +222,7 @@ proptest! {
                     _ => {
                         let count = decisions.len().max(1);
                         if let Some(decision) = decisions.get_mut(decision % count) {
-                            refunding.refund(decision, units).await.unwrap();
+                            decision.refund(units).await.unwrap();
                         }
                     }
                 }
@@ -263,7 +263,7 @@ proptest! {
             clock.advance(Duration::from_micros(wait));
             clock.step_back(Duration::from_micros(back));
             let (one, other) = (after.peek("ada").await.unwrap(), before.peek("ada").await.unwrap());
-            before.refund(&mut decision, units).await.unwrap();
+            decision.refund(units).await.unwrap();
             for (limiter, looked) in [(&after, one), (&before, other)] {
                 let refunded = limiter.peek("ada").await.unwrap();
                 prop_assert!(refunded.used() <= looked.used());
@@ -324,7 +324,7 @@ proptest! {
             }
             let looked = limiter.peek("ada").await.unwrap();
             let mut decision = limiter.check_n("ada", charged).await.unwrap();
-            limiter.refund(&mut decision, charged).await.unwrap();
+            decision.refund(charged).await.unwrap();
             let after = limiter.peek("ada").await.unwrap();
             prop_assert_eq!(
                 (after.used(), after.reset_after()),
@@ -344,20 +344,20 @@ async fn nothing_is_given_back_twice_nor_what_was_refused() {
     let mut refused = limiter.check_n("ada", 5).await.unwrap();
     assert_eq!((decision.held(), refused.held()), (5, 0));
     for _ in 0..3 {
-        limiter.refund(&mut decision, 4).await.unwrap();
-        limiter.refund(&mut refused, 4).await.unwrap();
+        decision.refund(4).await.unwrap();
+        refused.refund(4).await.unwrap();
     }
     assert_eq!(decision.held(), 0);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 15);
 }
 
 #[tokio::test]
-async fn a_decision_is_given_back_to_the_limiter_that_made_it() {
+async fn a_level_is_given_back_to_the_limiter_that_made_it() {
     let clock = TestClock::new();
     let search = limiter(&clock, Algorithm::SlidingLog).name("search");
     let export = search.clone().name("export");
     let mut decision = search.check_n("ada", 5).await.unwrap();
-    let error = export.refund(&mut decision, 5).await.unwrap_err();
+    let error = decision.refund_level(&export, 5).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     assert_eq!(decision.held(), 5);
 }
@@ -372,7 +372,7 @@ async fn all_quotas_get_back_what_all_were_charged() {
     ];
     let limiter = RateLimiter::new(MemoryStore::new(), quotas);
     let mut decision = limiter.check_n("ada", 8).await.unwrap();
-    limiter.refund(&mut decision, 3).await.unwrap();
+    decision.refund(3).await.unwrap();
     let looked = limiter.peek("ada").await.unwrap();
     let used: Vec<_> = looked.quotas().map(|quota| quota.used()).collect();
     assert_eq!(used, [5; 4]);
@@ -437,7 +437,7 @@ async fn a_settlement_takes_all_that_is_left_after_lost_races() {
         let limiter = RateLimiter::new(Arc::clone(&store), Quota::per_hour(1_010));
         let reserved = limiter.check_n("ada", 10).await.unwrap();
         store.races.store(races, Ordering::SeqCst);
-        limiter.settle(reserved, 1_010).await.unwrap();
+        reserved.settle(1_010).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 1_010, "{races}");
     }
 }

@@ -785,9 +785,9 @@ async fn what_is_given_back_belongs_to_the_share_that_was_charged() {
         let mut busy = check("busy", 20).await;
         let idle = check("idle", 12).await;
         assert_eq!(check("busy", 0).await.remaining(), 5);
-        limiter.refund(&mut busy, 15).await.unwrap();
+        busy.refund(15).await.unwrap();
         assert_eq!(check("busy", 0).await.remaining(), 20);
-        limiter.settle(idle, 4).await.unwrap();
+        idle.settle(4).await.unwrap();
         // 40 less 5 of busy, and 10 that are used or kept for idle.
         assert_eq!(check("other", 0).await.remaining(), 25);
         assert_eq!(check("idle", 0).await.remaining(), 31);
@@ -886,7 +886,7 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
             if more.is_allowed() {
                 // What is given back is nobody's, too: two units of three.
                 let limiter = RateLimiter::new(store.clone(), Quota::new(150, WINDOW));
-                runtime.block_on(limiter.refund(&mut charged, 2)).unwrap();
+                runtime.block_on(charged.refund(2)).unwrap();
             }
         }
         // 64 shares with two units, and seven units of none.
@@ -953,9 +953,9 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
     let jobs = RateLimiter::new(noting(), Quota::per_minute(1_000).shares(shares));
     let check = |share| RateLimiter::check_all([jobs.on(KEY).cost(9).share(share)]);
     let mut decision = check("batch").await.unwrap();
-    jobs.refund(&mut decision, 2).await.unwrap();
+    decision.refund(2).await.unwrap();
     // More than was charged: a charge.
-    jobs.settle(decision, 12).await.unwrap();
+    decision.settle(12).await.unwrap();
     assert_eq!(told(), ["batch"; 3].map(of));
     drop(check("of no quota").await.unwrap());
     assert_eq!(told(), [(None, Duration::ZERO)]);
@@ -965,12 +965,9 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
     let leased = RateLimiter::new(noting(), minute.clone()).lease(10 * Duration::from_secs(1));
     let plan = leased.on(KEY).quotas([minute, Quota::per_second(50)]);
     let mut decision = RateLimiter::check_all([plan]).await.unwrap();
-    leased.refund(&mut decision, 1).await.unwrap();
+    decision.refund(1).await.unwrap();
     assert_eq!(told(), vec![(None, Duration::from_millis(100)); 2]);
-    leased
-        .settle(leased.check(KEY).await.unwrap(), 3)
-        .await
-        .unwrap();
+    leased.check(KEY).await.unwrap().settle(3).await.unwrap();
     leased.admin().credit(KEY, 1).await.unwrap();
     leased.reset(KEY).await.unwrap();
     assert_eq!(told(), vec![(None, Duration::from_secs(6)); 4]);
@@ -990,7 +987,7 @@ async fn another_limiter_of_a_name_settles_a_charge_with_the_share_and_the_lease
     let (user, tenant) = (limiter("user").lease(lease), limiter("tenant"));
     let levels = [user.on(KEY).cost(5), tenant.on(KEY).cost(5)];
     let decision = RateLimiter::check_all(levels).await.unwrap();
-    tenant.settle_all(decision, 7).await.unwrap();
+    decision.settle(7).await.unwrap();
     let told = std::mem::take(&mut *requests.lock().unwrap());
     let of = |lease| told.iter().filter(|(_, own)| *own == lease).count();
     // The check, and the charge of the settlement.

@@ -114,11 +114,11 @@ async fn a_soft_log_does_not_count_a_cost_above_what_a_log_charges_at_once() {
                 }
                 // What was not charged to the soft log does not return there.
                 let mut charged = limiter.check_n("ada", 150_000).await.unwrap();
-                limiter.refund(&mut charged, 30_000).await.unwrap();
+                charged.refund(30_000).await.unwrap();
                 let left = limiter.peek("ada").await.unwrap();
                 let total = used[0] + 120_000;
                 assert_eq!((left.used(), used_of_soft(&left)), (total, vec![used[1]]));
-                limiter.settle(charged, 0).await.unwrap();
+                charged.settle(0).await.unwrap();
                 let left = limiter.peek("ada").await.unwrap();
                 assert_eq!((left.used(), used_of_soft(&left)), (used[0], vec![used[1]]));
                 limiter.reset("ada").await.unwrap();
@@ -135,7 +135,7 @@ async fn only_quotas_that_refuse_make_a_cost_too_large() {
         let alone = RateLimiter::new(Arc::clone(&store), log.clone().soft()).name("alone");
         let mut decision = alone.check_n("ada", u32::MAX).await.unwrap();
         assert!(decision.is_allowed() && decision.is_exceeded());
-        alone.refund(&mut decision, u32::MAX).await.unwrap();
+        decision.refund(u32::MAX).await.unwrap();
         assert_eq!(alone.peek("ada").await.unwrap().used(), 0);
         let both = RateLimiter::new(store, [log.clone(), log.soft()]);
         let error = both.check_n("ada", 100_001).await.unwrap_err();
@@ -205,20 +205,20 @@ async fn only_what_was_charged_returns() {
             let mut charged = limiter.check_n("ada", 4).await.unwrap();
             let mut exceeded = limiter.check_n("ada", 4).await.unwrap();
             assert!(!charged.is_exceeded() && exceeded.is_exceeded());
-            limiter.refund(&mut exceeded, 4).await.unwrap();
+            exceeded.refund(4).await.unwrap();
             assert_eq!(counted(&limiter).await, (4, vec![4]), "{algorithm}");
-            limiter.refund(&mut charged, 3).await.unwrap();
+            charged.refund(3).await.unwrap();
             assert_eq!(counted(&limiter).await, (1, vec![1]), "{algorithm}");
 
             // A settlement, too: below the reserved cost, and above it.
             let reserved = limiter.check_n("ada", 2).await.unwrap();
-            limiter.settle(reserved, 1).await.unwrap();
+            reserved.settle(1).await.unwrap();
             let reserved = limiter.check_n("ada", 9).await.unwrap();
             assert!(reserved.is_exceeded());
-            limiter.settle(reserved, 2).await.unwrap();
+            reserved.settle(2).await.unwrap();
             assert_eq!(counted(&limiter).await, (4, vec![2]), "{algorithm}");
             let reserved = limiter.check_n("ada", 1).await.unwrap();
-            limiter.settle(reserved, 3).await.unwrap();
+            reserved.settle(3).await.unwrap();
             assert_eq!(counted(&limiter).await, (7, vec![5]), "{algorithm}");
 
             limiter.admin().credit("ada", 1).await.unwrap();
@@ -240,7 +240,7 @@ async fn a_refund_of_what_was_exceeded_takes_no_units_of_another_check_at_the_sa
             let _charged = limiter.check_n("ada", 4).await.unwrap();
             let mut exceeded = limiter.check_n("ada", 4).await.unwrap();
             assert!(exceeded.is_exceeded());
-            limiter.refund(&mut exceeded, 4).await.unwrap();
+            exceeded.refund(4).await.unwrap();
             assert_eq!(counted(&limiter).await, (4, vec![4]), "{algorithm}");
         }
     }
@@ -384,7 +384,7 @@ async fn a_soft_quota_is_charged_what_is_settled_after_the_window_of_the_reserva
     let limiter = RateLimiter::new(store, [Quota::per_second(9), Quota::per_hour(9).soft()]);
     let reserved = limiter.check_n("ada", 2).await.unwrap();
     clock.advance(Duration::from_secs(1));
-    limiter.settle(reserved, 5).await.unwrap();
+    reserved.settle(5).await.unwrap();
     let left = limiter.peek("ada").await.unwrap();
     assert_eq!((left.used(), used_of_soft(&left)), (3, vec![5]));
 }

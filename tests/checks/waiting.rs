@@ -218,7 +218,7 @@ async fn units_that_this_process_gives_back_are_for_the_first_call_at_once() {
         }
         for expected in 0..2 {
             let returned_at = Instant::now();
-            limiter.refund(&mut taken, 1).await.unwrap();
+            taken.refund(1).await.unwrap();
             let (call, admitted_at) = calls.join_next().await.unwrap().unwrap();
             let waited = admitted_at - returned_at;
             assert_eq!(call, expected);
@@ -627,7 +627,7 @@ async fn calls_keep_their_order_though_a_reply_takes_longer_than_a_second() {
         }
     };
     timeout(PATIENCE, refused_again).await.expect("a call");
-    near.refund(&mut taken, 1).await.unwrap();
+    taken.refund(1).await.unwrap();
     let first = timeout(PATIENCE, calls.join_next()).await.expect("a unit");
     assert_eq!(first.unwrap().unwrap(), 0, "the second call overtook");
 }

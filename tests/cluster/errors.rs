@@ -70,7 +70,7 @@ async fn a_node_that_hangs_is_named_by_checks_refunds_and_ping() {
     }
     store.ping().await.unwrap();
     cluster.nodes[1].stop();
-    let refund = limiter.refund(&mut decisions[1], 1).await.unwrap_err();
+    let refund = decisions[1].refund(1).await.unwrap_err();
     let check = limiter.check(keys[1].as_str()).await.unwrap_err();
     let ping = store.ping().await.unwrap_err();
     cluster.nodes[1].resume();
@@ -95,7 +95,7 @@ async fn a_node_that_is_down_is_named_by_checks_refunds_and_ping() {
     cluster.nodes[1].kill();
     // The first command may find its connection cut.
     let _ = limiter.check(keys[1].as_str()).await;
-    let refund = limiter.refund(&mut decisions[1], 1).await.unwrap_err();
+    let refund = decisions[1].refund(1).await.unwrap_err();
     let check = limiter.check(keys[1].as_str()).await.unwrap_err();
     let ping = store.ping().await.unwrap_err();
     for text in [refund, check, ping].map(|error| error.to_string()) {

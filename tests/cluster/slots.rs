@@ -155,16 +155,16 @@ mod that_loses_replies {
         let mut decision = behind.check_n(key.as_str(), 64).await.unwrap();
         let mut connection = server.connect();
         // The server knows the scripts: one call each.
-        behind.refund(&mut decision, 0).await.unwrap();
+        decision.refund(0).await.unwrap();
         let _ = behind.admin().credit("nobody", 1).await;
         let mut of_nobody = behind.check("nobody").await.unwrap();
-        behind.refund(&mut of_nobody, 1).await.unwrap();
+        of_nobody.refund(1).await.unwrap();
         forget_calls(&mut connection);
         proxy.cut_next_reply();
         let outcome = match step {
             Step::Check => behind.check_n(key.as_str(), 4).await.map(drop),
-            Step::Refund => behind.refund(&mut decision, 4).await,
-            Step::Settle => behind.settle(decision, 60).await,
+            Step::Refund => decision.refund(4).await,
+            Step::Settle => decision.settle(60).await,
             Step::Credit => behind.admin().credit(key.as_str(), 4).await,
             Step::Reset => behind.reset(key.as_str()).await,
         };
@@ -497,7 +497,7 @@ mod of_six {
         let port = new.port().to_string();
         let () = from.ask(&["MIGRATE", "127.0.0.1", &port, &keys[0], "0", "1000"]);
         // The old master answers ASK, and the new one is in no slot map.
-        limiter.refund(&mut decision, 4).await.unwrap();
+        decision.refund(4).await.unwrap();
         assert_eq!(used().await, 60);
         limiter.admin().credit(key.as_str(), 10).await.unwrap();
         assert_eq!(used().await, 50);
@@ -505,7 +505,7 @@ mod of_six {
             let () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
         }
         // The old master answers MOVED.
-        limiter.refund(&mut decision, 10).await.unwrap();
+        decision.refund(10).await.unwrap();
         assert_eq!(used().await, 40);
         limiter.reset(key.as_str()).await.unwrap();
         assert_eq!(used().await, 0);

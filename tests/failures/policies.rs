@@ -280,7 +280,7 @@ async fn what_the_fallback_charged_is_given_back_to_it_and_reset_there() {
     let store = Moody::unavailable();
     let limiter = falling_back(&store, 9);
     let mut decision = limiter.check_n("ada", 5).await.unwrap();
-    limiter.refund(&mut decision, 3).await.unwrap();
+    decision.refund(3).await.unwrap();
     assert_eq!(decision.held(), 2);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 2);
     // What is kept here is forgotten, though the store fails.
@@ -337,7 +337,7 @@ async fn an_open_limiter_holds_nothing_to_give_back() {
     let limiter = limiter(&Moody::unavailable(), 9).on_failure(FailurePolicy::open());
     let mut decision = limiter.check_n("ada", 5).await.unwrap();
     assert_eq!(decision.held(), 0);
-    limiter.refund(&mut decision, 5).await.unwrap();
+    decision.refund(5).await.unwrap();
 }
 
 #[tokio::test]
@@ -434,7 +434,7 @@ async fn any_store_can_have_a_refusal_cache() {
     // Another cost, or a change of the counts, is a question to the store.
     assert!(!limiter.check_n("ada", 2).await.unwrap().is_allowed());
     assert_eq!(store.times_asked(), 1);
-    limiter.refund(&mut charged, 1).await.unwrap();
+    charged.refund(1).await.unwrap();
     assert!(limiter.check("ada").await.unwrap().is_allowed());
 }
 

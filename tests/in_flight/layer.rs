@@ -618,7 +618,7 @@ async fn a_settlement_charges_the_rates_what_is_missing_whether_slots_are_free_o
     );
     let permit = limiter.acquire("ada").await.unwrap();
     clock.advance(minute);
-    limiter.settle(permit.into_decision(), 40).await.unwrap();
+    permit.into_decision().settle(40).await.unwrap();
     let decision = limiter.peek("ada").await.unwrap();
     assert_eq!(decision.quotas().next().unwrap().used(), 39);
 }

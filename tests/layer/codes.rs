@@ -63,7 +63,7 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
         (log.check_n("ada", 100_001).await.err(), "tollgate::E002"),
         (in_flight.check("ada").await.err(), "tollgate::E014"),
         (
-            one.clone().name("b").refund(&mut charged, 1).await.err(),
+            charged.refund_level(&one.clone().name("b"), 1).await.err(),
             "tollgate::E015",
         ),
         (together().await.err(), "tollgate::E205"),

@@ -72,11 +72,11 @@ proptest! {
             let clock = TestClock::new();
             let limiter = limiter(&clock, algorithm);
             let mut decision = reserve_after(&clock, &limiter, before, reserved).await;
-            limiter.refund(&mut decision, given_back).await.unwrap();
+            decision.refund(given_back).await.unwrap();
             charge(&limiter, after).await;
             let (held, was_charged) = (decision.held(), decision.cost() > 0);
             let others = used(&limiter, "ada").await - held;
-            limiter.settle(decision, used_units).await.unwrap();
+            decision.settle(used_units).await.unwrap();
             let more = if was_charged { used_units.saturating_sub(held) } else { 0 };
             let expected = counted(algorithm, others + held.min(used_units), more);
             let counts = used(&limiter, "ada").await;
@@ -106,7 +106,7 @@ proptest! {
             clock.advance(Duration::from_micros(wait));
             charge(&limiter, after).await;
             let counted = used(&limiter, "ada").await;
-            limiter.settle(decision, used_units).await.unwrap();
+            decision.settle(used_units).await.unwrap();
             let counts = used(&limiter, "ada").await;
             let more = used_units.saturating_sub(reserved);
             if more > 0 && reserved > 0 {
@@ -131,7 +131,7 @@ proptest! {
             let limiter = RateLimiter::new(MemoryStore::new(), [small, large]);
             let least = limits.0.min(limits.1);
             let decision = limiter.check_n("ada", reserved.min(least)).await.unwrap();
-            limiter.settle(decision, used_units).await.unwrap();
+            decision.settle(used_units).await.unwrap();
             let looked = limiter.peek("ada").await.unwrap();
             for quota in looked.quotas() {
                 prop_assert_eq!(quota.used(), used_units);
@@ -146,7 +146,7 @@ fn more_than_a_log_takes_at_once_is_charged_in_full() {
     block_on(async {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1_500_000));
         let decision = limiter.check("ada").await.unwrap();
-        limiter.settle(decision, 1_400_000).await.unwrap();
+        decision.settle(1_400_000).await.unwrap();
         assert_eq!(used(&limiter, "ada").await, 1_400_000);
     });
 }

@@ -157,7 +157,7 @@ async fn a_refused_request_and_one_that_costs_nothing_pay_nothing() {
         let layer = RateLimitLayer::from(limiter.clone()).key(key::global());
         let _ = limiter.check_n(Key::global(), 5).await.unwrap();
         let refused = limiter.check(Key::global()).await.unwrap();
-        limiter.settle(refused, 100).await.unwrap();
+        refused.settle(100).await.unwrap();
         for layer in [layer.clone().dry_run(), layer.cost(|_| 0)] {
             let request = Request::get("/").body(Body::empty()).unwrap();
             let response = completions(layer, 100).oneshot(request).await.unwrap();
@@ -175,7 +175,7 @@ async fn refusals_by_an_overrun_count_towards_an_automatic_block() {
         let rule = BlockRule::refusals(3).block_for(MINUTE);
         let limiter = RateLimiter::new(store, Quota::per_hour(5)).block_after(rule);
         let reserved = limiter.check("ada").await.unwrap();
-        limiter.settle(reserved, 100).await.unwrap();
+        reserved.settle(100).await.unwrap();
         let patience = Instant::now() + Duration::from_secs(10);
         loop {
             let refused = limiter.check("ada").await.unwrap();
@@ -198,7 +198,7 @@ async fn a_store_that_cannot_charge_beyond_a_limit_is_charged_up_to_it_with_one_
         assert_eq!(used(&limiter, &Key::from("ada")).await, expected);
     }
     let reserved = limiter.check("bob").await.unwrap();
-    limiter.settle(reserved, 8).await.unwrap();
+    reserved.settle(8).await.unwrap();
     assert_eq!(used(&limiter, &Key::from("bob")).await, 8);
     let log = log::kept();
     assert_eq!(log.len(), 1, "{log:?}");

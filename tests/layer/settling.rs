@@ -566,7 +566,7 @@ async fn what_a_failing_store_does_not_charge_in_addition_is_an_error_and_charge
         let failing = Breaking(counts.clone(), circuit_breaker.clone());
         let limiter = limiter(failing).on_failure(policy);
         let reserved = limiter.check_n("ada", COST).await.unwrap();
-        let error = limiter.settle(reserved, 3 * COST).await.unwrap_err();
+        let error = reserved.settle(3 * COST).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         let by_store = RateLimiter::new(counts, Quota::per_hour(LIMIT));
         assert_eq!(used(&by_store, "ada").await, COST);
@@ -629,7 +629,7 @@ async fn who_settles_at_the_same_time_is_charged_in_full() {
             for _ in 0..16 {
                 let (limiter, reserved) = (limiter.clone(), limiter.check(key).await.unwrap());
                 settling.push(async move {
-                    limiter.settle(reserved, each).await.unwrap();
+                    reserved.settle(each).await.unwrap();
                 });
             }
             let settling: Vec<_> = settling.into_iter().map(tokio::spawn).collect();
@@ -653,9 +653,9 @@ async fn settle_late(store: impl Store, algorithm: Algorithm, pass: impl FnOnce(
     );
     pass();
     let _ = limiter.check_n("ada", 7).await.unwrap();
-    limiter.settle(down, 0).await.unwrap();
+    down.settle(0).await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 7, "{algorithm:?}");
-    limiter.settle(up, 50).await.unwrap();
+    up.settle(50).await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 7 + 40, "{algorithm:?}");
 }
 

@@ -163,7 +163,7 @@ async fn what_is_given_back_meanwhile_is_for_who_waits() {
     let begin = tokio::time::Instant::now();
     let gives_back = async {
         tokio::time::sleep(Duration::from_millis(2_500)).await;
-        limiter.refund(&mut taken, 1).await.unwrap();
+        taken.refund(1).await.unwrap();
     };
     let (answered, ()) = tokio::join!(status(&layer, "/ada"), gives_back);
     assert_eq!(answered, 200);

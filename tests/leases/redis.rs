@@ -122,7 +122,7 @@ async fn a_refund_goes_to_its_grant_while_that_lives_and_then_to_redis() {
     let (checks, mut decision) = until_leased(&limiter, "ada", 10).await;
     let (_, mut late) = until_leased(&limiter, "ada", 10).await;
     let before = limiter.peek("ada").await.unwrap().used();
-    limiter.refund(&mut decision, 4).await.unwrap();
+    decision.refund(4).await.unwrap();
     assert_eq!(decision.held(), 6);
     // Redis does not know yet.
     assert_eq!(limiter.peek("ada").await.unwrap().used(), before);
@@ -130,12 +130,12 @@ async fn a_refund_goes_to_its_grant_while_that_lives_and_then_to_redis() {
         used_after_lease(&limiter, "ada").await,
         (checks + 1) * 10 - 4
     );
-    limiter.refund(&mut late, 3).await.unwrap();
-    limiter.refund(&mut decision, 100).await.unwrap();
+    late.refund(3).await.unwrap();
+    decision.refund(100).await.unwrap();
     assert_eq!((decision.held(), late.held()), (0, 7));
     let used = limiter.peek("ada").await.unwrap().used();
     assert_eq!(used, (checks - 1) * 10 + 7);
-    limiter.settle(late, 2).await.unwrap();
+    late.settle(2).await.unwrap();
     let used = limiter.peek("ada").await.unwrap().used();
     assert_eq!(used, (checks - 1) * 10 + 2);
 }
@@ -145,34 +145,40 @@ async fn what_is_used_beyond_a_reservation_is_taken_from_the_lease_first_and_an_
     let server = RedisServer::start();
     let limiter = limiter(&server, 1_000);
     let (checks, decision) = until_leased(&limiter, "ada", 1).await;
-    limiter.settle(decision, 2).await.unwrap();
+    decision.settle(2).await.unwrap();
     assert_eq!(used_after_lease(&limiter, "ada").await, checks + 1);
     let (checks, decision) = until_leased(&limiter, "bob", 1).await;
-    limiter.settle(decision, 5_000).await.unwrap();
+    decision.settle(5_000).await.unwrap();
     let refused = limiter.check("bob").await.unwrap();
     assert!(!refused.is_allowed() && refused.source() == Source::Redis);
     assert_eq!(used_after_lease(&limiter, "bob").await, checks - 1 + 5_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refund_by_another_limiter_of_the_name_enters_none_of_its_grants() {
+async fn a_refund_enters_the_grant_that_it_came_from_whatever_other_limiter_has_grants_of_the_key()
+{
     let server = RedisServer::start();
     let store = store_on(&server);
     let [one, other] = [(); 2].map(|()| {
         let limiter = RateLimiter::new(store.clone(), Quota::new(10_000, WINDOW));
         limiter.lease(2 * LEASE)
     });
-    let (_, mut decision) = until_leased(&one, "ada", 10).await;
-    let _ = until_leased(&other, "ada", 10).await;
+    let (of_one, mut decision) = until_leased(&one, "ada", 10).await;
+    let (of_other, _) = until_leased(&other, "ada", 10).await;
     // So that no request for units is in flight.
     tokio::time::sleep(LEASE / 10).await;
     let before = one.peek("ada").await.unwrap().used();
-    other.refund(&mut decision, 4).await.unwrap();
-    assert_eq!(one.peek("ada").await.unwrap().used(), before - 4);
+    decision.refund(4).await.unwrap();
+    // Redis does not know yet.
+    assert_eq!(one.peek("ada").await.unwrap().used(), before);
+    other.release().await.unwrap();
+    one.release().await.unwrap();
+    let used = one.peek("ada").await.unwrap().used();
+    assert_eq!(used, (of_one + of_other) * 10 - 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_level_that_was_held_is_settled_by_any_limiter_of_its_decision() {
+async fn a_level_that_was_held_is_settled_by_its_decision() {
     let server = RedisServer::start();
     let store = store_on(&server);
     let service = RateLimiter::new(store.clone(), Quota::new(10_000, WINDOW)).name("service");
@@ -182,21 +188,15 @@ async fn a_level_that_was_held_is_settled_by_any_limiter_of_its_decision() {
     let (mut leased, _) = until_leased(&service, "all", 10).await;
     leased *= 10;
     let mut sources = Vec::new();
-    for (by, cost, used) in [
-        (&user, 10, 0),
-        (&service, 10, 0),
-        (&user, 10, 4),
-        (&service, 10, 4),
-        (&user, 1, 3),
-    ] {
+    for (cost, used) in [(10, 0), (10, 0), (10, 4), (10, 4), (1, 3)] {
         let decision = RateLimiter::check_all(levels(cost)).await.unwrap();
         sources.extend(decision.levels().map(|level| level.source()).last());
-        by.settle_all(decision, used).await.unwrap();
+        decision.settle(used).await.unwrap();
         leased += used;
     }
     // Some more than are held: of one grant or several, and of Redis.
     let decision = RateLimiter::check_all(levels(80)).await.unwrap();
-    user.settle_all(decision, 1).await.unwrap();
+    decision.settle(1).await.unwrap();
     assert_eq!(user.peek("ada").await.unwrap().used(), 11 + 1);
     assert!(sources.contains(&Source::Lease), "{sources:?}");
     assert_eq!(used_after_lease(&service, "all").await, leased + 1);
@@ -206,7 +206,7 @@ async fn a_level_that_was_held_is_settled_by_any_limiter_of_its_decision() {
     let late = RateLimiter::check_all(levels).await.unwrap();
     let before = used_after_lease(&service, "bob").await;
     assert_eq!(before, (checks + 1) * 10);
-    user.settle_all(late, 3).await.unwrap();
+    late.settle(3).await.unwrap();
     let used = service.peek("bob").await.unwrap().used();
     assert_eq!(used, checks * 10 + 3);
 }
@@ -226,7 +226,7 @@ async fn a_cost_above_what_is_held_asks_redis_for_the_difference() {
     assert!(all.is_allowed(), "{all:?}");
     assert_eq!((all.source(), all.held()), (Source::Redis, left));
     assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 0);
-    limiter.refund(&mut all, left).await.unwrap();
+    all.refund(left).await.unwrap();
     assert_eq!(used_after_lease(&limiter, "ada").await, checks * 10);
 }
 

@@ -15,6 +15,7 @@ mod groups;
 #[cfg(all(feature = "axum-08", feature = "grpc", feature = "redis"))]
 mod layer;
 mod lost_groups;
+mod ownership;
 #[cfg(feature = "redis")]
 mod parity;
 #[cfg(all(feature = "redis", feature = "serde"))]

@@ -254,13 +254,13 @@ async fn used(tree: &Tree) -> [u32; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_levels_are_settled_by_one_limiter_also_at_the_same_time() {
+async fn all_levels_are_settled_also_at_the_same_time() {
     let server = RedisServer::start();
     let tree = Arc::new(Tree::new(&store_on(&server), HOUR));
     for _ in 0..40 {
         let decision = tree.check("ada", "acme").await;
         assert!(decision.is_allowed());
-        tree.tenant.settle_all(decision, 0).await.unwrap();
+        decision.settle(0).await.unwrap();
     }
     assert_eq!(used(&tree).await, [0, 0, 0]);
     let settling = (0..15_u32).map(|number| {
@@ -268,9 +268,7 @@ async fn all_levels_are_settled_by_one_limiter_also_at_the_same_time() {
         tokio::spawn(async move {
             let decision = tree.check("ada", "acme").await;
             assert!(decision.is_allowed());
-            let limiters = [&tree.user, &tree.tenant, &tree.service];
-            let by = limiters[number as usize % 3];
-            by.settle_all(decision, number % 2).await.unwrap();
+            decision.settle(number % 2).await.unwrap();
         })
     });
     for settled in settling.collect::<Vec<_>>() {
@@ -279,7 +277,7 @@ async fn all_levels_are_settled_by_one_limiter_also_at_the_same_time() {
     assert_eq!(used(&tree).await, [7, 7, 7]);
     // More is charged at each level, also beyond the limit of the tenant.
     let decision = tree.check("ada", "acme").await;
-    tree.user.settle_all(decision, 20).await.unwrap();
+    decision.settle(20).await.unwrap();
     assert_eq!(used(&tree).await, [27, 27, 27]);
 }
 
@@ -291,10 +289,10 @@ async fn all_levels_in_other_slots_of_a_cluster_are_settled() {
     for _ in 0..40 {
         let decision = tree.check("ada", "acme").await;
         assert!(decision.is_allowed());
-        tree.service.settle_all(decision, 0).await.unwrap();
+        decision.settle(0).await.unwrap();
     }
     let decision = tree.check("ada", "acme").await;
-    tree.service.settle_all(decision, 3).await.unwrap();
+    decision.settle(3).await.unwrap();
     assert_eq!(used(&tree).await, [3, 3, 3]);
 }
 
@@ -304,7 +302,7 @@ async fn levels_of_a_server_that_is_gone_are_named_in_one_error() {
     let tree = Tree::new(&store_on(&server), HOUR);
     let decision = tree.check("ada", "acme").await;
     server.kill();
-    let error = tree.tenant.settle_all(decision, 0).await.unwrap_err();
+    let error = decision.settle(0).await.unwrap_err();
     let text = error.to_string();
     let start = r#"failed to settle the levels ["user", "tenant", "service"]: "#;
     assert!(text.starts_with(start), "{text}");

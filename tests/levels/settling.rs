@@ -1,4 +1,4 @@
-//! `RateLimiter::settle_all`: each level of a decision becomes the actual cost.
+//! `Decision::settle`: each level of a decision becomes the actual cost.
 
 use std::time::{Duration, Instant};
 
@@ -40,14 +40,11 @@ async fn a_login_that_succeeds_is_free_for_its_account_and_its_address() {
     for number in 1..=30 {
         let decision = attempt(&limiters).await;
         assert!(decision.is_allowed(), "login {number}");
-        limiters[number % 2].settle_all(decision, 0).await.unwrap();
+        decision.settle(0).await.unwrap();
     }
     assert_eq!(counts(&limiters).await, [0, 0]);
     drop(attempt(&limiters).await);
-    limiters[0]
-        .settle_all(attempt(&limiters).await, 0)
-        .await
-        .unwrap();
+    attempt(&limiters).await.settle(0).await.unwrap();
     assert_eq!(counts(&limiters).await, [1, 1]);
 }
 
@@ -83,7 +80,7 @@ async fn settled(
     let mut decision = RateLimiter::check_all(levels).await.unwrap();
     let (level, units) = refunded;
     let level = &limiters[level % limiters.len()];
-    level.refund(&mut decision, units).await.unwrap();
+    decision.refund_level(level, units).await.unwrap();
     clock.advance(Duration::from_micros(wait));
     for (limiter, (.., after)) in limiters.iter().zip(cases) {
         let room = limiter.peek("ada").await.unwrap().remaining();
@@ -102,11 +99,10 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn one_limiter_settles_all_levels_as_each_limiter_settles_its_own(
+    fn a_decision_settles_all_levels_as_each_is_settled_alone(
         cases in prop::collection::vec(level_case(), 1..5),
         refunded in (0..4_usize, 0..5_u32),
         first in prop::option::of((0..4_usize, 0..30_u32)),
-        by in 0..4_usize,
         wait in prop_oneof![Just(0), 0..1_500_u64],
         units in prop_oneof![Just(0), 0..60_u32],
     ) {
@@ -114,20 +110,20 @@ proptest! {
             let settle_first = async |limiters: &[RateLimiter], decision: &mut Decision| {
                 if let Some((level, units)) = first {
                     let level = &limiters[level % limiters.len()];
-                    level.settle_level(decision, units).await.unwrap();
+                    decision.settle_level(level, units).await.unwrap();
                 }
             };
             let each = settled(&cases, refunded, wait, async |limiters, decision| {
                 let mut decision = decision;
                 settle_first(limiters, &mut decision).await;
                 for limiter in limiters {
-                    limiter.settle_level(&mut decision, units).await.unwrap();
+                    decision.settle_level(limiter, units).await.unwrap();
                 }
             });
             let all = settled(&cases, refunded, wait, async |limiters, decision| {
                 let mut decision = decision;
                 settle_first(limiters, &mut decision).await;
-                limiters[by % limiters.len()].settle_all(decision, units).await.unwrap();
+                decision.settle(units).await.unwrap();
             });
             prop_assert_eq!(all.await, each.await);
             Ok(())
@@ -146,7 +142,7 @@ async fn levels_of_one_limiter_and_of_plans_are_settled_too() {
         address.on(Key::global()).cost(50).quotas(plan.clone()),
     ];
     let decision = RateLimiter::check_all(levels).await.unwrap();
-    address.settle_all(decision, 2).await.unwrap();
+    decision.settle(2).await.unwrap();
     let look = [address.on(Key::global()).cost(0).quotas(plan)];
     let look = RateLimiter::check_all(look).await.unwrap();
     assert_eq!(
@@ -164,19 +160,28 @@ async fn a_limiter_settles_no_decision_of_others_and_a_refusal_holds_nothing() {
     let store = MemoryStore::new();
     let limiters = login(&store);
     let other = limiters[0].clone().name("other");
-    let decision = attempt(&limiters).await;
-    let error = other.settle_all(decision, 0).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    let mut decision = attempt(&limiters).await;
+    for error in [
+        decision.settle_level(&other, 0).await.unwrap_err(),
+        decision.refund_level(&other, 1).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert_eq!(error.code(), "tollgate::E015");
+    }
     assert_eq!(counts(&limiters).await, [1, 1]);
+    // The decision needs no limiter, so it cannot be told a wrong one.
+    decision.settle(0).await.unwrap();
+    assert_eq!(counts(&limiters).await, [0, 0]);
+    drop(attempt(&limiters).await);
     for _ in 0..4 {
         drop(attempt(&limiters).await);
     }
     let refused = attempt(&limiters).await;
     assert!(!refused.is_allowed());
-    limiters[1].settle_all(refused, 9).await.unwrap();
+    refused.settle(9).await.unwrap();
     assert_eq!(counts(&limiters).await, [5, 5]);
     let nothing = RateLimiter::check_all([]).await.unwrap();
-    limiters[1].settle_all(nothing, 9).await.unwrap();
+    nothing.settle(9).await.unwrap();
 }
 
 /// A store in memory that refunds nothing to limiters of these names.
@@ -221,9 +226,9 @@ async fn each_level_is_settled_though_others_fail_and_the_error_names_those() {
         ),
     ] {
         let limiters = login(&Unkind(MemoryStore::new(), failing));
-        for by in &limiters {
+        for _ in &limiters {
             let decision = attempt(&limiters).await;
-            let error = by.settle_all(decision, 0).await.unwrap_err();
+            let error = decision.settle(0).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert_eq!(error.to_string(), text);
         }
@@ -236,7 +241,7 @@ async fn levels_in_several_groups_are_refunded_in_each() {
     let tree = Tree::new();
     let decision = RateLimiter::check_all(tree.levels(6)).await.unwrap();
     tree.store.take_log();
-    tree.tenant.settle_all(decision, 2).await.unwrap();
+    decision.settle(2).await.unwrap();
     assert_eq!(tree.used().await, [2, 2, 2]);
     let mut refunds = tree.store.take_log();
     refunds.sort();
@@ -245,26 +250,23 @@ async fn levels_in_several_groups_are_refunded_in_each() {
 }
 
 #[tokio::test]
-async fn a_level_that_fell_back_is_settled_in_the_fallback_counts_by_any_limiter() {
-    for by in 0..3 {
-        let tree = Tree::new();
-        tree.store.lose(2);
-        let tenant = tree.tenant.clone().on_failure(FailurePolicy::fall_back());
-        let tree = Tree { tenant, ..tree };
-        let decision = RateLimiter::check_all(tree.levels(6)).await.unwrap();
-        let sources: Vec<_> = decision.levels().map(|level| level.source()).collect();
-        assert_eq!(sources, [Source::Memory, Source::Fallback, Source::Memory]);
-        let by = [&tree.user, &tree.tenant, &tree.service][by];
-        by.settle_all(decision, 1).await.unwrap();
-        assert_eq!(tree.used().await, [1, 1, 1]);
-        // More is charged where each level was decided.
-        let decision = RateLimiter::check_all(tree.levels(2)).await.unwrap();
-        by.settle_all(decision, 4).await.unwrap();
-        assert_eq!(tree.used().await, [5, 5, 5]);
-        tree.store.find();
-        tree.store.clock.advance(Duration::from_millis(500));
-        assert_eq!(used(&tree.tenant, "acme").await, 0);
-    }
+async fn a_level_that_fell_back_is_settled_in_the_fallback_counts() {
+    let tree = Tree::new();
+    tree.store.lose(2);
+    let tenant = tree.tenant.clone().on_failure(FailurePolicy::fall_back());
+    let tree = Tree { tenant, ..tree };
+    let decision = RateLimiter::check_all(tree.levels(6)).await.unwrap();
+    let sources: Vec<_> = decision.levels().map(|level| level.source()).collect();
+    assert_eq!(sources, [Source::Memory, Source::Fallback, Source::Memory]);
+    decision.settle(1).await.unwrap();
+    assert_eq!(tree.used().await, [1, 1, 1]);
+    // More is charged where each level was decided.
+    let decision = RateLimiter::check_all(tree.levels(2)).await.unwrap();
+    decision.settle(4).await.unwrap();
+    assert_eq!(tree.used().await, [5, 5, 5]);
+    tree.store.find();
+    tree.store.clock.advance(Duration::from_millis(500));
+    assert_eq!(used(&tree.tenant, "acme").await, 0);
 }
 
 #[tokio::test]
@@ -275,7 +277,7 @@ async fn all_levels_that_fell_back_are_refunded_in_the_fallback_counts() {
     for _ in 0..30 {
         let decision = attempt(&limiters).await;
         assert!(decision.is_allowed());
-        limiters[1].settle_all(decision, 0).await.unwrap();
+        decision.settle(0).await.unwrap();
     }
     assert_eq!(counts(&limiters).await, [0, 0]);
     store.recover();
@@ -296,7 +298,7 @@ async fn slots_stay_with_their_permits_while_the_rates_of_a_permit_are_settled()
     let _held = acquire().await;
     let permit = acquire().await;
     log::keep();
-    rate.settle_all(permit.into_decision(), 0).await.unwrap();
+    permit.into_decision().settle(0).await.unwrap();
     assert_eq!(used(&rate, "ada").await, 1);
     let of_both = async || {
         let looked = both.peek("ada").await.unwrap();
@@ -315,65 +317,7 @@ async fn slots_stay_with_their_permits_while_the_rates_of_a_permit_are_settled()
     // Slots that were given back do not stay charged.
     let levels = [jobs.on("ada"), rate.on("ada")];
     let permit = RateLimiter::acquire_all(levels).await.unwrap();
-    rate.settle(permit.into_decision(), 0).await.unwrap();
-    assert_eq!(log::kept(), Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn who_settles_one_level_to_0_and_leaves_others_charged_is_told_once() {
-    let limiters = login(&MemoryStore::new());
-    log::keep();
-    for limiter in &limiters {
-        for _ in 0..2 {
-            let decision = attempt(&limiters).await;
-            limiter.clone().settle(decision, 0).await.unwrap();
-        }
-    }
-    let lines = log::kept();
-    assert_eq!(lines.len(), 2, "{lines:?}");
-    for (line, [own, other]) in lines
-        .iter()
-        .zip([["account", "address"], ["address", "account"]])
-    {
-        for part in [
-            "WARN tollgate::diagnostics",
-            &format!("to 0 leaves the levels [\"{other}\"] charged"),
-            "call `settle_all`",
-            "code=\"tollgate::W013\"",
-            &format!("limiter=\"{own}\""),
-        ] {
-            assert!(line.contains(part), "{part}: {line}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_settlement_that_leaves_nothing_or_what_was_meant_to_stay_is_no_line() {
-    let store = MemoryStore::new();
-    let [account, address] = login(&store);
-    log::keep();
-    // The others were settled before.
-    let mut decision = attempt(&[account.clone(), address.clone()]).await;
-    account.settle_level(&mut decision, 0).await.unwrap();
-    address.settle(decision, 0).await.unwrap();
-    // All of them.
-    let decision = attempt(&[account.clone(), address.clone()]).await;
-    account.settle_all(decision, 0).await.unwrap();
-    // It has cost something.
-    let decision = attempt(&[account.clone(), address.clone()]).await;
-    account.settle(decision, 2).await.unwrap();
-    // The request beside its tokens.
-    let levels = [account.on("bob"), address.on("bob").cost(9)];
-    let decision = RateLimiter::check_all(levels).await.unwrap();
-    address.settle(decision, 0).await.unwrap();
-    // One key.
-    let decision = account.check("eve").await.unwrap();
-    account.settle(decision, 0).await.unwrap();
-    // The other level is not counted.
-    let none = RateLimiter::new(store, []).name("none");
-    let levels = [account.on("eve"), none.on("eve")];
-    let decision = RateLimiter::check_all(levels).await.unwrap();
-    account.settle(decision, 0).await.unwrap();
+    permit.into_decision().settle(0).await.unwrap();
     assert_eq!(log::kept(), Vec::<String>::new());
 }
 
@@ -387,8 +331,7 @@ async fn decisions_that_are_settled_at_the_same_time_return_each_unit_once() {
         let limiters = limiters.clone();
         settling.push(tokio::spawn(async move {
             let decision = attempt(&limiters).await;
-            let limiter = &limiters[usize::from(number % 2 == 0)];
-            limiter.settle_all(decision, number % 3).await.unwrap();
+            decision.settle(number % 3).await.unwrap();
         }));
     }
     for settled in settling {

@@ -175,32 +175,48 @@ async fn each_limiter_refunds_and_settles_its_own_level() {
 
     let mut decision = RateLimiter::check_all(levels()).await.unwrap();
     let view = decision.view().clone();
-    tokens.refund(&mut decision, 100).await.unwrap();
-    tokens.refund(&mut decision, 300).await.unwrap();
+    decision.refund_level(&tokens, 100).await.unwrap();
+    decision.refund_level(&tokens, 300).await.unwrap();
     assert_eq!(counted().await, (1, 0));
-    requests.refund(&mut decision, 5).await.unwrap();
+    decision.refund_level(&requests, 5).await.unwrap();
     assert_eq!(counted().await, (0, 0));
     assert_eq!(view.quotas().map(|quota| quota.used()).max(), Some(300));
 
     let mut decision = RateLimiter::check_all(levels()).await.unwrap();
-    tokens.settle_level(&mut decision, 120).await.unwrap();
+    decision.settle_level(&tokens, 120).await.unwrap();
     assert_eq!(counted().await, (1, 120));
     // A level is settled once.
-    tokens.settle_level(&mut decision, 500).await.unwrap();
-    tokens.refund(&mut decision, 500).await.unwrap();
+    decision.settle_level(&tokens, 500).await.unwrap();
+    decision.refund_level(&tokens, 500).await.unwrap();
     assert_eq!(counted().await, (1, 120));
-    requests.settle(decision, 0).await.unwrap();
+    decision.settle(0).await.unwrap();
     assert_eq!(counted().await, (0, 120));
 
     let mut decision = RateLimiter::check_all(levels()).await.unwrap();
-    tokens.settle_level(&mut decision, 450).await.unwrap();
+    decision.settle_level(&tokens, 450).await.unwrap();
     assert_eq!(counted().await, (1, 570));
     let other = limiter(&store, "other", 10);
-    assert!(other.settle_level(&mut decision, 0).await.is_err());
-    assert!(other.refund(&mut decision, 1).await.is_err());
+    assert!(decision.settle_level(&other, 0).await.is_err());
+    assert!(decision.refund_level(&other, 1).await.is_err());
     // The other levels stay charged.
-    tokens.settle(decision, 0).await.unwrap();
+    drop(decision);
     assert_eq!(counted().await, (1, 570));
+}
+
+#[tokio::test]
+async fn a_refund_takes_at_most_so_many_units_of_each_level() {
+    let store = MemoryStore::new();
+    let requests = limiter(&store, "requests", 10);
+    let tokens = limiter(&store, "tokens", 1_000);
+    let levels = [requests.on("ada"), tokens.on("ada").cost(300)];
+    let counted = async || (used(&requests, "ada").await, used(&tokens, "ada").await);
+    let mut decision = RateLimiter::check_all(levels).await.unwrap();
+    decision.refund(100).await.unwrap();
+    assert_eq!(counted().await, (0, 200));
+    decision.refund(0).await.unwrap();
+    decision.settle_level(&requests, 2).await.unwrap();
+    decision.refund(1_000).await.unwrap();
+    assert_eq!(counted().await, (2, 0));
 }
 
 #[tokio::test]
@@ -208,9 +224,9 @@ async fn two_levels_of_one_limiter_are_settled_one_after_the_other() {
     let user = limiter(&MemoryStore::new(), "user", 10);
     let levels = [user.on("ada").cost(4), user.on("bob").cost(5)];
     let mut decision = RateLimiter::check_all(levels).await.unwrap();
-    user.settle_level(&mut decision, 1).await.unwrap();
+    decision.settle_level(&user, 1).await.unwrap();
     assert_eq!((used(&user, "ada").await, used(&user, "bob").await), (1, 5));
-    user.settle_level(&mut decision, 2).await.unwrap();
+    decision.settle_level(&user, 2).await.unwrap();
     assert_eq!((used(&user, "ada").await, used(&user, "bob").await), (1, 2));
 }
 
@@ -231,7 +247,7 @@ async fn a_reused_decision_has_no_level_of_an_earlier_one() {
         if count > 0 {
             assert_eq!(found, names[..count]);
             for limiter in &limiters[..count] {
-                limiter.settle_level(&mut decision, 0).await.unwrap();
+                decision.settle_level(limiter, 0).await.unwrap();
                 assert_eq!(used(limiter, "ada").await, 0);
             }
         }

@@ -28,7 +28,7 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
             let quota = Quota::new(9, Duration::from_secs(10)).with_algorithm(algorithm);
             let limiter = RateLimiter::new(later(store, millis), quota).name(name);
             let mut decision = limiter.check_n(key.as_str(), 2).await?;
-            limiter.refund(&mut decision, 1).await?;
+            decision.refund(1).await?;
             let _ = limiter.peek(key.as_str()).await?;
             limiter.admin().credit(key.as_str(), 1).await?;
             for cost in [1, 1, 1, 9] {
@@ -50,7 +50,7 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
     for _ in 0..200 {
         let _ = limiter.check(key.as_str()).await?;
     }
-    limiter.refund(&mut first, 1).await?;
+    first.refund(1).await?;
     limiter.admin().credit(key.as_str(), 70).await?;
     // Slots are taken, stated and given back.
     let limiter = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("slots");

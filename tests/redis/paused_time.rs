@@ -32,7 +32,7 @@ async fn a_store_connects_and_many_checks_at_once_are_decided_exactly() {
     limiter.reset("ada").await.unwrap();
     let decision = limiter.check("ada").await.unwrap();
     assert!(decision.is_allowed());
-    limiter.settle(decision, 0).await.unwrap();
+    decision.settle(0).await.unwrap();
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 0);
 }
 

@@ -92,7 +92,7 @@ async fn settle_together(url: &str) {
     }
     let settling = reserved.into_iter().map(|decision| {
         let limiter = limiter.clone();
-        tokio::spawn(async move { limiter.settle(decision, USED).await })
+        tokio::spawn(async move { decision.settle(USED).await })
     });
     let settling: Vec<_> = settling.collect();
     for settled in settling {

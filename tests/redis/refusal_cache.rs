@@ -124,7 +124,7 @@ async fn a_local_refund_or_credit_is_admitted_at_once() {
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(10));
     let mut reserved = limiter.check_n("ada", 10).await.unwrap();
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
-    limiter.refund(&mut reserved, 1).await.unwrap();
+    reserved.refund(1).await.unwrap();
     assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
     limiter.admin().credit("ada", 2).await.unwrap();

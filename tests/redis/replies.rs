@@ -102,7 +102,7 @@ async fn check_one_key(limiter: RateLimiter, number: u32, checks: u64, outcome: 
             Outcome::record(&outcome.foreign);
         }
         if decision.used().is_multiple_of(16) {
-            let refunded = limiter.refund(&mut decision, 1).await;
+            let refunded = decision.refund(1).await;
             units.least -= 1;
             match refunded {
                 Ok(()) => units.most -= 1,

@@ -244,7 +244,7 @@ impl Service {
             4 => drop(limiter.charge(key, 2 + cost).await),
             5 => {
                 if let Ok(decision) = limiter.check_n(key, 1).await {
-                    let _ = limiter.settle(decision, cost).await;
+                    let _ = decision.settle(cost).await;
                 }
             }
             6 => {

@@ -74,7 +74,7 @@ async fn the_example_describes_what_is_stored() {
     let quotas = algorithms().map(|(_, algorithm)| Quota::new(90, YEAR).with_algorithm(algorithm));
     let limiter = RateLimiter::new(store_on(&server), quotas.collect::<Vec<_>>());
     let mut decision = limiter.check_n("ada", 5).await.unwrap();
-    limiter.refund(&mut decision, 2).await.unwrap();
+    decision.refund(2).await.unwrap();
     for (name, algorithm) in algorithms() {
         let key = name_of("{default,ada}", algorithm, YEAR);
         if algorithm == Algorithm::SortedSetLog {
@@ -120,7 +120,7 @@ async fn a_quota_added_beside_a_shorter_one_lives_as_long_as_it_counts() {
         assert!(lives() > 86_400_000, "{name}");
         // Neither a charge to the short one nor a refund or a credit makes it shorter.
         let mut decision = short.check_n("ada", 2).await.unwrap();
-        short.refund(&mut decision, 1).await.unwrap();
+        decision.refund(1).await.unwrap();
         short.admin().credit("ada", 1).await.unwrap();
         assert!(lives() > 86_400_000, "{name}");
         run(&mut connection, &["FLUSHALL"]);
@@ -172,7 +172,7 @@ async fn quotas_that_a_check_does_not_ask_stay_as_they_are() {
         let one = RateLimiter::new(store_on(&server), quota.clone());
         let mut expected = used(&all).await;
         let mut decision = one.check_n("ada", 3).await.unwrap();
-        one.refund(&mut decision, 1).await.unwrap();
+        decision.refund(1).await.unwrap();
         one.admin().credit("ada", 1).await.unwrap();
         expected[asked] += 1;
         assert_eq!(used(&all).await, expected, "{quota:?}");
@@ -247,7 +247,7 @@ async fn a_refund_of_an_old_unit_of_a_long_log_is_seen_by_all_later_ones() {
     for _ in 0..200 {
         let _ = limiter.check("ada").await.unwrap();
     }
-    limiter.refund(&mut decisions[10], 1).await.unwrap();
+    decisions[10].refund(1).await.unwrap();
     assert_eq!(used(&limiter).await, [299]);
     tokio::time::sleep(window / 2).await;
     assert_eq!(used(&limiter).await, [200]);
@@ -408,7 +408,7 @@ fn any_bytes_fail_their_own_entry_and_never_the_call_or_other_entries() {
                 run(&mut connection, &["FLUSHALL"]);
                 for _ in 0..3 {
                     let mut decision = runtime.block_on(limiter.check_n("ada", 2)).unwrap();
-                    runtime.block_on(limiter.refund(&mut decision, 1)).unwrap();
+                    runtime.block_on(decision.refund(1)).unwrap();
                 }
                 values.push(value(&mut connection, &own));
             }

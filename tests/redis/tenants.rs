@@ -229,7 +229,7 @@ async fn a_refund_of_every_algorithm_reaches_the_key() {
         for extractors in extractors() {
             let [user, _] = keys(&extractors, "acme", "ada");
             let mut decision = limiter.check_n(&user, 200).await.unwrap();
-            limiter.refund(&mut decision, 150).await.unwrap();
+            decision.refund(150).await.unwrap();
             assert_eq!(
                 limiter.peek(&user).await.unwrap().used(),
                 50,

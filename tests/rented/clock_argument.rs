@@ -239,7 +239,7 @@ async fn refunds_find_their_charges_whichever_caller_was_last() {
         // In another order than they were charged.
         decisions.rotate_left(7);
         for (limiter, decision) in decisions {
-            limiter.settle(decision, 1).await.unwrap();
+            decision.settle(1).await.unwrap();
         }
         let used = limiters[0].peek("ada").await.unwrap().used();
         // A level drains a unit in 3.6 s, by clocks that differ by at most 50 ms.

@@ -39,7 +39,7 @@ async fn use_scripts(store: &RedisStore) {
             continue;
         }
         let mut decision = limiter.check_n("ada", 2).await.unwrap();
-        limiter.refund(&mut decision, 1).await.unwrap();
+        decision.refund(1).await.unwrap();
         let admin = limiter.admin();
         admin.credit("ada", 1).await.unwrap();
         admin.block("ada", Duration::from_secs(60)).await.unwrap();

@@ -106,9 +106,8 @@ impl Both {
     }
 
     pub(crate) async fn refund(&self, [in_memory, in_redis]: &mut [Decision; 2], units: u32) {
-        let [memory, redis] = &self.0;
-        memory.refund(in_memory, units).await.expect("a refund");
-        redis.refund(in_redis, units).await.expect("a refund");
+        in_memory.refund(units).await.expect("a refund");
+        in_redis.refund(units).await.expect("a refund");
     }
 
     pub(crate) async fn credit(&self, key: &str, units: u32) {

@@ -33,12 +33,12 @@ pub(crate) async fn used(limiter: &RateLimiter, key: impl Into<Key>) -> u32 {
 pub(crate) async fn returns_units(store: impl Store) {
     let limiter = RateLimiter::new(store, Quota::per_hour(10));
     let mut decision = limiter.check_n("ada", 8).await.unwrap();
-    limiter.refund(&mut decision, 3).await.unwrap();
+    decision.refund(3).await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 5);
-    limiter.settle(decision, 1).await.unwrap();
+    decision.settle(1).await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 1);
     let decision = limiter.check_n("ada", 2).await.unwrap();
-    limiter.settle(decision, 6).await.unwrap();
+    decision.settle(6).await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 7);
     limiter.admin().credit("ada", 5).await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 2);
@@ -65,7 +65,7 @@ pub(crate) async fn count_each_key_exactly<S: Store>(stores: [S; 3]) {
                     if decision.is_allowed() {
                         kept[key] += 1;
                         if check % 5 == 0 {
-                            limiter.refund(&mut decision, 1).await.unwrap();
+                            decision.refund(1).await.unwrap();
                             kept[key] -= 1;
                         }
                     }

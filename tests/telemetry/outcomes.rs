@@ -259,8 +259,8 @@ async fn a_wait_is_one_check_and_what_is_no_check_is_not_counted() {
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), Quota::per_minute(2));
     let limiter = limiter.name("jobs");
     let mut taken = limiter.check_n(WHO, 2).await.unwrap();
-    limiter.refund(&mut taken, 1).await.unwrap();
-    limiter.settle(taken, 2).await.unwrap();
+    taken.refund(1).await.unwrap();
+    taken.settle(2).await.unwrap();
     let _ = limiter.peek(WHO).await.unwrap();
     let _ = limiter.admin().peek(WHO).await.unwrap();
     let waiting =
@@ -579,13 +579,13 @@ async fn units_of_a_lease_are_used_or_returned_when_their_grant_ends() {
     assert_eq!((held, [used, returned, lost]), (granted, [0.0; 3]));
 
     let mut early = until_leased(&limiter).await;
-    limiter.refund(&mut early, 1).await.unwrap();
+    early.refund(1).await.unwrap();
     let [granted, used, returned, lost] = until_ended(&prometheus).await;
     // The refund went to its grant, so its unit was not used.
     assert_eq!(scraped(&prometheus, FROM_MEMORY), used + 1.0);
     assert_eq!((used + returned, lost), (granted, 0.0));
 
-    limiter.refund(&mut late, 1).await.unwrap();
+    late.refund(1).await.unwrap();
     let units = until_ended(&prometheus).await;
     assert_eq!(units, [granted, used, returned + 1.0, 0.0]);
 }
@@ -621,7 +621,7 @@ async fn units_that_cannot_be_returned_are_lost() {
     let [granted, used, returned, lost] = until_ended(&prometheus).await;
     assert_eq!((used, returned), (1.0, 0.0));
     assert_eq!(lost, granted - 1.0);
-    assert!(limiter.refund(&mut decision, 1).await.is_err());
+    assert!(decision.refund(1).await.is_err());
     let (_, units) = lease_units(&prometheus);
     assert_eq!(units, [granted, 1.0, 0.0, granted]);
 }

@@ -138,7 +138,7 @@ impl Contestant for Tollgate {
         Box::pin(async move {
             let decision = locked(&self.decisions).remove(&receipt);
             let mut decision = decision.ok_or_else(|| Failure::new("not admitted, or long ago"))?;
-            Ok(self.rate.refund(&mut decision, units).await?)
+            Ok(decision.refund(units).await?)
         })
     }
 

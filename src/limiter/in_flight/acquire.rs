@@ -8,7 +8,8 @@ use super::permit::{Acquired, Permit};
 use super::table::PermitTable;
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::limiter::decision::{Decision, DecisionView};
+use crate::limiter::checked::{DecidedCheck, record};
+use crate::limiter::decision::DecisionView;
 use crate::limiter::level_check::{LevelCheck, levels};
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::WhyTooLate;
@@ -153,14 +154,14 @@ impl RateLimiter {
     pub fn acquire_all<'a>(
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
-        let mut check = PendingCheck::within_limits(levels(checks));
+        let check = PendingCheck::within_limits(levels(checks));
         async move {
             let limiters = check.levels.iter().map(|level| &level.limiter().0);
             let max_waits = limiters.map(|limiter| limiter.max_wait.unwrap_or(DEFAULT_MAX_WAIT));
             let max_wait = max_waits.max().unwrap_or_default();
-            let decision = check.decide_in_turn(max_wait, true).await?;
-            let why = check.end_of_wait;
-            match acquired(decision, check) {
+            let decided = check.decide_in_turn(max_wait, true).await?;
+            let why = decided.end_of_wait;
+            match acquired(decided) {
                 Acquired::Permit(permit) => Ok(permit),
                 Acquired::Refused(decision) => Err(not_acquired(decision.view(), why, max_wait)),
             }
@@ -175,21 +176,24 @@ impl RateLimiter {
     pub fn try_acquire_all<'a>(
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Acquired, Error>> + Send {
-        let mut check = PendingCheck::within_limits(levels(checks));
+        let check = PendingCheck::within_limits(levels(checks));
         async move {
             let checked = check.attempt_in_turn(&mut None, true).await;
-            check.record(&checked);
-            let decision = checked.map_err(|failure| failure.error)?;
-            Ok(acquired(decision, check))
+            record(&checked);
+            match checked {
+                Ok(decided) => Ok(acquired(decided)),
+                Err(failed) => Err(failed.error),
+            }
         }
     }
 }
 
 /// Returns the permit of a decision, with the slots that its check has taken.
-fn acquired(decision: Decision, mut check: PendingCheck) -> Acquired {
-    match decision.is_allowed() {
-        true => Acquired::Permit(Permit::new(decision, check.take_slots())),
-        false => Acquired::Refused(decision),
+fn acquired(mut decided: DecidedCheck) -> Acquired {
+    let slots = decided.take_slots();
+    match decided.decision.is_allowed() {
+        true => Acquired::Permit(Permit::new(decided.decision, slots)),
+        false => Acquired::Refused(decided.decision),
     }
 }
 

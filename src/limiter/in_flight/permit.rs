@@ -78,8 +78,7 @@ impl Permit {
         self.decision.view()
     }
 
-    /// Gives the slots back, and returns the decision. [`RateLimiter::settle`](crate::RateLimiter::settle) takes it to charge
-    /// the rates the actual cost, and [`settle_all`](crate::RateLimiter::settle_all) for a permit of several keys.
+    /// Gives the slots back, and returns the decision: [`Decision::settle`] charges the rates the actual cost.
     pub fn into_decision(self) -> Decision {
         self.decision
     }

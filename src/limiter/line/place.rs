@@ -204,11 +204,7 @@ impl Place {
     }
 
     /// Takes in that an attempt was admitted. The call leaves.
-    pub(crate) fn admitted(
-        &mut self,
-        wants: impl IntoIterator<Item = Want>,
-        decision: &DecisionView,
-    ) {
+    pub(crate) fn admitted(&mut self, decision: &DecisionView) {
         if let Some(wait) = self.for_slots.take() {
             wait.succeed(self.since.elapsed());
         }
@@ -216,7 +212,7 @@ impl Place {
         if LINES.are_empty() {
             return;
         }
-        let levels = wants.into_iter().zip(decision.levels());
+        let levels = decision.wants().zip(decision.levels());
         // The slots that are left were taken in with the answer.
         let rates = levels.filter(|(want, _)| want.needs.slots == 0);
         let left = rates.map(|(want, level)| {
@@ -233,14 +229,10 @@ impl Place {
     /// # Errors
     ///
     /// Fails if the call does not wait any longer: the refusal stands.
-    pub(crate) fn refused(
-        &mut self,
-        wants: impl IntoIterator<Item = Want>,
-        decision: &DecisionView,
-    ) -> Result<(), WhyTooLate> {
+    pub(crate) fn refused(&mut self, decision: &DecisionView) -> Result<(), WhyTooLate> {
         let now = Instant::now();
         let is_refused = |level: &LevelDecision<'_>| level.is_asked() && !level.is_allowed();
-        let levels = wants.into_iter().zip(decision.levels());
+        let levels = decision.wants().zip(decision.levels());
         let levels: SmallVec<[(Want, LevelDecision<'_>); 2]> = levels
             .filter(|(want, level)| want.needs.is_any() || is_refused(level))
             .collect();

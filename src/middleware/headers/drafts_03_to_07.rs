@@ -6,7 +6,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 
 use super::dialect::IetfDraft;
-use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET, number};
+use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
+use super::numbers::{number, number_value};
 use super::structured_fields::{FieldSyntax, integer};
 use super::times::{reported_wait, whole_seconds};
 use super::write::Tightness;
@@ -43,16 +44,16 @@ pub(super) fn write(
     let [limit, remaining, reset] = numbers;
     let mut insert_fields = |limit: HeaderValue| {
         headers.insert(LIMIT, limit);
-        headers.insert(REMAINING, remaining.into());
-        headers.insert(RESET, reset.into());
+        headers.insert(REMAINING, number_value(remaining));
+        headers.insert(RESET, number_value(reset));
     };
     match draft {
         // The policies follow the limit.
         IetfDraft::Draft03 => {
             let with_policies = HeaderValue::try_from(format!("{}, {policies}", integer(limit)));
-            insert_fields(with_policies.unwrap_or_else(|_| limit.into()));
+            insert_fields(with_policies.unwrap_or_else(|_| number_value(limit)));
         }
-        IetfDraft::Draft06 => insert_fields(limit.into()),
+        IetfDraft::Draft06 => insert_fields(number_value(limit)),
         IetfDraft::Draft07 => {
             let [limit, remaining, reset] = numbers.map(integer);
             let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
@@ -71,7 +72,7 @@ pub(super) fn write(
 pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
     let least = whole_seconds(least);
     if number(&RESET, headers).is_some_and(|reset| reset < least) {
-        headers.insert(RESET, least.into());
+        headers.insert(RESET, number_value(least));
     }
     if !FieldSyntax::Unnamed.is_of_field(&RATELIMIT, headers) {
         return;

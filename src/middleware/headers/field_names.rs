@@ -47,11 +47,6 @@ pub(in crate::middleware) fn inner_remaining(headers: &HeaderMap) -> Option<u64>
         .min()
 }
 
-/// Returns the number in a field.
-pub(super) fn number(name: &HeaderName, headers: &HeaderMap) -> Option<u64> {
-    headers.get(name)?.to_str().ok()?.trim().parse().ok()
-}
-
 fn is_rate_limit(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.strip_prefix("x-")

@@ -6,6 +6,7 @@ mod dialect;
 mod draft_11;
 mod drafts_03_to_07;
 pub(super) mod field_names;
+mod numbers;
 mod policy_names;
 mod structured_fields;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod x_ratelimit;
 pub(super) use dialect::ResetFormat;
 pub use dialect::{Headers, IetfDraft};
 pub(super) use field_names::inner_remaining;
+pub(super) use numbers::number_value;
 #[cfg(test)]
 pub(super) use policy_names::policy_names;
 pub(super) use policy_names::violated_policies;

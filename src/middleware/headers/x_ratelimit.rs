@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 
 use super::dialect::ResetFormat;
-use super::field_names::{X_LIMIT, X_REMAINING, X_RESET, number};
+use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
+use super::numbers::{number, number_value};
 use super::times::{reported_wait, whole_seconds};
 use crate::decision::QuotaDecision;
 
@@ -37,11 +38,8 @@ pub(super) fn raise(format: ResetFormat, least: Duration, headers: &mut HeaderMa
     }
 }
 
-/// Sets a field to a number. `HeaderValue::from` of a number allocates twice.
 fn insert(field: HeaderName, number: u64, headers: &mut HeaderMap) {
-    if let Ok(value) = HeaderValue::from_str(itoa::Buffer::new().format(number)) {
-        headers.insert(field, value);
-    }
+    headers.insert(field, number_value(number));
 }
 
 fn reset(format: ResetFormat, wait: Duration) -> u64 {

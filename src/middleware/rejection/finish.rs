@@ -10,7 +10,7 @@ use super::grpc;
 use super::rejection::{Rejection, RejectionReason};
 use super::text::HEADERS;
 use crate::middleware::headers::field_names as field;
-use crate::middleware::headers::{Headers, Tightness, raise_resets, whole_seconds};
+use crate::middleware::headers::{Headers, Tightness, number_value, raise_resets, whole_seconds};
 
 impl Rejection {
     /// Calls a responder. A 200 becomes the status of the rejection: a responder that sets none returns it, and
@@ -46,7 +46,7 @@ impl Rejection {
         if let Some(wait) = self.retry_after() {
             headers
                 .entry(RETRY_AFTER)
-                .or_insert_with(|| whole_seconds(wait).max(1).into());
+                .or_insert_with(|| number_value(whole_seconds(wait).max(1)));
         }
         if let RejectionReason::Refused(decision) = self.reason() {
             let wait = self.told.wait.unwrap_or_default();
@@ -72,7 +72,7 @@ impl Rejection {
 /// Lengthens the `Retry-After` of a response, if it has one in seconds.
 pub(in crate::middleware) fn lengthen_retry_after(wait: Duration, headers: &mut HeaderMap) {
     if retry_after(headers).is_some_and(|told| told < wait) {
-        headers.insert(RETRY_AFTER, whole_seconds(wait).into());
+        headers.insert(RETRY_AFTER, number_value(whole_seconds(wait)));
     }
 }
 

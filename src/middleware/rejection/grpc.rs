@@ -16,7 +16,7 @@ use prost::DecodeError;
 use prost::encoding::{self, DecodeContext, WireType};
 
 use super::rejection::{Cause, Rejection};
-use crate::middleware::headers::field_names as field;
+use crate::middleware::headers::{field_names as field, number_value};
 
 /// The number of headers of a response.
 const HEADERS: usize = 5;
@@ -99,7 +99,7 @@ pub(super) fn lengthen_wait(rejection: &Rejection, wait: Duration, headers: &mut
 fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
     headers.insert(
         field::GRPC_RETRY_PUSHBACK,
-        HeaderValue::from(pushback(wait)),
+        number_value(pushback(wait).unsigned_abs().into()),
     );
     let details = status_with_retry_info(code(rejection), &rejection.to_string(), wait);
     if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(details)) {

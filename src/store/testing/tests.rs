@@ -113,7 +113,7 @@ async fn fail_all_fails_refunds_resets_credits_and_blocks() {
     let limiter = limiter(&store);
     let mut decision = check(&limiter).await.unwrap();
     store.fail_all(ErrorKind::Full);
-    let refund = limiter.refund(&mut decision, 1).await.unwrap_err();
+    let refund = decision.refund(1).await.unwrap_err();
     let reset = limiter.reset("ada").await.unwrap_err();
     let block = limiter.admin().block("ada", MINUTE).await.unwrap_err();
     let credit = limiter.admin().credit("ada", 1).await.unwrap_err();
@@ -143,7 +143,7 @@ async fn fail_next_does_not_fail_refunds_and_credits() {
     let limiter = limiter(&store);
     let mut decision = check(&limiter).await.unwrap();
     store.fail_next(1, ErrorKind::Full);
-    limiter.refund(&mut decision, 1).await.unwrap();
+    decision.refund(1).await.unwrap();
     assert_eq!(check(&limiter).await.unwrap_err(), ErrorKind::Full);
     assert_eq!(check(&limiter).await.unwrap().used(), 1);
     store.fail_next(1, ErrorKind::Full);

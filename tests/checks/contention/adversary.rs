@@ -219,7 +219,7 @@ impl<W: Wait> Asking<'_, W> {
                 let (mut decision, index) =
                     open.swap_remove(self.random.random_range(0..open.len()));
                 let units = self.random.random_range(1..=decision.held());
-                let refunded = self.wait.wait(self.limiter.refund(&mut decision, units));
+                let refunded = self.wait.wait(decision.refund(units));
                 refunded.expect("a refund");
                 admissions[index].units -= units;
                 let units = u64::from(units);

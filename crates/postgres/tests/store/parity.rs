@@ -100,7 +100,7 @@ async fn decisions_are_those_of_the_store_in_memory() {
                 let index = random.random_range(0..open.len());
                 for (limiter, decision) in limiters.iter().zip(&mut open[index]) {
                     let units = cost.min(decision.held());
-                    limiter.refund(decision, units).await.unwrap();
+                    decision.refund(units).await.unwrap();
                 }
             }
             let share = ["a", "b", "c"][random.random_range(0..3_usize)];

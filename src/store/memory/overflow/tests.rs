@@ -143,7 +143,7 @@ fn units_charged_to_a_shared_count_are_returned_to_it() {
     let (one, other) = (v4(198, 51, 100, 1), v4(198, 51, 100, 2));
     let mut decision = block_on(flooded.limiter.check_n(&one, 6)).unwrap();
     assert!(flooded.charge(&other, 4));
-    block_on(flooded.limiter.refund(&mut decision, 6)).unwrap();
+    block_on(decision.refund(6)).unwrap();
     assert_eq!([flooded.used(&one), flooded.used(&other)], [4, 4]);
     block_on(flooded.limiter.admin().credit(&one, 1)).unwrap();
     assert_eq!(flooded.used(&other), 3);

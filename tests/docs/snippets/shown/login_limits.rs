@@ -55,7 +55,7 @@ impl Login {
         account: &Key,
         address: &Key,
     ) -> Result<(), Error> {
-        self.account.settle_all(attempt, 0).await?; // the attempt is free
+        attempt.settle(0).await?; // the attempt is free
         // And the failures before it from this address are forgotten.
         self.account.admin().reset(account.and(address)).await
     }

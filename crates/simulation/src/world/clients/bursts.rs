@@ -16,16 +16,12 @@ pub(super) async fn check_in_bursts(mut client: Client) {
             continue;
         }
         let cost = 1 + client.random.below(3) as u32;
-        let unused = if client.random.one_in(3) {
-            cost - 1
-        } else {
-            0
-        };
+        let unused = if client.random.one_in(3) { cost - 1 } else { 0 };
         let outcome = client.limiters.get("leased").check_n("busy", cost).await;
         let decision = client.outcome(outcome, &[("leased", "busy", cost - unused)], sent);
         if let Some(decision) = decision.filter(|_| unused > 0) {
             let latest = client.limits.lease * 3 / 2;
-            client.give_back_later("leased", decision, unused, latest);
+            client.give_back_later(decision, unused, latest);
         }
     }
     let _ = client.limiters.get("leased").release().await;

@@ -48,7 +48,7 @@ async fn check_credited(client: &mut Client, sent: u64) {
     let outcome = RateLimiter::check_all([level]).await;
     let admitted = client.outcome(outcome, &[(limiter, "cara", 1)], sent);
     if let Some(decision) = admitted {
-        client.give_back_later(limiter, decision, 2, 1_500);
+        client.give_back_later(decision, 2, 1_500);
     }
 }
 
@@ -64,7 +64,7 @@ async fn change_row(client: &mut Client, sent: u64) {
     }
     let outcome = RateLimiter::check_all([level]).await;
     if let Some(decision) = client.outcome(outcome, &[("row", "dora", 3)], sent) {
-        client.give_back_later("row", decision, 2, 300);
+        client.give_back_later(decision, 2, 300);
     }
 }
 
@@ -114,7 +114,7 @@ async fn check_and_settle(client: &mut Client, sums: &'static str, key: &'static
         charged.most += difference.max(0);
         charged.least += difference.min(0);
     });
-    let settled = settle(client, sums, decision, used as u32).await;
+    let settled = settle(client, decision, used as u32).await;
     match settled {
         Ok(()) => record(client, sums, key, |charged| {
             charged.most += difference.min(0);
@@ -125,18 +125,12 @@ async fn check_and_settle(client: &mut Client, sums: &'static str, key: &'static
 }
 
 /// Settles a check, by a refund if it cost less.
-async fn settle(
-    client: &mut Client,
-    sums: &str,
-    mut decision: Decision,
-    used: u32,
-) -> Result<(), Error> {
-    let limiter = client.limiters.get(sums);
+async fn settle(client: &mut Client, mut decision: Decision, used: u32) -> Result<(), Error> {
     let unused = decision.cost().saturating_sub(used);
     if unused > 0 && client.random.one_in(2) {
-        limiter.refund(&mut decision, unused).await
+        decision.refund(unused).await
     } else {
-        limiter.settle(decision, used).await
+        decision.settle(used).await
     }
 }
 

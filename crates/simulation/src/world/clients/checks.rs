@@ -36,10 +36,10 @@ async fn settle(
         return;
     };
     if client.random.one_in(2) {
-        client.give_back_later(limiter, decision, 1, 1_500);
+        client.give_back_later(decision, 1, 1_500);
         return;
     }
-    let settled = client.limiters.get(limiter).settle(decision, 1).await;
+    let settled = decision.settle(1).await;
     if let Err(error) = settled {
         client.failed(&error, &[(limiter, key, 1)]);
     }

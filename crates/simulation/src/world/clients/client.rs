@@ -102,20 +102,13 @@ impl Client {
     }
 
     /// Gives units of a check back after some time: the charge may have left its window by then.
-    pub(super) fn give_back_later(
-        &mut self,
-        limiter: &str,
-        mut decision: Decision,
-        unused: u32,
-        latest: u64,
-    ) {
+    pub(super) fn give_back_later(&mut self, mut decision: Decision, unused: u32, latest: u64) {
         let wait = Duration::from_millis(self.random.below(latest));
-        let limiter = self.limiters.get(limiter).clone();
         drop(tokio::spawn(async move {
             sleep(wait).await;
             // One by one: the rest can still be given back.
             for _ in 0..unused {
-                let _ = limiter.refund(&mut decision, 1).await;
+                let _ = decision.refund(1).await;
             }
         }));
     }

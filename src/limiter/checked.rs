@@ -1,0 +1,118 @@
+//! The end of an attempt: a check that is decided, or one that has failed. Either can be asked again.
+
+use std::sync::Arc;
+
+use super::decision::Decision;
+use super::in_flight::{HeldSlots, SlotsOfCheck};
+use super::level::{CheckKind, Level, Levels};
+use super::limiter::RateLimiter;
+use super::line::WhyTooLate;
+use super::pending_check::PendingCheck;
+use super::record::OwnedRecord;
+use crate::error::{Error, ErrorKind};
+use crate::telemetry::OutcomeLabel;
+
+/// The result of a check.
+pub(crate) type Checked = Result<DecidedCheck, Box<FailedCheck>>;
+
+/// A check that is decided.
+pub(crate) struct DecidedCheck {
+    pub(crate) decision: Decision,
+    pub(super) kind: CheckKind,
+    /// The slots that an admitted check has taken.
+    pub(super) slots: Option<Box<SlotsOfCheck>>,
+    /// Why the call waits no longer.
+    pub(super) end_of_wait: Option<WhyTooLate>,
+}
+
+/// A check that has failed.
+pub(crate) struct FailedCheck {
+    pub(crate) error: Error,
+    /// The places of the levels that failed. The first level if the check as a whole is wrong.
+    pub(crate) failed: Vec<usize>,
+    pub(super) levels: Levels,
+    pub(super) kind: CheckKind,
+}
+
+/// The error of a check that goes on.
+#[derive(Debug)]
+pub(super) struct CheckError {
+    pub(super) error: Error,
+    /// The places of the levels that failed.
+    pub(super) failed: Vec<usize>,
+}
+
+impl CheckError {
+    pub(super) fn at(place: usize, error: Error) -> Self {
+        let failed = vec![place];
+        Self { error, failed }
+    }
+}
+
+impl DecidedCheck {
+    /// Takes the slots that the check has taken.
+    #[inline]
+    pub(crate) fn take_slots(&mut self) -> Vec<HeldSlots> {
+        let slots = self.slots.take();
+        slots.map_or_else(Vec::new, |slots| slots.held)
+    }
+
+    /// Returns the same check before it was asked. Its slots return.
+    pub(crate) fn ask_again(self) -> PendingCheck {
+        drop(self.slots);
+        ask_again(self.decision.into_records(), self.kind)
+    }
+
+    /// Returns the decision, whose units are to be given back, and the same check before it was asked. Its slots return.
+    pub(crate) fn split(self) -> (Decision, PendingCheck) {
+        drop(self.slots);
+        let again = ask_again(self.decision.view().records().clone(), self.kind);
+        (self.decision, again)
+    }
+}
+
+impl FailedCheck {
+    /// Returns the limiters of the levels that have failed.
+    pub(super) fn failed_limiters(&self) -> impl Iterator<Item = &RateLimiter> {
+        let levels = self.levels.iter();
+        let failed = levels.filter(|level| self.failed.contains(&level.record().place));
+        failed.map(Level::limiter)
+    }
+
+    /// Returns the same check before it was asked.
+    pub(super) fn ask_again(self) -> PendingCheck {
+        let records = self.levels.into_iter().map(Level::into_owned);
+        ask_again(records, self.kind)
+    }
+}
+
+fn ask_again(records: impl IntoIterator<Item = Arc<OwnedRecord>>, kind: CheckKind) -> PendingCheck {
+    PendingCheck {
+        levels: records.into_iter().map(Level::again).collect(),
+        kind,
+        slots: None,
+    }
+}
+
+/// Records the result of a check, and counts its refusals.
+#[inline]
+pub(super) fn record(checked: &Checked) {
+    match checked {
+        Ok(decided) => decided.decision.record(),
+        Err(failed) => record_failure(failed),
+    }
+}
+
+#[cold]
+fn record_failure(failed: &FailedCheck) {
+    let kind = failed.error.kind();
+    // The store did not fail: the check can never be admitted, which is a refusal.
+    let outcome = match kind {
+        ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
+        _ => OutcomeLabel::Failed,
+    };
+    for limiter in failed.failed_limiters() {
+        let telemetry = &limiter.0.telemetry;
+        telemetry.record_failure(outcome, &failed.error, kind.text());
+    }
+}

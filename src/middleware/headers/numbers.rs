@@ -1,0 +1,14 @@
+//! Numbers as the values of fields.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Returns a number as the value of a field. `HeaderValue::from` of a number allocates twice.
+pub(in crate::middleware) fn number_value(number: u64) -> HeaderValue {
+    let text = HeaderValue::from_str(itoa::Buffer::new().format(number));
+    text.unwrap_or_else(|_| number.into())
+}
+
+/// Returns the number in a field.
+pub(super) fn number(name: &HeaderName, headers: &HeaderMap) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.trim().parse().ok()
+}
