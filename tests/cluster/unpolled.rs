@@ -13,10 +13,10 @@ use crate::support::decided;
 const AT_ONCE: usize = 1_000;
 
 /// A check that waits for a line until then fails.
-const DEADLINE: Duration = Duration::from_secs(1);
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The time that the job takes for each check, in which it polls no other.
-const PAUSE: Duration = Duration::from_millis(1_500);
+const PAUSE: Duration = Duration::from_secs(3);
 
 fn limiter(url: &str) -> RateLimiter {
     let store = RedisStore::open(url).unwrap().deadline(DEADLINE);
@@ -26,7 +26,7 @@ fn limiter(url: &str) -> RateLimiter {
 /// Runs a job that begins many checks, and takes a while for each that is decided. Checks other keys meanwhile, and returns
 /// how many checks of each failed and how many there were.
 async fn checks_beside_a_slow_job(limiter: &RateLimiter) -> [(Vec<String>, usize); 2] {
-    const LASTS: Duration = Duration::from_secs(4);
+    const LASTS: Duration = Duration::from_secs(7);
     let began = Instant::now();
     let job = {
         let limiter = limiter.clone();
