@@ -1,4 +1,4 @@
-//! Which branches of the scripts have run.
+//! The branches of the scripts that have run.
 //!
 //! A branch is the beginning of a block: a line that ends with `then`, `else`, `do` or `repeat`, or opens a function. It is named by
 //! its file and its text, so that its name outlives changes to other lines.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What no file of a world may name: real clocks and sleeps, threads, the environment, and maps in a random order.
+/// The words that no file of a world may name: real clocks and sleeps, threads, the environment, and maps in a random order.
 const FORBIDDEN: [&str; 6] = [
     "std::time::Instant",
     "SystemTime",

@@ -8,7 +8,7 @@ use lexopt::{Arg, Parser, ValueExt};
 use crate::planted::Planted;
 use crate::world::{ClientKind, FaultKind, Plan};
 
-/// What the program is asked for.
+/// The task of the program.
 #[derive(Debug)]
 pub(super) enum Task {
     /// Runs many worlds.
@@ -23,7 +23,7 @@ pub(super) enum Task {
     Planted(Run),
 }
 
-/// Which worlds to run.
+/// The worlds to run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) first: u64,

@@ -1,4 +1,4 @@
-//! What the program does.
+//! The tasks of the program.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::arguments::{Run, Task, parse};
 use super::many::{self, Outcome};
 use super::{shrink, world_process};
 use crate::branches;
-use crate::planted;
+use crate::planted::Planted;
 use crate::world::{Plan, Report};
 
 /// The codes of errors that the clients of a world have to get at some time. The others are of Cluster, Sentinel and TLS, of wrong
@@ -142,7 +142,7 @@ fn shrunk(plan: &Plan) -> bool {
 fn run_planted(run: &Run) -> bool {
     let mut are_found = true;
     println!("| planted fault | different | promise that breaks | worlds |\n|---|---|---|---|");
-    let faults = planted::ALL.iter();
+    let faults = Planted::all().iter();
     for fault in faults.filter(|fault| run.planted.is_none_or(|one| one.name == fault.name)) {
         assert!(
             fault.is_current(),

@@ -1,4 +1,4 @@
-//! What the server replies.
+//! The replies of the server.
 
 use std::io;
 

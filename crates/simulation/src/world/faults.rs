@@ -12,13 +12,12 @@ use crate::server::{Reply, Server};
 
 /// Returns how bad the network of a world is.
 pub(crate) fn quality_of(plan: &Plan, random: &mut Random) -> Quality {
+    let is_slow = plan.has(FaultKind::SlowNetwork);
+    // With a long deadline, many replies come long after their message, but in time.
+    let longest = Limits::of(plan).deadline / 4 * 3;
     Quality {
-        slowness: if plan.has(FaultKind::SlowNetwork) {
-            // Some replies come long after the message, but in time.
-            (Limits::of(plan).deadline / 4 * 3).max(250)
-        } else {
-            8
-        },
+        slowness: if is_slow { longest.max(250) } else { 8 },
+        slow: if is_slow && longest > 250 { 20 } else { 4 },
         losses: if plan.has(FaultKind::LostMessages) {
             1 + random.below(20)
         } else {

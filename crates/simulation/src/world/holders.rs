@@ -1,4 +1,4 @@
-//! Whose slots the server holds.
+//! The holders of slots, as the server knows them.
 //!
 //! A process that was killed returns its slots within a lease. A message that comes late takes none that its holder has given
 //! back, unless it is more than a lease late.
@@ -74,7 +74,7 @@ impl SlotEntries {
     }
 }
 
-/// What is known of the holders.
+/// The holders of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     owners: BTreeMap<HolderId, Life>,

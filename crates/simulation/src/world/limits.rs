@@ -69,7 +69,7 @@ impl Bound {
     }
 }
 
-/// What is different in each world.
+/// The settings that differ between worlds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     leased: Algorithm,
@@ -81,6 +81,8 @@ pub(crate) struct Limits {
     /// For how long a busy key is checked, and for how long it then is not, in milliseconds.
     pub(crate) burst: u64,
     pub(crate) pause: u64,
+    /// Whether units of the busy key are given back: then a window has fewer uses than charges.
+    pub(crate) gives_back: bool,
     /// Whether there are no faults.
     pub(crate) is_calm: bool,
 }
@@ -111,6 +113,7 @@ impl Limits {
             deadline: random.of(&deadlines),
             burst: random.of(&[40, 150, 600]),
             is_calm: plan.faults.is_empty(),
+            gives_back: random.one_in(3),
             pause: lease * random.of(&[4, 8, 12, 14, 16, 24]) / 10,
         }
     }

@@ -11,7 +11,7 @@ const TRACED: usize = 400;
 /// The most violations that are told.
 const VIOLATIONS: usize = 5;
 
-/// What happened in a world.
+/// The events of a world.
 #[derive(Debug)]
 pub(crate) struct Log {
     hash: u64,
@@ -150,10 +150,10 @@ impl Write for HashWriter<'_> {
     }
 }
 
-/// What is told of a world at its end.
+/// The outcome of a world.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Of all commands, replies, decisions and faults, in their order.
+    /// The hash of all commands, replies, decisions and faults, in their order.
     pub hash: u64,
     /// How often what happened.
     pub counts: BTreeMap<String, u64>,

@@ -17,6 +17,5 @@ mod run;
 mod shared;
 
 pub use log::Report;
-pub(crate) use plan::Cast;
-pub use plan::{ClientKind, FaultKind, Plan};
+pub use plan::{Cast, ClientKind, FaultKind, Plan};
 pub use run::run;

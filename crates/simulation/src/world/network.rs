@@ -40,15 +40,17 @@ struct PendingCall {
 pub(crate) struct Quality {
     /// The longest time of a message, in milliseconds. Most take none.
     pub(crate) slowness: u64,
-    /// Of a thousand messages, how many are lost.
+    /// The messages of a hundred that take up to this time.
+    pub(crate) slow: u64,
+    /// The messages of a thousand that are lost.
     pub(crate) losses: u64,
-    /// Of a thousand messages about slots, how many arrive twice.
+    /// The messages about slots, of a thousand, that arrive twice.
     pub(crate) repeats: u64,
-    /// Of a thousand calls, how many get the reply to an earlier one.
+    /// The calls of a thousand that get the reply to an earlier one.
     pub(crate) mixed: u64,
 }
 
-/// What is under way between processes and the server.
+/// The messages under way between processes and the server.
 pub(crate) struct Network {
     random: Random,
     now: u64,
@@ -58,7 +60,7 @@ pub(crate) struct Network {
     pending: BTreeMap<u64, PendingCall>,
     /// The calls of processes that were killed: they get no answer.
     abandoned: Vec<PendingCall>,
-    /// Of each process, the earliest next arrival at the server and back: a connection keeps the order.
+    /// The earliest next arrival of each process at the server and back: a connection keeps the order.
     earliest: Vec<[u64; 2]>,
     /// The last reply to each process.
     last_reply: Vec<Option<Value>>,
@@ -161,9 +163,10 @@ impl Network {
     }
 
     fn enqueue(&mut self, process: usize, direction: Direction, message: Message) {
-        let delay = match self.random.below(100) {
+        let roll = self.random.below(100);
+        let delay = match roll {
             0..70 => 0,
-            70..96 => self.random.below(4),
+            _ if roll + self.quality.slow < 100 => self.random.below(4),
             _ => self.random.below(self.quality.slowness),
         };
         let earliest = &mut self.earliest[process][direction as usize];

@@ -69,7 +69,7 @@ named! {
 }
 
 named! {
-    /// What clients do.
+    /// The work of clients.
     ClientKind {
         /// Check one key by each algorithm.
         Checks = "checks",
@@ -94,15 +94,16 @@ named! {
     }
 }
 
-/// Who is in a world: clients of all kinds, or those alone that show what the others hide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cast {
-    /// Clients of all kinds.
-    All,
-    /// Clients that hold slots: more permits are lost.
-    SlotsAlone,
-    /// Clients of a busy key with a lease: units are used at the end of their lease.
-    LeasesAlone,
+named! {
+    /// The clients of a world: of all kinds, or those alone that show what the others hide.
+    Cast {
+        /// Clients of all kinds.
+        All = "All",
+        /// Clients that hold slots: more permits are lost.
+        SlotsAlone = "SlotsAlone",
+        /// Clients of a busy key with a lease: units are used at the end of their lease.
+        LeasesAlone = "LeasesAlone",
+    }
 }
 
 impl Cast {
@@ -166,8 +167,9 @@ impl Plan {
         }
     }
 
-    /// Returns who is in the world. The arguments may leave clients out; it stays the same.
-    pub(crate) const fn cast(&self) -> Cast {
+    /// Returns the cast of the seed. It stays the same if arguments leave clients out.
+    #[must_use]
+    pub const fn cast(&self) -> Cast {
         Cast::of_seed(self.seed)
     }
 

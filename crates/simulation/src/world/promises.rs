@@ -1,4 +1,4 @@
-//! What must hold in each world.
+//! The promises of each world.
 //!
 //! A promise that turned out to be wrong is told here, with what it forgot. Each has a planted fault that breaks it: see
 //! `planted.rs`.
@@ -101,7 +101,7 @@ pub(crate) fn judge_end(world: &mut World, plan: &Plan, keys: &Keyspace) {
 
 /// No span as long as a window has more units than the bound.
 ///
-/// Of the checks that were sent after its begin and answered before its end. This needs no knowledge of the server's time, so it
+/// Counts the checks that were sent after its begin and answered before its end. This needs no knowledge of the server's time, so it
 /// is right for any delay. Where data was lost or the clock stepped, the limit may be granted once more.
 fn judge_windows(world: &mut World, plan: &Plan) {
     let bounds = Limits::of(plan).bounds();

@@ -1,4 +1,4 @@
-//! What the clients have got, by which the promises are judged.
+//! The record of the clients, by which the promises are judged.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -69,7 +69,7 @@ pub(crate) enum Excuse {
 /// A limiter and a key. Names of processes are part of a key where each counts on its own.
 pub(crate) type CountedKey = (&'static str, String);
 
-/// What the clients have got.
+/// The outcomes of all calls.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub(crate) uses: BTreeMap<CountedKey, Vec<Use>>,

@@ -1,4 +1,4 @@
-//! What all parts of a world share.
+//! The state that all parts of a world share.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -7,7 +7,7 @@ use super::log::Log;
 use super::network::Network;
 use super::record::Record;
 
-/// What the clients, the connections and the steps of a world share.
+/// The state that the clients, the connections and the steps of a world share.
 pub(crate) struct World {
     /// In milliseconds.
     pub(crate) now: u64,

@@ -15,8 +15,17 @@ pub(super) async fn check_in_bursts(mut client: Client) {
             sleep(Duration::from_millis(period - sent % period)).await;
             continue;
         }
+        // Every second burst leaves units unused, which the next one uses, if their lease has not ended.
+        let is_light = sent / period % 2 == 0;
+        if is_light && !client.random.one_in(4) {
+            continue;
+        }
         let cost = 1 + client.random.below(3) as u32;
-        let unused = if client.random.one_in(3) { cost - 1 } else { 0 };
+        let unused = if client.limits.gives_back && client.random.one_in(3) {
+            cost - 1
+        } else {
+            0
+        };
         let outcome = client.limiters.get("leased").check_n("busy", cost).await;
         let decision = client.outcome(outcome, &[("leased", "busy", cost - unused)], sent);
         if let Some(decision) = decision.filter(|_| unused > 0) {

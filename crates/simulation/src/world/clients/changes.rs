@@ -1,6 +1,6 @@
 //! Clients that change counts: charges, settlements, refunds, credits and resets.
 //!
-//! What they charge to the limiters of sums is known, but for calls without an answer. Each change is recorded before it is
+//! Their charges to the limiters of sums are known, but for calls without an answer. Each change is recorded before it is
 //! sent as one that may have happened, and after its answer as one that has.
 
 use std::time::Duration;

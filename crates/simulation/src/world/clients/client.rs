@@ -1,4 +1,4 @@
-//! What all clients do: wait, ask, and record what they got.
+//! The steps of all clients: they wait, ask, and record the answers.
 
 use std::time::Duration;
 
