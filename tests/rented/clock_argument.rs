@@ -234,11 +234,11 @@ async fn refunds_find_their_charges_whichever_caller_was_last() {
         let start = Instant::now();
         for number in 0..40 {
             let limiter = &limiters[number % 2];
-            decisions.push((limiter, limiter.check_n("ada", 3).await.unwrap()));
+            decisions.push(limiter.check_n("ada", 3).await.unwrap());
         }
         // In another order than they were charged.
         decisions.rotate_left(7);
-        for (limiter, decision) in decisions {
+        for decision in decisions {
             decision.settle(1).await.unwrap();
         }
         let used = limiters[0].peek("ada").await.unwrap().used();
