@@ -233,6 +233,9 @@ impl Deref for Decision {
 /// A [layer](crate::RateLimitLayer) inserts the view of an admitted request into the extensions of the
 /// request, where the handler finds it.
 ///
+/// A view keeps the limiters of its levels, and so their store: the counts in memory, or the connections to Redis. Drop it, or
+/// copy the numbers, where many are collected.
+///
 /// # The reported quota
 ///
 /// With several quotas, [`limit`](Self::limit), [`used`](Self::used), [`reset_after`](Self::reset_after) and

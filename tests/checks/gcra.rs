@@ -213,8 +213,7 @@ proptest! {
                 // Units that are given back do not count as admitted, whether they had drained or not.
                 if let Some((index, units)) = refund {
                     let index = index % admitted.len();
-                    let (_, limit, decision) = &mut admitted[index];
-                    let limiter = self::limiter(&store, *limit, Duration::from_micros(WINDOW));
+                    let (_, _, decision) = &mut admitted[index];
                     decision.refund(units).await.unwrap();
                 }
             }

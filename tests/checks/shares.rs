@@ -885,7 +885,6 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
             assert_eq!(more.is_allowed(), share >= COLUMNS, "{share}: {more:?}");
             if more.is_allowed() {
                 // What is given back is nobody's, too: two units of three.
-                let limiter = RateLimiter::new(store.clone(), Quota::new(150, WINDOW));
                 runtime.block_on(charged.refund(2)).unwrap();
             }
         }

@@ -627,7 +627,7 @@ async fn who_settles_at_the_same_time_is_charged_in_full() {
             let limiter = limiter(Arc::clone(&store));
             let mut settling = Vec::new();
             for _ in 0..16 {
-                let (limiter, reserved) = (limiter.clone(), limiter.check(key).await.unwrap());
+                let reserved = limiter.check(key).await.unwrap();
                 settling.push(async move {
                     reserved.settle(each).await.unwrap();
                 });

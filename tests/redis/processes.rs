@@ -90,10 +90,9 @@ async fn settle_together(url: &str) {
     while limiter.peek("ready").await.expect("a look").used() < processes {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let settling = reserved.into_iter().map(|decision| {
-        let limiter = limiter.clone();
-        tokio::spawn(async move { decision.settle(USED).await })
-    });
+    let settling = reserved
+        .into_iter()
+        .map(|decision| tokio::spawn(async move { decision.settle(USED).await }));
     let settling: Vec<_> = settling.collect();
     for settled in settling {
         settled.await.expect("a task ends").expect("settled");
