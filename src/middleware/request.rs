@@ -14,7 +14,9 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
-use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place, WaitingCheck};
+use crate::limiter::{
+    AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck, WaitingCheck,
+};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
 
@@ -50,13 +52,13 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
         return ready_or_rest(run(Arc::clone(config), check, lookups));
     }
     match check.start() {
-        Ok(checked) => match take_in(config, &mut None, checked) {
+        StartedCheck::Ended(checked) => match take_in(config, &mut None, checked) {
             ControlFlow::Break(outcome) => Ok(outcome),
             ControlFlow::Continue(again) => {
                 ready_or_rest(run(Arc::clone(config), again, Lookups::new()))
             }
         },
-        Err(waiting) => Err(wait(Arc::clone(config), waiting)),
+        StartedCheck::Waits(waiting) => Err(wait(Arc::clone(config), waiting)),
     }
 }
 
