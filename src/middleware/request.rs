@@ -86,16 +86,14 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevel
                 let lookup = level.plan_lookup.as_ref();
                 lookups.push(lookup.map(|look_up| look_up(&key, parts)));
                 let cost = level.cost_of(parts, cost);
-                let mut asked = AskedLevel::new(&level.limiter, key, cost);
-                if level.clamps_cost {
-                    asked.clamp_cost();
-                }
                 let share = level.share.as_ref().and_then(|share| share(parts));
-                let record = asked.record_mut();
-                record.slots = level.slots;
-                record.share = share.map(ShareId::of);
-                record.place = place;
-                record.is_hidden = level.is_hidden;
+                let asked = AskedLevel::with(&level.limiter, key, cost, |record| {
+                    record.slots = level.slots;
+                    record.unclamped_cost = level.clamps_cost.then_some(cost);
+                    record.share = share.map(ShareId::of);
+                    record.place = place;
+                    record.is_hidden = level.is_hidden;
+                });
                 levels.push(asked);
             }
             Err(error) => {
