@@ -71,8 +71,20 @@ impl Level {
     /// Asks for units of a key, and for one slot of each quota in flight. A look asks for no units.
     #[inline]
     pub(crate) fn new(limiter: &RateLimiter, key: impl IntoKey, cost: u32) -> Self {
+        Self::with(limiter, key, cost, |_| {})
+    }
+
+    /// Asks for units of a key, and for what else `ask` writes into the record.
+    #[inline]
+    pub(crate) fn with(
+        limiter: &RateLimiter,
+        key: impl IntoKey,
+        cost: u32,
+        ask: impl FnOnce(&mut Record),
+    ) -> Self {
         let lease = limiter.lease_of(&limiter.0.facts.quotas);
-        let record = Record::new(lease, key, cost);
+        let mut record = Record::new(lease, key, cost);
+        ask(&mut record);
         Self::of(Arc::new(OwnedRecord {
             limiter: limiter.remembered(),
             record,
@@ -100,12 +112,6 @@ impl Level {
 
     pub(super) fn into_owned(self) -> Arc<OwnedRecord> {
         self.owned
-    }
-
-    /// Lowers the cost to what the quotas that decide can admit, in each attempt.
-    pub(crate) fn clamp_cost(&mut self) {
-        let record = self.record_mut();
-        record.unclamped_cost = Some(record.cost);
     }
 
     /// Returns the cost by these quotas. A clamped cost is never lowered to 0, which charges nothing.
@@ -463,8 +469,9 @@ mod tests {
     #[test]
     fn a_clamped_cost_is_the_whole_again_in_an_attempt_after_a_fallback() {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(100));
-        let mut level = Level::new(&limiter, "ada", 1_000);
-        level.clamp_cost();
+        let mut level = Level::with(&limiter, "ada", 1_000, |record| {
+            record.unclamped_cost = Some(1_000);
+        });
         level.fit_cost();
         assert!(level.begin(CheckKind::Charge, false).is_ok());
         assert_eq!(level.record().cost, 100);

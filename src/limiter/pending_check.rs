@@ -36,10 +36,20 @@ pub(crate) struct PendingCheck {
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
 
+/// A check that was started.
+pub(crate) enum StartedCheck {
+    Ended(Checked),
+    Waits(WaitingCheck),
+}
+
 /// A check that waits. Its own future, so that it is not copied into others.
 #[must_use = "what was asked may be charged"]
 pub(crate) struct WaitingCheck(Waiting);
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the usual wait, for Redis, takes no allocation"
+)]
 enum Waiting {
     /// For the answer of the store to all levels that it was asked about.
     Answers(PendingCheck, AskedStore),
@@ -126,22 +136,18 @@ impl PendingCheck {
     /// held returns. A check of several groups goes on in its task.
     pub(crate) async fn run(self) -> Checked {
         match self.start() {
-            Ok(checked) => checked,
-            Err(waiting) => waiting.await,
+            StartedCheck::Ended(checked) => checked,
+            StartedCheck::Waits(waiting) => waiting.await,
         }
     }
 
     /// Decides the check as far as that is possible without waiting. A store in memory decides it at once.
-    ///
-    /// # Errors
-    ///
-    /// Returns the check if it has to wait.
     #[inline]
-    pub(crate) fn start(mut self) -> Result<Checked, WaitingCheck> {
+    pub(crate) fn start(mut self) -> StartedCheck {
         match self.attempt() {
-            Ok(None) => Ok(Ok(self.decide())),
-            Ok(Some(awaited)) => Err(self.wait_for(awaited)),
-            Err(failure) => Ok(Err(self.fail_with(failure))),
+            Ok(None) => StartedCheck::Ended(Ok(self.decide())),
+            Ok(Some(awaited)) => StartedCheck::Waits(self.wait_for(awaited)),
+            Err(failure) => StartedCheck::Ended(Err(self.fail_with(failure))),
         }
     }
 

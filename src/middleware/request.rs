@@ -14,7 +14,9 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
-use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place, WaitingCheck};
+use crate::limiter::{
+    AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck, WaitingCheck,
+};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
 
@@ -50,13 +52,13 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
         return ready_or_rest(run(Arc::clone(config), check, lookups));
     }
     match check.start() {
-        Ok(checked) => match take_in(config, &mut None, checked) {
+        StartedCheck::Ended(checked) => match take_in(config, &mut None, checked) {
             ControlFlow::Break(outcome) => Ok(outcome),
             ControlFlow::Continue(again) => {
                 ready_or_rest(run(Arc::clone(config), again, Lookups::new()))
             }
         },
-        Err(waiting) => Err(wait(Arc::clone(config), waiting)),
+        StartedCheck::Waits(waiting) => Err(wait(Arc::clone(config), waiting)),
     }
 }
 
@@ -84,16 +86,14 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevel
                 let lookup = level.plan_lookup.as_ref();
                 lookups.push(lookup.map(|look_up| look_up(&key, parts)));
                 let cost = level.cost_of(parts, cost);
-                let mut asked = AskedLevel::new(&level.limiter, key, cost);
-                if level.clamps_cost {
-                    asked.clamp_cost();
-                }
                 let share = level.share.as_ref().and_then(|share| share(parts));
-                let record = asked.record_mut();
-                record.slots = level.slots;
-                record.share = share.map(ShareId::of);
-                record.place = place;
-                record.is_hidden = level.is_hidden;
+                let asked = AskedLevel::with(&level.limiter, key, cost, |record| {
+                    record.slots = level.slots;
+                    record.unclamped_cost = level.clamps_cost.then_some(cost);
+                    record.share = share.map(ShareId::of);
+                    record.place = place;
+                    record.is_hidden = level.is_hidden;
+                });
                 levels.push(asked);
             }
             Err(error) => {
