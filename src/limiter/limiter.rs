@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::automatic_blocks::AutomaticBlocks;
-use super::conflicts::{LimiterInUse, warn_of_conflict};
+use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
@@ -327,7 +327,12 @@ impl RateLimiter {
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration),
             counted: self.lease_of(&self.0.facts.quotas),
         };
-        warn_of_conflict(&self.0.facts.name, &limiter, self.0.in_use.clone());
+        // Requests for units outlive the limiter.
+        let owner: Owner = match lease {
+            Some(lease) => Arc::downgrade(lease) as _,
+            None => self.0.in_use.clone() as _,
+        };
+        warn_of_conflict(&self.0.facts.name, &limiter, owner);
     }
 
     /// Compares this limiter with others of its name in this process, when it first checks.

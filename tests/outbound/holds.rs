@@ -225,6 +225,7 @@ async fn a_step_forward_of_the_servers_clock_ends_no_hold_of_the_process_that_wa
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let here = RateLimiter::new(time.redis.clone(), Quota::per_minute(1_000_000));
+    let there = RateLimiter::new(time.redis.fork(), Quota::per_minute(1_000_000));
     // The list outlives the hold.
     here.admin().block("bob", HOUR).await.expect("a block");
     here.hold_back("ada", 20 * SECOND);
@@ -234,16 +235,16 @@ async fn a_step_forward_of_the_servers_clock_ends_no_hold_of_the_process_that_wa
     time.step_forward(60 * SECOND);
     let stepped = time.now();
     assert_eq!(listed_after(&server, stepped), 1);
-    // Reads the list.
+    // Another one changes the list, so that this process reads it.
+    there.admin().block("eve", HOUR).await.expect("a block");
     here.admin().blocked().await.expect("a list");
     assert_eq!(source(&here).await, Source::HeldBack);
     assert_eq!(left(&here).await, Some(20 * SECOND));
     // The server is told again, by its new time, once the interval of refreshes has passed.
     time.advance(SECOND);
     assert_eq!(source(&here).await, Source::HeldBack);
-    until(async || listed_after(&server, stepped) == 2).await;
+    until(async || listed_after(&server, stepped) == 3).await;
     // After that, an operator ends the hold as ever.
-    let there = RateLimiter::new(time.redis.fork(), Quota::per_minute(1_000_000));
     there.admin().unblock("ada").await.expect("unblocked");
     here.admin().blocked().await.expect("a list");
     assert_eq!(source(&here).await, Source::Redis);

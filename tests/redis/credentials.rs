@@ -510,7 +510,10 @@ fn a_runtime_that_ends_during_a_fetch_holds_up_no_other() {
     let tokens = Tokens::of("app");
     let store = tokens.for_store(store_on(&server), HOUR);
     let impatient = store.fork().deadline(Duration::from_millis(1));
-    assert!(runtime().block_on(impatient.ping()).is_err());
+    // A busy machine may take longer to ask for a token.
+    while tokens.asked() == 0 {
+        assert!(runtime().block_on(impatient.ping()).is_err());
+    }
     let patient = store.fork().deadline(Duration::from_secs(5));
     runtime().block_on(patient.ping()).unwrap();
     assert_eq!(tokens.asked(), 2);
