@@ -52,6 +52,8 @@ const LAST_READ: Duration = Duration::from_millis(2);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    // Pinned here, since an argument that is pinned further down would be copied into each future on the way.
+    let future = pin!(future);
     Deadline::new(limit).wait(future).await.ok()
 }
 

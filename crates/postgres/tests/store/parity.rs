@@ -98,7 +98,7 @@ async fn decisions_are_those_of_the_store_in_memory() {
                 }
             } else if act < 5 && !open.is_empty() {
                 let index = random.random_range(0..open.len());
-                for (limiter, decision) in limiters.iter().zip(&mut open[index]) {
+                for decision in &mut open[index] {
                     let units = cost.min(decision.held());
                     decision.refund(units).await.unwrap();
                 }
