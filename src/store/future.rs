@@ -129,11 +129,8 @@ impl<T> StoreFuture<T> {
     #[inline]
     pub(crate) async fn answered(&mut self) -> Result<&mut T, Error> {
         poll_fn(|cx| self.poll_answer(cx)).await;
-        match &mut self.state {
-            State::Ready(Some(Ok(answer))) => Ok(answer),
-            State::Ready(Some(Err(error))) => Err(error.clone()),
-            _ => polled_after_completion("StoreFuture"),
-        }
+        let answer = self.answered_now();
+        answer.unwrap_or_else(|| polled_after_completion("StoreFuture"))
     }
 
     /// Returns the answer, which stays here, if it is ready without waiting.
@@ -142,7 +139,7 @@ impl<T> StoreFuture<T> {
         match &mut self.state {
             State::Ready(Some(Ok(answer))) => Some(Ok(answer)),
             State::Ready(Some(Err(error))) => Some(Err(error.clone())),
-            State::Ready(None) | State::Channel(..) | State::Boxed(_) => None,
+            State::Ready(None) | State::Channel(_) | State::Boxed(_) => None,
         }
     }
 

@@ -202,8 +202,8 @@ impl CircuitBreaker {
     /// Sets how long a check waits for the store. The default is 100 ms.
     ///
     /// A check that takes longer fails with an [`Error`] of kind [`ErrorKind::Timeout`]. Only the time in which this process
-    /// runs counts, as in [`store::timeout`](crate::store::timeout). The deadline applies only inside a tokio runtime. Unless the store answers at once, the runtime must have its time driver
-    /// enabled.
+    /// runs counts, as in [`store::timeout`](crate::store::timeout). The deadline applies only inside a tokio runtime. Unless
+    /// the store answers at once, the runtime must have its time driver enabled.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with(|settings| settings.deadline = deadline)

@@ -362,7 +362,7 @@ impl Turn {
     }
 }
 
-/// What a turn waits for.
+/// The event that a turn waits for.
 enum Awaited<'a, 'b> {
     Line,
     /// The reply to a call with the checks of these waiters.

@@ -106,7 +106,7 @@ impl Waiter {
         }
     }
 
-    /// Has the caller wait from now on for at most this long, as at first. Returns whether it may: only once.
+    /// Gives the caller another deadline, which begins now. Returns `false` if it has had one.
     pub(super) fn renew(&mut self, now: Moment, max_wait: Duration) -> bool {
         if self.is_renewed {
             return false;
