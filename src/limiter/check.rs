@@ -49,7 +49,7 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let level = Level::new(self, key, cost);
         let check = PendingCheck::within_limits(Levels::from_buf([level]));
-        decided(check.run().await)
+        decided(check.start().await)
     }
 
     /// Returns a level for [`check_all`](Self::check_all): this limiter, a key, and a cost of 1.
@@ -118,7 +118,7 @@ impl RateLimiter {
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let check = PendingCheck::within_limits(levels(checks));
-        async move { decided(check.run().await) }
+        async move { decided(check.start().await) }
     }
 
     /// Returns the units that `key` has used and left, without charging it.
@@ -258,7 +258,7 @@ impl RateLimiter {
 impl Level {
     /// Reads this level alone, even if its key is blocked.
     pub(super) async fn look(self) -> Result<Decision, Error> {
-        match PendingCheck::look(self).run().await {
+        match PendingCheck::look(self).start().await {
             Ok(decided) => Ok(decided.decision),
             Err(failed) => Err(failed.error),
         }
@@ -291,7 +291,7 @@ impl PendingCheck {
         }
         self.slots = takes_slots.then(|| Box::new(SlotsOfCheck::new(waiting.as_ref())));
         match turn {
-            Ok(()) => self.run().await,
+            Ok(()) => self.start().await,
             Err(too_late) => self.refuse(too_late),
         }
     }

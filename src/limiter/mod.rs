@@ -39,5 +39,5 @@ pub(crate) use level::{Level as AskedLevel, Levels as AskedLevels};
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
 pub(crate) use line::Place;
-pub(crate) use pending_check::{PendingCheck, StartedCheck, WaitingCheck};
+pub(crate) use pending_check::{PendingCheck, StartedCheck};
 pub(crate) use settle::settle_together;

@@ -25,10 +25,10 @@ use super::level::{CheckKind, Level, Levels, NextStep, State};
 use super::line::{Place, TooLate, Want, WhyTooLate};
 use crate::decision::{Answer, Answers};
 use crate::error::{Error, ErrorKind, polled_after_completion};
-use crate::store::{SendMarks, StoreFuture};
+use crate::store::{FutureState, SendMarks, StoreFuture, WaitingAnswer};
 use crate::telemetry::PermitMeter;
 
-/// A check that is not decided yet. To [run](Self::run) it takes it: a repeat is a new check, by what the attempt has brought.
+/// A check that is not decided yet. To [start](Self::start) it takes it: a repeat is a new check, by what the attempt has brought.
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
     pub(super) kind: CheckKind,
@@ -36,26 +36,15 @@ pub(crate) struct PendingCheck {
     pub(super) slots: Option<Box<SlotsOfCheck>>,
 }
 
-/// A check that was started.
-pub(crate) enum StartedCheck {
-    Ended(Checked),
-    Waits(WaitingCheck),
-}
-
-/// A check that waits. Its own future, so that it is not copied into others.
+/// A check that was started. Its own future, so that it is not copied into others.
 #[must_use = "what was asked may be charged"]
-pub(crate) struct WaitingCheck(Waiting);
-
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the usual wait, for Redis, takes no allocation"
-)]
-enum Waiting {
-    /// For the answer of the store to all levels that it was asked about.
-    Answers(PendingCheck, AskedStore),
-    /// For a refresh of the block list, for slots in flight, or for several groups of levels.
-    Other(Pin<Box<dyn Future<Output = Checked> + Send>>),
-    Over,
+pub(crate) enum StartedCheck {
+    /// `None` after completion.
+    Ended(Option<Checked>),
+    /// It waits for the answer of the store to all levels that it was asked about.
+    WaitsForAnswers(PendingCheck, AskedStore),
+    /// It waits for a refresh of the block list, for slots in flight, or for several groups of levels.
+    Waits(Pin<Box<dyn Future<Output = Checked> + Send>>),
 }
 
 /// The event that an attempt waits for.
@@ -67,9 +56,9 @@ enum Awaited {
     Groups,
 }
 
-/// A question to the store, about levels that it decides together.
-struct AskedStore {
-    answers: StoreFuture,
+/// A question that the store did not answer at once, about levels that it decides together.
+pub(crate) struct AskedStore {
+    answers: WaitingAnswer<Answers>,
     /// Empty if no refusal is remembered.
     sent: SendMarks,
 }
@@ -132,22 +121,15 @@ impl PendingCheck {
         Place::new(max_wait, max_calls, longest_attempt)
     }
 
-    /// Decides the check. If it is dropped before its end, the store may or may not have charged it, and what this process
-    /// held returns. A check of several groups goes on in its task.
-    pub(crate) async fn run(self) -> Checked {
-        match self.start() {
-            StartedCheck::Ended(checked) => checked,
-            StartedCheck::Waits(waiting) => waiting.await,
-        }
-    }
-
-    /// Decides the check as far as that is possible without waiting. A store in memory decides it at once.
+    /// Decides the check as far as that is possible without waiting. A store in memory decides it at once. If the future is
+    /// dropped before its end, the store may or may not have charged it, and what this process held returns. A check of several
+    /// groups goes on in its task.
     #[inline]
     pub(crate) fn start(mut self) -> StartedCheck {
         match self.attempt() {
-            Ok(None) => StartedCheck::Ended(Ok(self.decide())),
-            Ok(Some(awaited)) => StartedCheck::Waits(self.wait_for(awaited)),
-            Err(failure) => StartedCheck::Ended(Err(self.fail_with(failure))),
+            Ok(None) => StartedCheck::Ended(Some(Ok(self.decide()))),
+            Ok(Some(awaited)) => self.wait_for(awaited),
+            Err(failure) => StartedCheck::Ended(Some(Err(self.fail_with(failure)))),
         }
     }
 
@@ -184,25 +166,30 @@ impl PendingCheck {
         if self.asks_for_slots() {
             return Ok(Some(Awaited::Slots));
         }
-        let mut asked = self.ask_store();
-        match asked.answers.answered_now() {
-            None => return Ok(Some(Awaited::Answers(asked))),
-            Some(Ok(answers)) => self.take_in_all(&asked.sent, answers)?,
-            Some(Err(error)) if self.is_divided(&error) => return Ok(Some(Awaited::Groups)),
-            Some(Err(error)) => self.fall_back_after(&error)?,
+        let mut sent = SendMarks::new();
+        match self.ask_store(&mut sent).0 {
+            FutureState::Waits(answers) => {
+                return Ok(Some(Awaited::Answers(AskedStore { answers, sent })));
+            }
+            FutureState::Ready(Some(Ok(ref mut answers))) => self.take_in_all(&sent, answers)?,
+            FutureState::Ready(Some(Err(error))) if self.is_divided(&error) => {
+                return Ok(Some(Awaited::Groups));
+            }
+            FutureState::Ready(Some(Err(error))) => self.fall_back_after(&error)?,
+            FutureState::Ready(None) => polled_after_completion("StoreFuture"),
         }
         Ok(None)
     }
 
-    fn wait_for(self, awaited: Awaited) -> WaitingCheck {
-        WaitingCheck(match awaited {
-            Awaited::Answers(asked) => Waiting::Answers(self, asked),
+    fn wait_for(self, awaited: Awaited) -> StartedCheck {
+        match awaited {
+            Awaited::Answers(asked) => StartedCheck::WaitsForAnswers(self, asked),
             Awaited::Refresh(next, refresh) => {
-                Waiting::Other(Box::pin(self.take_after_refresh(next, refresh)))
+                StartedCheck::Waits(Box::pin(self.take_after_refresh(next, refresh)))
             }
-            Awaited::Slots => Waiting::Other(Box::pin(self.take_slots())),
-            Awaited::Groups => Waiting::Other(self.ask_in_turn()),
-        })
+            Awaited::Slots => StartedCheck::Waits(Box::pin(self.take_slots())),
+            Awaited::Groups => StartedCheck::Waits(self.ask_in_turn()),
+        }
     }
 
     async fn take_after_refresh(mut self, next: NextStep, refresh: StoreFuture<()>) -> Checked {
@@ -327,26 +314,24 @@ impl PendingCheck {
             let mut answers = self.ask_for_slots().await?;
             return self.take_in(&mut answers);
         }
-        let mut asked = self.ask_store();
-        let answers = asked.answers.answered().await?;
-        self.remember(&asked.sent, answers, max_age);
-        self.take_in(answers)
+        let mut sent = SendMarks::new();
+        let mut answers = self.ask_store(&mut sent).await?;
+        self.remember(&sent, &answers, max_age);
+        self.take_in(&mut answers)
     }
 
-    /// Asks the store to decide levels together.
+    /// Asks the store to decide levels together. Adds the marks by which its refusals are to be remembered.
     #[inline]
-    fn ask_store(&self) -> AskedStore {
-        let mut sent = SendMarks::new();
-        let answers = match &self.levels[..] {
+    fn ask_store(&self, sent: &mut SendMarks) -> StoreFuture {
+        match &self.levels[..] {
             // Without a vector: a check is large.
-            [level] => level.limiter().0.store.ask(&[level.check()], &mut sent),
+            [level] => level.limiter().0.store.ask(&[level.check()], sent),
             [first, ..] => {
                 let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
-                first.limiter().0.store.ask(&checks, &mut sent)
+                first.limiter().0.store.ask(&checks, sent)
             }
             [] => StoreFuture::ready(Ok(Answers::default())),
-        };
-        AskedStore { answers, sent }
+        }
     }
 
     /// Remembers the refusals of the store for at most `max_age`.
@@ -521,28 +506,35 @@ impl PendingCheck {
     }
 }
 
-impl Future for WaitingCheck {
+impl Future for StartedCheck {
     type Output = Checked;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Checked> {
-        match &mut self.0 {
-            Waiting::Answers(_, asked) => ready!(asked.answers.poll_answer(cx)),
-            Waiting::Other(check) => return check.as_mut().poll(cx),
-            Waiting::Over => polled_after_completion("WaitingCheck"),
-        }
-        let Waiting::Answers(mut check, mut asked) = mem::replace(&mut self.0, Waiting::Over)
-        else {
-            polled_after_completion("WaitingCheck");
+        let started = &mut *self;
+        let (check, asked) = match started {
+            Self::Ended(checked) => match checked.take() {
+                Some(checked) => return Poll::Ready(checked),
+                None => polled_after_completion("StartedCheck"),
+            },
+            Self::Waits(check) => return check.as_mut().poll(cx),
+            Self::WaitsForAnswers(check, asked) => (check, asked),
         };
-        let ended = match asked.answers.answered_now() {
-            Some(Ok(answers)) => check.take_in_all(&asked.sent, answers),
-            Some(Err(error)) if !check.is_divided(&error) => check.fall_back_after(&error),
-            Some(Err(_)) | None => {
-                self.0 = Waiting::Other(check.ask_in_turn());
-                return self.poll(cx);
+        let ended = match ready!(Pin::new(&mut asked.answers).poll(cx)) {
+            Ok(mut answers) => Some(check.take_in_all(&asked.sent, &mut answers)),
+            Err(error) if !check.is_divided(&error) => Some(check.fall_back_after(&error)),
+            Err(_) => None,
+        };
+        let Self::WaitsForAnswers(check, _) = mem::replace(started, Self::Ended(None)) else {
+            polled_after_completion("StartedCheck")
+        };
+        match ended {
+            Some(ended) => Poll::Ready(check.ended(ended)),
+            None => {
+                *started = Self::Waits(check.ask_in_turn());
+                self.poll(cx)
             }
-        };
-        Poll::Ready(check.ended(ended))
+        }
     }
 }
 

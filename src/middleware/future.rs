@@ -70,7 +70,7 @@ impl<S: Service<Request<B>>, B> State<S, B> {
                 Self::Calling { response, finisher }
             }
             Err(rejection) => {
-                let response = Some(rejection_response(config, rejection, &parts));
+                let response = Some(rejection_response(config, *rejection, &parts));
                 Self::Rejected { response }
             }
         }

@@ -9,8 +9,9 @@ use crate::key::{KeyError, KeyErrorKind};
 use crate::limiter::{DecidedCheck, Decision, FailedCheck};
 use crate::telemetry::OutcomeLabel;
 
-/// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected.
-pub(super) type Outcome = Result<Pass, Rejection>;
+/// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected. A rejection is large, so
+/// it has a box, and an admission is copied at no cost.
+pub(super) type Outcome = Result<Pass, Box<Rejection>>;
 
 /// The parts of a request that passes. It has none if it is exempt: skipped, or left out because of plans or missing
 /// keys.
@@ -21,7 +22,7 @@ pub(super) struct Pass {
     /// `None` if the request holds no slots.
     pub(super) permit: Option<HeldPermit>,
     /// The rejection that the request would get outside of a dry run.
-    pub(super) would_reject: Option<Rejection>,
+    pub(super) would_reject: Option<Box<Rejection>>,
 }
 
 /// Returns the outcome of a request whose key cannot be extracted at one level. `None` if the level is
@@ -88,7 +89,7 @@ pub(super) fn failed(config: &LayerConfig, failed: FailedCheck) -> Outcome {
 
 fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outcome {
     record_rejection(config, level, &reason);
-    let mut rejection = Rejection::new(level.name(), reason);
+    let mut rejection = Box::new(Rejection::new(level.name(), reason));
     rejection.refused_status = config.status;
     if !config.is_dry_run {
         return Err(rejection);

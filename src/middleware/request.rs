@@ -14,9 +14,7 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
-use crate::limiter::{
-    AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck, WaitingCheck,
-};
+use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
 
@@ -52,13 +50,13 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome,
         return ready_or_rest(run(Arc::clone(config), check, lookups));
     }
     match check.start() {
-        StartedCheck::Ended(checked) => match take_in(config, &mut None, checked) {
+        StartedCheck::Ended(Some(checked)) => match take_in(config, &mut None, checked) {
             ControlFlow::Break(outcome) => Ok(outcome),
             ControlFlow::Continue(again) => {
                 ready_or_rest(run(Arc::clone(config), again, Lookups::new()))
             }
         },
-        StartedCheck::Waits(waiting) => Err(wait(Arc::clone(config), waiting)),
+        started => Err(wait(Arc::clone(config), started)),
     }
 }
 
@@ -129,9 +127,9 @@ fn run(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> P
 }
 
 /// Waits for the end of an attempt that the store has not answered yet.
-fn wait(config: Arc<LayerConfig>, waiting: WaitingCheck) -> PendingOutcome {
+fn wait(config: Arc<LayerConfig>, started: StartedCheck) -> PendingOutcome {
     Box::pin(async move {
-        let checked = waiting.await;
+        let checked = started.await;
         match take_in(&config, &mut None, checked) {
             ControlFlow::Break(outcome) => outcome,
             ControlFlow::Continue(again) => run(config, again, Lookups::new()).await,

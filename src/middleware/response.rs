@@ -35,7 +35,7 @@ pub(super) fn prepare_request(
     config: &Arc<LayerConfig>,
     parts: &mut Parts,
     outcome: Outcome,
-) -> Result<ResponseFinisher, Rejection> {
+) -> Result<ResponseFinisher, Box<Rejection>> {
     let Pass {
         decision,
         permit,
@@ -92,7 +92,7 @@ pub(super) struct ResponseFinisher {
     settles: bool,
     /// The charge, if the handler or the response may settle it.
     reservation: Option<Reservation>,
-    would_reject: Option<Rejection>,
+    would_reject: Option<Box<Rejection>>,
     permit: Option<HeldPermit>,
     method: Method,
 }
@@ -106,7 +106,7 @@ impl ResponseFinisher {
     ) -> Option<HeldPermit> {
         if let Some(rejection) = self.would_reject.take() {
             // The extensions of the response say that a request passed only because of a dry run.
-            head.extensions.insert(WouldReject(rejection));
+            head.extensions.insert(WouldReject(*rejection));
         } else if let Some(decision) = &self.decided {
             if self.observes {
                 observe(decision, head);

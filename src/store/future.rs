@@ -22,17 +22,24 @@ use crate::telemetry::{HAS_METRICS, WaitOutcome};
 ///
 /// Panics if it is polled after completion.
 #[must_use = "a store may be asked only when its future is awaited"]
-pub struct StoreFuture<T = Answers> {
-    state: State<T>,
-    /// Records the outcome, or, on drop, that the caller gave up. `None` for a future that was ready.
-    pub(super) recorder: Option<OutcomeRecorder>,
-}
+pub struct StoreFuture<T = Answers>(pub(crate) FutureState<T>);
 
-enum State<T> {
+pub(crate) enum FutureState<T> {
     /// `None` after completion.
     Ready(Option<Result<T, Error>>),
-    Channel(oneshot::Receiver<Result<T, Error>>),
-    Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+    Waits(WaitingAnswer<T>),
+}
+
+/// An answer that a store did not have at once. Smaller than the answer.
+pub(crate) struct WaitingAnswer<T> {
+    sender: AnswerSender<T>,
+    /// Records the outcome, or, on drop, that the caller gave up.
+    recorder: Option<OutcomeRecorder>,
+}
+
+enum AnswerSender<T> {
+    Task(oneshot::Receiver<Result<T, Error>>),
+    Future(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
 /// Sends the answer of a [`StoreFuture`]: see [`StoreFuture::channel`].
@@ -77,31 +84,31 @@ impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
-        Self::new(State::Ready(Some(answer)))
+        Self(FutureState::Ready(Some(answer)))
     }
 
     /// Boxes a future.
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self::new(State::Boxed(Box::pin(future)))
+        Self::waiting(AnswerSender::Future(Box::pin(future)))
     }
 
     /// Creates the future of an answer that another task sends. Takes no box.
     pub fn channel() -> (Answerer<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (Answerer(sender), Self::new(State::Channel(receiver)))
+        let waiting = Self::waiting(AnswerSender::Task(receiver));
+        (Answerer(sender), waiting)
     }
 
-    #[inline]
-    fn new(state: State<T>) -> Self {
-        Self {
-            state,
+    fn waiting(sender: AnswerSender<T>) -> Self {
+        Self(FutureState::Waits(WaitingAnswer {
+            sender,
             recorder: None,
-        }
+        }))
     }
 
     /// Takes the future. What is left is over.
     pub(super) fn take(&mut self) -> Self {
-        mem::replace(self, Self::new(State::Ready(None)))
+        mem::replace(self, Self(FutureState::Ready(None)))
     }
 
     /// Returns the answer if it is ready without waiting, else this future again.
@@ -111,53 +118,25 @@ impl<T> StoreFuture<T> {
     /// Returns the future if it was not created by [`ready`](Self::ready), or was polled to its end.
     #[inline]
     pub fn try_ready(self) -> Result<Result<T, Error>, Self> {
-        match self.state {
-            State::Ready(Some(answer)) => Ok(answer),
-            State::Ready(None) | State::Channel(_) | State::Boxed(_) => Err(self),
+        match self.0 {
+            FutureState::Ready(Some(answer)) => Ok(answer),
+            FutureState::Ready(None) | FutureState::Waits(_) => Err(self),
         }
     }
 
     /// Returns whether the answer is an error, if it is ready.
     pub(super) fn outcome_if_ready(&self) -> Option<Result<(), &Error>> {
-        match &self.state {
-            State::Ready(Some(answer)) => Some(answer.as_ref().map(drop)),
-            State::Ready(None) | State::Channel(_) | State::Boxed(_) => None,
+        match &self.0 {
+            FutureState::Ready(Some(answer)) => Some(answer.as_ref().map(drop)),
+            FutureState::Ready(None) | FutureState::Waits(_) => None,
         }
     }
 
-    /// Waits for the answer, which stays here: to return it would copy it in each future that it passes.
-    #[inline]
-    pub(crate) async fn answered(&mut self) -> Result<&mut T, Error> {
-        poll_fn(|cx| self.poll_answer(cx)).await;
-        let answer = self.answered_now();
-        answer.unwrap_or_else(|| polled_after_completion("StoreFuture"))
-    }
-
-    /// Returns the answer, which stays here, if it is ready without waiting.
-    #[inline]
-    pub(crate) fn answered_now(&mut self) -> Option<Result<&mut T, Error>> {
-        match &mut self.state {
-            State::Ready(Some(Ok(answer))) => Some(Ok(answer)),
-            State::Ready(Some(Err(error))) => Some(Err(error.clone())),
-            State::Ready(None) | State::Channel(_) | State::Boxed(_) => None,
+    /// Records how the wait for the answer ends.
+    pub(super) fn record_by(&mut self, recorder: OutcomeRecorder) {
+        if let FutureState::Waits(waiting) = &mut self.0 {
+            waiting.recorder = Some(recorder);
         }
-    }
-
-    /// Waits for the answer, which stays here.
-    #[inline]
-    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let answer = match &mut self.state {
-            State::Ready(_) => return Poll::Ready(()),
-            State::Channel(answer) => {
-                ready!(Pin::new(answer).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
-            }
-            State::Boxed(future) => ready!(future.as_mut().poll(cx)),
-        };
-        if let Some(recorder) = self.recorder.take() {
-            recorder.record(answer.as_ref().map(drop));
-        }
-        self.state = State::Ready(Some(answer));
-        Poll::Ready(())
     }
 }
 
@@ -167,13 +146,34 @@ impl<T> Unpin for StoreFuture<T> {}
 impl<T> Future for StoreFuture<T> {
     type Output = Result<T, Error>;
 
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match &mut self.0 {
+            FutureState::Ready(answer) => answer.take(),
+            FutureState::Waits(waiting) => Some(ready!(Pin::new(waiting).poll(cx))),
+        };
+        self.0 = FutureState::Ready(None);
+        match answer {
+            Some(answer) => Poll::Ready(answer),
+            None => polled_after_completion("StoreFuture"),
+        }
+    }
+}
+
+impl<T> Future for WaitingAnswer<T> {
+    type Output = Result<T, Error>;
+
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        ready!(self.poll_answer(cx));
-        match mem::replace(&mut self.state, State::Ready(None)) {
-            State::Ready(Some(answer)) => Poll::Ready(answer),
-            _ => polled_after_completion("StoreFuture"),
+        let answer = match &mut self.sender {
+            AnswerSender::Task(task) => {
+                ready!(Pin::new(task).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
+            }
+            AnswerSender::Future(future) => ready!(future.as_mut().poll(cx)),
+        };
+        if let Some(recorder) = self.recorder.take() {
+            recorder.record(answer.as_ref().map(drop));
         }
+        Poll::Ready(answer)
     }
 }
 
@@ -230,11 +230,10 @@ fn sender_dropped() -> Error {
 
 impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.state {
-            State::Ready(Some(_)) => "ready",
-            State::Ready(None) => "done",
-            State::Channel(_) => "waiting",
-            State::Boxed(_) => "boxed",
+        let state = match &self.0 {
+            FutureState::Ready(Some(_)) => "ready",
+            FutureState::Ready(None) => "done",
+            FutureState::Waits(_) => "waiting",
         };
         f.debug_tuple("StoreFuture").field(&state).finish()
     }

@@ -242,7 +242,7 @@ impl ProtectedStore {
                 if !self.parts.circuit_breaker.settings().recorded_by_store {
                     *asked = self.bound(asked.take());
                 }
-                asked.recorder = Some(OutcomeRecorder::new(circuit_breaker, is_probe));
+                asked.record_by(OutcomeRecorder::new(circuit_breaker, is_probe));
             }
         }
     }
