@@ -116,3 +116,81 @@ fn record_failure(failed: &FailedCheck) {
         telemetry.record_failure(outcome, &failed.error, kind.text());
     }
 }
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::quota::{Quota, Quotas, Share, ShareId};
+    use crate::store::TestStore;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Brought {
+        Refusal,
+        /// An admission, whose units return because a key is held meanwhile.
+        Admission,
+        Failure,
+    }
+
+    /// A level with all that a request can ask, and one of another limiter.
+    fn levels(store: &TestStore) -> Levels {
+        let users = RateLimiter::new(store.clone(), Quota::per_hour(50)).name("user");
+        let tenants = RateLimiter::new(store.clone(), Quota::per_hour(90)).name("tenant");
+        let plan = Quotas::from([
+            Quota::per_hour(10).shares([Share::of("batch").at_most(4)]),
+            Quota::in_flight(9),
+        ]);
+        let mut user = Level::with(&users, "ada", 1_000, |record| {
+            record.unclamped_cost = Some(1_000);
+            record.share = Some(ShareId::of("batch"));
+            record.slots = 2;
+            record.place = 1;
+            record.is_hidden = true;
+        });
+        user.set_plan(plan);
+        let tenant = Level::with(&tenants, "acme", 3, |record| record.place = 4);
+        Levels::from_iter([user, tenant])
+    }
+
+    fn asked(check: &PendingCheck) -> Vec<String> {
+        let levels = check.levels.iter();
+        let asked = levels.map(|level| format!("{:?} {:?}", level.limiter(), level.record()));
+        asked.collect()
+    }
+
+    #[tokio::test]
+    async fn a_check_that_is_asked_again_asks_the_same_whatever_an_attempt_has_brought() {
+        for brought in [Brought::Refusal, Brought::Admission, Brought::Failure] {
+            let store = TestStore::new();
+            let mut check = PendingCheck::new(levels(&store));
+            let before = asked(&check);
+            for attempt in 0..3 {
+                match brought {
+                    Brought::Refusal => store.refuse_next(1, Duration::from_secs(5)),
+                    Brought::Admission => {}
+                    Brought::Failure => store.fail_next(1, ErrorKind::Unavailable),
+                }
+                check.slots = Some(Box::new(SlotsOfCheck::new(None)));
+                let checked = check.start().await;
+                let checks = store.take_checks();
+                assert_eq!(checks.len(), 2, "{brought:?}, attempt {attempt}");
+                let first = checks[0].check();
+                assert_eq!((first.key.as_str(), first.cost), ("ada", 4), "{brought:?}");
+                assert_eq!(first.quotas.len(), 2);
+                assert_eq!(first.share, Some(ShareId::of("batch")));
+                assert_eq!(first.holding.map(|holding| holding.wanted), Some(2));
+                check = match (checked, brought) {
+                    (Ok(decided), Brought::Refusal) => decided.ask_again(),
+                    (Ok(decided), _) => {
+                        let (decision, again) = decided.split();
+                        decision.settle(0).await.expect("settled");
+                        again
+                    }
+                    (Err(failed), _) => failed.ask_again(),
+                };
+                assert_eq!(asked(&check), before, "{brought:?}, attempt {attempt}");
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Key, MemoryStore, Quota, Quotas, RateLimitLayer, RateLimiter, key};
 use tower::{Layer, Service, service_fn};
@@ -32,8 +32,12 @@ fn checks(limiter: &RateLimiter, clock: &TestClock, count: usize) -> (usize, u64
     (admitted, counted.count_total)
 }
 
-/// How often memory is asked for to refuse this request.
-fn allocations_of_a_refusal(layer: &RateLimitLayer, request: Request<()>) -> u64 {
+/// How often memory is asked for to answer this request.
+fn allocations_of_a_request(
+    layer: &RateLimitLayer,
+    request: Request<()>,
+    expected: StatusCode,
+) -> u64 {
     let mut service = layer.layer(service_fn(async |_: Request<()>| {
         Ok::<_, Infallible>(Response::new(String::new()))
     }));
@@ -45,8 +49,30 @@ fn allocations_of_a_refusal(layer: &RateLimitLayer, request: Request<()>) -> u64
             Poll::Pending => panic!("a store in memory answers at once"),
         };
     });
-    assert_eq!(response.unwrap().status(), 429);
+    assert_eq!(response.unwrap().status(), expected);
     counted.count_total
+}
+
+/// How often memory is asked for to refuse this request.
+fn allocations_of_a_refusal(layer: &RateLimitLayer, request: Request<()>) -> u64 {
+    allocations_of_a_request(layer, request, StatusCode::TOO_MANY_REQUESTS)
+}
+
+#[test]
+fn an_admitted_request_of_a_known_key_allocates_at_most_nine_times() {
+    let quota = Quota::per_hour(1_000).with_algorithm(Algorithm::Gcra);
+    let layer =
+        RateLimitLayer::new(MemoryStore::new(), quota).key(key::header("x-api-key").plain());
+    let request = || {
+        Request::get("/")
+            .header("x-api-key", "user:12345")
+            .body(())
+            .unwrap()
+    };
+    // The first request also makes what the layer keeps.
+    allocations_of_a_request(&layer, request(), StatusCode::OK);
+    let allocations = allocations_of_a_request(&layer, request(), StatusCode::OK);
+    assert!(allocations <= 9, "{allocations}");
 }
 
 #[test]

@@ -172,6 +172,18 @@ async fn a_check_that_is_not_polled_keeps_no_other_from_a_refresh() {
 }
 
 #[tokio::test]
+async fn a_check_that_is_dropped_while_it_waits_for_the_list_has_charged_nothing() {
+    let store = SharedStore::new(60 * SECOND);
+    let limiter = store.limiter().fresh_blocks();
+    let mut dropped = Box::pin(limiter.check("bob"));
+    assert!(dropped.as_mut().now_or_never().is_none());
+    drop(dropped);
+    store.gate.add_permits(1);
+    let decision = limiter.check("bob").await.expect("a decision");
+    assert_eq!((decision.source(), decision.used()), (Source::Memory, 1));
+}
+
+#[tokio::test]
 async fn an_interval_of_zero_lets_no_check_wait() {
     let store = SharedStore::new(Duration::ZERO);
     let limiter = store.limiter().fresh_blocks();
