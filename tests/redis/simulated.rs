@@ -320,7 +320,11 @@ fn the_simulated_server_replies_as_a_real_one() {
     thread::spawn(move || serve(questions));
     block_on(async {
         let client = redis::Client::open(server.url()).expect("a URL");
-        let real = client.get_multiplexed_async_connection().await;
+        // Each command has its reply, however busy the machine is.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let real = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await;
         let both = BothServers {
             real: real.expect("the server is ready"),
             simulated,
