@@ -1,5 +1,6 @@
 //! Keys that are held back, in memory and in Redis: by which process, for how long, and what is left while Redis is away.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -7,7 +8,7 @@ use futures_util::future::join_all;
 use tollgate::store::{Block, BlockList, TestClock};
 use tollgate::{
     BlockReason, BlockRule, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter,
-    RedisStore, Source,
+    RedisStore, Source, Store,
 };
 
 use crate::support::log;
@@ -403,4 +404,43 @@ async fn who_acquires_a_permit_waits_until_the_hold_ends() {
         .await
         .expect_err("an hour is too long");
     assert_eq!(error.kind(), ErrorKind::MaxWait);
+}
+
+/// Lets calls for slots wait for the end of a hold. Returns the order in which they had their slots.
+async fn order_after_a_hold(limiter: &RateLimiter) -> Vec<u32> {
+    limiter.hold_back("ada", SECOND / 2);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut calls = Vec::new();
+    for number in 0..16 {
+        let (of_call, order) = (limiter.clone(), Arc::clone(&order));
+        let mut call = Box::pin(async move {
+            let permit = of_call.acquire("ada").await.expect("a permit");
+            order.lock().expect("a list").push(number);
+            // Meanwhile, others could overtake those that are next.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            drop(permit);
+        });
+        // It has arrived before the next one.
+        assert!(call.as_mut().now_or_never().is_none());
+        calls.push(tokio::spawn(call));
+    }
+    join_all(calls).await;
+    order.lock().expect("a list").clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_for_slots_have_them_in_order_after_a_hold() {
+    let server = RedisServer::start();
+    let redis = RedisStore::open(&server.url()).expect("a URL");
+    let stores: [Arc<dyn Store>; 2] = [
+        Arc::new(MemoryStore::new()),
+        Arc::new(redis.deadline(10 * SECOND)),
+    ];
+    for store in stores {
+        let limiter = RateLimiter::new(store, Quota::in_flight(1));
+        for hold in 0..5 {
+            let order = order_after_a_hold(&limiter).await;
+            assert_eq!(order, (0..16).collect::<Vec<_>>(), "hold {hold}");
+        }
+    }
 }

@@ -420,7 +420,9 @@ impl Line {
     fn has_room(&self, needs: Room) -> bool {
         let has_trial = || self.asking.iter().any(|asking| asking.is_trial);
         let fits = || self.room.holds(needs) && !has_trial();
-        self.after_hold.is_some() || self.asking.is_empty() || fits()
+        // The units after a hold have their pace. Slots have none: all would ask at once, in any order.
+        let has_pace = self.after_hold.is_some() && needs.slots == 0;
+        has_pace || self.asking.is_empty() || fits()
     }
 
     /// Returns the time before which no call asks for this.
