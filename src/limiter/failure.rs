@@ -9,7 +9,6 @@ use super::failure_policy::FailureAction;
 use super::level::{Level, State};
 use super::limiter::{Inner, RateLimiter};
 use super::pending_check::PendingCheck;
-use crate::decision::Answers;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::store::Check;
@@ -73,8 +72,7 @@ impl PendingCheck {
                 FailureAction::Open => {
                     level.record_failure(&error, action);
                     if let Some(slots) = &mut self.slots {
-                        let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-                        slots.hold(limiter, &[level], admit);
+                        slots.hold_any(limiter, &[level]);
                     }
                     level.open();
                 }
@@ -123,7 +121,7 @@ impl PendingCheck {
                 }
                 Some(slots) => {
                     let levels: SmallVec<[_; 4]> = together().collect();
-                    slots.hold(&limiter, &levels, decide)
+                    slots.hold_in_turn(&limiter, &levels, decide)
                 }
             };
             let Some(answers) = answers else {

@@ -10,6 +10,7 @@ mod fairness;
 mod in_vain;
 mod layer;
 mod leaving;
+mod lines;
 mod messages;
 mod parity;
 mod permits;

@@ -46,10 +46,15 @@ impl SlotCheck {
         levels.map(|level| level.check.check()).collect()
     }
 
+    /// Returns what is asked of each key.
+    pub(super) fn wants(&self) -> impl Iterator<Item = Want> + Clone {
+        self.levels.iter().map(|level| level.want)
+    }
+
     /// Returns the keys of the levels with quotas in flight, and the slots that are wanted.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = (Fingerprint, u32)> {
-        let wants = self.levels.iter().map(|level| level.want);
-        wants.filter_map(|want| Some((want.slots_of?, want.needs.slots)))
+        self.wants()
+            .filter_map(|want| Some((want.slots_of?, want.needs.slots)))
     }
 
     /// Returns whether the store has noted this about an entry of this process.

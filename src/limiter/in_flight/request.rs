@@ -70,24 +70,51 @@ impl SlotsOfCheck {
         }
     }
 
-    /// Holds the slots of levels without the store, if `decide` admits them by what this process holds. The store learns it
-    /// later.
-    pub(in crate::limiter) fn hold(
+    /// Holds the slots of levels without the store, if `decide` admits them by what this process holds, and if no earlier call
+    /// waits for them or was told to ask. The store learns it later.
+    pub(in crate::limiter) fn hold_in_turn(
         &mut self,
         limiter: &RateLimiter,
         levels: &[&Level],
         decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<Answers> {
         let table = &limiter.permits().table;
-        let (caller, mut taken) = self.caller();
+        let (caller, taken) = self.caller();
         // Under the lock, so that no two checks see the same slot free.
         table.change(|state, now| {
             let mut question = state.question(limiter, levels, caller);
+            if LINES.is_behind(question.caller.ticket, question.wants()) {
+                let refused = question.refused_in_line();
+                return state.answer(question, refused, None, None);
+            }
             let answers = state.decide_here(table.holder, &mut question, decide, now);
+            if let Some(answers) = answers {
+                if answers.are_admitted() {
+                    LINES.ask(question.caller.ticket, question.wants());
+                }
+                state.decided(table, question, answers, DecidedBy::Process, now);
+            }
+        });
+        self.take(taken)
+    }
+
+    /// Holds the slots of levels that are admitted whatever is held. The store learns it later.
+    pub(in crate::limiter) fn hold_any(&mut self, limiter: &RateLimiter, levels: &[&Level]) {
+        let table = &limiter.permits().table;
+        let (caller, taken) = self.caller();
+        table.change(|state, now| {
+            let mut question = state.question(limiter, levels, caller);
+            let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
+            let answers = state.decide_here(table.holder, &mut question, admit, now);
             if let Some(answers) = answers {
                 state.decided(table, question, answers, DecidedBy::Process, now);
             }
         });
+        self.take(taken);
+    }
+
+    /// Takes the answers and the slots of a question that was decided at once.
+    fn take(&mut self, mut taken: oneshot::Receiver<Taken>) -> Option<Answers> {
         let (answers, held) = taken.try_recv().ok()?.ok()?;
         self.held.extend(held);
         Some(answers)

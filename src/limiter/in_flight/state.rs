@@ -68,8 +68,7 @@ impl State {
             let is_blocked = |id| is_busy(id) || blocked.contains(&id);
             let mut message = None;
             let mut may_ask = !question.in_flight().any(|(id, _)| is_blocked(id));
-            let wants = question.levels.iter().map(|level| level.want);
-            let is_behind = may_ask && LINES.is_behind(ticket, wants.clone());
+            let is_behind = may_ask && LINES.is_behind(ticket, question.wants());
             for (id, slots) in question.in_flight() {
                 if let Some((of_key, sum)) = asked.get(&id) {
                     let limit = self.keys.get(&id).map_or(0, HeldKey::limit);
@@ -91,7 +90,7 @@ impl State {
                 let refused = question.refused_in_line();
                 self.answer(question, refused, None, None);
             } else if !is_gone {
-                LINES.ask(ticket, wants);
+                LINES.ask(ticket, question.wants());
                 let index = message.unwrap_or(messages.len());
                 if index == messages.len() {
                     messages.push(Message::default());
@@ -272,7 +271,7 @@ impl State {
 
     /// Answers a question. If it was refused, its caller stands in line from now on. `by` is missing if an earlier call waits
     /// in line, so that nothing was asked.
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         question: SlotCheck,
         mut answers: Answers,
