@@ -150,7 +150,7 @@ impl RateLimiter {
     ///
     /// `max_wait` is counted from the call. If the next wait, or the turn of the call, would certainly come later, the refusal
     /// is returned at once; its `retry_after` is the wait that is still needed. Of many calls that come together, some may
-    /// learn that a second or two later.
+    /// learn that a second or two later. Units that may be given back meanwhile do not count: whether they are is unknown.
     ///
     /// An error is returned at once, too, unless [`wait_through_outages`](Self::wait_through_outages) is set. A check that is
     /// under way when `max_wait` ends has the deadline of the store, so the call may take that much longer.
@@ -164,12 +164,15 @@ impl RateLimiter {
     ///
     /// - [`check`](Self::check) does not wait, and takes units that others wait for.
     /// - A large cost at the front is waited for by all calls behind it, also while checks take every unit.
-    /// - A call that waits for one key does not hold up its other keys.
+    /// - A call that lacks one of its keys holds up nobody at the others, so a tenant at its own limit stops no other one at a
+    ///   level that they share. Only if each key had room for it, for a second or longer, but never all in one moment, it
+    ///   holds them up: for as long as it has let others pass. Otherwise calls for each key alone could take it every time.
     /// - A call that does not move for a second although it could, because its thread is blocked, lets others pass. A call that
     ///   asks the store keeps its place for the deadline, too.
     /// - Calls that were checked in one round trip may change places if another process took units in that moment.
     /// - A call stands in line when its task takes the refusal in. One that was refused after it, and whose task ran first, may
     ///   be served before it.
+    /// - After a [hold](Self::hold_back), calls have units in their order, and at the rate of the limit.
     /// - Between processes there is no order: a unit goes to the process that asks first.
     /// - Each [share](crate::Quota::shares) of a key has a line of its own.
     ///

@@ -174,6 +174,35 @@ async fn a_call_whose_turn_certainly_comes_too_late_is_refused_at_once() {
     assert_eq!(refused.limit(), 1);
 }
 
+/// With two units an hour and two hours and a half, at most six calls are in time if nothing is given back. Whether anything is
+/// cannot be known, so those beyond are refused; those that wait are served as soon as units are there.
+#[tokio::test]
+async fn calls_that_wait_are_served_by_what_is_given_back_whatever_counts_the_units() {
+    let hour = Duration::from_secs(3_600);
+    for algorithm in Algorithm::ALL {
+        let quota = Quota::new(2, hour).with_algorithm(*algorithm);
+        let limiter = RateLimiter::new(MemoryStore::new(), quota);
+        let all = limiter.check_n("ada", 2).await.unwrap();
+        let mut calls = JoinSet::new();
+        for _ in 0..8 {
+            let limiter = limiter.clone();
+            calls.spawn(async move {
+                let decision = limiter.until_ready("ada", 1, 5 * hour / 2).await.unwrap();
+                let is_allowed = decision.is_allowed();
+                if is_allowed {
+                    decision.settle(0).await.unwrap();
+                }
+                is_allowed
+            });
+            sleep(2 * MILLI).await;
+        }
+        all.settle(0).await.unwrap();
+        let ended = timeout(PATIENCE, calls.join_all()).await.expect("an end");
+        let served = ended.into_iter().filter(|is_allowed| *is_allowed).count();
+        assert!(served >= 6, "{algorithm:?}: {served}");
+    }
+}
+
 #[tokio::test]
 async fn no_more_calls_wait_than_the_queue_is_long() {
     let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).queue(3);

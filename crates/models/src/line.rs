@@ -19,6 +19,9 @@ const MAX_BACKOFF: u8 = 2;
 /// The ticks after which a call lets others pass that was told to ask, and does not move; and between two looks of a call.
 const IDLE: u8 = 2;
 
+/// The ticks for which a call lets others pass before it stands at all its keys.
+const PATIENCE: u8 = 2;
+
 /// The most ticks of a message.
 const MESSAGE: u8 = 1;
 
@@ -39,6 +42,8 @@ struct OneLine {
     limits: PerKey,
     /// The units that each call wants of each key. They may arrive in any order.
     wants: Vec<PerKey>,
+    /// The units of each key that never return, as those of a tenant at its own limit.
+    taken: PerKey,
     /// How many units other processes take.
     others: u8,
     /// How many calls give up.
@@ -67,6 +72,10 @@ enum Fault {
     AskingIsIdle,
     /// A call that gives up stays in the line.
     GoneBlocks,
+    /// A call that waits for one key stands in the lines of all.
+    StandsEverywhere,
+    /// A call lets others pass for ever, though each of its keys has had room for it.
+    EndlessPatience,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -104,6 +113,11 @@ struct Call {
     stood_in: [bool; KEYS],
     /// The lines in which it asks, and whether there may be too little room.
     asks_in: [Option<bool>; KEYS],
+    /// The keys that had room for it while it lacked another one, the ticks since the first of these, and those for which it stands
+    /// at all its keys.
+    let_pass: [bool; KEYS],
+    patient: Option<u8>,
+    holds: Option<u8>,
     /// The earlier calls that waited for a key of it when it asked.
     behind: u8,
     message: Option<Message>,
@@ -171,6 +185,9 @@ impl Call {
             stands_in: [false; KEYS],
             stood_in: [false; KEYS],
             asks_in: [None; KEYS],
+            let_pass: [false; KEYS],
+            patient: None,
+            holds: None,
             behind: 0,
             message: None,
             looked: 0,
@@ -190,6 +207,26 @@ impl Call {
 
     fn is_waiting(&self) -> bool {
         self.is_in_line() || self.phase == Phase::Direct
+    }
+
+    /// Takes in that it lets others pass at a key, which has room for it.
+    fn let_pass(&mut self, key: usize) {
+        self.patient.get_or_insert(0);
+        set(&mut self.let_pass, key, true);
+    }
+
+    /// Ends its patience if each of its keys had room for it, but not all in one moment: then it stands at all of them, for as long
+    /// as it has let others pass. Returns for how long.
+    fn end_patience(&mut self) -> Option<u8> {
+        if self.holds == Some(0) {
+            self.holds = None;
+            self.let_pass = [false; KEYS];
+        }
+        let mut keys = self.wants.into_iter().zip(self.let_pass);
+        let had_room = keys.all(|(units, had_room)| units == 0 || had_room);
+        let patient = self.patient.filter(|ticks| *ticks >= PATIENCE);
+        self.holds = self.holds.or(patient.filter(|_| had_room));
+        self.holds
     }
 
     /// Returns whether its task has something to do.
@@ -228,7 +265,11 @@ impl State {
         let Some(Call { wants, arrived, .. }) = self.calls.get(at) else {
             return 0;
         };
-        let waits = |call: &Call| both(call.stands_in, *wants) || both(call.stood_in, *wants);
+        let waits = |call: &Call| {
+            let wanted = call.wants.map(|units| units > 0 && call.holds.is_some());
+            let lines = [call.stands_in, call.stood_in, wanted];
+            lines.into_iter().any(|lines| both(lines, *wants))
+        };
         let calls = self.calls.iter().enumerate();
         let before =
             calls.filter(|(_, call)| call.arrived < *arrived && call.is_in_line() && waits(call));
@@ -274,8 +315,22 @@ impl State {
         set(&mut self.to_advance, key, true);
     }
 
+    /// Returns the room that a call was told to ask for, if it has not asked.
+    fn return_part(&mut self, at: usize) {
+        let told = self.calls.get(at).filter(|call| call.phase == Phase::Told);
+        let Some(Call { wants, asks_in, .. }) = told.cloned() else {
+            return;
+        };
+        for (key, (units, asks)) in wants.into_iter().zip(asks_in).enumerate() {
+            if let (Some(false), Some(line)) = (asks, self.line(key)) {
+                line.room += units;
+            }
+        }
+    }
+
     /// Takes a call out of all lines.
     fn remove(&mut self, at: usize, phase: Phase) {
+        self.return_part(at);
         if let Some(call) = self.calls.get_mut(at) {
             for (note, units) in self.to_advance.iter_mut().zip(call.wants) {
                 *note |= units > 0;
@@ -292,6 +347,13 @@ impl State {
 impl OneLine {
     fn has(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
+    }
+
+    /// Returns whether all keys of a call have units again and again.
+    fn has_units(&self, call: &Call) -> bool {
+        let keys = call.wants.into_iter().zip(self.limits).zip(self.taken);
+        keys.into_iter()
+            .all(|((units, limit), taken)| units + taken <= limit)
     }
 
     /// Returns the ticks in which every call is admitted while units come.
@@ -312,26 +374,61 @@ impl OneLine {
         let of_call = || lines.into_iter().zip(wants).enumerate();
         let of_call = || of_call().filter_map(|(key, (line, units))| Some((key, line?, units)));
         let of_call = || of_call().filter(|(.., units)| *units > 0);
-        let (mut is_behind, mut has_room, mut is_trial) = (false, true, false);
+        let (mut is_behind, mut fits) = (false, true);
+        let (mut keeps_first, mut is_trial) = ([false; KEYS], [false; KEYS]);
         for (key, line, units) in of_call() {
             let has_trial = state.asking(key).any(|is_trial| is_trial);
+            let is_asked = state.asking(key).next().is_some();
             is_behind |= state.has_earlier(key, ticket);
-            has_room &= state.asking(key).next().is_none() || line.room >= units && !has_trial;
-            is_trial |= line.room < units;
+            fits &= line.room >= units;
+            set(&mut is_trial, key, line.room < units);
+            set(
+                &mut keeps_first,
+                key,
+                is_asked && (line.room < units || has_trial),
+            );
         }
         let behind = state.before(at);
-        let overtakes = self.has(Fault::LaterOvertakes) && !is_trial;
-        let waits = (is_behind || !has_room) && !overtakes;
+        let overtakes = self.has(Fault::LaterOvertakes) && fits;
+        let waits = (is_behind || any(keeps_first)) && !overtakes;
+        let waiting = state.calls.get_mut(at).filter(|_| waits);
+        let holds = waiting.and_then(Call::end_patience);
+        let stands_at_all = holds.is_some() && !self.has(Fault::EndlessPatience)
+            || self.has(Fault::StandsEverywhere);
+        let mut kept = keeps_first.into_iter().zip(stood_in);
+        let is_kept = kept.any(|(keeps, stood)| keeps && stood);
         let (mut stands_in, mut asks_in) = ([false; KEYS], [None; KEYS]);
-        for (key, _, units) in of_call() {
-            // A call that is behind others for one key keeps nobody from its other keys.
-            let stands = waits && (state.has_earlier(key, ticket) || !is_behind);
+        if waits && stands_at_all {
+            for key in (0..KEYS).filter(|key| wants.get(*key) > Some(&0)) {
+                set(&mut stands_in, key, true);
+                if let Some(line) = state.lines.get_mut(key) {
+                    line.get_or_insert_default();
+                }
+            }
+        }
+        for (key, line, units) in of_call() {
+            let stood = stood_in.get(key) == Some(&true);
+            let keeps = keeps_first.get(key) == Some(&true);
+            // A call that is behind others for one key keeps nobody from its other keys. If it lacks room where it stands, it
+            // comes to no further line.
+            let lacks = match is_behind {
+                true => state.has_earlier(key, ticket),
+                false => keeps && (stood || !is_kept),
+            };
+            let stands = waits && (stands_at_all || lacks);
             set(&mut stands_in, key, stands);
-            if !stands && (!waits || stood_in.get(key) == Some(&true)) {
+            if !stands && (!waits || stood) {
                 state.note(key);
             }
+            if waits && !stands && line.room >= units && !keeps {
+                state
+                    .calls
+                    .get_mut(at)
+                    .into_iter()
+                    .for_each(|call| call.let_pass(key));
+            }
             if !waits {
-                set(&mut asks_in, key, Some(is_trial));
+                set(&mut asks_in, key, is_trial.get(key).copied());
                 if let Some(line) = state.line(key).filter(|_| !self.has(Fault::RoomNotReduced)) {
                     line.room = line.room.saturating_sub(units);
                 }
@@ -443,6 +540,12 @@ impl OneLine {
         let (mut refused_by, mut wait, mut left) = ([false; KEYS], 0, self.limits);
         for (key, left) in left.iter_mut().enumerate() {
             let units = *wants.get(key)?;
+            *left -= *self.taken.get(key)?;
+            if *left < units {
+                *refused_by.get_mut(key)? = true;
+                wait = WINDOW;
+                continue;
+            }
             for (age, charged) in &state.log {
                 *left = left.saturating_sub(*charged.get(key)?);
                 let fits = |left: u8| left >= units;
@@ -507,7 +610,21 @@ impl OneLine {
                 state.line(key)?.room = 0;
             }
             let call = state.calls.get_mut(at)?;
+            for key in 0..KEYS {
+                if wants.get(key) > Some(&0) && answer.refused_by.get(key) == Some(&false) {
+                    call.let_pass(key);
+                }
+            }
             call.stands_in = answer.refused_by;
+            let stands_at_all = call.end_patience() >= Some(answer.wait);
+            let stands_at_all = stands_at_all && !self.has(Fault::EndlessPatience);
+            if stands_at_all || self.has(Fault::StandsEverywhere) {
+                call.stands_in = wants.map(|units| units > 0);
+                for key in (0..KEYS).filter(|key| wants.get(*key) > Some(&0)) {
+                    state.lines.get_mut(key)?.get_or_insert_default();
+                }
+            }
+            let call = state.calls.get_mut(at)?;
             if self.has(Fault::PlaceLost) {
                 call.ticket = ticket;
             }
@@ -533,6 +650,10 @@ impl OneLine {
                 let waited = call.waited + u8::from(!call.is_stalled);
                 call.waited = waited.min(self.longest_wait() + 1);
             }
+            let ticks = call.patient.iter_mut();
+            ticks.for_each(|ticks| *ticks = (*ticks + 1).min(2 * PATIENCE));
+            let ticks = call.holds.iter_mut();
+            ticks.for_each(|ticks| *ticks = ticks.saturating_sub(1));
             match &mut call.phase {
                 Phase::Asleep(left) if *left > 0 => *left -= 1,
                 Phase::Asleep(_) | Phase::Told | Phase::Asking => {
@@ -656,16 +777,18 @@ impl Model for OneLine {
             Property::always(
                 "no call waits without end",
                 |model: &Self, state: &State| {
-                    let mut waiting = state.calls.iter().filter(|call| call.is_waiting());
-                    waiting.all(|call| call.waited <= model.longest_wait())
+                    let waiting = state.calls.iter().filter(|call| call.is_waiting());
+                    let mut served = waiting.filter(|call| model.has_units(call));
+                    served.all(|call| call.waited <= model.longest_wait())
                 },
             ),
             // A bound of ticks says nothing if they end.
             Property::always("time goes on", |model: &Self, state: &State| {
                 model.may_tick(state) || !model.next_states(state).is_empty()
             }),
-            Property::sometimes("all calls are admitted", |_, state: &State| {
-                state.calls.iter().all(|call| call.phase == Phase::Admitted)
+            Property::sometimes("all calls are admitted", |model: &Self, state: &State| {
+                let mut served = state.calls.iter().filter(|call| model.has_units(call));
+                served.all(|call| call.phase == Phase::Admitted)
             }),
             Property::sometimes("calls stand in two lines", |model: &Self, state: &State| {
                 let has_line = |line: &Option<Line>| line.is_some();
@@ -682,6 +805,7 @@ fn one_key() -> OneLine {
     OneLine {
         limits: [2, 2],
         wants: vec![[1, 0], [2, 0], [1, 0], [1, 0]],
+        taken: [0, 0],
         others: 0,
         leavers: 0,
         stalls: 0,
@@ -694,6 +818,18 @@ fn one_key() -> OneLine {
 pub(crate) fn cases() -> Vec<Case> {
     let four = one_key;
     let two_keys = vec![[1, 1], [2, 0], [0, 2], [1, 1]];
+    let each_key = || {
+        with(four(), |model| {
+            model.limits = [1, 1];
+            model.wants = vec![[1, 1], [1, 0], [0, 1], [1, 0]];
+        })
+    };
+    let at_its_limit = || {
+        with(four(), |model| {
+            model.taken = [0, 2];
+            model.wants = vec![[1, 1], [2, 0], [1, 0]];
+        })
+    };
     let three = || with(four(), |model| model.wants.truncate(3));
     let leaver = |model| with(model, |model: &mut OneLine| model.leavers = 1);
     let stalled = || with(three(), |model| model.stalls = 1);
@@ -704,6 +840,8 @@ pub(crate) fn cases() -> Vec<Case> {
             "four calls for two keys",
             with(four(), |model| model.wants = two_keys),
         ),
+        ("calls for each key and for both", each_key()),
+        ("a key that never has room", at_its_limit()),
         ("a call that gives up", leaver(four())),
         ("a task that is not polled", stalled()),
         ("other processes", with(three(), |model| model.others = 2)),
@@ -718,6 +856,8 @@ pub(crate) fn cases() -> Vec<Case> {
         (Fault::IdleBlocks, stalled()),
         (Fault::AskingIsIdle, slow()),
         (Fault::GoneBlocks, leaver(three())),
+        (Fault::StandsEverywhere, at_its_limit()),
+        (Fault::EndlessPatience, each_key()),
     ];
     let faulty = faulty.map(|(fault, model)| {
         let model = with(model, |model| model.fault = Some(fault));

@@ -48,7 +48,9 @@ impl RateLimiter {
     /// Sets how many calls may wait for one key in this process. By default, any number may.
     ///
     /// A further call does not wait: it is refused, or fails if it wants a permit. With 0, no call waits. If the store refuses
-    /// an earlier call while the queue is full, that call has the place of the last one, which is refused.
+    /// an earlier call while the queue is full, that call has the place of the last one, which is refused. A call for several
+    /// keys that waits for one of them may come to wait for another one whose queue is full: it ends no other wait, and its own
+    /// goes on.
     ///
     /// Calls that wait for slots ([`acquire`](Self::acquire)) and calls that wait for units
     /// ([`until_ready`](Self::until_ready)) stand in one line. Each [share](crate::Quota::shares) has a line of its own. In a
@@ -61,16 +63,17 @@ impl RateLimiter {
     /// Waits for a permit: one slot of each quota [in flight](crate::Quota::in_flight), and a unit of each rate.
     ///
     /// Calls of one process that wait for a key get its slots in the order of their arrival, for any number of slots, as with tokio's
-    /// `Semaphore`: no later call gets slots of a key while an earlier one waits for it. A call that waits for a rate, or that
-    /// backs off after an error, lets later ones have its slots. So does one whose task is not polled for a second. Calls that
-    /// were asked in one round trip may change places.
+    /// `Semaphore`: no later call gets slots of a key while an earlier one lacks it. A call that was told to ask asks, though its
+    /// task runs later, also while the store fails. A call that lacks another key, that waits for a rate, or that backs off after
+    /// an error, lets later ones have its slots, as [`until_ready`](Self::until_ready) describes. So does one whose task is not
+    /// polled for a second. Calls that were asked in one round trip may change places.
     ///
     /// There is no order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, for at most
     /// 4 000 keys a second, and at once when one of its own permits is dropped. For more slots or another cost, see
     /// [`acquire_all`](Self::acquire_all).
     ///
     /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
-    /// asks for a slot. While it waits, it holds nothing: no slots of another key, and no units of a [lease](Self::lease).
+    /// asks for a slot, in the order of arrival, too. While it waits, it holds nothing: no slots of another key, and no units of a [lease](Self::lease).
     ///
     /// An error is returned at once, unless [`wait_through_outages`](Self::wait_through_outages) is set.
     ///

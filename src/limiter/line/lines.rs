@@ -1,8 +1,10 @@
 //! The lines of this process: which of the calls that wait for units or slots may ask the store now.
 //!
-//! A call stands in the lines of the keys that have refused it, and in those that it found when it came. The first of a line
-//! asks the store, and with it those that fit into what the last answer left. The others sleep. All changes are made under
-//! one lock; nothing here asks, spawns, or has a timer.
+//! A call stands in the lines of the keys that it lacks, as far as is known: others may have its other keys meanwhile, until its
+//! patience ends. The first of a line asks the store, and with it those that fit into what the last answer left. The others sleep.
+//! All changes are made under one lock; nothing here asks, spawns, or has a timer.
+//!
+//! A call that is told to ask asks from then on: what it asks for is left for no later one, though its task runs later.
 //!
 //! The answers about slots are taken in by those who took the message in, not by the call: so it stands in its line before
 //! the next message is made, and no later call gets its slots.
@@ -18,6 +20,7 @@ use smallvec::SmallVec;
 use tokio::runtime;
 use tokio::time::Instant;
 
+use super::patience::Patience;
 use super::standing::{Standing, Ticket};
 use crate::decision::LimiterId;
 use crate::key::{Fingerprint, HashFingerprint};
@@ -148,6 +151,17 @@ pub(super) enum Turn {
     TooLate(TooLate),
 }
 
+/// A call that the store has refused.
+pub(super) struct RefusedCall<'a> {
+    pub(super) wants: Wants,
+    pub(super) bounds: WaitBounds,
+    pub(super) refusals: &'a [(Want, Refusal)],
+    /// The keys that had room for it.
+    pub(super) with_room: &'a [Want],
+    /// When it will fit, unless it lacks slots.
+    pub(super) fits_at: Option<Instant>,
+}
+
 /// The last refusal of a line.
 #[derive(Clone, Copy)]
 pub(super) struct Refusal {
@@ -212,6 +226,7 @@ struct Call {
     wants: Wants,
     bounds: WaitBounds,
     phase: Phase,
+    patience: Patience,
     waker: Option<Waker>,
     runtime: Option<runtime::Id>,
 }
@@ -294,16 +309,27 @@ impl Lines {
             return;
         }
         let now = Instant::now();
+        let was_asked = answers.iter().any(|(_, left, _)| left.is_some());
         self.change(woken, |state| {
+            if !was_asked {
+                state.return_part(ticket);
+            }
+            let mut came = None;
             let waiting = wait.filter(|wait| is_refused && wait.wait.strong_count() > 0);
             match waiting {
                 Some(waiting) => {
                     state.take_out(ticket);
                     let wants = || answers.iter().map(|(want, ..)| *want).collect();
+                    let is_new = !state.calls.contains_key(&ticket);
                     let call = state.calls.entry(ticket);
                     let call =
                         call.or_insert_with(|| Call::new(wants(), waiting.bounds, Phase::Ready));
                     call.phase = Phase::Told(now);
+                    let stands_at_all = call.stands_at_all_until(now).is_some();
+                    came = is_new.then_some(ticket);
+                    if stands_at_all {
+                        state.stand_at_all(ticket);
+                    }
                 }
                 None => state.remove(ticket),
             }
@@ -326,7 +352,10 @@ impl Lines {
                     state.to_advance.push(want.line);
                 }
             }
-            state.came_to_stand(ticket, now);
+            if let Some(came) = came {
+                state.came_to_wait(came, now);
+            }
+            state.end_if_too_late(ticket, now);
             state.advance(now);
         });
     }
@@ -397,6 +426,13 @@ impl Room {
         }
     }
 
+    fn with(self, returned: Self) -> Self {
+        Self {
+            units: self.units.saturating_add(returned.units),
+            slots: self.slots.saturating_add(returned.slots),
+        }
+    }
+
     fn least(self, other: Self) -> Self {
         Self {
             units: self.units.min(other.units),
@@ -423,6 +459,16 @@ impl Line {
         // The units after a hold have their pace. Slots have none: all would ask at once, in any order.
         let has_pace = self.after_hold.is_some() && needs.slots == 0;
         has_pace || self.asking.is_empty() || fits()
+    }
+
+    /// Returns whether the first call has to wait here.
+    fn keeps_first_waiting(&self, needs: Room, now: Instant) -> bool {
+        !self.has_room(needs) || self.asked_at(needs) > Some(now)
+    }
+
+    /// Returns whether a call that stands here as the first one has to wait.
+    fn keeps_standing(&self, ticket: Ticket, needs: Room, now: Instant) -> bool {
+        self.standing.contains(ticket) && self.keeps_first_waiting(needs, now)
     }
 
     /// Returns the time before which no call asks for this.
@@ -497,9 +543,15 @@ impl Call {
             wants,
             bounds,
             phase,
+            patience: Patience::default(),
             waker: None,
             runtime: None,
         }
+    }
+
+    /// Returns until when it stands at all its keys. `None` if it stands where it lacks room.
+    fn stands_at_all_until(&mut self, now: Instant) -> Option<Instant> {
+        self.patience.stands_at_all_until(self.wants.len(), now)
     }
 
     /// Returns whether its task does not move although it could. An attempt ends with its reply, or with the deadline of the
@@ -533,22 +585,47 @@ impl State {
         let call = Call::new(wants, bounds, Phase::Ready);
         self.calls.insert(ticket, call);
         self.stand(ticket);
-        self.came_to_stand(ticket, now);
+        self.came_to_wait(ticket, now);
+        self.end_if_too_late(ticket, now);
     }
 
-    /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second.
-    /// `None` if it lacks slots: then it also stands in the other lines of its keys. Fails if too many calls wait.
+    /// Lets a refused call stand in the lines of the keys that have refused it, until `fits_at`, but for at most a second. `None`
+    /// if it lacks slots. Fails if too many calls wait.
     pub(super) fn stand_refused(
         &mut self,
         ticket: Ticket,
-        wants: Wants,
-        bounds: WaitBounds,
-        refusals: &[(Want, Refusal)],
-        fits_at: Option<Instant>,
+        refused: RefusedCall<'_>,
         now: Instant,
     ) -> Result<(), WhyTooLate> {
+        let RefusedCall {
+            wants,
+            bounds,
+            refusals,
+            with_room,
+            fits_at,
+        } = refused;
         self.verify_waits(ticket)?;
-        self.remove(ticket);
+        self.take_out(ticket);
+        let phase = fits_at.map_or(Phase::Ready, |fits_at| {
+            Phase::Asleep(fits_at.min(now + MAX_BACKOFF))
+        });
+        let known = self.calls.remove(&ticket);
+        let is_new = known.is_none();
+        let mut call = Call::new(wants, bounds, phase);
+        if let Some(known) = known {
+            call.patience = known.patience;
+            self.wakers.extend(known.waker);
+        }
+        for want in with_room {
+            call.patience.let_pass(want.line, now);
+        }
+        let stands_until = call.stands_at_all_until(now);
+        // A wait that is longer would keep others waiting in vain.
+        let stands_at_all = stands_until >= Some(fits_at.unwrap_or(now));
+        self.calls.insert(ticket, call);
+        if stands_at_all {
+            self.stand_at_all(ticket);
+        }
         for (want, refusal) in refusals {
             let line = self.lines.entry(want.line).or_default();
             line.standing.insert(ticket, want.needs.units);
@@ -567,15 +644,10 @@ impl State {
                 });
             }
         }
-        match fits_at {
-            Some(fits_at) => {
-                let phase = Phase::Asleep(fits_at.min(now + MAX_BACKOFF));
-                let call = Call::new(wants, bounds, phase);
-                self.calls.insert(ticket, call);
-                self.came_to_stand(ticket, now);
-            }
-            None => self.join(ticket, wants, bounds, now),
+        if is_new {
+            self.came_to_wait(ticket, now);
         }
+        self.end_if_too_late(ticket, now);
         for (want, _) in refusals {
             self.forecast(want.line, now);
         }
@@ -594,15 +666,23 @@ impl State {
         }
     }
 
-    /// Ends the wait of a call that has come to stand in lines if its turn certainly comes too late, and that of the last ones
-    /// in these lines if too many wait.
-    fn came_to_stand(&mut self, ticket: Ticket, now: Instant) {
+    /// Ends the wait of the last call of each line in which a new one stands, if too many wait there. A call that waits already, and
+    /// comes to stand at a further key, ends no wait: it is one of those that its own lines are bounded for.
+    fn came_to_wait(&mut self, ticket: Ticket, now: Instant) {
         let call = self.calls.get(&ticket);
         let wants = call.map_or_else(Wants::new, |call| call.wants.clone());
         for want in wants {
-            while let Some(last) = self.beyond_bound(want.line) {
+            if let Some(last) = self.beyond_bound(want.line) {
                 self.end_wait(last, want.line, WhyTooLate::QueueFull, now);
             }
+        }
+    }
+
+    /// Ends the wait of a call if its turn in a line certainly comes too late.
+    fn end_if_too_late(&mut self, ticket: Ticket, now: Instant) {
+        let call = self.calls.get(&ticket);
+        let wants = call.map_or_else(Wants::new, |call| call.wants.clone());
+        for want in wants {
             if self.is_too_late(ticket, want.line, now) {
                 self.end_wait(ticket, want.line, WhyTooLate::TurnTooLate, now);
             }
@@ -800,7 +880,8 @@ impl State {
             Phase::Asleep(until) if now < until => return,
             Phase::Asleep(_) | Phase::Next(_) | Phase::Ready => call.phase = Phase::Ready,
         }
-        let (mut is_behind, mut has_room, mut is_trial) = (false, true, false);
+        let mut is_behind = false;
+        let mut has_room = true;
         let mut next_at = None;
         for want in &call.wants {
             let Some(line) = lines.get_mut(&want.line) else {
@@ -811,22 +892,42 @@ impl State {
             next_at = next_at.max(line.asked_at(want.needs));
             is_behind |= line.standing.has_earlier(ticket);
             has_room &= line.has_room(want.needs);
-            is_trial |= !line.room.holds(want.needs);
         }
         let next_at = next_at.filter(|next_at| now < *next_at);
         #[cfg(tollgate_simulation)]
         let is_behind = is_behind && !is_planted("LaterOvertakes");
         if is_behind || !has_room || next_at.is_some() {
+            let stands_at_all = call.stands_at_all_until(now).is_some();
+            let is_kept_here = |want: &Want| {
+                let line = lines.get(&want.line);
+                line.is_some_and(|line| line.keeps_standing(ticket, want.needs, now))
+            };
+            let is_kept = call.wants.iter().any(is_kept_here);
             for want in &call.wants {
+                if stands_at_all {
+                    let line = lines.entry(want.line).or_default();
+                    line.standing.insert(ticket, want.needs.units);
+                    continue;
+                }
                 let Some(line) = lines.get_mut(&want.line) else {
                     continue;
                 };
-                // A call that is behind others for one key keeps nobody from its other keys. One that is first everywhere
-                // is the next one.
-                if line.standing.has_earlier(ticket) || !is_behind {
+                // A call that is behind others for one key keeps nobody from its other keys. If it lacks room where it
+                // stands, it comes to no further line: it would stop those that were told to ask there.
+                let stands = match (is_behind, is_kept) {
+                    (true, _) => line.standing.has_earlier(ticket),
+                    (false, true) => line.keeps_standing(ticket, want.needs, now),
+                    (false, false) => line.keeps_first_waiting(want.needs, now),
+                };
+                if stands {
                     line.standing.insert(ticket, want.needs.units);
-                } else if line.standing.remove(ticket) {
+                    continue;
+                }
+                if line.standing.remove(ticket) {
                     to_advance.push(want.line);
+                }
+                if line.room.holds(want.needs) && !line.keeps_first_waiting(want.needs, now) {
+                    call.patience.let_pass(want.line, now);
                 }
             }
             if let Some(next_at) = next_at.filter(|_| !is_behind) {
@@ -840,6 +941,7 @@ impl State {
         for want in &call.wants {
             if let Some(line) = lines.get_mut(&want.line) {
                 line.standing.remove(ticket);
+                let is_trial = !line.room.holds(want.needs);
                 line.asking.push(Asking { ticket, is_trial });
                 line.room = line.room.without(want.needs);
                 if let Some(after) = &mut line.after_hold {
@@ -917,8 +1019,35 @@ impl State {
         }
     }
 
+    /// Lets a call stand in the lines of all its keys, also of those that have had none.
+    fn stand_at_all(&mut self, ticket: Ticket) {
+        let call = self.calls.get(&ticket);
+        for want in call.into_iter().flat_map(|call| &call.wants) {
+            let line = self.lines.entry(want.line).or_default();
+            line.standing.insert(ticket, want.needs.units);
+            self.to_advance.push(want.line);
+        }
+    }
+
+    /// Returns to each line the part of its room that a call was told to ask for. It asks for nothing.
+    fn return_part(&mut self, ticket: Ticket) {
+        let call = self.calls.get(&ticket);
+        for want in call.into_iter().flat_map(|call| &call.wants) {
+            if let Some(line) = self.lines.get_mut(&want.line) {
+                let mut asking = line.asking.iter();
+                if asking.any(|asking| asking.ticket == ticket && !asking.is_trial) {
+                    line.room = line.room.with(want.needs);
+                }
+            }
+        }
+    }
+
     /// Takes a call out of the lines in which it stands or asks.
     fn take_out(&mut self, ticket: Ticket) {
+        let phase = self.calls.get(&ticket).map(|call| call.phase);
+        if let Some(Phase::Told(_)) = phase {
+            self.return_part(ticket);
+        }
         let call = self.calls.get(&ticket);
         for want in call.into_iter().flat_map(|call| &call.wants) {
             if let Some(line) = self.lines.get_mut(&want.line) {
@@ -978,11 +1107,14 @@ mod tests {
             step: None,
         };
         let wants = Wants::from_buf_and_len([want; 2], 1);
-        let refusals = [(want, refusal)];
-        lines.with(|state| {
-            let fits_at = refusal.fits_at;
-            state.stand_refused(ticket, wants, bounds, &refusals, fits_at, now)
-        })
+        let refused = RefusedCall {
+            wants,
+            bounds,
+            refusals: &[(want, refusal)],
+            with_room: &[],
+            fits_at: refusal.fits_at,
+        };
+        lines.with(|state| state.stand_refused(ticket, refused, now))
     }
 
     /// Returns why a call waits no longer, and its wait.
@@ -1049,6 +1181,27 @@ mod tests {
         let ended = |ticket| end_of(&lines, ticket, now).map(|(why, _)| why);
         assert!(ended(5) == Some(WhyTooLate::QueueFull));
         assert!(ended(3).is_none() && ended(4).is_none());
+    }
+
+    /// It was counted where it waits, so that no call that was told to wait is sent away for it.
+    #[test]
+    fn a_call_that_waits_already_ends_no_wait_at_a_further_key() {
+        let (lines, now) = (Lines::default(), Instant::now());
+        let (one, further) = (one_an_hour(), one_an_hour());
+        let bounds = WaitBounds {
+            until: now + 100 * HOUR,
+            max_calls: 2,
+            longest_attempt: IDLE,
+        };
+        let refuse = |ticket, want| refuse(&lines, (ticket, want), bounds, HOUR, now);
+        assert!(refuse(1, one).is_ok());
+        assert!(refuse(3, further).is_ok() && refuse(5, further).is_ok());
+        assert!(refuse(1, further).is_ok());
+        // A new one ends no other wait, either.
+        assert!(refuse(7, further) == Err(WhyTooLate::QueueFull));
+        for waiting in [1, 3, 5] {
+            assert!(end_of(&lines, waiting, now).is_none(), "{waiting}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Calls that wait for units or slots: one line for each key, in which they are served in the order of their arrival.
 
 mod lines;
+mod patience;
 mod place;
 mod standing;
 

@@ -12,8 +12,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
 use super::lines::{
-    LINES, LineKey, MAX_STEP, Refusal, Room, SlotWait, State, TooLate, Turn, WaitBounds, Wants,
-    WhyTooLate, Woken,
+    LINES, LineKey, MAX_STEP, Refusal, RefusedCall, Room, SlotWait, State, TooLate, Turn,
+    WaitBounds, Wants, WhyTooLate, Woken,
 };
 use super::standing::Ticket;
 use crate::decision::{LevelDecision, Record, Source};
@@ -241,6 +241,12 @@ impl Place {
             .filter(|(_, level)| is_refused(level))
             .map(|(want, level)| (*want, self.refusal(*level, now)))
             .collect();
+        let had_room = |level: &LevelDecision<'_>| level.is_asked() && level.is_allowed();
+        let with_room: Wants = levels
+            .iter()
+            .filter(|(_, level)| had_room(level))
+            .map(|(want, _)| *want)
+            .collect();
         let wants: Wants = levels.into_iter().map(|(want, _)| want).collect();
         let mut fits_at = refusals
             .iter()
@@ -259,9 +265,14 @@ impl Place {
             *fits_at += step.saturating_mul(random()) / u32::MAX;
         }
         self.is_in_line = true;
-        LINES.with(|lines| {
-            lines.stand_refused(self.ticket, wants, self.bounds, &refusals, fits_at, now)
-        })
+        let refused = RefusedCall {
+            wants,
+            bounds: self.bounds,
+            refusals: &refusals,
+            with_room: &with_room,
+            fits_at,
+        };
+        LINES.with(|lines| lines.stand_refused(self.ticket, refused, now))
     }
 
     /// Leaves the lines, for a call that waits for something else. It may enter them again, at the same place.
