@@ -47,13 +47,14 @@ async fn granted(call: JoinHandle<Result<Permit, Error>>, of: &str) -> Permit {
 /// Lets a call wait for the only slot again and again, by the counts of this process. Returns how often another one that does not
 /// wait takes the slot between the moment when the first one is told to ask and its next poll.
 async fn slots_taken_from_those_told_to_ask(limiter: &RateLimiter) -> u32 {
+    let further = limiter.clone().queue(1);
     let mut taken = 0;
     for _ in 0..40 {
         let held = limiter.acquire("k").await.unwrap();
         assert_eq!(held.decision().source(), Source::Fallback);
         let waiting = acquire_later(&[limiter]);
-        // Until it stands in line.
-        sleep(5 * MILLI).await;
+        // Until it stands in line: then a further call finds the queue full, and does not wait.
+        while timeout(5 * MILLI, further.acquire("k")).await.is_err() {}
         drop(held);
         if let Acquired::Permit(_) = limiter.try_acquire("k").await.unwrap() {
             taken += 1;
