@@ -223,3 +223,32 @@ impl PermitTable {
         outcome.unwrap_or(in_time)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::quota::Quota;
+    use crate::store::MemoryStore;
+
+    #[tokio::test]
+    async fn the_counts_of_this_process_leave_a_slot_to_the_call_that_was_told_to_ask() {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
+        let held = limiter.acquire("ada").await.unwrap();
+        let of_call = limiter.clone();
+        let waiting = tokio::spawn(async move { of_call.acquire("ada").await });
+        while LINES.are_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(Duration::from_millis(20)).await;
+        // From here to its next poll, it was told to ask.
+        drop(held);
+        let level = Level::new(&limiter, "ada", 1);
+        let mut slots = SlotsOfCheck::new(None);
+        let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
+        let answers = slots.hold_in_turn(&limiter, &[&level], admit).unwrap();
+        assert!(!answers.are_admitted() && slots.held.is_empty());
+        drop(waiting.await.unwrap().unwrap());
+    }
+}

@@ -256,7 +256,7 @@ impl Lines {
     }
 
     /// Returns whether no call waits.
-    pub(super) fn are_empty(&self) -> bool {
+    pub(in crate::limiter) fn are_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
