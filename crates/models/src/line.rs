@@ -225,7 +225,7 @@ impl Call {
         let mut keys = self.wants.into_iter().zip(self.let_pass);
         let had_room = keys.all(|(units, had_room)| units == 0 || had_room);
         let patient = self.patient.filter(|ticks| *ticks >= PATIENCE);
-        self.holds = self.holds.or(patient.filter(|_| had_room));
+        self.holds = self.holds.or_else(|| patient.filter(|_| had_room));
         self.holds
     }
 
