@@ -28,7 +28,8 @@ use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::store::{FutureState, SendMarks, StoreFuture, WaitingAnswer};
 use crate::telemetry::PermitMeter;
 
-/// A check that is not decided yet. To [start](Self::start) it takes it: a repeat is a new check, by what the attempt has brought.
+/// A check that is not decided yet. To [start](Self::start) it takes it: a repeat is a new check, by what the attempt has
+/// brought.
 pub(crate) struct PendingCheck {
     pub(crate) levels: Levels,
     pub(super) kind: CheckKind,

@@ -73,7 +73,8 @@ impl RateLimiter {
     /// [`acquire_all`](Self::acquire_all).
     ///
     /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
-    /// asks for a slot, in the order of arrival, too. While it waits, it holds nothing: no slots of another key, and no units of a [lease](Self::lease).
+    /// asks for a slot, also in the order of arrival. While it waits, it holds nothing: no slots of another key, and no units
+    /// of a [lease](Self::lease).
     ///
     /// An error is returned at once, unless [`wait_through_outages`](Self::wait_through_outages) is set.
     ///

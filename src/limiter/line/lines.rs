@@ -666,8 +666,8 @@ impl State {
         }
     }
 
-    /// Ends the wait of the last call of each line in which a new one stands, if too many wait there. A call that waits already, and
-    /// comes to stand at a further key, ends no wait: it is one of those that its own lines are bounded for.
+    /// Ends the wait of the last call of each line in which a new one stands, if too many wait there. A call that waits already
+    /// ends no wait when it comes to stand at a further key: its own lines have counted it.
     fn came_to_wait(&mut self, ticket: Ticket, now: Instant) {
         let call = self.calls.get(&ticket);
         let wants = call.map_or_else(Wants::new, |call| call.wants.clone());
