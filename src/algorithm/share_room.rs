@@ -14,6 +14,9 @@ pub(super) fn share_room(
     used_by: impl Fn(ShareId) -> u64,
 ) -> i64 {
     let limit = i64::from(check.limit);
+    if check.shares.is_none() {
+        return limit - signed(used);
+    }
     let (mut asking, mut named, mut others) = (None, 0, 0);
     for share in check.shares.iter() {
         let units = used_by(share.id);

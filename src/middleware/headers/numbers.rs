@@ -4,6 +4,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Returns a number as the value of a field. `HeaderValue::from` of a number allocates twice.
 pub(in crate::middleware) fn number_value(number: u64) -> HeaderValue {
+    if number == 0 {
+        // What is left in every refusal.
+        return HeaderValue::from_static("0");
+    }
     let text = HeaderValue::from_str(itoa::Buffer::new().format(number));
     text.unwrap_or_else(|_| number.into())
 }

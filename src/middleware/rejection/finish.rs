@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, Entry, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::grpc;
@@ -41,12 +41,15 @@ impl Rejection {
         headers
             .entry(CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-store"));
-        // A responder may have set a longer one.
-        self.told.wait = self.retry_after().max(retry_after(headers));
-        if let Some(wait) = self.retry_after() {
-            headers
-                .entry(RETRY_AFTER)
-                .or_insert_with(|| number_value(whole_seconds(wait).max(1)));
+        self.told.wait = self.retry_after();
+        match headers.entry(RETRY_AFTER) {
+            // A responder may have set a longer one.
+            Entry::Occupied(told) => self.told.wait = self.told.wait.max(seconds(told.get())),
+            Entry::Vacant(untold) => {
+                if let Some(wait) = self.told.wait {
+                    untold.insert(number_value(whole_seconds(wait).max(1)));
+                }
+            }
         }
         if let RejectionReason::Refused(decision) = self.reason() {
             let wait = self.told.wait.unwrap_or_default();
@@ -78,6 +81,10 @@ pub(in crate::middleware) fn lengthen_retry_after(wait: Duration, headers: &mut 
 
 /// Returns the `Retry-After` of a response, if it is in seconds.
 pub(in crate::middleware) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    seconds(headers.get(RETRY_AFTER)?)
+}
+
+fn seconds(value: &HeaderValue) -> Option<Duration> {
+    let seconds = value.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
