@@ -12,6 +12,7 @@ use tollgate::{
 };
 
 use crate::support::log;
+use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::relay::Relay;
 use crate::support::test_time::TestTime;
@@ -249,6 +250,30 @@ async fn a_step_forward_of_the_servers_clock_ends_no_hold_of_the_process_that_wa
     there.admin().unblock("ada").await.expect("unblocked");
     here.admin().blocked().await.expect("a list");
     assert_eq!(source(&here).await, Source::Redis);
+}
+
+#[tokio::test]
+async fn a_late_reply_about_one_hold_ends_no_later_hold_of_the_process_that_was_told() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(server.port()).await;
+    let store = RedisStore::open(&proxy.url()).expect("a URL");
+    // It tells the server of the second hold only after this test.
+    let store = store.deadline(30 * SECOND).block_list_refresh(HOUR);
+    let here = RateLimiter::new(store, Quota::per_minute(1_000_000));
+    // The list outlives the first hold.
+    here.admin().block("bob", HOUR).await.expect("a block");
+    here.admin().blocked().await.expect("a list");
+
+    // To tell the server, the process reads the list and then changes it.
+    proxy.set(Wire::Slow(2 * SECOND));
+    let replies = proxy.replies();
+    here.hold_back("ada", 3 * SECOND);
+    until(async || proxy.replies() == replies + 2).await;
+    here.hold_back("ada", HOUR);
+    proxy.set(Wire::Whole);
+    // When the second reply comes, the first hold is over on the server. As of then, it would last for another second here.
+    here.admin().blocked().await.expect("a list");
+    assert_eq!(source(&here).await, Source::HeldBack);
 }
 
 #[tokio::test]

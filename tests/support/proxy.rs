@@ -101,6 +101,11 @@ impl Proxy {
         self.shared.cuts_next.store(true, Ordering::SeqCst);
     }
 
+    /// How many replies the server has sent.
+    pub(crate) fn replies(&self) -> u64 {
+        self.shared.replies.load(Ordering::Relaxed)
+    }
+
     /// How many connections were cut.
     pub(crate) fn cuts(&self) -> u64 {
         self.shared.cuts.load(Ordering::Relaxed)

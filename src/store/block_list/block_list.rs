@@ -393,24 +393,24 @@ impl BlockList {
     /// A key that an upstream asked this process to hold back is held back for as long. If the shared list had the key
     /// before and has it no longer, an operator has unblocked it.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
-        self.replace_after_step(blocks, 0);
+        self.replace_when_ahead(blocks, 0);
     }
 
     /// Replaces the list after the server of the shared list has lost its data: then this process goes on to hold back the
     /// keys that upstreams asked it to hold back.
     pub fn replace_after_loss(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
-        self.replace_after_step(blocks, u64::MAX);
+        self.replace_when_ahead(blocks, u64::MAX);
     }
 
-    /// Replaces the list after the clock of its server has run ahead of this process by `step` microseconds since the last
-    /// list. A key whose block has ended by that clock was not unblocked, so this process goes on to hold it back.
-    pub(crate) fn replace_after_step(
+    /// Replaces the list when its server may have ended blocks up to `ahead` microseconds before this process: its clock has
+    /// stepped, or its replies were late. Such a key was not unblocked, so this process goes on to hold it back.
+    pub(crate) fn replace_when_ahead(
         &self,
         blocks: impl IntoIterator<Item = (Key, Key, Duration)>,
-        step: u64,
+        ahead: u64,
     ) {
         let now = self.inner.clock.now();
-        let ended_by = now.saturating_add(step);
+        let ended_by = now.saturating_add(ahead);
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
             let name = name_of(&limiter, &key);
             let expires_at = now.saturating_add(micros(remaining));

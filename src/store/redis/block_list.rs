@@ -41,6 +41,8 @@ struct KnownVersion {
     changes: u64,
     /// How far the server's clock was ahead of the clock of the copy at the last list, in microseconds. `None` before it.
     server_lead: Option<u64>,
+    /// How much later than on the server a block may end in the copy, in microseconds: its reply took that long.
+    lag: u64,
 }
 
 /// The list as the server has it.
@@ -66,6 +68,7 @@ impl SharedBlockList {
         let (shared, client) = (Arc::clone(self), &self.client);
         let (limiter, key, duration) = (block.limiter.clone(), block.key.clone(), block.duration);
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        let sent_at = self.copy.clock().now();
         let mut call = client.scripts.block.call(1, 4, 0);
         call.command.arg(client.names.block_list());
         call.command.arg(member(&limiter, &key));
@@ -84,6 +87,8 @@ impl SharedBlockList {
             let mut known = shared.known();
             known.changes += 1;
             known.version.clear();
+            let took = shared.copy.clock().now().saturating_sub(sent_at);
+            known.lag = known.lag.max(took);
             // Redis has decided, so that the list of this process does not.
             shared.copy.put(Block::new(&limiter, &key, duration))
         })
@@ -105,6 +110,7 @@ impl SharedBlockList {
     async fn read(&self, client: &Client, route: &Route) -> Result<(), Error> {
         loop {
             let before = self.known().clone();
+            let sent_at = self.copy.clock().now();
             let Some(list) = client.read_blocks(route, &before.version).await? else {
                 return Ok(());
             };
@@ -112,16 +118,19 @@ impl SharedBlockList {
             let mut known = self.known();
             if known.changes == before.changes {
                 // A list that ends with its last key outlives it, so none at all was lost with its server's data.
-                let lead = list.now.saturating_sub(self.copy.clock().now());
+                let now = self.copy.clock().now();
+                let lead = list.now.saturating_sub(now);
                 if list.version == NO_LIST {
                     self.copy.replace_after_loss(list.blocks);
                 } else {
                     let earlier = known.server_lead.unwrap_or(lead);
                     let step = lead.saturating_sub(earlier);
-                    self.copy.replace_after_step(list.blocks, step);
+                    let ahead = step.saturating_add(known.lag);
+                    self.copy.replace_when_ahead(list.blocks, ahead);
                 }
                 known.version = list.version;
                 known.server_lead = Some(lead);
+                known.lag = now.saturating_sub(sent_at);
                 return Ok(());
             }
         }
