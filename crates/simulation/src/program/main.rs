@@ -35,9 +35,6 @@ const CODES: [&str; 18] = [
     "tollgate::E127",
 ];
 
-/// The events of a trace that are shown.
-const SHOWN: usize = 50;
-
 /// Does what the arguments ask for.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -118,8 +115,7 @@ fn replay(plan: &Plan) -> bool {
     let Some(report) = world_process::run_here(plan) else {
         return false;
     };
-    let events = report.trace.len().saturating_sub(SHOWN);
-    for event in &report.trace[events..] {
+    for event in &report.trace {
         println!("{event}");
     }
     print_sum(&report);

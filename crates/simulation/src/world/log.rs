@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use crate::server::Reply;
 
 /// The most events of a trace.
-const TRACED: usize = 400;
+const TRACED: usize = 20_000;
 
 /// The most violations that are told.
 const VIOLATIONS: usize = 5;

@@ -28,6 +28,8 @@ pub(crate) struct Process {
     begin: Instant,
     /// Until when it stands still, by the time of the world.
     pub(crate) stopped_until: Option<u64>,
+    /// The milliseconds that it has stood still.
+    missed: u64,
     drift: Drift,
 }
 
@@ -97,6 +99,7 @@ impl Process {
             first: local,
             begin,
             stopped_until: None,
+            missed: 0,
             drift,
         }
     }
@@ -122,16 +125,19 @@ impl Process {
         self.runtime.block_on(async { sleep_until(end).await });
     }
 
-    /// Goes on after a stop: the clock has gone on.
-    pub(crate) fn resume(&mut self, now: u64) {
+    /// Makes no step.
+    pub(crate) fn stand_still(&mut self) {
+        self.missed += 1;
+    }
+
+    /// Goes on after a stop: the clock has gone on, as wrong as it was before.
+    pub(crate) fn resume(&mut self) {
         self.stopped_until = None;
-        let missed = (now + clock_of(self.number)).saturating_sub(self.local);
-        if missed > 2 {
-            self.local += missed;
-            self.enter();
-            let missed = Duration::from_millis(missed);
-            self.runtime.block_on(async { advance(missed).await });
-        }
+        let missed = std::mem::take(&mut self.missed);
+        self.local += missed;
+        self.enter();
+        let missed = Duration::from_millis(missed);
+        self.runtime.block_on(async { advance(missed).await });
     }
 
     /// Makes the clock of this process the clock of the thread.

@@ -25,6 +25,8 @@ pub(crate) struct HeldPermit {
     pub(crate) limiter: &'static str,
     pub(crate) key: &'static str,
     pub(crate) from: u64,
+    /// Whether its client sees at once that it is lost.
+    pub(crate) is_watched: bool,
 }
 
 /// How a call was overtaken.
@@ -132,7 +134,7 @@ impl Record {
         }
     }
 
-    /// Forgets a permit that was lost at an unknown time.
+    /// Forgets a permit that was lost, or may have been, at an unknown time.
     pub(crate) fn forget_permit(&mut self, call: u64) {
         self.held.remove(&call);
     }
@@ -143,9 +145,15 @@ impl Record {
             .held
             .iter()
             .filter(|(_, permit)| permit.process == process);
-        let calls: Vec<u64> = held.map(|(call, _)| *call).collect();
-        for call in calls {
-            self.end_permit(call, to);
+        let held: Vec<(u64, bool)> = held
+            .map(|(call, permit)| (*call, permit.is_watched))
+            .collect();
+        for (call, is_watched) in held {
+            if is_watched {
+                self.end_permit(call, to);
+            } else {
+                self.forget_permit(call);
+            }
         }
         let gone = self.lines.iter().filter(|((of, ..), _)| *of == process);
         let gone: Vec<u64> = gone.flat_map(|(_, line)| line.iter().copied()).collect();

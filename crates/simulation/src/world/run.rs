@@ -119,10 +119,12 @@ impl Scene {
                     *process = Some(started);
                 }
             }
-            Some(process) if process.stopped_until.is_some_and(|until| until > now) => {}
+            Some(process) if process.stopped_until.is_some_and(|until| until > now) => {
+                process.stand_still();
+            }
             Some(process) => {
                 if process.stopped_until.is_some() {
-                    process.resume(now);
+                    process.resume();
                 }
                 process.advance(now);
                 self.shared.lock().seen_at[number] = now;

@@ -12,7 +12,7 @@ use crate::world::record::HeldPermit;
 const KEYS: [&str; 2] = ["x", "y"];
 
 /// How a client looks after its permit.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Care {
     /// Ends its work as soon as the permit is lost.
     Attentive,
@@ -50,7 +50,7 @@ pub(super) async fn hold(mut client: Client, limiter: &'static str, care: Care) 
         };
         let has_permit = matches!(outcome, Ok(Some(_)));
         client.leave_line((limiter, key), (call, waits), has_permit);
-        let permit = begin_permit(&client, (limiter, key), call, outcome);
+        let permit = begin_permit(&client, (limiter, key), call, care, outcome);
         let millis = match client.random.below(6) {
             0 => 3_000 + client.random.below(9_000),
             _ => 5 + client.random.below(250),
@@ -88,6 +88,7 @@ fn begin_permit(
     client: &Client,
     (limiter, key): (&'static str, &'static str),
     call: u64,
+    care: Care,
     outcome: Result<Option<Permit>, Error>,
 ) -> Option<Permit> {
     let process = client.process;
@@ -115,6 +116,7 @@ fn begin_permit(
             limiter,
             key,
             from: now,
+            is_watched: care == Care::Attentive,
         };
         world.record.held.insert(call, held);
         world.record.changed_at.insert((limiter, key), now);
