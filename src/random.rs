@@ -3,14 +3,24 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+/// Returns 64 random bits.
+pub(crate) fn random_bits() -> u64 {
+    // Each `RandomState` has a random key, so the hash of a constant is a random number.
+    RandomState::new().hash_one(0)
+}
+
 /// Returns a random number, so that processes and workers that wait for the same event do not check again together.
 pub(crate) fn random() -> u32 {
-    // Each `RandomState` has a random key. Of the hash, the upper bits: a shift by 32 leaves 32 of them.
-    let hash = RandomState::new().hash_one(0);
-    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
+    // A shift by 32 leaves 32 bits.
+    u32::try_from(random_bits() >> 32).unwrap_or(u32::MAX)
 }
 
 /// Returns a random time between half of `mean` and half more, so that processes do not ask together.
 pub(crate) fn jittered(mean: Duration) -> Duration {
-    mean / 2 + mean.saturating_mul(random()) / u32::MAX
+    mean / 2 + up_to(mean)
+}
+
+/// Returns a random time of at most `longest`.
+pub(crate) fn up_to(longest: Duration) -> Duration {
+    longest.saturating_mul(random()) / u32::MAX
 }

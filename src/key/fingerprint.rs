@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use crate::random::random_bits;
+
 /// A 128-bit hash that identifies a text within this process, such as the limiter and the key of a
 /// [subject](crate::store::Subject::fingerprint).
 ///
@@ -36,11 +38,8 @@ impl Hasher for FingerprintHasher {
     }
 }
 
-static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
-    // Each `RandomState` has a random key, so the hash of a constant is a random number.
-    let random = || RandomState::new().hash_one(0);
-    SipHasher13::new_with_keys(random(), random())
-});
+static HASHER: LazyLock<SipHasher13> =
+    LazyLock::new(|| SipHasher13::new_with_keys(random_bits(), random_bits()));
 
 /// The odd multiplier that makes the order of a pair matter.
 ///

@@ -3,7 +3,6 @@
 //! All changes are made under one lock. Nothing here waits or sends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -16,6 +15,7 @@ use crate::decision::{Answers, StoreId, holder_for};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
 use crate::limiter::line::{SlotWait, Ticket, Want, Woken};
+use crate::random::random_bits;
 use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
 
 /// The tables of this process, by store.
@@ -115,9 +115,8 @@ impl PermitTable {
         if let Some(table) = known.and_then(|(_, table)| table.upgrade()) {
             return table;
         }
-        // Each `RandomState` has a random key, so the hash of a constant is a random number.
-        let random = || u128::from(RandomState::new().hash_one(0));
-        let bytes = (random() << 64 | random()).to_be_bytes();
+        let high = u128::from(random_bits()) << 64;
+        let bytes = (high | u128::from(random_bits())).to_be_bytes();
         let table = Arc::new(Self {
             holder: holder_for(bytes, None),
             clock: Clock::monotonic(),

@@ -3,11 +3,11 @@
 //! While the store works, a check costs one atomic load. Times are microseconds of a clock that the caller
 //! reads.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Code, Error};
+use crate::random::random_bits;
 
 /// The consecutive failures that open the breaker. One may be an accident, and each may cost a caller the whole
 /// deadline.
@@ -305,8 +305,7 @@ fn open_duration(openings: u32) -> u64 {
     let doubled = MIN_OPEN.saturating_mul(2_u64.saturating_pow(openings.saturating_add(1)));
     let longest = doubled.min(MAX_OPEN);
     let shortest = (longest / 2).max(MIN_OPEN);
-    let random = RandomState::new().hash_one(openings);
-    shortest + random % (longest - shortest + 1)
+    shortest + random_bits() % (longest - shortest + 1)
 }
 
 #[cfg(test)]

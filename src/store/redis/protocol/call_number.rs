@@ -3,23 +3,20 @@
 //! RESP pairs replies with commands by their order alone. If a server or a proxy leaves one reply out, or sends one twice, each
 //! command behind it gets a well-formed reply to another command. Only an echo tells.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use redis::Value;
 use rmp::decode;
 
+use crate::random::random;
+
 /// The number of a call of a script. Unique among the last four billion calls of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallNumber(u32);
 
 /// Begins anywhere, since a proxy may mix up the replies to two processes.
-static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
-    let random = RandomState::new().hash_one(0).to_be_bytes();
-    let [first, second, third, fourth, ..] = random;
-    AtomicU32::new(u32::from_be_bytes([first, second, third, fourth]))
-});
+static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(random()));
 
 impl CallNumber {
     /// Returns the number of the next call.

@@ -4,7 +4,6 @@
 //! sends all calls from one task, which stands still while it reads the slots, and it resends commands that a lost
 //! connection may have executed. Here a command is sent again only if a node says that it has not run it.
 
-use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use tokio::task::JoinSet;
 use super::dial::{Dial, Server};
 use super::failure::{Failure, Fate, Redirect, known_host};
 use super::node::{BACKOFF, Line, Node};
+use crate::random::up_to;
 use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
 use crate::store::redis::real_time::{self, Deadline};
 
@@ -129,8 +129,7 @@ impl Reading {
         };
         // Processes that lose a master together do not read together.
         let half = self.backoff / 2;
-        let random = u32::try_from(RandomState::new().hash_one(0) % 256).unwrap_or_default();
-        read_at + half + half * random / 256
+        read_at + half + up_to(half)
     }
 }
 
