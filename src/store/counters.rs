@@ -27,8 +27,7 @@ use crate::store::requests::{Adjust, Change, Check, Subject};
 ///
 /// # Examples
 ///
-/// A store in the memory of the process, under one lock. The example `own_store` in the repository keeps its
-/// counts in SQLite.
+/// A store in the memory of the process, under one lock.
 ///
 /// ```
 /// use std::collections::HashMap;

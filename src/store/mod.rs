@@ -5,7 +5,7 @@
 //! | [`RedisStore`] | in Redis or Valkey, shared by all processes | services with several processes |
 //! | [`MemoryStore`] | in the memory of this process | services with one process, tests |
 //! | [`TestStore`] (feature `test-util`) | in memory; refuses, fails or hangs when the test wants it | tests of a service |
-//! | any type that implements [`Store`] | where you like | other databases |
+//! | [`StoreOn`] any [`Rows`] | in your database, shared by all processes | services that have a database already |
 //!
 //! [`RedisStore`] and [`MemoryStore`] make the same decisions, to the microsecond. [`from_url`] opens either
 //! by a URL from a configuration.
@@ -22,11 +22,10 @@
 //!
 //! # Write a store
 //!
-//! 1. Implement [`Store`]. Only `id` and `check` are required.
-//! 2. Let [`Counters`] decide: it has every algorithm, and one value for each limiter and key.
-//! 3. Return a [`CircuitBreaker`], and for a remote store a [`RefusalCache`] and a [`BlockList`]. Limiters
-//!    use them around the store.
-//! 4. Run the kit of the package `tollgate-conformance` in a test: it checks every rule that limiters rely on.
+//! 1. Implement [`Rows`] for your database. One method is required: it reads rows, lets a [`Batch`] decide, and writes rows,
+//!    in one transaction.
+//! 2. Wrap it: `StoreOn::new(rows).name("sqlite")` is a store with every rule of this crate.
+//! 3. Run the kit of the package `tollgate-conformance` in a test: it checks every rule that limiters rely on.
 
 mod any_store;
 mod block_list;
@@ -42,6 +41,7 @@ mod real_time;
 pub(crate) mod redis;
 mod refusal_cache;
 mod requests;
+mod rows;
 #[expect(clippy::module_inception, reason = "the file of the trait `Store`")]
 mod store;
 #[cfg(feature = "test-util")]
@@ -64,6 +64,7 @@ pub use redis::{Credentials, HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use requests::OwnedSubject;
 pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};
+pub use rows::{Batch, RowName, Rows, StoreOn, Write, Written};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -9,9 +9,11 @@ use axum::http::Request;
 use metrics::Unit;
 use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
-use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, StoreId};
+use tollgate::store::{
+    Answer, Batch, Check, QuotaAnswer, Rows, Store, StoreFuture, StoreId, StoreOn, Written,
+};
 use tollgate::{
-    BlockRule, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
+    BlockRule, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     RedisStore, Share, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -90,6 +92,7 @@ async fn everything() {
     permits(redis.clone()).await;
     checks(MemoryStore::new(), 2).await;
     checks(Foreign, 1).await;
+    checks(StoreOn::new(InMemory::default()), 1).await;
     blocked().await;
     blocked_after_refusals().await;
     marked().await;
@@ -115,6 +118,27 @@ async fn everything() {
 
 fn limiter(store: impl Store) -> RateLimiter {
     RateLimiter::new(store, Quota::per_hour(1))
+}
+
+/// Rows that the first change loses to another process.
+#[derive(Default)]
+struct InMemory(Mutex<BTreeMap<String, Vec<u8>>>);
+
+impl Rows for InMemory {
+    async fn change(&self, batch: &mut Batch) -> Result<Written, Error> {
+        let is_lost = batch.attempt() == 0;
+        let mut rows = self.0.lock().expect("nobody panics");
+        let names = batch.names();
+        let values = names.map(|name| rows.get(name.as_str()).cloned()).collect();
+        let writes = batch.decide(1_000_000, values);
+        if is_lost {
+            return Ok(Written::Nothing);
+        }
+        for write in writes {
+            rows.insert(write.name.to_string(), write.value.unwrap_or_default());
+        }
+        Ok(Written::All)
+    }
 }
 
 async fn checks(store: impl Store, times: u32) {

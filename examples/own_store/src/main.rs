@@ -5,13 +5,12 @@
 
 use std::process::ExitCode;
 
-use own_store::SqliteStore;
 use tollgate::{Quota, RateLimiter};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode, tollgate::Error> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "ada".to_owned());
-    let store = SqliteStore::open("own_store.db")?;
+    let store = own_store::open("own_store.db")?;
     let limiter = RateLimiter::new(store, Quota::per_minute(3)).name("runs");
     let decision = limiter.check(name).await?;
     if let Some(wait) = decision.retry_after() {

@@ -18,7 +18,9 @@ mod several_processes;
 fn open(directory: &tempfile::TempDir) -> (SqliteStore, TestClock) {
     let clock = TestClock::new();
     let now = clock.clone();
-    let store = SqliteStore::open_at(directory.path().join("limits.db"), move || now.now_micros());
+    let store = own_store::open_at(directory.path().join("limits.db"), move || {
+        i64::try_from(now.now_micros()).unwrap()
+    });
     (store.unwrap(), clock)
 }
 
@@ -95,7 +97,7 @@ async fn expired_keys_leave_the_file() {
         let _ = limiter.check("ada").await.unwrap();
     }
     let file = rusqlite::Connection::open(directory.path().join("limits.db")).unwrap();
-    let keys = file.query_row("SELECT count(*) FROM counts", [], |row| {
+    let keys = file.query_row("SELECT count(*) FROM tollgate", [], |row| {
         row.get::<_, u32>(0)
     });
     assert_eq!(keys.unwrap(), 1 + 90);

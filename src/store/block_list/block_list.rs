@@ -366,15 +366,9 @@ impl BlockList {
             if block.is_automatic && known.is_some_and(|known| known.expires_at > now) {
                 return Ok(false);
             }
-            let is_full = || {
-                let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
-                match block.is_automatic {
-                    true if blocked.len() >= MAX_AUTOMATIC => true,
-                    true => of_limiter.count() >= MAX_AUTOMATIC_PER_LIMITER,
-                    false => blocked.len() >= MAX_BLOCKED,
-                }
-            };
-            if known.is_none() && is_full() {
+            let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
+            let has_room = || has_room(block.is_automatic, blocked.len(), || of_limiter.count());
+            if known.is_none() && !has_room() {
                 return Err(Self::full());
             }
             let blocked_key = BlockedKey {
@@ -494,6 +488,19 @@ impl BlockedKey {
         let left = self.remaining(now).filter(|_| is_later)?;
         let is_listed = self.expires_at > now;
         Some(UnsharedHold { left, is_listed })
+    }
+}
+
+/// Returns whether a list with so many blocked keys, and with so many of the limiter, has room for another one.
+pub(in crate::store) fn has_room(
+    is_automatic: bool,
+    blocked: usize,
+    of_limiter: impl FnOnce() -> usize,
+) -> bool {
+    if is_automatic {
+        blocked < MAX_AUTOMATIC && of_limiter() < MAX_AUTOMATIC_PER_LIMITER
+    } else {
+        blocked < MAX_BLOCKED
     }
 }
 

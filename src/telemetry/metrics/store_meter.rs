@@ -22,6 +22,7 @@ struct StoreMetrics {
     keys_with_counts: GaugeShare,
     keys_with_refusals: GaugeShare,
     batch: Histogram,
+    retries: Counter,
     clock_error: Gauge,
 }
 
@@ -64,7 +65,12 @@ impl StoreMeter {
             keys_with_refusals: keys("refusals"),
             batch: Histogram::new(
                 "tollgate_batch_checks",
-                "Checks per call of the store.",
+                "Requests per call of the store.",
+                labels,
+            ),
+            retries: Counter::new(
+                "tollgate_batch_retries_total",
+                "Calls of the store that were repeated: another process had changed the rows, or the connection was cut.",
                 labels,
             ),
             clock_error: Gauge::new(
@@ -149,13 +155,14 @@ impl StoreMeter {
         }
     }
 
-    /// Records the number of checks in a call of the store.
-    #[cfg_attr(
-        not(feature = "redis"),
-        expect(dead_code, reason = "only the Redis store sends batches")
-    )]
+    /// Records the number of requests in a call of the store.
     pub(crate) fn record_batch(&self, checks: u32) {
         self.0.batch.record(checks.into());
+    }
+
+    /// Records how often a call of the store was repeated. Also 0, so that the counter is there before the first time.
+    pub(crate) fn record_retries(&self, retries: u32) {
+        self.0.retries.record(retries.into());
     }
 
     /// Records how far the time that a call tells the server may be wrong.
