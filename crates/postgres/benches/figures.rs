@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate::store::Store;
 use tollgate::{Algorithm, Quota, RateLimiter};
-use tollgate_postgres::PostgresStore;
+use tollgate_postgres::PostgresRows;
 
 use server::Server;
 
@@ -32,8 +32,8 @@ const LEASE: Duration = Duration::from_millis(100);
 
 fn open(url: &str, schema: &str) -> Arc<dyn Store> {
     if url.starts_with("postgres") {
-        let store = PostgresStore::open(url).expect("a URL").schema(schema);
-        Arc::new(store.deadline(Duration::from_secs(5)))
+        let rows = PostgresRows::open(url).expect("a URL").schema(schema);
+        Arc::new(rows.into_store().deadline(Duration::from_secs(5)))
     } else {
         let store = tollgate::RedisStore::open(url).expect("a URL");
         Arc::new(store.deadline(Duration::from_secs(5)))
@@ -207,13 +207,13 @@ fn main() {
 async fn measure(seconds: f64) {
     let server = Server::start_with(&["fsync=on"]);
     for schema in ["unlogged", "logged"] {
-        let store = PostgresStore::new(server.pool(2)).schema(schema);
-        let store = if schema == "logged" {
-            store.logged()
+        let rows = PostgresRows::new(server.pool(2)).schema(schema);
+        let rows = if schema == "logged" {
+            rows.logged()
         } else {
-            store
+            rows
         };
-        store.migrate().await.expect("tables");
+        rows.migrate().await.expect("tables");
     }
     let version = sqlx::Row::get::<String, _>(
         &sqlx::Executor::fetch_one(&mut server.connect().await, "SHOW server_version")

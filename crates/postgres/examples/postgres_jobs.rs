@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tollgate::{Quota, RateLimiter};
-use tollgate_postgres::PostgresStore;
+use tollgate_postgres::PostgresRows;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,12 +13,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .nth(1)
         .or_else(|| std::env::var("STORE").ok());
     let url = url.ok_or("pass a URL, such as postgres://shop:secret@127.0.0.1/shop")?;
-    let store = PostgresStore::open(&url)?.schema("jobs");
-    store.migrate().await?;
-    for line in store.doctor().await? {
+    let rows = PostgresRows::open(&url)?.schema("jobs");
+    rows.migrate().await?;
+    for line in rows.doctor().await? {
         println!("{line}");
     }
-    let limiter = RateLimiter::new(store, Quota::per_second(5)).name("jobs");
+    let limiter = RateLimiter::new(rows.into_store(), Quota::per_second(5)).name("jobs");
     for job in 1..=12 {
         let decision = limiter
             .until_ready("mails", 1, Duration::from_secs(10))

@@ -29,7 +29,7 @@ pub(crate) async fn examine(pool: &PgPool, names: &Names) -> Result<Vec<String>,
     lines.push(match text(2)?.as_str() {
         "read committed" => "ok       isolation: read committed".to_owned(),
         other => format!(
-            "warning  isolation: default_transaction_isolation is {other}: checks of a busy key fail; set it to 'read \
+            "warning  isolation: default_transaction_isolation is {other}: checks of a busy key are slower; set it to 'read \
              committed' for the connections of the store"
         ),
     });
@@ -39,7 +39,7 @@ pub(crate) async fn examine(pool: &PgPool, names: &Names) -> Result<Vec<String>,
             .map_err(failed)?
             .as_deref()
         {
-            None => "warning  table: there is none; call `PostgresStore::migrate`".to_owned(),
+            None => "warning  table: there is none; call `PostgresRows::migrate`".to_owned(),
             Some("u") => {
                 "ok       table: unlogged; after a crash of the server, all limits begin anew"
                     .to_owned()
@@ -66,7 +66,7 @@ pub(crate) async fn examine(pool: &PgPool, names: &Names) -> Result<Vec<String>,
     let mut took = Vec::new();
     for _ in 0..ROUND_TRIPS {
         let asked = Instant::now();
-        pool.execute(raw_sql(&names.read([])))
+        pool.execute(raw_sql(&names.counts().read([].into_iter())))
             .await
             .map_err(failed)?;
         took.push(asked.elapsed());

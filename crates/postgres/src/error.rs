@@ -49,16 +49,11 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
         // An undefined function, table or schema.
         "42883" | "42P01" | "3F000" => (
             Misconfigured,
-            "; call `PostgresStore::migrate`, or run the SQL of `PostgresStore::sql`",
+            "; call `PostgresRows::migrate`, or run the SQL of `PostgresRows::sql`",
         ),
         "42501" => (
             Misconfigured,
             "; grant the user of the service SELECT, INSERT, UPDATE and DELETE on the tables of the store",
-        ),
-        // A serialization failure.
-        "40001" => (
-            Misconfigured,
-            "; set default_transaction_isolation to 'read committed' for the connections of the store",
         ),
         "55P03" | "57014" => (Timeout, ""),
         "53100" => (Full, ""),
@@ -69,20 +64,15 @@ fn of_code(code: &str) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Returns the error of a call that took longer than the store waits.
-pub(crate) fn timed_out() -> Error {
-    Error::new(
-        ErrorKind::Timeout,
-        "Postgres did not answer in time: the check may or may not have been charged",
-    )
-}
-
-/// Returns the error of a request whose task has ended.
-pub(crate) fn ended() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "the task that asks Postgres has ended (runtime shut down?): the check may or may not have been charged",
-    )
+/// Returns whether Postgres says that it has written nothing: after a serialization failure or a deadlock. Of its other
+/// errors of transactions, 40003 leaves open what was written.
+pub(crate) fn is_rolled_back(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let sqlx = source.and_then(|source| source.downcast_ref::<sqlx::Error>());
+    let code = sqlx
+        .and_then(sqlx::Error::as_database_error)
+        .and_then(|database| database.code());
+    code.is_some_and(|code| matches!(&*code, "40000" | "40001" | "40P01"))
 }
 
 /// Returns the error of a reply that does not match its call.

@@ -10,26 +10,23 @@
     )
 )]
 
-mod batch;
-mod blocks;
+mod connection;
 mod doctor;
 mod error;
 mod names;
-mod postgres_store;
-mod queue;
-mod request;
+mod rows;
 
 use std::sync::Arc;
 
 use tollgate::Error;
 use tollgate::store::Store;
 
-pub use postgres_store::PostgresStore;
+pub use rows::{PostgresRows, PostgresStore};
 
 /// Opens the store of a URL: `postgres://…` or `postgresql://…` here, and all others by
 /// [`tollgate::store::from_url`]. So a service moves from Postgres to Redis by its configuration. Does not connect.
 ///
-/// The tables and functions have to be there: see [`PostgresStore::migrate`].
+/// The tables and functions have to be there: see [`PostgresRows::migrate`].
 ///
 /// # Errors
 ///
@@ -48,7 +45,7 @@ pub use postgres_store::PostgresStore;
 /// ```
 pub fn from_url(url: &str) -> Result<Arc<dyn Store>, Error> {
     match url.split_once(':') {
-        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(PostgresStore::open(url)?)),
+        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(PostgresRows::open(url)?.into_store())),
         _ => {
             let store = tollgate::store::from_url(url);
             let store = store.map_err(|error| {

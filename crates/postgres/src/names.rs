@@ -1,14 +1,17 @@
 //! The names of the tables and functions, and the statements that use them.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 
-use tollgate::Key;
+use tollgate::store::{Batch, RowName, Write};
 
-/// The SQL of [`PostgresStore::sql`](crate::PostgresStore::sql), with names in braces.
+/// The SQL of [`PostgresRows::sql`](crate::PostgresRows::sql), with names in braces.
 const SCHEMA: &str = include_str!("sql/schema.sql");
 
+/// The part of the SQL that creates one table and its functions.
+const TABLE: &str = include_str!("sql/table.sql");
+
 /// The functions have a version in their names, so that processes of two versions of the crate can share the tables.
-const FUNCTIONS: [&str; 7] = ["now", "read", "lock", "swap", "clean", "block", "blocked"];
+const FUNCTIONS: [&str; 4] = ["read", "lock", "swap", "clean"];
 
 /// Where the tables and functions are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,116 +21,60 @@ pub(crate) struct Names {
     pub(crate) is_logged: bool,
 }
 
-/// The name of the row of a limiter and a key. Neither part contains a `|`, a space or a quote: a [`Key`] is stored as
-/// letters, digits and some other characters, so that it needs no escape in a statement.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RowName(String);
-
-impl RowName {
-    pub(crate) fn new(limiter: &Key, key: &Key) -> Self {
-        Self(format!("{}|{}", limiter.as_str(), key.as_str()))
-    }
-}
-
-/// A row to be written, if nobody else has written it since it was read.
-pub(crate) struct Swap<'a> {
-    pub(crate) group: usize,
-    pub(crate) name: &'a RowName,
-    pub(crate) version: i64,
-    /// Empty to write a row that counts nothing.
-    pub(crate) value: Vec<u8>,
-    pub(crate) expires_at: i64,
+/// The names of one table and its functions, and the statements that use them. The name of a row needs no escape.
+pub(crate) struct TableNames<'a> {
+    names: &'a Names,
+    name: &'static str,
+    /// The beginning of the names of its functions.
+    functions: &'static str,
 }
 
 impl Names {
     /// Returns the SQL that creates the tables and functions.
     pub(crate) fn sql(&self) -> String {
-        let mut sql = SCHEMA.to_owned();
-        let mut replace = |name: &str, text: &str| sql = sql.replace(&format!("{{{name}}}"), text);
         let create_schema = match self.schema.as_str() {
             "public" => String::new(),
             schema => format!("CREATE SCHEMA IF NOT EXISTS {};\n", quoted(schema)),
         };
-        replace("create_schema", &create_schema);
-        replace("unlogged", if self.is_logged { "" } else { "UNLOGGED" });
-        replace("counts", &self.name("counts"));
-        replace("blocks", &self.name("blocks"));
-        // An index is in the schema of its table.
-        replace("expiry", &quoted(&format!("{}_expiry", self.prefix)));
-        for function in FUNCTIONS {
-            replace(function, &self.function(function));
-        }
-        sql
+        let sql = SCHEMA.replace("{create_schema}", &create_schema);
+        let unlogged = if self.is_logged { "" } else { "UNLOGGED" };
+        // Operators expect blocked keys to outlive a crash.
+        let sql = [sql, self.counts().sql(unlogged), self.blocks().sql("")].concat();
+        sql.replace("{now}", &self.name("now_v1"))
     }
 
     fn name(&self, name: &str) -> String {
-        let (schema, name) = (quoted(&self.schema), format!("{}_{name}", self.prefix));
-        format!("{schema}.{}", quoted(&name))
+        let schema = quoted(&self.schema);
+        let name = quoted(&format!("{}_{name}", self.prefix));
+        format!("{schema}.{name}")
     }
 
-    fn function(&self, name: &str) -> String {
-        self.name(&format!("{name}_v1"))
-    }
-
-    /// Returns the statement that reads rows.
-    pub(crate) fn read<'a>(&self, names: impl IntoIterator<Item = &'a RowName>) -> String {
-        let (function, names) = (self.function("read"), joined(names));
-        format!("SELECT version, value, now FROM {function}('{names}')")
-    }
-
-    /// Returns the statements that begin a transaction, lock rows and read them.
-    pub(crate) fn lock<'a>(&self, names: impl IntoIterator<Item = &'a RowName>) -> String {
-        let (function, names) = (self.function("lock"), joined(names));
-        format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT version, value, now FROM {function}('{names}')"
-        )
-    }
-
-    /// Returns the statement that writes rows.
-    pub(crate) fn swap(&self, swaps: &[Swap<'_>], new_version: i64) -> String {
-        let mut groups = String::new();
-        let (mut versions, mut values, mut expiries) =
-            (String::new(), String::new(), String::new());
-        for (index, swap) in swaps.iter().enumerate() {
-            let (comma, space) = if index == 0 { ("", "") } else { (",", " ") };
-            // Writing to a text does not fail.
-            let _ = write!(groups, "{comma}{}", swap.group);
-            let _ = write!(versions, "{comma}{}", swap.version);
-            let _ = write!(expiries, "{comma}{}", swap.expires_at);
-            values.push_str(space);
-            if swap.value.is_empty() {
-                values.push('-');
-            }
-            for byte in &swap.value {
-                let _ = write!(values, "{byte:02x}");
-            }
+    /// Returns the table that has the rows of a batch.
+    pub(crate) fn table_of(&self, batch: &Batch) -> TableNames<'_> {
+        if batch.is_of_blocks() {
+            self.blocks()
+        } else {
+            self.counts()
         }
-        let names = joined(swaps.iter().map(|swap| swap.name));
-        let function = self.function("swap");
-        format!(
-            "SELECT lost FROM {function}('{{{groups}}}', '{names}', '{{{versions}}}', {new_version}, '{values}', \
-             '{{{expiries}}}')"
-        )
     }
 
-    /// Returns the statement that removes expired rows.
-    pub(crate) fn clean(&self, most: u32) -> String {
-        format!("SELECT {}({most})", self.function("clean"))
+    pub(crate) fn counts(&self) -> TableNames<'_> {
+        TableNames {
+            names: self,
+            name: "counts",
+            functions: "",
+        }
     }
 
-    /// Returns the statement that blocks or unblocks a key.
-    pub(crate) fn block(
-        &self,
-        limiter: &Key,
-        key: &Key,
-        micros: i64,
-        is_automatic: bool,
-    ) -> String {
-        let (function, limiter, key) = (self.function("block"), limiter.as_str(), key.as_str());
-        format!("SELECT {function}('{limiter}', '{key}', {micros}, {is_automatic})")
+    fn blocks(&self) -> TableNames<'_> {
+        TableNames {
+            names: self,
+            name: "blocked",
+            functions: "blocked_",
+        }
     }
 
-    /// Returns the statement that asks what [`doctor`](crate::PostgresStore::doctor) reports.
+    /// Returns the statement that asks what [`doctor`](crate::PostgresRows::doctor) reports.
     pub(crate) fn facts(&self) -> String {
         format!(
             "SELECT current_setting('server_version'), pg_is_in_recovery(), \
@@ -138,13 +85,68 @@ impl Names {
             self.name("counts").replace('\'', "''")
         )
     }
+}
 
-    /// Returns the statement that reads the blocked keys.
-    pub(crate) fn blocked(&self) -> String {
+impl TableNames<'_> {
+    fn sql(&self, unlogged: &str) -> String {
+        let mut sql = TABLE.replace("{unlogged}", unlogged);
+        sql = sql.replace("{rows}", &self.names.name(self.name));
+        // An index is in the schema of its table.
+        let expiry = format!("{}_{}expiry", self.names.prefix, self.functions);
+        sql = sql.replace("{expiry}", &quoted(&expiry));
+        for function in FUNCTIONS {
+            sql = sql.replace(&format!("{{{function}}}"), &self.function(function));
+        }
+        sql
+    }
+
+    fn function(&self, name: &str) -> String {
+        self.names.name(&format!("{}{name}_v1", self.functions))
+    }
+
+    /// Returns the statement that reads rows.
+    pub(crate) fn read<'a>(&self, names: impl Iterator<Item = &'a RowName>) -> String {
+        let function = self.function("read");
+        let names = joined(names);
+        format!("SELECT version, value, now FROM {function}('{names}')")
+    }
+
+    /// Returns the statements that begin a transaction, lock rows and read them.
+    pub(crate) fn lock<'a>(&self, names: impl Iterator<Item = &'a RowName>) -> String {
+        let function = self.function("lock");
+        let names = joined(names);
         format!(
-            "SELECT limiter, key, micros FROM {}()",
-            self.function("blocked")
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT version, value, now FROM {function}('{names}')"
         )
+    }
+
+    /// Returns the statement that writes rows whose versions are those that were read.
+    pub(crate) fn swap(&self, writes: &[Write<'_>], read: &[i64], new_version: i64) -> String {
+        let mut groups = String::new();
+        let mut versions = String::new();
+        let mut values = String::new();
+        let mut expiries = String::new();
+        for (index, write) in writes.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let version = read.get(write.index).copied().unwrap_or(0);
+            // Writing to a text does not fail.
+            let _ = write!(groups, "{comma}{}", write.group);
+            let _ = write!(versions, "{comma}{version}");
+            let _ = write!(expiries, "{comma}{}", write.expires_at);
+            values.push_str(if index == 0 { "" } else { " " });
+            push_hex(&mut values, write.value.as_deref());
+        }
+        let names = joined(writes.iter().map(|write| write.name));
+        let function = self.function("swap");
+        format!(
+            "SELECT lost FROM {function}('{{{groups}}}', '{names}', '{{{versions}}}', {new_version}, '{values}', \
+             '{{{expiries}}}')"
+        )
+    }
+
+    /// Returns the statement that removes expired rows.
+    pub(crate) fn clean(&self, most: u32) -> String {
+        format!("SELECT {}({most})", self.function("clean"))
     }
 }
 
@@ -158,8 +160,24 @@ impl Default for Names {
     }
 }
 
-fn joined<'a>(names: impl IntoIterator<Item = &'a RowName>) -> String {
-    let names: Vec<_> = names.into_iter().map(|name| &*name.0).collect();
+/// Appends the digits of a value. A dash stands for a row without one.
+fn push_hex(text: &mut String, value: Option<&[u8]>) {
+    let Some(value) = value else {
+        text.push('-');
+        return;
+    };
+    for byte in value {
+        let digits = [byte >> 4, byte & 15];
+        text.extend(digits.map(hex_digit));
+    }
+}
+
+fn hex_digit(half: u8) -> char {
+    char::from_digit(half.into(), 16).unwrap_or('0')
+}
+
+fn joined<'a>(names: impl Iterator<Item = &'a RowName>) -> String {
+    let names: Vec<_> = names.map(RowName::as_str).collect();
     names.join(" ")
 }
 
@@ -185,16 +203,5 @@ mod tests {
             "{sql}"
         );
         assert!(!sql.contains(['{', '}']), "{sql}");
-    }
-
-    #[test]
-    fn no_key_leaves_its_literal() {
-        for text in ["a' OR 1", "a|b", "a b", "a\\", "\u{e9}\n", &"x'".repeat(99)] {
-            let limiter = Key::from(text);
-            let RowName(name) = RowName::new(&limiter, &limiter.and(&limiter));
-            assert_eq!(name.matches('|').count(), 1, "{name}");
-            assert!(!name.contains(['\'', '\\', ' ', '"', '{']), "{name}");
-            assert!(name.is_ascii());
-        }
     }
 }

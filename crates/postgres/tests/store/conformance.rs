@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use tollgate_conformance::Conformance;
-use tollgate_postgres::PostgresStore;
+use tollgate_postgres::PostgresRows;
 
 use crate::server::{Server, write_clock};
 
 /// Runs the kit with a clock that stands still between its steps, so that waits are tested to the microsecond.
-async fn run_kit(schema: &str, set: fn(PostgresStore) -> PostgresStore) {
+async fn run_kit(schema: &str, set: fn(PostgresRows) -> PostgresRows) {
     let server = Server::shared();
     let store = server.store_with(schema, set).await;
     let path = server.stop_clock(schema).await;
@@ -25,10 +25,10 @@ async fn run_kit(schema: &str, set: fn(PostgresStore) -> PostgresStore) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn the_store_conforms() {
-    run_kit("kit", |store| store).await;
+    run_kit("kit", |rows| rows).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_logged_store_conforms() {
-    run_kit("kit_logged", PostgresStore::logged).await;
+    run_kit("kit_logged", PostgresRows::logged).await;
 }

@@ -6,7 +6,7 @@ use proptest::test_runner::{Config, TestRunner};
 use sqlx::{Connection, Executor, raw_sql};
 use tollgate::store::{Change, Store, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter, Source};
-use tollgate_postgres::PostgresStore;
+use tollgate_postgres::PostgresRows;
 
 use crate::malformed_urls::{hides_password, malformed};
 use crate::server::{Server, write_clock};
@@ -55,9 +55,9 @@ async fn another_process_sees_blocks_within_a_second_and_its_own_at_once() {
 async fn the_list_of_blocked_keys_has_room_for_operators() {
     let server = Server::shared();
     let store = server.store("full").await;
-    let fill = "INSERT INTO full_.tollgate_blocks SELECT 'a', g::text, 9e15 FROM generate_series(1, 1000) g";
-    let fill = fill.replace("full_", "\"full\"");
-    server.run(&fill).await;
+    let fill = "INSERT INTO \"full\".tollgate_blocked SELECT 'blocks||0', 7, convert_to('tollgate blocks 1' || chr(10) || \
+                string_agg('a ' || g || ' 9000000000000000', chr(10)), 'UTF8'), 9e15 FROM generate_series(1, 1000) g";
+    server.run(fill).await;
     let key = Key::from("x");
     let block = |limiter| tollgate::store::Block::new(limiter, &key, Duration::from_secs(9));
     let [full, other] = [Key::from("a"), Key::from("b")];
@@ -66,7 +66,9 @@ async fn the_list_of_blocked_keys_has_room_for_operators() {
     assert!(store.block(block(&other).automatic()).await.unwrap());
     assert!(!store.block(block(&other).automatic()).await.unwrap());
     assert!(store.block(block(&full)).await.unwrap());
-    let fill = fill.replace("'a'", "'c'").replace("1000", "9100");
+    let fill = fill.replace("'a '", "'c '").replace("1000", "9100");
+    let fill = fill.replace("||0'", "||f'");
+    let fill = format!("DELETE FROM \"full\".tollgate_blocked WHERE name = 'blocks||f'; {fill}");
     server.run(&fill).await;
     let error = store.block(block(&Key::from("d"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
@@ -178,18 +180,19 @@ async fn a_clock_that_steps_back_frees_no_units() {
 async fn processes_may_migrate_together_and_again() {
     let server = Server::shared();
     let migrations = (0..6).map(|_| {
-        let store = PostgresStore::new(server.pool(1))
+        let rows = PostgresRows::new(server.pool(1))
             .schema("together")
             .prefix("My limits");
-        tokio::spawn(async move { store.migrate().await })
+        tokio::spawn(async move { rows.migrate().await })
     });
     for migration in migrations.collect::<Vec<_>>() {
         migration.await.unwrap().unwrap();
     }
     let limiter = RateLimiter::new(
-        PostgresStore::new(server.pool(2))
+        PostgresRows::new(server.pool(2))
             .schema("together")
-            .prefix("My limits"),
+            .prefix("My limits")
+            .into_store(),
         Quota::per_hour(1),
     );
     assert!(limiter.check("ada").await.unwrap().is_allowed());
@@ -197,7 +200,7 @@ async fn processes_may_migrate_together_and_again() {
     assert_eq!(server.number(rows).await, 1);
 }
 
-/// The rights that the docs of `PostgresStore::sql` name.
+/// The rights that the docs of `PostgresRows::sql` name.
 #[tokio::test]
 async fn a_service_needs_no_right_but_those_on_the_rows() {
     let server = Server::shared();
@@ -206,9 +209,10 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
                   DELETE ON ALL TABLES IN SCHEMA rights TO service";
     server.run(grants).await;
     let url = server.url_of("service");
-    let store = PostgresStore::open(&url)
+    let store = PostgresRows::open(&url)
         .unwrap()
         .schema("rights")
+        .into_store()
         .deadline(Duration::from_secs(20));
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(1));
     assert!(limiter.check("ada").await.unwrap().is_allowed());
@@ -220,7 +224,7 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
         .unwrap();
     assert_eq!(limiter.admin().blocked().await.unwrap().len(), 1);
     limiter.reset("ada").await.unwrap();
-    assert!(store.migrate().await.is_err());
+    assert!(store.rows().migrate().await.is_err());
     let revoke = "REVOKE DELETE, UPDATE ON rights.tollgate_counts FROM service";
     server.run(revoke).await;
     let error = limiter.check("bob").await.unwrap_err();
@@ -232,7 +236,7 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
 async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
     let server = Server::shared();
     let store = server.store("doctor").await;
-    let report = store.doctor().await.unwrap();
+    let report = store.rows().doctor().await.unwrap();
     println!("{}", report.join("\n"));
     // Other tests may have transactions open, but none is old.
     assert!(
@@ -241,9 +245,9 @@ async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
     );
     assert_eq!(report.len(), 7);
     let logged = server
-        .store_with("doctor_logged", PostgresStore::logged)
+        .store_with("doctor_logged", PostgresRows::logged)
         .await;
-    let report = logged.doctor().await.unwrap();
+    let report = logged.rows().doctor().await.unwrap();
     assert!(
         report.iter().any(|line| line.contains("table: logged")),
         "{report:#?}"
@@ -252,7 +256,7 @@ async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
                     'repeatable read'";
     server.run(settings).await;
     let url = server.url_of("serial");
-    let report = PostgresStore::open(&url)
+    let report = PostgresRows::open(&url)
         .unwrap()
         .schema("doctor")
         .doctor()
@@ -269,7 +273,9 @@ async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
 #[tokio::test]
 async fn without_tables_the_error_says_how_to_create_them() {
     let server = Server::shared();
-    let store = PostgresStore::new(server.pool(1)).schema("nowhere");
+    let store = PostgresRows::new(server.pool(1))
+        .schema("nowhere")
+        .into_store();
     for error in [
         store.ping().await.unwrap_err(),
         RateLimiter::new(store, Quota::per_hour(1))
@@ -279,7 +285,7 @@ async fn without_tables_the_error_says_how_to_create_them() {
     ] {
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
         assert!(
-            error.to_string().contains("PostgresStore::migrate"),
+            error.to_string().contains("PostgresRows::migrate"),
             "{error}"
         );
     }
@@ -289,7 +295,9 @@ async fn without_tables_the_error_says_how_to_create_them() {
 async fn a_server_that_hangs_costs_no_more_than_the_deadline() {
     let server = Server::shared();
     server.store("hangs").await;
-    let store = PostgresStore::new(server.pool(2)).schema("hangs");
+    let store = PostgresRows::new(server.pool(2))
+        .schema("hangs")
+        .into_store();
     let limiter = RateLimiter::new(store, Quota::per_hour(99));
     assert!(limiter.check("ada").await.unwrap().is_allowed());
     let mut locked = server.connect().await;
@@ -352,7 +360,7 @@ async fn a_process_that_stops_under_a_lock_holds_the_others_up_for_a_second() {
 #[tokio::test]
 async fn a_url_opens_postgres_and_every_other_store() {
     let server = Server::shared();
-    PostgresStore::open(&server.url())
+    PostgresRows::open(&server.url())
         .unwrap()
         .migrate()
         .await
@@ -399,7 +407,7 @@ fn no_error_and_no_store_shows_a_password_however_malformed_its_url_is() {
         if let Err(error) = tollgate_postgres::from_url(&url) {
             hides_password(&url, &format!("{error} {error:?}"))?;
         }
-        match PostgresStore::open(&url) {
+        match PostgresRows::open(&url) {
             Ok(store) => hides_password(&url, &format!("{store:?}")),
             Err(error) => hides_password(&url, &format!("{error} {error:?}")),
         }

@@ -3,8 +3,10 @@
 
 #[path = "../../../../tests/support/algorithms.rs"]
 mod algorithms;
+mod blocked;
 mod conformance;
 mod contention;
+mod cut;
 mod limiter;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../../../../tests/support/malformed_urls.rs"]

@@ -4,39 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
-use tollgate::store::{Adjust, Check, Store, StoreFuture, StoreId, StoreParts, TestClock};
+use tollgate::store::TestClock;
 use tollgate::{Decision, MemoryStore, Quotas, RateLimiter};
-use tollgate_postgres::PostgresStore;
 
 use crate::server::{Server, write_clock};
-
-/// Without the refusal cache, which has the clock of this process.
-#[derive(Clone)]
-struct Uncached(PostgresStore);
-
-impl Store for Uncached {
-    fn id(&self) -> StoreId {
-        self.0.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        self.0.check(checks)
-    }
-
-    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        self.0.adjust(adjust)
-    }
-
-    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
-        self.0.refresh_blocks(timeout)
-    }
-
-    fn parts(&self) -> StoreParts {
-        let mut parts = self.0.parts();
-        parts.refusal_cache = None;
-        parts
-    }
-}
 
 /// What a decision says, but for its source.
 fn said(decision: &Decision) -> String {
@@ -59,7 +30,8 @@ async fn decisions_are_those_of_the_store_in_memory() {
     let path = server.stop_clock("parity").await;
     let clock = TestClock::new();
     write_clock(&path, clock.now_micros());
-    let postgres = Uncached(store);
+    // The cache of refusals has the clock of this process.
+    let postgres = store.refusal_cache(Duration::ZERO);
     let memory = MemoryStore::with_clock(clock.clone());
     let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let (mut refused, mut admitted) = (0, 0);

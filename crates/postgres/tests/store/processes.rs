@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tollgate::{Quota, RateLimiter};
-use tollgate_postgres::PostgresStore;
+use tollgate_postgres::PostgresRows;
 
 use crate::process::{Process, argument, child};
 use crate::server::Server;
@@ -20,7 +20,10 @@ const TASKS: u32 = 8;
 
 /// Patient with a slow machine: a check whose deadline passes may be charged, and is not told.
 fn limiter(url: &str) -> RateLimiter {
-    let store = PostgresStore::open(url).unwrap().schema("processes");
+    let store = PostgresRows::open(url)
+        .unwrap()
+        .schema("processes")
+        .into_store();
     let store = store.deadline(Duration::from_secs(20));
     RateLimiter::new(store, Quota::per_day(LIMIT)).name("shared")
 }
@@ -131,7 +134,7 @@ async fn killed_processes_exceed_no_limit_and_strand_only_what_was_under_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_with_a_logged_table_forgets_no_charge() {
     let server = Arc::new(Server::start());
-    server.store_with("processes", PostgresStore::logged).await;
+    server.store_with("processes", PostgresRows::logged).await;
     let url = server.url();
     let (asked, crashed) = (url.clone(), Arc::clone(&server));
     let crashing = move || {

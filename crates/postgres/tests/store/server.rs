@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{Connection, Executor, raw_sql};
-use tollgate_postgres::PostgresStore;
+use tollgate_postgres::{PostgresRows, PostgresStore};
 
 /// The user `nobody`, for tests that run as root: a server refuses to.
 const NOBODY: u32 = 65_534;
@@ -108,7 +108,16 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        let port = self.pooler.as_ref().map_or(self.port, |(_, port)| *port);
+        self.url_at(self.port_for_clients())
+    }
+
+    /// Returns the port that clients connect to.
+    pub(crate) fn port_for_clients(&self) -> u16 {
+        self.pooler.as_ref().map_or(self.port, |(_, port)| *port)
+    }
+
+    /// Returns the URL of a relay to the server.
+    pub(crate) fn url_at(&self, port: u16) -> String {
         url("tollgate", port)
     }
 
@@ -136,27 +145,32 @@ impl Server {
 
     /// Returns a store with new tables in a schema of this name. Its deadline is long, since the machine may be busy.
     pub(crate) async fn store(&self, schema: &str) -> PostgresStore {
-        self.store_with(schema, |store| store).await
+        self.store_with(schema, |rows| rows).await
     }
 
     /// The same with another setting.
     pub(crate) async fn store_with(
         &self,
         schema: &str,
-        set: fn(PostgresStore) -> PostgresStore,
+        set: fn(PostgresRows) -> PostgresRows,
     ) -> PostgresStore {
-        let store = PostgresStore::new(self.pool(4))
-            .schema(schema)
-            .deadline(Duration::from_secs(20));
-        let store = set(store);
-        store.migrate().await.expect("tables");
-        store
+        let rows = set(PostgresRows::new(self.pool(4)).schema(schema));
+        rows.migrate().await.expect("tables");
+        rows.into_store().deadline(Duration::from_secs(20))
     }
 
     /// Runs statements.
     pub(crate) async fn run(&self, sql: &str) {
         let done = self.connect().await.execute(raw_sql(sql)).await;
         done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    /// Ends all connections of clients but its own.
+    pub(crate) async fn cut_connections(&self) {
+        let mut own = self.connect().await;
+        let cut = "SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+                   AND backend_type = 'client backend'";
+        own.execute(raw_sql(cut)).await.expect("a superuser");
     }
 
     /// Returns the number in the only field of the only row.
