@@ -45,7 +45,7 @@ impl Clock {
         }
     }
 
-    /// Returns the current time in microseconds.
+    /// In microseconds.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         match self {
@@ -59,7 +59,6 @@ impl Clock {
         }
     }
 
-    /// Returns whether the clock may step back: a test can set its clock back.
     #[inline]
     pub(crate) fn steps_back(&self) -> bool {
         match self {
@@ -70,7 +69,7 @@ impl Clock {
     }
 }
 
-/// Returns the system's time in microseconds since 1970.
+/// In microseconds since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "windows of a calendar follow the system's time, unless a server reports another one"
@@ -80,7 +79,7 @@ pub(crate) fn system_time() -> u64 {
     micros(since_1970.unwrap_or_default())
 }
 
-/// Returns a duration in whole microseconds, rounded down.
+/// Rounded down to whole microseconds.
 #[inline]
 pub(crate) fn micros(duration: Duration) -> u64 {
     let whole = duration.as_secs().saturating_mul(1_000_000);

@@ -138,8 +138,7 @@ impl Code {
     /// Choose one in the range that the text names.
     const BLOCK_RULE: Self = Self::new("tollgate::E207", Misconfigured);
 
-    /// Returns the general code of a kind.
-    pub(super) const fn of(kind: ErrorKind) -> Self {
+    pub(super) const fn from_kind(kind: ErrorKind) -> Self {
         match kind {
             CostExceedsLimit => Self::COST_EXCEEDS_LIMIT,
             CostTooLarge => Self::COST_TOO_LARGE,
@@ -156,7 +155,7 @@ impl Code {
     }
 
     /// Returns whether a server has replied this that still answers a PING.
-    pub(super) fn is_of_reply(self) -> bool {
+    pub(super) fn is_reply(self) -> bool {
         #[cfg(feature = "redis")]
         let replies = [
             Self::REPLICA,
@@ -170,7 +169,7 @@ impl Code {
         replies.contains(&self)
     }
 
-    pub(super) const fn of_config(kind: ConfigErrorKind) -> Self {
+    pub(super) const fn from_config_kind(kind: ConfigErrorKind) -> Self {
         match kind {
             ConfigErrorKind::Window => Self::WINDOW,
             ConfigErrorKind::Quota => Self::QUOTA,

@@ -35,10 +35,10 @@ use super::kind::{ConfigErrorKind, ErrorKind};
 /// # });
 /// ```
 #[derive(Clone, Debug)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<ErrorInner>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorInner {
     code: Code,
     text: Cow<'static, str>,
     remedy: Option<Cow<'static, str>>,
@@ -81,11 +81,11 @@ impl Error {
     /// Creates an error, for a [`Store`](crate::Store) outside this crate. The text must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self::coded(Code::of(kind), text)
+        Self::coded(Code::from_kind(kind), text)
     }
 
     pub(crate) fn coded(code: Code, text: impl Into<Cow<'static, str>>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ErrorInner {
             code,
             text: text.into(),
             remedy: None,
@@ -112,7 +112,6 @@ impl Error {
         self
     }
 
-    /// Adds a remedy, which the text has at the end.
     #[cfg(feature = "redis")]
     pub(crate) fn with_remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         Arc::make_mut(&mut self.0).remedy = Some(remedy.into());
@@ -128,12 +127,10 @@ impl Error {
         self.0.act
     }
 
-    /// The text without the remedy and the code.
     pub(crate) fn problem(&self) -> &str {
         &self.0.text
     }
 
-    /// The remedy, if it is kept apart from the text.
     #[cfg(feature = "redis")]
     pub(crate) fn remedy(&self) -> Option<&Cow<'static, str>> {
         self.0.remedy.as_ref()
@@ -178,12 +175,11 @@ impl Error {
                 let last = StdError::source(self).and_then(|source| source.downcast_ref::<Self>());
                 last.is_some_and(Self::outlasts_probe)
             }
-            ErrorKind::Unavailable => self.0.code.is_of_reply(),
+            ErrorKind::Unavailable => self.0.code.is_reply(),
             _ => true,
         }
     }
 
-    /// Returns whether both are clones of the same error.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -194,12 +190,10 @@ impl Error {
         self.with_act(Act::OneCheck)
     }
 
-    /// Returns whether the error says nothing about the store as a whole.
     pub(crate) fn is_of_one_check(&self) -> bool {
         self.act() == Act::OneCheck
     }
 
-    /// Returns the error of two limiters that cannot be checked together.
     pub(crate) fn levels(one: &str, other: &str, problem: &str, remedy: &str) -> Self {
         let text = format!("cannot check limiters {one:?} and {other:?} together: {remedy}");
         Self::coded(Code::LEVELS, text).with_source(ConfigError::levels(one, other, problem))
@@ -225,7 +219,6 @@ impl Error {
         Self::new(ErrorKind::CostExceedsLimit, text)
     }
 
-    /// Returns the error of a check that would hold nothing.
     pub(crate) fn holds_nothing(limiter: &str) -> Self {
         let text = format!(
             "limiter {limiter:?} has a quota in flight, and a check holds no slot: call `acquire` or `try_acquire`"
@@ -233,7 +226,7 @@ impl Error {
         Self::coded(Code::HOLDS_NOTHING, text)
     }
 
-    /// Returns the error of a limiter with a lease and with quotas that are not held in advance, which `what` names.
+    /// `what` names the quotas that are not held in advance.
     #[cold]
     pub(crate) fn not_leased(limiter: &str, what: &str, lease: Duration) -> Self {
         let text = format!(
@@ -309,7 +302,7 @@ impl ConfigError {
     /// Returns the code of this error, such as `tollgate::E202`, as [`Error::code`] does.
     #[must_use]
     pub fn code(&self) -> &'static str {
-        Code::of_config(self.kind).text
+        Code::from_config_kind(self.kind).text
     }
 
     fn new(kind: ConfigErrorKind, text: String) -> Self {
@@ -325,7 +318,7 @@ impl ConfigError {
         Self::quota_part("quota", text, rule)
     }
 
-    /// Reports an invalid part of a quota: its window or its algorithm.
+    /// `part` is the invalid part of a quota, such as `window` or `algorithm`.
     pub(crate) fn quota_part(part: &str, text: &str, rule: &str) -> Self {
         let shown = excerpt(text);
         let text = format!("invalid {part} {shown:?}: {rule}");
@@ -381,7 +374,6 @@ pub(crate) fn polled_after_completion(future: &str) -> ! {
     panic!("`{future}` polled after completion")
 }
 
-/// Returns the beginning of a text that may be long.
 fn excerpt(text: &str) -> String {
     const MAX_CHARS: usize = 48;
     let mut shown: String = text.chars().take(MAX_CHARS).collect();

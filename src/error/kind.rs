@@ -58,7 +58,6 @@ impl ErrorKind {
         Self::MaxWait,
     ];
 
-    /// Returns the name of this kind in metrics and events.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::CostExceedsLimit => "cost_exceeds_limit",
