@@ -110,7 +110,7 @@ impl Algorithm {
         Self::FixedWindow,
     ];
 
-    /// Returns the name in the text of a quota, such as `sliding-log`. After the name of
+    /// The name in the text of a quota, such as `sliding-log`. After the name of
     /// [`SlidingBuckets`](Self::SlidingBuckets), a quota has the number of buckets: `:60`.
     pub(super) const fn text(self) -> &'static str {
         match self {
@@ -124,7 +124,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the name of the file in `lua/` without its extension, and of the algorithm in a call of the script.
+    /// The name of the file in `lua/` without its extension, and of the algorithm in a call of the script.
     #[cfg(feature = "redis")]
     pub(crate) const fn script(self) -> &'static str {
         match self {
@@ -138,7 +138,6 @@ impl Algorithm {
         }
     }
 
-    /// Returns the highest cost of one check. Logs store each unit.
     #[inline]
     pub(crate) const fn max_cost(self) -> u32 {
         match self {
@@ -147,14 +146,13 @@ impl Algorithm {
         }
     }
 
-    /// Returns the time in Redis that each unit of a check adds, in tenths of a microsecond.
+    /// The time in Redis that each unit of a check adds, in tenths of a microsecond.
     #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn work_per_unit(self) -> u64 {
         u64::from(self == Self::SortedSetLog)
     }
 
-    /// Returns the number of buckets, if the algorithm has buckets.
     pub(crate) const fn buckets(self) -> Option<u16> {
         match self {
             Self::SlidingBuckets(buckets) => Some(buckets),
@@ -162,7 +160,6 @@ impl Algorithm {
         }
     }
 
-    /// Returns the algorithm with this number of buckets, if it has buckets.
     pub(crate) const fn with_buckets(self, buckets: u16) -> Self {
         match self {
             Self::SlidingBuckets(_) => Self::SlidingBuckets(buckets),
@@ -184,14 +181,12 @@ impl Algorithm {
         }
     }
 
-    /// Returns the number of parts that the window is divided into.
     #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn parts(self) -> u64 {
         self.buckets().map_or(1, u64::from)
     }
 
-    /// Returns whether the number of buckets is valid, or the algorithm has no buckets.
     pub(super) const fn is_in_range(self) -> bool {
         match self.buckets() {
             Some(buckets) => buckets >= 1 && buckets <= MAX_BUCKETS,
@@ -200,7 +195,6 @@ impl Algorithm {
     }
 }
 
-/// Returns the rule for the text of an algorithm: the names of all algorithms.
 pub(super) fn algorithm_rule() -> String {
     let names =
         Algorithm::ALL
@@ -221,19 +215,22 @@ mod tests {
 
     #[test]
     fn each_algorithm_has_unique_names() {
-        let distinct = |name: fn(Algorithm) -> &'static str| {
-            let names = Algorithm::ALL.iter().copied().map(name);
-            assert_eq!(names.collect::<HashSet<_>>().len(), Algorithm::ALL.len());
-        };
-        distinct(Algorithm::text);
+        let texts: HashSet<_> = Algorithm::ALL.map(Algorithm::text).into();
+        assert_eq!(texts.len(), Algorithm::ALL.len());
         #[cfg(feature = "redis")]
-        distinct(Algorithm::script);
+        {
+            let scripts: HashSet<_> = Algorithm::ALL.map(Algorithm::script).into();
+            assert_eq!(scripts.len(), Algorithm::ALL.len());
+        }
     }
 
     #[test]
     fn the_number_of_buckets_is_from_1_to_1000() {
-        let is_in_range = |buckets| Algorithm::SlidingBuckets(buckets).is_in_range();
-        assert!([1, MAX_BUCKETS].into_iter().all(is_in_range));
-        assert!(![0, MAX_BUCKETS + 1, u16::MAX].into_iter().any(is_in_range));
+        for buckets in [1, MAX_BUCKETS] {
+            assert!(Algorithm::SlidingBuckets(buckets).is_in_range());
+        }
+        for buckets in [0, MAX_BUCKETS + 1, u16::MAX] {
+            assert!(!Algorithm::SlidingBuckets(buckets).is_in_range());
+        }
     }
 }

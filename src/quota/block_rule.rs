@@ -195,19 +195,19 @@ impl BlockRule {
     /// ```
     pub fn validated(self) -> Result<Self, ConfigError> {
         let quiet = self.forgotten.unwrap_or(SECOND);
-        let of_refusals = "a key is blocked after 1 to 1000000 refusals";
-        let of_time = "refusals are counted within 10 s to 1 day";
-        let of_blocks = "a block lasts from 1 s to 366 days";
-        let of_memory = "earlier blocks are forgotten after 1 s to 366 days";
-        validate(&self.refusals, &REFUSALS, of_refusals)?;
-        validate(&self.within, &WITHIN, of_time)?;
-        validate(&self.first, &BLOCK, of_blocks)?;
-        validate(&self.longest(), &BLOCK, of_blocks)?;
-        validate(&quiet, &BLOCK, of_memory)?;
+        let refusals_rule = "a key is blocked after 1 to 1000000 refusals";
+        let time_rule = "refusals are counted within 10 s to 1 day";
+        let block_rule = "a block lasts from 1 s to 366 days";
+        let quiet_rule = "earlier blocks are forgotten after 1 s to 366 days";
+        validate(&self.refusals, &REFUSALS, refusals_rule)?;
+        validate(&self.within, &WITHIN, time_rule)?;
+        validate(&self.first, &BLOCK, block_rule)?;
+        validate(&self.longest(), &BLOCK, block_rule)?;
+        validate(&quiet, &BLOCK, quiet_rule)?;
         Ok(self)
     }
 
-    /// Returns the duration of a block after `earlier` blocks that are not forgotten.
+    /// `earlier` is the number of blocks before that are not forgotten.
     pub(crate) fn duration_after(&self, earlier: u32) -> Duration {
         // 2^30 seconds are longer than the longest block.
         let doublings = if self.is_doubling { earlier.min(30) } else { 0 };
@@ -216,16 +216,16 @@ impl BlockRule {
             .min(self.longest())
     }
 
-    /// Returns the quota of refusals that count. It refuses a charge after which a block is due.
+    /// The quota refuses a charge of refusals after which a block is due.
     ///
     /// A refusal never counts for longer than the time: its unit returns up to a tenth of the window late, and it is
     /// charged [late](Self::max_age).
     pub(crate) fn refusals_quota(&self) -> Quota {
-        let (limit, window) = (self.refusals.saturating_sub(1), self.within / 10 * 7);
+        let limit = self.refusals.saturating_sub(1);
+        let window = self.within / 10 * 7;
         Quota::new(limit, window).with_algorithm(Algorithm::SlidingBuckets(10))
     }
 
-    /// Returns the age from which on refusals are not sent any more.
     pub(crate) fn max_age(&self) -> Duration {
         // An unblock is known for an hour.
         (self.within / 5).min(Duration::from_secs(3_600))
@@ -254,10 +254,10 @@ fn validate<T: Debug + PartialOrd>(
     range: &RangeInclusive<T>,
     rule: &'static str,
 ) -> Result<(), ConfigError> {
-    match range.contains(value) {
-        true => Ok(()),
-        false => Err(ConfigError::block_rule(value, rule)),
+    if !range.contains(value) {
+        return Err(ConfigError::block_rule(value, rule));
     }
+    Ok(())
 }
 
 #[cfg(test)]

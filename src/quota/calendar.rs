@@ -53,9 +53,6 @@ struct CalendarWindows {
 }
 
 impl Calendar {
-    /// # Errors
-    ///
-    /// Returns an error if the database has no zone of this name.
     pub(super) fn new(unit: CalendarUnit, zone: &str) -> Result<Self, ConfigError> {
         let known = TimeZone::get(zone)
             .ok()
@@ -80,17 +77,17 @@ impl Calendar {
         }
     }
 
-    /// Returns this calendar with windows that begin on another day.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a window of this unit has no such day.
     pub(super) fn starting_on(&self, day: u8) -> Result<Self, ConfigError> {
         let Shared { unit, zone, .. } = &*self.shared;
-        let (last, rule) = match unit {
-            CalendarUnit::Day => (0, "a calendar day has none"),
-            CalendarUnit::Week => (7, "of a week, it is from 1 (Monday) to 7 (Sunday)"),
-            CalendarUnit::Month => (31, "of a month, it is from 1 to 31"),
+        let last = match unit {
+            CalendarUnit::Day => 0,
+            CalendarUnit::Week => 7,
+            CalendarUnit::Month => 31,
+        };
+        let rule = match unit {
+            CalendarUnit::Day => "a calendar day has none",
+            CalendarUnit::Week => "of a week, it is from 1 (Monday) to 7 (Sunday)",
+            CalendarUnit::Month => "of a month, it is from 1 to 31",
         };
         let valid = i8::try_from(day)
             .ok()
@@ -103,18 +100,22 @@ impl Calendar {
 
     /// Parses the form that is displayed: `month@Europe/Berlin`, `month:17@Europe/Berlin`.
     pub(super) fn parse(text: &str) -> Result<Self, ConfigError> {
-        let malformed = || ConfigError::quota_part("calendar window", text, RULE);
-        let (window, zone) = text.split_once('@').ok_or_else(malformed)?;
+        let (window, zone) = text.split_once('@').ok_or_else(|| malformed(text))?;
         let (word, day) = match window.split_once(':') {
             None => (window, None),
             Some((word, day)) => (word, Some(day)),
         };
-        let mut units = CalendarUnit::ALL.into_iter();
-        let unit = units.find(|unit| unit.word() == word.trim());
-        let calendar = Self::new(unit.ok_or_else(malformed)?, zone.trim())?;
+        let unit = CalendarUnit::ALL
+            .into_iter()
+            .find(|unit| unit.word() == word.trim())
+            .ok_or_else(|| malformed(text))?;
+        let calendar = Self::new(unit, zone.trim())?;
         match day {
             None => Ok(calendar),
-            Some(day) => calendar.starting_on(day.trim().parse().map_err(|_| malformed())?),
+            Some(day) => {
+                let day = day.trim().parse().map_err(|_| malformed(text))?;
+                calendar.starting_on(day)
+            }
         }
     }
 
@@ -122,12 +123,10 @@ impl Calendar {
         self.shared.unit
     }
 
-    /// Returns the name of the time zone.
     pub(super) fn zone(&self) -> &str {
         self.shared.zone.iana_name().unwrap_or_default()
     }
 
-    /// Returns the number that stands for the window of a count.
     pub(super) fn counted_micros(&self) -> u64 {
         self.shared.unit.counted_micros(self.ordinal)
     }
@@ -136,7 +135,7 @@ impl Calendar {
         self.ordinal
     }
 
-    /// Returns this calendar with a count of its own behind so many other calendars of its unit.
+    /// Gives the calendar a count of its own behind so many other calendars of its unit.
     pub(super) fn counted_after(self, ordinal: u8) -> Self {
         Self { ordinal, ..self }
     }
@@ -148,7 +147,6 @@ impl Calendar {
         (windows.first, windows.starts)
     }
 
-    /// Returns the windows around a time.
     fn windows_around(&self, now: u64) -> CalendarWindows {
         if let Ok(latest) = self.shared.latest.try_read()
             && latest.are_around(now)
@@ -163,7 +161,6 @@ impl Calendar {
         windows
     }
 
-    /// Returns the window at a time.
     pub(crate) fn window_at(&self, now: u64) -> AlignedWindow {
         if let Ok(latest) = self.shared.latest.try_read()
             && let Some(window) = latest.window_at(now)
@@ -173,6 +170,10 @@ impl Calendar {
         let windows = self.windows_around(now);
         windows.window_at(now).unwrap_or(AlignedWindow::LAST)
     }
+}
+
+fn malformed(text: &str) -> ConfigError {
+    ConfigError::quota_part("calendar window", text, RULE)
 }
 
 impl CalendarWindows {
@@ -189,27 +190,27 @@ impl CalendarWindows {
         matches!(self.starts, [_, start, end, ..] if start <= now && now < end)
     }
 
-    /// Returns the window at a time, or `None` unless the next two windows are known, too.
+    /// `None` unless the next two windows are known, too.
     fn window_at(&self, now: u64) -> Option<AlignedWindow> {
-        let windows = (self.first..).zip(self.starts.windows(4));
-        let mut windows = windows.filter_map(|(index, starts)| match starts {
-            &[start, end, next_end, after_next_end] if start <= now && now < end => {
-                Some(AlignedWindow {
-                    index,
-                    left: end - now,
-                    next_length: next_end.saturating_sub(end),
-                    after_next_length: Some(after_next_end.saturating_sub(next_end)),
-                })
-            }
-            _ => None,
-        });
-        windows.next()
+        (self.first..)
+            .zip(self.starts.windows(4))
+            .find_map(|(index, starts)| match starts {
+                &[start, end, next_end, after_next_end] if start <= now && now < end => {
+                    Some(AlignedWindow {
+                        index,
+                        left: end - now,
+                        next_length: next_end.saturating_sub(end),
+                        after_next_length: Some(after_next_end.saturating_sub(next_end)),
+                    })
+                }
+                _ => None,
+            })
     }
 }
 
 impl Shared {
-    /// Returns the number of the day on which week 0 begins, a few days before day 0.
-    fn first_day_of_week_0(&self) -> i64 {
+    /// The number of the day on which week 0 begins, a few days before day 0.
+    fn week_0_start(&self) -> i64 {
         FIRST_MONDAY - 7 + i64::from(self.first_day) - 1
     }
 
@@ -229,14 +230,15 @@ impl Shared {
         }
     }
 
-    /// Returns the number of the window that the local date belongs to.
     fn estimate(&self, now: u64) -> i64 {
-        let time = i64::try_from(now).ok();
-        let time = time.and_then(|micros| Timestamp::from_microsecond(micros).ok());
-        let date = self.zone.to_datetime(time.unwrap_or(Timestamp::MAX)).date();
+        let time = i64::try_from(now)
+            .ok()
+            .and_then(|micros| Timestamp::from_microsecond(micros).ok())
+            .unwrap_or(Timestamp::MAX);
+        let date = self.zone.to_datetime(time).date();
         match self.unit {
             CalendarUnit::Day => day_number(date),
-            CalendarUnit::Week => (day_number(date) - self.first_day_of_week_0()).div_euclid(7),
+            CalendarUnit::Week => (day_number(date) - self.week_0_start()).div_euclid(7),
             CalendarUnit::Month => {
                 let month = i64::from(date.year()) * 12 + i64::from(date.month()) - 1;
                 month - i64::from(date.day() < self.first_day.min(date.days_in_month()))
@@ -252,21 +254,21 @@ impl Shared {
         let Some(date) = self.first_date(index) else {
             return u64::MAX;
         };
-        let midnight = self.zone.to_timestamp(date.at(0, 0, 0, 0));
-        midnight.map_or(u64::MAX, |start| {
-            u64::try_from(start.as_microsecond()).unwrap_or(0)
-        })
+        match self.zone.to_timestamp(date.at(0, 0, 0, 0)) {
+            Ok(midnight) => u64::try_from(midnight.as_microsecond()).unwrap_or(0),
+            Err(_) => u64::MAX,
+        }
     }
 
     /// Returns the first date of a window, or `None` beyond the year 9999. In a month without the first day, it is
     /// the last day of the month.
     fn first_date(&self, index: i64) -> Option<Date> {
         match self.unit {
-            CalendarUnit::Day => date_of(index),
-            CalendarUnit::Week => date_of(7 * index + self.first_day_of_week_0()),
+            CalendarUnit::Day => date_from_number(index),
+            CalendarUnit::Week => date_from_number(7 * index + self.week_0_start()),
             CalendarUnit::Month => {
-                let (year, month) = (index.div_euclid(12), index.rem_euclid(12) + 1);
-                let (year, month) = (i16::try_from(year).ok()?, i8::try_from(month).ok()?);
+                let year = i16::try_from(index.div_euclid(12)).ok()?;
+                let month = i8::try_from(index.rem_euclid(12) + 1).ok()?;
                 let first = Date::new(year, month, 1).ok()?;
                 Date::new(year, month, self.first_day.min(first.days_in_month())).ok()
             }
@@ -274,22 +276,24 @@ impl Shared {
     }
 }
 
-/// Returns the number of a date: the days since [`FIRST_DATE`].
+/// The days since [`FIRST_DATE`].
 fn day_number(date: Date) -> i64 {
     date.duration_since(FIRST_DATE).as_hours() / 24
 }
 
-/// Returns the date of a number.
-fn date_of(day_number: i64) -> Option<Date> {
+fn date_from_number(day_number: i64) -> Option<Date> {
     let days = Span::new().try_days(day_number).ok()?;
     FIRST_DATE.checked_add(days).ok()
 }
 
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
-        let identity = |calendar: &Self| (calendar.shared.unit, calendar.shared.first_day);
-        Arc::ptr_eq(&self.shared, &other.shared)
-            || identity(self) == identity(other) && self.zone() == other.zone()
+        if Arc::ptr_eq(&self.shared, &other.shared) {
+            return true;
+        }
+        self.shared.unit == other.shared.unit
+            && self.shared.first_day == other.shared.first_day
+            && self.zone() == other.zone()
     }
 }
 
@@ -344,18 +348,16 @@ mod tests {
 
     /// The date of each day since 1970 as year, month, day and days of the month.
     fn dates() -> Vec<[i64; 4]> {
-        let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-        let months = (1970..2022).flat_map(|year| {
-            let february = 28 + i64::from(is_leap(year));
+        let mut dates = Vec::new();
+        for year in 1970..2022 {
+            let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let february = 28 + i64::from(is_leap);
             let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-            (1..)
-                .zip(lengths)
-                .map(move |(month, length)| (year, month, length))
-        });
-        let days = months.flat_map(|(year, month, length)| {
-            (1..=length).map(move |day| [year, month, day, length])
-        });
-        days.collect()
+            for (month, length) in (1..).zip(lengths) {
+                dates.extend((1..=length).map(|day| [year, month, day, length]));
+            }
+        }
+        dates
     }
 
     /// The number of the window that a day since 1970 belongs to, from any first window.
@@ -373,11 +375,9 @@ mod tests {
     }
 
     fn calendars(zone: &str) -> Vec<Calendar> {
-        let texts = ["day", "week", "week:7", "month", "month:17", "month:31"];
-        let texts = texts.map(|window| format!("{window}@{zone}"));
-        texts
+        ["day", "week", "week:7", "month", "month:17", "month:31"]
             .iter()
-            .map(|text| Calendar::parse(text).unwrap())
+            .map(|window| Calendar::parse(&format!("{window}@{zone}")).unwrap())
             .collect()
     }
 
@@ -428,16 +428,18 @@ mod tests {
         }
     }
 
+    /// The length of the window at a time in seconds since 1970.
+    fn hours(text: &str, seconds: u64) -> u64 {
+        let calendar = Calendar::parse(text).unwrap();
+        let window = calendar.window_at(seconds * SECOND);
+        let windows = calendar.windows_around(seconds * SECOND);
+        let [_, start, end, ..] = windows.starts;
+        assert_eq!(window.left, end - seconds * SECOND);
+        (end - start) / SECOND / 3_600
+    }
+
     #[test]
     fn days_with_a_change_of_summer_time_have_23_or_25_hours() {
-        let hours = |text: &str, seconds: u64| {
-            let calendar = Calendar::parse(text).unwrap();
-            let window = calendar.window_at(seconds * SECOND);
-            let windows = calendar.windows_around(seconds * SECOND);
-            let [_, start, end, ..] = windows.starts;
-            assert_eq!(window.left, end - seconds * SECOND);
-            (end - start) / SECOND / 3_600
-        };
         // Noon of 29 March, 25 October and 26 October 2026, UTC.
         assert_eq!(hours("day@Europe/Berlin", 1_774_785_600), 23);
         assert_eq!(hours("day@Europe/Berlin", 1_792_929_600), 25);
@@ -471,10 +473,8 @@ mod tests {
         // Samoa had no 30 December 2011.
         let calendar = Calendar::parse("day@Pacific/Apia").unwrap();
         let end_of_29 = 1_325_239_200 * SECOND;
-        let (before, after) = (
-            calendar.window_at(end_of_29 - 1),
-            calendar.window_at(end_of_29),
-        );
+        let before = calendar.window_at(end_of_29 - 1);
+        let after = calendar.window_at(end_of_29);
         assert_eq!((before.left, after.index), (1, before.index + 2));
         assert_eq!(after.left, 24 * 3_600 * SECOND);
     }
@@ -484,32 +484,32 @@ mod tests {
         // In Newfoundland, on 7 November 2010, the clocks went from 00:01 back to 23:01. 02:30 UTC was the first
         // midnight.
         let midnight = 1_289_097_000 * SECOND;
-        // Without the windows of an earlier check.
-        let index = |now: u64| {
-            let calendar = Calendar::parse("day@America/St_Johns").unwrap();
-            calendar.window_at(now).index
-        };
+        let zone = "day@America/St_Johns";
         let half_an_hour = 1_800 * SECOND;
-        assert_eq!(index(midnight + half_an_hour), index(midnight));
-        assert_eq!(index(midnight), index(midnight - 1) + 1);
+        let day = index(zone, midnight);
+        assert_eq!(index(zone, midnight + half_an_hour), day);
+        assert_eq!(day, index(zone, midnight - 1) + 1);
         let next_midnight = midnight + 25 * 3_600 * SECOND;
-        assert_eq!(index(next_midnight - 1), index(midnight));
-        assert_eq!(index(next_midnight), index(midnight) + 1);
+        assert_eq!(index(zone, next_midnight - 1), day);
+        assert_eq!(index(zone, next_midnight), day + 1);
+    }
+
+    /// The number of the window at a time, without the windows of an earlier check.
+    fn index(text: &str, now: u64) -> u64 {
+        let calendar = Calendar::parse(text).unwrap();
+        calendar.window_at(now).index
     }
 
     #[test]
     fn zones_number_their_windows_alike() {
+        // Noon of 18 June 2026, UTC, when it is the same date in all of them.
+        let noon = 1_781_784_000 * SECOND;
         for unit in ["day", "week", "week:7", "month", "month:17"] {
-            let index = |zone: &str| {
-                let calendar = Calendar::parse(&format!("{unit}@{zone}")).unwrap();
-                // Noon of 18 June 2026, UTC, when it is the same date in all of them.
-                calendar.window_at(1_781_784_000 * SECOND).index
-            };
-            let zones = ["UTC", "Europe/Berlin", "America/New_York"];
-            assert!(
-                zones.iter().all(|zone| index(zone) == index("UTC")),
-                "{unit}"
-            );
+            let in_utc = index(&format!("{unit}@UTC"), noon);
+            for zone in ["Europe/Berlin", "America/New_York"] {
+                let text = format!("{unit}@{zone}");
+                assert_eq!(index(&text, noon), in_utc, "{text}");
+            }
         }
     }
 

@@ -15,7 +15,6 @@ impl CalendarUnit {
     #[cfg(feature = "calendar")]
     pub(super) const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
-    /// Returns the name in the text of a quota.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Day => "day",

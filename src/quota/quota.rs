@@ -141,7 +141,6 @@ impl Quota {
         }
     }
 
-    /// Creates a quota with windows of a calendar.
     pub(super) fn from_calendar(limit: u32, calendar: Calendar) -> Self {
         Self {
             algorithm: Algorithm::FixedWindow,
@@ -229,13 +228,11 @@ impl Quota {
         self
     }
 
-    /// Returns whether slots are counted, and not a rate.
     #[inline]
     pub(crate) const fn is_in_flight(&self) -> bool {
         matches!(self.algorithm, Algorithm::InFlight)
     }
 
-    /// Returns whether slots have the default lease, which text leaves out.
     pub(super) const fn has_default_slot_lease(&self) -> bool {
         self.window_micros == DEFAULT_SLOT_LEASE_MICROS
     }
@@ -299,7 +296,8 @@ impl Quota {
             "a burst must be refilled within 1 ms to 366 days"
         );
         let mut quota = self.with_algorithm(Algorithm::Gcra);
-        (quota.limit, quota.window_micros) = (units, micros);
+        quota.limit = units;
+        quota.window_micros = micros;
         quota
     }
 
@@ -323,24 +321,22 @@ impl Quota {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn try_burst(self, units: u32) -> Result<Self, ConfigError> {
-        let invalid = |rule| Err(ConfigError::quota_part("burst", &units.to_string(), rule));
-        if !self.may_be_counted_by(Algorithm::Gcra) {
-            return invalid("only a rate without a calendar and without shares has a burst");
-        }
-        if self.limit == 0 {
-            return invalid("a limit of 0 has no burst");
-        }
-        if !window_in_range(self.refill_micros(units)) {
-            return invalid(
-                "at the rate of the quota, a burst is refilled within 1 ms to 366 days",
-            );
-        }
-        Ok(self.burst(units))
+        let rule = if !self.may_be_counted_by(Algorithm::Gcra) {
+            "only a rate without a calendar and without shares has a burst"
+        } else if self.limit == 0 {
+            "a limit of 0 has no burst"
+        } else if !window_in_range(self.refill_micros(units)) {
+            "at the rate of the quota, a burst is refilled within 1 ms to 366 days"
+        } else {
+            return Ok(self.burst(units));
+        };
+        Err(ConfigError::quota_part("burst", &units.to_string(), rule))
     }
 
-    /// Returns the time in which the rate refills a bucket of this size, rounded up. The limit is not 0.
+    /// The time in which the rate refills a bucket of this size, rounded up. The limit is not 0.
     const fn refill_micros(&self, units: u32) -> u64 {
-        let (window, limit) = (self.window_micros, self.limit as u64);
+        let window = self.window_micros;
+        let limit = self.limit as u64;
         let rest = (window % limit * units as u64).div_ceil(limit);
         let whole = (window / limit).saturating_mul(units as u64);
         whole.saturating_add(rest)
@@ -355,12 +351,13 @@ impl Quota {
         }
     }
 
-    /// Sets an algorithm from outside the program.
     pub(super) fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
-        let rule = match self.may_be_counted_by(algorithm) {
-            false => "a calendar window is counted as a fixed-window, slots in flight by no other algorithm, and shares by a sliding-log or sliding-buckets".to_owned(),
-            true if algorithm.is_in_range() => return Ok(self.with_algorithm(algorithm)),
-            true => algorithm_rule(),
+        let rule = if !self.may_be_counted_by(algorithm) {
+            "a calendar window is counted as a fixed-window, slots in flight by no other algorithm, and shares by a sliding-log or sliding-buckets".to_owned()
+        } else if !algorithm.is_in_range() {
+            algorithm_rule()
+        } else {
+            return Ok(self.with_algorithm(algorithm));
         };
         let text = algorithm.to_string();
         Err(ConfigError::quota_part("algorithm", &text, &rule))
@@ -466,12 +463,11 @@ impl Quota {
         self
     }
 
-    /// Returns the percentage of [`warn_at`](Self::warn_at), if it is set.
+    /// `None` if [`warn_at`](Self::warn_at) is not set.
     pub(super) fn warn_percent(&self) -> Option<u8> {
         Some(self.warn_percent).filter(|percent| *percent > 0)
     }
 
-    /// Returns whether so many used units are where the quota warns a request of this share.
     #[inline]
     pub(crate) fn warns_at(&self, used: u32, share: Option<ShareId>) -> bool {
         // The part of the limit above the ceiling of the share counts as used.
@@ -481,7 +477,6 @@ impl Quota {
         percent > 0 && u64::from(used) * 100 >= u64::from(most) * percent
     }
 
-    /// Returns whether the quota may mark a decision that it admits.
     #[inline]
     pub(crate) const fn may_mark(&self) -> bool {
         self.soft | self.warn_percent != 0
@@ -493,18 +488,21 @@ impl Quota {
         if self.soft == 0 {
             return self;
         }
-        let numbered = |soft| Self {
-            soft,
-            ..self.clone()
-        };
-        let is_free = |quota: &Self| {
-            let mut others = before.iter().filter(|other| other.soft == quota.soft);
-            !others.any(|other| {
-                other.soft_count() == quota.soft_count() || other.is_same_count(0, quota, 0)
-            })
-        };
-        let mut free = (1..=u8::MAX).map(numbered).filter(is_free);
-        free.next().unwrap_or(self)
+        for soft in 1..=u8::MAX {
+            let numbered = Self {
+                soft,
+                ..self.clone()
+            };
+            let is_taken = before.iter().any(|other| {
+                other.soft == soft
+                    && (other.soft_count() == numbered.soft_count()
+                        || other.is_same_count(0, &numbered, 0))
+            });
+            if !is_taken {
+                return numbered;
+            }
+        }
+        self
     }
 
     /// Returns what distinguishes the count of a soft quota: its window, and its number among those that it would share a
@@ -611,7 +609,6 @@ impl Quota {
         self.shares.name_of(share).is_some()
     }
 
-    /// Returns the highest cost that a request of this share can ever be admitted with.
     pub(crate) fn ceiling(&self, share: Option<ShareId>) -> u32 {
         self.shares.ceiling(self.limit, share)
     }
@@ -651,7 +648,6 @@ impl Quota {
         self.name.as_deref()
     }
 
-    /// Returns the calendar whose days, weeks or months are the windows.
     #[inline]
     pub(crate) fn calendar(&self) -> Option<&Calendar> {
         self.calendar.as_ref()
@@ -679,7 +675,6 @@ impl Quota {
         }
     }
 
-    /// Returns the longest time that a charged unit may count.
     #[cfg(feature = "redis")]
     pub(crate) fn longest_counted_micros(&self, lease: u64) -> u64 {
         longest_window(self.counted_micros(lease))
@@ -688,9 +683,10 @@ impl Quota {
     /// Returns the length of a bucket, rounded up so that n + 1 buckets cover the window; 0 without buckets.
     #[inline]
     pub(crate) fn bucket_micros(&self, lease: u64) -> u64 {
-        let counted = self.counted_micros(lease);
-        let buckets = self.algorithm.buckets();
-        buckets.map_or(0, |buckets| counted.div_ceil(buckets.into()))
+        match self.algorithm.buckets() {
+            Some(buckets) => self.counted_micros(lease).div_ceil(buckets.into()),
+            None => 0,
+        }
     }
 
     /// Returns the algorithm and the window of the stored count of a key, and the number of a soft quota.
@@ -699,15 +695,17 @@ impl Quota {
     /// number. Soft ones share none.
     #[inline]
     pub(crate) fn stored_count(&self, lease: u64) -> (Algorithm, u64, u8) {
-        let (algorithm, window) = match self.algorithm {
-            Algorithm::SlidingLog if self.soft == 0 => (Algorithm::SlidingLog, 0),
-            Algorithm::SlidingBuckets(_) if self.soft == 0 => {
-                (Algorithm::SlidingBuckets(1), self.bucket_micros(lease))
-            }
-            Algorithm::InFlight => (Algorithm::InFlight, 0),
-            algorithm => (algorithm, self.counted_micros(lease)),
-        };
-        (algorithm, window, self.soft)
+        let soft = self.soft;
+        match self.algorithm {
+            Algorithm::SlidingLog if soft == 0 => (Algorithm::SlidingLog, 0, soft),
+            Algorithm::SlidingBuckets(_) if soft == 0 => (
+                Algorithm::SlidingBuckets(1),
+                self.bucket_micros(lease),
+                soft,
+            ),
+            Algorithm::InFlight => (Algorithm::InFlight, 0, soft),
+            algorithm => (algorithm, self.counted_micros(lease), soft),
+        }
     }
 
     /// Returns whether both quotas have one stored count, each with its lease, for the same limiter and key.

@@ -64,13 +64,16 @@ impl Quotas {
             let quota = with_own_calendar_count(quota, &list);
             list.push(quota.with_own_soft_count(&list));
         }
-        let max_costs = list.iter().map(|quota| quota.algorithm().max_cost());
-        let max_cost = max_costs.min().unwrap_or(u32::MAX);
-        let is_plain = |quota: &Quota| {
-            !quota.is_soft() && !quota.is_in_flight() && quota.share_list().is_none()
-        };
+        let max_cost = list
+            .iter()
+            .map(|quota| quota.algorithm().max_cost())
+            .min()
+            .unwrap_or(u32::MAX);
+        let are_usual = list
+            .iter()
+            .all(|quota| !quota.is_soft() && !quota.is_in_flight() && quota.share_list().is_none());
         let unusual_cost = match list.iter().map(Quota::limit).min() {
-            Some(limit) if list.iter().all(is_plain) => limit.min(max_cost).saturating_add(1),
+            Some(limit) if are_usual => limit.min(max_cost).saturating_add(1),
             _ => 0,
         };
         Self(Arc::new(List {
@@ -80,40 +83,42 @@ impl Quotas {
         }))
     }
 
-    /// Returns whether a quota has shares.
     pub(crate) fn have_shares(&self) -> bool {
         self.iter().any(|quota| !quota.share_list().is_none())
     }
 
-    /// Returns the share of each request that asks with one, and that of those without: none.
+    /// `None` stands for requests without a share.
     pub(crate) fn shares_and_none(&self) -> impl Iterator<Item = Option<ShareId>> {
-        let shares = self.iter().flat_map(|quota| quota.share_list().iter());
-        shares.map(|share| Some(share.id)).chain([None])
+        self.iter()
+            .flat_map(|quota| quota.share_list().iter())
+            .map(|share| Some(share.id))
+            .chain([None])
     }
 
     /// Names what of these quotas is not held in advance, so that they have no lease.
     pub(crate) fn not_leased(&self) -> Option<&'static str> {
-        let all = [
-            (self.has_slots(), "slots in flight"),
-            (self.has_soft(), "soft quotas"),
-            (self.have_shares(), "shares"),
-        ];
-        let mut there = all.into_iter().filter(|(is_there, _)| *is_there);
-        there.next().map(|(_, what)| what)
+        if self.has_slots() {
+            Some("slots in flight")
+        } else if self.has_soft() {
+            Some("soft quotas")
+        } else if self.have_shares() {
+            Some("shares")
+        } else {
+            None
+        }
     }
 
-    /// Returns the share of a request, if any of these quotas has it. Otherwise, the request is one without a share.
+    /// A request of a share that no quota has is one without a share.
     #[inline]
     pub(crate) fn known_share(&self, share: Option<ShareId>) -> Option<ShareId> {
         share.filter(|share| self.iter().any(|quota| quota.has_share(*share)))
     }
 
-    /// Returns the share of a request, if a quota in flight has it.
-    pub(crate) fn share_of_slots(&self, share: Option<ShareId>) -> Option<ShareId> {
+    pub(crate) fn known_slot_share(&self, share: Option<ShareId>) -> Option<ShareId> {
         share.filter(|share| self.slots().any(|quota| quota.has_share(*share)))
     }
 
-    /// Returns the share of a request, if a quota with the stored count of this one has it. Each charge of the count is one
+    /// The share of a request, if a quota with the stored count of this one has it. Each charge of the count is one
     /// of this share, by any quota.
     #[inline]
     pub(crate) fn share_of_count(
@@ -122,29 +127,25 @@ impl Quotas {
         share: Option<ShareId>,
         lease: u64,
     ) -> Option<ShareId> {
-        let mut of_count = self
-            .iter()
-            .filter(|other| quota.is_same_count(lease, other, lease));
-        share.filter(|share| of_count.any(|other| other.has_share(*share)))
+        share.filter(|share| {
+            self.iter()
+                .filter(|other| quota.is_same_count(lease, other, lease))
+                .any(|other| other.has_share(*share))
+        })
     }
 
-    /// Returns the longest lease of these quotas: a tenth of the shortest window. `None` without quotas.
+    /// A tenth of the shortest window. `None` without quotas.
     pub(crate) fn longest_lease(&self) -> Option<Duration> {
         let shortest = self.iter().map(Quota::window).min()?;
         Some(shortest / MAX_LEASE_PART)
     }
 
-    /// Returns for how long processes with this lease may hold units of these quotas, in microseconds: at most for a tenth of
-    /// the shortest window.
+    /// The time for which processes with this lease may hold units: at most a tenth of the shortest window.
     pub(crate) fn lease_micros(&self, lease: Duration) -> u64 {
         micros(self.longest_lease().unwrap_or_default().min(lease))
     }
 
-    /// Converts quotas from outside the program, such as text.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the text is malformed or the list is empty.
+    /// Converts quotas from outside the program, such as text. An empty list is an error.
     pub(crate) fn configured(
         quotas: impl TryInto<Self, Error: Into<ConfigError>>,
     ) -> Result<Self, ConfigError> {
@@ -152,7 +153,7 @@ impl Quotas {
         if quotas.is_empty() {
             return Err(ConfigError::quota_part("list of quotas", "", EMPTY_RULE));
         }
-        warn_of_zero(&quotas);
+        warn_if_zero(&quotas);
         Ok(quotas)
     }
 
@@ -179,58 +180,57 @@ impl Quotas {
         &self.0.quotas
     }
 
-    /// Returns the quotas in flight.
     pub(crate) fn slots(&self) -> impl Iterator<Item = &Quota> {
         self.iter().filter(|quota| quota.is_in_flight())
     }
 
-    /// Returns the quotas of units in a window.
     pub(crate) fn rates(&self) -> impl Iterator<Item = &Quota> {
         self.iter().filter(|quota| !quota.is_in_flight())
     }
 
-    /// Returns whether a quota is in flight.
     #[inline]
     pub(crate) fn has_slots(&self) -> bool {
         self.iter().any(Quota::is_in_flight)
     }
 
-    /// Returns the most slots that a request of this share can ever hold, if any quota is in flight.
+    /// The most slots that a request of this share can ever hold. `None` without a quota in flight.
     pub(crate) fn min_slots(&self, share: Option<ShareId>) -> Option<u32> {
         self.slots().map(|quota| quota.ceiling(share)).min()
     }
 
-    /// Returns the highest cost that a request of this share can ever be admitted with, if there is any quota. Without a rate
-    /// that refuses, that is any cost.
+    /// The highest cost that a request of this share can ever be admitted with. Without a rate that refuses, that is any cost.
+    /// `None` without quotas.
     pub(crate) fn min_limit(&self, share: Option<ShareId>) -> Option<u32> {
-        let limits = self
-            .iter()
-            .map(|quota| match quota.is_in_flight() || quota.is_soft() {
-                true => u32::MAX,
-                false => quota.ceiling(share),
-            });
-        limits.min()
+        self.iter()
+            .map(|quota| {
+                if quota.is_in_flight() || quota.is_soft() {
+                    u32::MAX
+                } else {
+                    quota.ceiling(share)
+                }
+            })
+            .min()
     }
 
-    /// Returns the highest cost of a request of this share that these quotas can admit at once: the lowest limit of a rate that
+    /// The highest cost of a request of this share that these quotas can admit at once: the lowest limit of a rate that
     /// refuses, or the highest cost of its algorithm. Without such a rate, that is any cost.
     pub(crate) fn max_admissible_cost(&self, share: Option<ShareId>) -> u32 {
-        let refusing = self.iter().filter(|quota| !quota.is_soft());
-        let max_costs = refusing.map(|quota| quota.algorithm().max_cost());
-        let costs = max_costs.chain(self.min_limit(share));
-        costs.min().unwrap_or(u32::MAX)
+        self.iter()
+            .filter(|quota| !quota.is_soft())
+            .map(|quota| quota.algorithm().max_cost())
+            .chain(self.min_limit(share))
+            .min()
+            .unwrap_or(u32::MAX)
     }
 
-    /// Names the lowest bound of a rate, or of slots, for an error.
     #[cold]
     pub(crate) fn lowest_bound(&self, is_in_flight: bool, share: Option<ShareId>) -> String {
-        let is_such = |quota: &&Quota| quota.is_in_flight() == is_in_flight && !quota.is_soft();
-        let bounding = self.iter().filter(is_such);
-        let lowest = bounding.min_by_key(|quota| quota.ceiling(share));
-        lowest.map_or_else(String::new, |quota| quota.bound(share))
+        self.iter()
+            .filter(|quota| quota.is_in_flight() == is_in_flight && !quota.is_soft())
+            .min_by_key(|quota| quota.ceiling(share))
+            .map_or_else(String::new, |quota| quota.bound(share))
     }
 
-    /// Returns the highest cost that all algorithms accept.
     #[inline]
     pub(crate) fn max_cost(&self) -> u32 {
         self.0.max_cost
@@ -243,13 +243,11 @@ impl Quotas {
         cost < self.0.unusual_cost
     }
 
-    /// Returns whether any quota is soft.
     #[inline]
     pub(crate) fn has_soft(&self) -> bool {
         self.iter().any(Quota::is_soft)
     }
 
-    /// Returns the quota, if there is exactly one.
     #[inline]
     pub(crate) fn single(&self) -> Option<&Quota> {
         match &*self.0.quotas {
@@ -258,29 +256,35 @@ impl Quotas {
         }
     }
 
-    /// Returns the quota that charges each stored count of a rate, with its index in the list.
+    /// The one quota that charges each stored count of a rate, with its index in the list.
     pub(crate) fn charging(&self, lease: u64) -> impl Iterator<Item = (usize, &Quota)> {
-        let rates = self.iter().enumerate();
-        let rates = rates.filter(|(_, quota)| !quota.is_in_flight());
-        rates.filter(move |(index, quota)| {
-            let of_count = self.iter().enumerate();
-            let mut of_count =
-                of_count.filter(|(_, other)| other.is_same_count(lease, quota, lease));
-            !of_count.any(|(other_index, other)| {
-                let is_earlier = other_index < *index && !quota.charges_before(other);
+        self.iter()
+            .enumerate()
+            .filter(|(_, quota)| !quota.is_in_flight())
+            .filter(move |(index, quota)| self.charges_count(*index, quota, lease))
+    }
+
+    fn charges_count(&self, index: usize, quota: &Quota, lease: u64) -> bool {
+        !self
+            .iter()
+            .enumerate()
+            .filter(|(_, other)| other.is_same_count(lease, quota, lease))
+            .any(|(other_index, other)| {
+                let is_earlier = other_index < index && !quota.charges_before(other);
                 is_earlier || other.charges_before(quota)
             })
-        })
     }
 }
 
 /// Warns if a quota from outside the program refuses everything: a limit of 0 may be meant as none.
 ///
 /// Not for plans, which are looked up again and again: an ended plan may have the limit 0.
-pub(super) fn warn_of_zero(quotas: &Quotas) {
+pub(super) fn warn_if_zero(quotas: &Quotas) {
     static WARNED: AtomicU64 = AtomicU64::new(0);
-    let mut refusing = quotas.iter().filter(|quota| !quota.is_soft());
-    if let Some(quota) = refusing.find(|quota| quota.limit() == 0)
+    let refusing = quotas
+        .iter()
+        .find(|quota| !quota.is_soft() && quota.limit() == 0);
+    if let Some(quota) = refusing
         && WARNED.fetch_add(1, Ordering::Relaxed) < MAX_ZERO_WARNINGS
     {
         tracing::warn!(target: "tollgate::diagnostics",
@@ -296,16 +300,16 @@ fn with_own_calendar_count(mut quota: Quota, before: &[Quota]) -> Quota {
     let Some(calendar) = &quota.calendar else {
         return quota;
     };
-    let before = before.iter().filter_map(Quota::calendar);
-    let mut before = before.filter(|other| other.unit() == calendar.unit());
-    let ordinal = before.try_fold(0_u8, |ordinal, other| {
+    let mut ordinal = 0_u8;
+    for other in before.iter().filter_map(Quota::calendar) {
         if other == calendar {
-            Err(other.ordinal())
-        } else {
-            Ok(ordinal.max(other.ordinal().saturating_add(1)))
+            ordinal = other.ordinal();
+            break;
         }
-    });
-    let (Ok(ordinal) | Err(ordinal)) = ordinal;
+        if other.unit() == calendar.unit() {
+            ordinal = ordinal.max(other.ordinal().saturating_add(1));
+        }
+    }
     quota.calendar = quota
         .calendar
         .map(|calendar| calendar.counted_after(ordinal));
@@ -416,23 +420,24 @@ mod tests {
 
     #[test]
     fn each_stored_count_is_charged_by_one_quota() {
-        let charging = |quotas: &[Quota]| -> Vec<(usize, u32)> {
-            let quotas = Quotas::from(quotas);
-            let charging = quotas.charging(0);
-            charging
-                .map(|(index, quota)| (index, quota.limit()))
-                .collect()
-        };
         // A log is charged by the longest window; then by the highest limit.
         let logs = [
             Quota::per_minute(5),
             Quota::per_second(2),
             Quota::per_minute(9),
         ];
-        assert_eq!(charging(&logs), [(2, 9)]);
+        assert_eq!(charging(&Quotas::from(&logs), 0), [(2, 9)]);
         // A counter is charged by the lowest limit.
         let counters = logs.map(|quota| quota.with_algorithm(Algorithm::FixedWindow));
-        assert_eq!(charging(&counters), [(0, 5), (1, 2)]);
+        assert_eq!(charging(&Quotas::from(&counters), 0), [(0, 5), (1, 2)]);
+    }
+
+    /// The index and the limit of each quota that charges a count.
+    fn charging(quotas: &Quotas, lease: u64) -> Vec<(usize, u32)> {
+        quotas
+            .charging(lease)
+            .map(|(index, quota)| (index, quota.limit()))
+            .collect()
     }
 
     #[test]
@@ -440,13 +445,9 @@ mod tests {
         let quotas: Quotas = "9/60s sliding-buckets:6, 9/30s sliding-buckets:3"
             .parse()
             .unwrap();
-        let charging = |lease| -> Vec<usize> {
-            let charging = quotas.charging(lease);
-            charging.map(|(index, _)| index).collect()
-        };
         // 10 s each, but 10.5 and 11 s with the lease.
-        assert_eq!(charging(0), [0]);
-        assert_eq!(charging(3_000_000), [0, 1]);
+        assert_eq!(charging(&quotas, 0), [(0, 9)]);
+        assert_eq!(charging(&quotas, 3_000_000), [(0, 9), (1, 9)]);
     }
 
     #[test]
@@ -467,12 +468,14 @@ mod tests {
         assert_eq!(quotas.iter().cloned().collect::<Quotas>(), quotas);
         assert_eq!(quotas.min_limit(None), Some(9));
         // The count does not depend on the other quotas, unless they would share it.
-        let count = |text: &str, index: usize| {
-            let quotas: Quotas = text.parse().unwrap();
-            quotas.iter().nth(index).and_then(Quota::soft_count)
-        };
-        assert_eq!(count(text, 1), count("7/minute soft", 0));
-        assert_eq!(count(text, 3), count("3/second soft", 0));
+        for (index, alone) in [(1, "7/minute soft"), (3, "3/second soft")] {
+            let alone: Quota = alone.parse().unwrap();
+            let alone = Quotas::from(alone);
+            assert_eq!(
+                quotas.as_slice()[index].soft_count(),
+                alone.as_slice()[0].soft_count()
+            );
+        }
     }
 
     #[cfg(feature = "calendar")]
@@ -488,14 +491,14 @@ mod tests {
         counted.dedup();
         assert_eq!(counted.len(), 4);
         // The count of a calendar does not depend on its zone or billing day, so that a change keeps it.
-        let count = |text: &str| {
-            Quotas::from(text.parse::<Quota>().unwrap())
-                .single()
-                .unwrap()
-                .counted_micros(0)
-        };
-        assert_eq!(count("9/month@UTC"), count("5/month:17@Asia/Tokyo"));
-        assert_ne!(count("9/month@UTC"), count("9/week@UTC"));
-        assert_ne!(count("9/day@UTC"), count("9/day fixed-window"));
+        assert_eq!(counted("9/month@UTC"), counted("5/month:17@Asia/Tokyo"));
+        assert_ne!(counted("9/month@UTC"), counted("9/week@UTC"));
+        assert_ne!(counted("9/day@UTC"), counted("9/day fixed-window"));
+    }
+
+    #[cfg(feature = "calendar")]
+    fn counted(text: &str) -> u64 {
+        let quota: Quota = text.parse().unwrap();
+        Quotas::from(quota).single().unwrap().counted_micros(0)
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::algorithm::Algorithm;
 use super::plan::{DEFAULT, EXEMPT, Plan};
 use super::quota::Quota;
-use super::quotas::{Quotas, warn_of_zero};
+use super::quotas::{Quotas, warn_if_zero};
 use super::shares::Share;
 use super::text::{QuotaParts, parse_shares};
 use crate::error::ConfigError;
@@ -96,8 +96,8 @@ impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Forms {
             expecting: "a quota, as text like \"100/minute\" or as a map with limit and window",
-            of_quota: |quota| quota,
-            of_list: None,
+            from_quota: |quota| quota,
+            from_list: None,
         })
     }
 }
@@ -105,8 +105,9 @@ impl<'de> Deserialize<'de> for Quota {
 /// Reads quotas in each of their forms: as text, as a map of one quota, or as a list.
 struct Forms<T> {
     expecting: &'static str,
-    of_quota: fn(Quota) -> T,
-    of_list: Option<fn(Quotas) -> T>,
+    from_quota: fn(Quota) -> T,
+    /// `None` if a list is an error.
+    from_list: Option<fn(Quotas) -> T>,
 }
 
 impl<'de, T: FromStr<Err = ConfigError>> Visitor<'de> for Forms<T> {
@@ -125,11 +126,11 @@ impl<'de, T: FromStr<Err = ConfigError>> Visitor<'de> for Forms<T> {
         if map.window.is_none() && map.algorithm != Some(Algorithm::InFlight) {
             return Err(Error::missing_field("window"));
         }
-        map.into_quota().map(self.of_quota).map_err(Error::custom)
+        map.into_quota().map(self.from_quota).map_err(Error::custom)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<T, A::Error> {
-        let Some(of_list) = self.of_list else {
+        let Some(from_list) = self.from_list else {
             return Err(Error::invalid_type(Unexpected::Seq, &self));
         };
         let quotas = Vec::<Quota>::deserialize(SeqAccessDeserializer::new(seq))?;
@@ -138,7 +139,7 @@ impl<'de, T: FromStr<Err = ConfigError>> Visitor<'de> for Forms<T> {
                 "an empty list of quotas would admit every check; list at least one quota",
             ));
         }
-        Ok(of_list(quotas.into()))
+        Ok(from_list(quotas.into()))
     }
 }
 
@@ -150,7 +151,7 @@ impl Serialize for Quota {
         };
         let has_window = !self.is_in_flight() || !self.has_default_slot_lease();
         let has_algorithm = self.calendar().is_none() && self.algorithm() != Algorithm::default();
-        let shares = self.share_list().iter().map(Share::to_string);
+        let shares: Vec<_> = self.share_list().iter().map(Share::to_string).collect();
         let map = QuotaMap {
             limit: self.limit(),
             window: has_window.then(|| self.window_text()),
@@ -159,7 +160,7 @@ impl Serialize for Quota {
             name: Some(name.into()),
             soft: self.is_soft(),
             warn_at: self.warn_percent(),
-            shares: shares.collect::<Vec<_>>().join(" "),
+            shares: shares.join(" "),
         };
         map.serialize(serializer)
     }
@@ -173,10 +174,10 @@ impl<'de> Deserialize<'de> for Quotas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let quotas: Self = deserializer.deserialize_any(Forms {
             expecting: "a quota or a list of quotas",
-            of_quota: Self::from,
-            of_list: Some(|quotas| quotas),
+            from_quota: Self::from,
+            from_list: Some(|quotas| quotas),
         })?;
-        warn_of_zero(&quotas);
+        warn_if_zero(&quotas);
         Ok(quotas)
     }
 }
@@ -193,8 +194,8 @@ impl<'de> Deserialize<'de> for Plan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Forms {
             expecting: "\"default\", \"exempt\", a quota or a list of quotas",
-            of_quota: |quota| Self::Quotas(quota.into()),
-            of_list: Some(Self::Quotas),
+            from_quota: |quota| Self::Quotas(quota.into()),
+            from_list: Some(Self::Quotas),
         })
     }
 }
@@ -266,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_quota_in_flight_is_text_or_a_map() {
-        let (slots, lease) = (Quota::in_flight(5), Duration::from_secs(60));
+        let slots = Quota::in_flight(5);
+        let lease = Duration::from_secs(60);
         let named = slots.clone().with_name("streams");
         for (written, quota) in [
             (json!("5 in-flight"), slots.clone()),
@@ -529,9 +531,10 @@ mod tests {
                 Some(name) => quota.with_name(name),
                 None => quota,
             };
-            let quota = match is_soft && lease.is_none() {
-                true => quota.soft(),
-                false => quota,
+            let quota = if is_soft && lease.is_none() {
+                quota.soft()
+            } else {
+                quota
             };
             let quota = match warn {
                 Some(percent) => quota.warn_at(percent),

@@ -79,60 +79,56 @@ impl ShareId {
         Self(hash.unwrap_or(NonZeroU32::MIN))
     }
 
-    /// Returns the id as it is stored.
     pub(crate) fn bytes(self) -> [u8; 4] {
         self.0.get().to_be_bytes()
     }
 
-    /// Returns the share of stored bytes. `None` for zeros, which no share has.
+    /// `None` for zeros, which no share has.
     pub(crate) fn from_bytes(bytes: [u8; 4]) -> Option<Self> {
         NonZeroU32::new(u32::from_be_bytes(bytes)).map(Self)
     }
 }
 
-/// Returns a hash of bytes. It is stored, so it must be the same in every version of this crate and of the standard library.
+/// The hash is stored, so it must be the same in every version of this crate and of the standard library.
 pub(crate) fn fnv_1a(bytes: &[u8]) -> u32 {
-    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    bytes.iter().fold(0x811c_9dc5, step)
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 impl Shares {
     pub(crate) const NONE: Self = Self(None);
 
-    /// Creates the shares of a quota with this limit.
     pub(super) fn new(shares: Vec<Share>, limit: u32) -> Result<Self, ConfigError> {
-        let invalid = |name: &str, rule: &str| Err(ConfigError::quota_part("share", name, rule));
         let mut reserved: u64 = 0;
         for (index, share) in shares.iter().enumerate() {
-            let name = share.name();
-            if name.is_empty() || name.contains(is_reserved) {
-                return invalid(name, "a name has no spaces and none of < > = , ;");
-            }
-            let is_same = |other: &Share| other.id == share.id;
-            if shares.iter().take(index).any(is_same) {
-                return invalid(
-                    name,
-                    "two shares of a quota have this name, or one that is stored alike",
-                );
-            }
-            if share.most < share.reserve {
-                return invalid(name, "the most units of a share are at least its reserve");
-            }
             reserved += u64::from(share.reserve);
-            if reserved > limit.into() {
-                return invalid(
-                    name,
-                    "the reserves of all shares are together at most the limit",
-                );
+            let is_known = shares
+                .iter()
+                .take(index)
+                .any(|earlier| earlier.id == share.id);
+            let broken_rule = if share.name.is_empty() || share.name.contains(is_reserved) {
+                Some("a name has no spaces and none of < > = , ;")
+            } else if is_known {
+                Some("two shares of a quota have this name, or one that is stored alike")
+            } else if share.most < share.reserve {
+                Some("the most units of a share are at least its reserve")
+            } else if reserved > limit.into() {
+                Some("the reserves of all shares are together at most the limit")
+            } else {
+                None
+            };
+            if let Some(rule) = broken_rule {
+                return Err(ConfigError::quota_part("share", share.name(), rule));
             }
         }
         if let Some(share) = shares.get(MAX_SHARES) {
-            return invalid(share.name(), "a quota has at most 16 shares");
+            let rule = "a quota has at most 16 shares";
+            return Err(ConfigError::quota_part("share", share.name(), rule));
         }
         Ok(Self::from(shares))
     }
 
-    /// Returns whether there are no shares.
     #[inline]
     pub(crate) const fn is_none(&self) -> bool {
         self.0.is_none()
@@ -142,22 +138,23 @@ impl Shares {
         self.0.as_deref().unwrap_or_default().iter()
     }
 
-    /// Returns the name of a share, if the quota has it.
     pub(crate) fn name_of(&self, id: ShareId) -> Option<&str> {
-        let share = self.iter().find(|share| share.id == id);
-        share.map(Share::name)
+        self.iter().find(|share| share.id == id).map(Share::name)
     }
 
-    /// Returns the most units that a share can get of an unused limit: a higher cost never passes.
+    /// The most units that a share can get of an unused limit: a higher cost never passes.
     #[inline]
     pub(super) fn ceiling(&self, limit: u32, asking: Option<ShareId>) -> u32 {
         if self.is_none() {
             return limit;
         }
-        let (mut others, mut reserve, mut most) = (0, 0, limit);
+        let mut others = 0;
+        let mut reserve = 0;
+        let mut most = limit;
         for share in self.iter() {
             if Some(share.id) == asking {
-                (reserve, most) = (share.reserve, share.most);
+                reserve = share.reserve;
+                most = share.most;
             } else {
                 others += share.reserve;
             }
@@ -169,23 +166,27 @@ impl Shares {
             .min(limit)
     }
 
-    /// Returns the same parts of another limit, rounded down. A bound is at least one unit, unless it is 0, as the limit is.
+    /// Keeps the parts of another limit, rounded down. A bound is at least one unit, unless it is 0, as the limit is.
     pub(super) fn scaled(&self, from: u32, to: u32) -> Self {
-        let part = |units: u32| {
-            let part = u64::from(units) * u64::from(to) / u64::from(from.max(1));
-            u32::try_from(part).unwrap_or(u32::MAX)
-        };
-        let scale = |share: &Share| Share {
-            name: Arc::clone(&share.name),
-            id: share.id,
-            reserve: part(share.reserve),
-            most: match share.most {
-                0 | u32::MAX => share.most,
-                most => part(most).max(1),
-            },
-        };
-        Self::from(self.iter().map(scale).collect::<Vec<_>>())
+        let scaled: Vec<_> = self
+            .iter()
+            .map(|share| Share {
+                name: Arc::clone(&share.name),
+                id: share.id,
+                reserve: scaled_units(share.reserve, from, to),
+                most: match share.most {
+                    0 | u32::MAX => share.most,
+                    most => scaled_units(most, from, to).max(1),
+                },
+            })
+            .collect();
+        Self::from(scaled)
     }
+}
+
+fn scaled_units(units: u32, from: u32, to: u32) -> u32 {
+    let scaled = u64::from(units) * u64::from(to) / u64::from(from.max(1));
+    u32::try_from(scaled).unwrap_or(u32::MAX)
 }
 
 impl From<Vec<Share>> for Shares {

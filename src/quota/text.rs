@@ -1,5 +1,6 @@
 //! Parses and formats quotas: `LIMIT/WINDOW`, then the algorithm unless it is the default, then words such as `soft`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -57,32 +58,9 @@ impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let invalid = |rule: &str| ConfigError::quota(text, rule);
-        if text.contains(SEPARATORS) {
-            return Err(invalid(
-                "this is one quota; a list of quotas is parsed as Quotas",
-            ));
-        }
-        let slots = text.split_once(IN_FLIGHT);
-        let slots = slots.filter(|(limit, _)| !limit.contains('/'));
-        let rate = || text.split_once('/').ok_or_else(|| invalid(QUOTA_RULE));
-        let (limit, rest) = slots.map_or_else(rate, Ok)?;
-        let mut parts = QuotaParts {
-            limit: parse_number(limit.trim()).ok_or_else(|| invalid(LIMIT_RULE))?,
-            algorithm: slots.map(|_| Algorithm::InFlight),
-            ..QuotaParts::default()
-        };
-        let words = match (slots, rest.strip_prefix(':')) {
-            (Some(_), None) if rest.is_empty() || rest.starts_with(is_space) => rest,
-            (Some(_), None) => return Err(invalid(SLOTS_RULE)),
-            (_, lease) => {
-                let (window, words) = split_window(lease.unwrap_or(rest).trim());
-                parts.window = Some(window);
-                words
-            }
-        };
-        parts.read(words).map_err(|rule| invalid(&rule))?;
-        parts.into_quota(text)
+        QuotaParts::parse(text)
+            .map_err(|rule| ConfigError::quota(text, &rule))?
+            .into_quota(text)
     }
 }
 
@@ -110,7 +88,34 @@ pub(super) struct QuotaParts<'a> {
     pub(super) warn_percent: Option<u8>,
 }
 
-impl QuotaParts<'_> {
+impl<'a> QuotaParts<'a> {
+    /// The error is the rule that the text breaks.
+    fn parse(text: &'a str) -> Result<Self, Cow<'static, str>> {
+        if text.contains(SEPARATORS) {
+            return Err("this is one quota; a list of quotas is parsed as Quotas".into());
+        }
+        let slots = text
+            .split_once(IN_FLIGHT)
+            .filter(|(limit, _)| !limit.contains('/'));
+        let (limit, rest) = slots.or_else(|| text.split_once('/')).ok_or(QUOTA_RULE)?;
+        let mut parts = Self {
+            limit: parse_number(limit.trim()).ok_or(LIMIT_RULE)?,
+            algorithm: slots.map(|_| Algorithm::InFlight),
+            ..Self::default()
+        };
+        let words = match (slots, rest.strip_prefix(':')) {
+            (Some(_), None) if rest.is_empty() || rest.starts_with(is_space) => rest,
+            (Some(_), None) => return Err(SLOTS_RULE.into()),
+            (_, lease) => {
+                let (window, words) = split_window(lease.unwrap_or(rest).trim());
+                parts.window = Some(window);
+                words
+            }
+        };
+        parts.read(words)?;
+        Ok(parts)
+    }
+
     /// Reads the words behind the window. The error is the rule of the first word that is wrong.
     fn read(&mut self, words: &str) -> Result<(), String> {
         let mut words = words.split_ascii_whitespace();
@@ -118,31 +123,34 @@ impl QuotaParts<'_> {
         while let Some(word) = words.next() {
             let next = words.clone().next();
             let known = if word.contains(SHARE_SIGNS) {
-                let share = parse_share(word, self.limit);
-                share.map(|share| self.shares.push(share))
+                parse_share(word, self.limit).map(|share| self.shares.push(share))
             } else if let Some(percent) = word.strip_prefix(WARN) {
-                let percent = percent.strip_suffix('%').and_then(parse_number);
-                percent.and_then(|percent| set_once(&mut self.warn_percent, percent))
+                percent
+                    .strip_suffix('%')
+                    .and_then(parse_number)
+                    .and_then(|percent| set_once(&mut self.warn_percent, percent))
             } else if word == SOFT {
                 let was_soft = std::mem::replace(&mut self.is_soft, true);
                 (!was_soft).then_some(())
             } else if word == BURST {
-                let units = words.next().and_then(parse_number);
-                units.and_then(|units| set_once(&mut self.burst, units))
+                words
+                    .next()
+                    .and_then(parse_number)
+                    .and_then(|units| set_once(&mut self.burst, units))
             } else if is_first {
-                let algorithm = parse_algorithm(word).filter(|known| *known != Algorithm::InFlight);
-                algorithm.and_then(|algorithm| set_once(&mut self.algorithm, algorithm))
+                parse_algorithm(word)
+                    .filter(|algorithm| *algorithm != Algorithm::InFlight)
+                    .and_then(|algorithm| set_once(&mut self.algorithm, algorithm))
             } else {
                 None
             };
             is_first = false;
-            known.ok_or_else(|| self.rule_of(word, next))?;
+            known.ok_or_else(|| self.find_rule(word, next))?;
         }
         Ok(())
     }
 
-    /// Returns the rule of the word that was probably meant by a wrong one.
-    fn rule_of(&self, word: &str, next: Option<&str>) -> String {
+    fn find_rule(&self, word: &str, next: Option<&str>) -> String {
         const BEGINNINGS: [(&str, &str); 5] = [
             ("warn", WARN_RULE),
             (SOFT, SOFT_RULE),
@@ -151,10 +159,11 @@ impl QuotaParts<'_> {
             ("inflight", SLOTS_RULE),
         ];
         let word = word.to_ascii_lowercase().replace('_', "-");
-        let mut known = BEGINNINGS.iter();
-        let known = known.find(|(beginning, _)| word.starts_with(beginning));
         let signs = ['<', '>', '='];
-        if let Some((_, rule)) = known.filter(|_| !word.contains(SHARE_SIGNS)) {
+        let known = BEGINNINGS
+            .iter()
+            .find(|(beginning, _)| word.starts_with(beginning) && !word.contains(SHARE_SIGNS));
+        if let Some((_, rule)) = known {
             (*rule).to_owned()
         } else if word.contains(signs)
             || next.is_some_and(|next| next.starts_with(signs))
@@ -172,31 +181,16 @@ impl QuotaParts<'_> {
 
     /// Makes a quota of the parts. `shown` is the text of the quota in an error.
     pub(super) fn into_quota(self, shown: &str) -> Result<Quota, ConfigError> {
-        let invalid = |rule: &str| ConfigError::quota(shown, rule);
         let is_in_flight = self.algorithm == Some(Algorithm::InFlight);
-        let mut quota = match self.window {
-            None if is_in_flight => Quota::in_flight(self.limit),
-            Some(lease) if is_in_flight => {
-                let lease = parse_micros(lease).filter(|micros| is_slot_lease(*micros));
-                let lease = lease.ok_or_else(|| invalid(SLOTS_RULE))?;
-                Quota::in_flight(self.limit).slot_lease(Duration::from_micros(lease))
-            }
-            Some(window) if window.contains('@') => {
-                Quota::from_calendar(self.limit, Calendar::parse(window)?)
-            }
-            window => {
-                let micros = window.and_then(parse_micros);
-                let micros = micros.ok_or_else(|| invalid(WINDOW_RULE))?;
-                Quota::try_new(self.limit, Duration::from_micros(micros))?
-            }
+        let mut quota = if is_in_flight {
+            self.slots(shown)?
+        } else {
+            self.rate(shown)?
         };
-        if let Some(algorithm) = self.algorithm.filter(|_| !is_in_flight) {
-            quota = quota.try_algorithm(algorithm)?;
-        }
         if let Some(units) = self.burst {
             let algorithm = self.algorithm.unwrap_or(Algorithm::Gcra);
             if algorithm != Algorithm::Gcra {
-                return Err(invalid(BURST_RULE));
+                return Err(ConfigError::quota(shown, BURST_RULE));
             }
             quota = quota.try_burst(units)?;
         }
@@ -204,18 +198,49 @@ impl QuotaParts<'_> {
             quota = quota.try_shares(self.shares)?;
         }
         if self.is_soft {
-            let may_be_soft = Some(quota).filter(|_| !is_in_flight);
-            quota = may_be_soft.ok_or_else(|| invalid(SOFT_RULE))?.soft();
+            if is_in_flight {
+                return Err(ConfigError::quota(shown, SOFT_RULE));
+            }
+            quota = quota.soft();
         }
         match self.warn_percent {
             None => Ok(quota),
             Some(percent) if is_warn_percent(percent) => Ok(quota.warn_at(percent)),
-            Some(_) => Err(invalid(WARN_RULE)),
+            Some(_) => Err(ConfigError::quota(shown, WARN_RULE)),
+        }
+    }
+
+    fn slots(&self, shown: &str) -> Result<Quota, ConfigError> {
+        let slots = Quota::in_flight(self.limit);
+        let Some(lease) = self.window else {
+            return Ok(slots);
+        };
+        let lease = parse_micros(lease)
+            .filter(|micros| is_slot_lease(*micros))
+            .ok_or_else(|| ConfigError::quota(shown, SLOTS_RULE))?;
+        Ok(slots.slot_lease(Duration::from_micros(lease)))
+    }
+
+    fn rate(&self, shown: &str) -> Result<Quota, ConfigError> {
+        let rate = match self.window {
+            Some(window) if window.contains('@') => {
+                Quota::from_calendar(self.limit, Calendar::parse(window)?)
+            }
+            window => {
+                let micros = window
+                    .and_then(parse_micros)
+                    .ok_or_else(|| ConfigError::quota(shown, WINDOW_RULE))?;
+                Quota::try_new(self.limit, Duration::from_micros(micros))?
+            }
+        };
+        match self.algorithm {
+            Some(algorithm) => rate.try_algorithm(algorithm),
+            None => Ok(rate),
         }
     }
 }
 
-/// Returns `None` if there is a value already.
+/// `None` if there is a value already.
 fn set_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
     let is_free = place.is_none();
     place.get_or_insert(value);
@@ -255,45 +280,46 @@ const ALGORITHM_PLACE_RULE: &str =
 
 const WORDS_RULE: &str = "behind it may stand burst 50, shares like batch<=50%, soft and warn:80%";
 
-/// Parses the shares of a map, with spaces between them.
 #[cfg(feature = "serde")]
 pub(super) fn parse_shares(text: &str, limit: u32) -> Result<Vec<Share>, ConfigError> {
-    let shares = text.split_ascii_whitespace();
-    let shares = shares.map(|share| parse_share(share, limit));
-    let shares: Option<_> = shares.collect();
-    shares.ok_or_else(|| ConfigError::quota_part("list of shares", text.trim(), SHARE_RULE))
+    text.split_ascii_whitespace()
+        .map(|share| parse_share(share, limit))
+        .collect::<Option<_>>()
+        .ok_or_else(|| ConfigError::quota_part("list of shares", text.trim(), SHARE_RULE))
 }
 
 /// Parses a share of a limit: `critical>=200`, `batch<=50%`, or both: `free>=50<=100`.
 fn parse_share(text: &str, limit: u32) -> Option<Share> {
-    let units = |text: &str| match text.strip_suffix('%') {
-        None => parse_number(text),
-        Some(percent) => part_of(limit, parse_number(percent)?),
-    };
     let (rest, most) = match text.split_once("<=") {
-        Some((rest, most)) => (rest, Some(units(most)?)),
+        Some((rest, most)) => (rest, Some(parse_units(most, limit)?)),
         None => (text, None),
     };
     let (name, reserve) = match rest.split_once(">=") {
-        Some((name, reserve)) => (name, Some(units(reserve)?)),
+        Some((name, reserve)) => (name, Some(parse_units(reserve, limit)?)),
         None => (rest, None),
     };
-    if (reserve, most) == (None, None) {
+    if reserve.is_none() && most.is_none() {
         return None;
     }
     let share = Share::of(name).reserve(reserve.unwrap_or(0));
-    Some(match most {
-        Some(most) => share.at_most(most),
-        None => share,
-    })
+    match most {
+        Some(most) => Some(share.at_most(most)),
+        None => Some(share),
+    }
 }
 
-/// Returns a percentage of a limit, rounded down: at least one unit, unless one of both is 0.
-fn part_of(limit: u32, percent: u8) -> Option<u32> {
-    let part = u64::from(limit) * u64::from(percent) / 100;
+/// Parses units, or a percentage of a limit. It is rounded down, but to at least one unit, unless one of both is 0.
+fn parse_units(text: &str, limit: u32) -> Option<u32> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return parse_number(text);
+    };
+    let percent: u8 = parse_number(percent)?;
+    if percent > 100 {
+        return None;
+    }
     let at_least = limit.min(percent.into()).min(1);
-    let part = u32::try_from(part).ok().filter(|_| percent <= 100);
-    part.map(|part| part.max(at_least))
+    let units = u64::from(limit) * u64::from(percent) / 100;
+    Some(u32::try_from(units).ok()?.max(at_least))
 }
 
 /// Formats a share as `parse_share` reads it.
@@ -348,8 +374,10 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
         None => (text, None),
         Some((name, buckets)) => (name, Some(buckets)),
     };
-    let mut algorithms = Algorithm::ALL.iter().chain([&Algorithm::InFlight]);
-    let algorithm = algorithms.find(|algorithm| algorithm.text() == name)?;
+    let algorithm = Algorithm::ALL
+        .iter()
+        .chain([&Algorithm::InFlight])
+        .find(|algorithm| algorithm.text() == name)?;
     match (algorithm.buckets(), buckets) {
         (None, None) => Some(*algorithm),
         (Some(_), Some(buckets)) => {
@@ -370,14 +398,14 @@ fn parse_micros(text: &str) -> Option<u64> {
     Some(count.saturating_mul(parse_unit(unit.trim())?))
 }
 
-/// Parses a unit of time. Returns its length in microseconds.
 fn parse_unit(text: &str) -> Option<u64> {
     let singular = text.strip_suffix('s').unwrap_or(text);
-    let mut units = TIME_UNITS.iter();
-    let unit = units.find(|(_, word, suffix, others)| {
-        text == *suffix || [text, singular].contains(word) || others.contains(&text)
-    });
-    unit.map(|(micros, ..)| *micros)
+    TIME_UNITS
+        .iter()
+        .find(|(_, word, suffix, others)| {
+            text == *suffix || [text, singular].contains(word) || others.contains(&text)
+        })
+        .map(|(micros, ..)| *micros)
 }
 
 /// Parses a duration as the window of a quota: `50ms`, `1s`. Zero is a duration, too.
@@ -440,8 +468,10 @@ impl Quota {
             return calendar.to_string();
         }
         let window = self.window_micros();
-        let unit = TIME_UNITS.iter().find(|(micros, ..)| *micros == window);
-        unit.map_or_else(|| self.short_window(), |(_, word, ..)| (*word).to_owned())
+        match TIME_UNITS.iter().find(|(micros, ..)| *micros == window) {
+            Some((_, word, ..)) => (*word).to_owned(),
+            None => self.short_window(),
+        }
     }
 
     /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; a calendar's window as its unit: `month`.
@@ -450,9 +480,10 @@ impl Quota {
             return calendar.unit().word().to_owned();
         }
         let window = self.window_micros();
-        let mut units = TIME_UNITS.iter();
-        let unit = units.find(|(micros, ..)| window.is_multiple_of(*micros));
-        unit.map(|(micros, _, suffix, _)| format!("{}{suffix}", window / micros))
+        TIME_UNITS
+            .iter()
+            .find(|(micros, ..)| window.is_multiple_of(*micros))
+            .map(|(micros, _, suffix, _)| format!("{}{suffix}", window / micros))
             .unwrap_or_default()
     }
 }

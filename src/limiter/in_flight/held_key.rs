@@ -90,7 +90,7 @@ impl HeldKey {
             limiter: subject.limiter.clone(),
             key: subject.key.clone(),
             quotas: Quotas::from(Vec::new()),
-            share: subject.quotas.share_of_slots(subject.share),
+            share: subject.quotas.known_slot_share(subject.share),
             store: store.clone(),
             statement: Want {
                 needs: Room::default(),

@@ -60,7 +60,7 @@ impl Want {
         };
         let slots_of = quotas.has_slots().then(|| {
             let of_key = Subject::new(&limiter.0.scope, key, quotas).fingerprint();
-            Self::id_of(of_key, quotas.share_of_slots(share))
+            Self::id_of(of_key, quotas.known_slot_share(share))
         });
         Self {
             line,
