@@ -116,7 +116,6 @@ impl Lease {
         }
     }
 
-    /// Returns the grant of an answer to a request that was sent at this time.
     fn grant(&self, subject: Subject<'_>, sent_at: u64, answer: Answer) -> Grant {
         let units = 1 + answer.extra_units();
         self.meter.record_grant(units);
@@ -133,9 +132,10 @@ impl Lease {
         #[cfg(tollgate_simulation)]
         let period = period << u32::from(is_planted("WholeLeaseOfUnits"));
         #[cfg(tollgate_simulation)]
-        let sent_at = match is_planted("UsedFromReply") {
-            true => self.table.clock.now(),
-            false => sent_at,
+        let sent_at = if is_planted("UsedFromReply") {
+            self.table.clock.now()
+        } else {
+            sent_at
         };
         Grant {
             number: LATEST_GRANT.fetch_add(1, Ordering::Relaxed) + 1,
@@ -171,7 +171,6 @@ impl Lease {
         }
     }
 
-    /// Returns what is left of a grant that has ended.
     fn refund_grant(&self, subject: Subject<'_>, grant: &Grant) -> StoreFuture<()> {
         self.meter.record_end(grant.units, grant.left);
         if grant.left == 0 {
@@ -180,7 +179,6 @@ impl Lease {
         self.refund(subject, &grant.answer, grant.left, grant.units)
     }
 
-    /// Returns units to the store, and records whether they arrive.
     fn refund(
         &self,
         subject: Subject<'_>,
@@ -215,12 +213,13 @@ impl Lease {
         self.refund_grants(self.table.end_all()).await
     }
 
-    /// Returns what is left of grants that have ended.
+    /// Sends all returns at the same time, also if one of them fails.
     async fn refund_grants(&self, ended: Vec<(OwnedSubject, Grant)>) -> Result<(), Error> {
-        let refunds = ended
+        let refunds: Vec<_> = ended
             .iter()
-            .map(|(owned, grant)| self.refund_grant(owned.subject(), grant));
-        join_all(refunds.collect()).await.into_iter().collect()
+            .map(|(owned, grant)| self.refund_grant(owned.subject(), grant))
+            .collect();
+        join_all(refunds).await.into_iter().collect()
     }
 }
 
@@ -258,9 +257,11 @@ impl HeldUnits {
     }
 
     pub(in crate::limiter) fn units(&self) -> u32 {
-        let taken = self.answered.iter().chain(&self.others);
-        let units = taken.map(|taken| taken.units);
-        units.fold(0, u32::saturating_add)
+        self.answered
+            .iter()
+            .chain(&self.others)
+            .map(|taken| taken.units)
+            .fold(0, u32::saturating_add)
     }
 
     /// Leaves the units to the decision of an admitted check, which then holds them. Returns those that are not in the
@@ -291,7 +292,8 @@ struct Request {
 impl Request {
     /// Sends the request, and returns what is left of its grant when that ends.
     async fn run(self) {
-        let (lease, owned) = (Arc::clone(&self.lease), self.subject.clone());
+        let lease = Arc::clone(&self.lease);
+        let owned = self.subject.clone();
         let subject = owned.subject();
         let Some(grant) = self.send().await else {
             return;
@@ -319,17 +321,20 @@ impl Request {
         }
     }
 
-    /// Sends the request. Returns the grant, whose units were added to the table.
     async fn send(mut self) -> Option<Grant> {
-        let (lease, subject) = (&self.lease, self.subject.subject());
+        let lease = &self.lease;
+        let subject = self.subject.subject();
         let units = self.ask.units.min(max_units(subject.quotas));
         let check = subject.check(1).with_extra_units(units - 1);
         let sent_at = lease.table.clock.now();
         let answer = lease.store.check_uncached(check).await.ok()?;
         if !answer.is_admitted() {
-            let quotas = answer.quotas().iter();
-            let waits = quotas.filter_map(QuotaAnswer::retry_after);
-            let wait = waits.max().map_or(self.pause, micros);
+            let wait = answer
+                .quotas()
+                .iter()
+                .filter_map(QuotaAnswer::retry_after)
+                .max()
+                .map_or(self.pause, micros);
             self.pause = certain_part(wait.min(self.pause));
             return None;
         }
@@ -375,8 +380,10 @@ impl Drop for EndOnDrop<'_> {
 }
 
 fn max_units(quotas: &Quotas) -> u32 {
-    let mut algorithms = quotas.iter().map(|quota| quota.algorithm());
-    if algorithms.any(|algorithm| algorithm == Algorithm::SortedSetLog) {
+    let has_sorted_set = quotas
+        .iter()
+        .any(|quota| quota.algorithm() == Algorithm::SortedSetLog);
+    if has_sorted_set {
         MAX_UNITS_OF_SORTED_SET
     } else {
         MAX_UNITS.min(quotas.max_cost())

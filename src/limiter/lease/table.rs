@@ -1,5 +1,6 @@
 //! The keys of a limiter with a lease: their rate of use, and the units that this process holds.
 
+use std::array;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
@@ -38,8 +39,7 @@ const LOOKS: u64 = 16;
 
 /// The keys of a limiter, in shards.
 pub(super) struct LeaseTable {
-    shards: Box<[Locked]>,
-    first: Locked,
+    shards: Box<[Locked; SHARDS]>,
     pub(super) clock: Clock,
 }
 
@@ -101,15 +101,11 @@ pub(super) struct Times {
 impl LeaseTable {
     pub(super) fn new(clock: Clock) -> Self {
         Self {
-            shards: std::iter::repeat_with(Locked::default)
-                .take(SHARDS - 1)
-                .collect(),
-            first: Locked::default(),
+            shards: Box::new(array::from_fn(|_| Locked::default())),
             clock,
         }
     }
 
-    /// Takes the units of a check: all of them, or as many as there are.
     #[inline]
     pub(super) fn take(
         &self,
@@ -144,15 +140,17 @@ impl LeaseTable {
                 Some(latest) if is_planted("ReturnIntoLaterGrant") => latest.number,
                 _ => grant,
             };
-            let mut grants = key.grants.iter_mut();
-            let grant = grants.find(|known| known.number == grant && known.is_live(now))?;
+            let grant = key
+                .grants
+                .iter_mut()
+                .find(|known| known.number == grant && known.is_live(now))?;
             grant.left = grant.left.saturating_add(units).min(grant.units);
             Some(())
         });
         put_back.flatten().is_some()
     }
 
-    /// Adds the grant of a request. Returns false if the units of the key have become void meanwhile.
+    /// Returns false if the units of the key have become void since the request was sent.
     pub(super) fn add(&self, subject: Subject<'_>, ask: Ask, grant: Grant) -> bool {
         let added = self.with(subject, |key, _| {
             let is_current = key.generation == ask.generation;
@@ -166,32 +164,34 @@ impl LeaseTable {
     pub(super) fn end_request(&self, subject: Subject<'_>, pause: u64) {
         self.with(subject, |key, now| {
             key.is_asking = false;
-            (key.looks_at, key.enough) = (now.saturating_add(pause), 0);
+            key.looks_at = now.saturating_add(pause);
+            key.enough = 0;
         });
     }
 
-    /// Ends a grant, and returns the units that are left. `None` if it has ended before.
+    /// Returns the units that are left of the grant. `None` if it has ended before.
     pub(super) fn end(&self, subject: Subject<'_>, grant: u64) -> Option<u32> {
         let left = self.with(subject, |key, _| {
-            let index = (key.grants.iter()).position(|known| known.number == grant)?;
+            let index = key.grants.iter().position(|known| known.number == grant)?;
             Some(key.grants.remove(index).left)
         });
         left.flatten()
     }
 
-    /// Ends all grants of a key, and returns them.
     pub(super) fn void(&self, key: &Key) -> Vec<(OwnedSubject, Grant)> {
         let fingerprint = key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
-        let keys = shard.keys.iter_hash_mut(fingerprint.hash());
-        let of_key = keys.filter(|key| key.fingerprint == fingerprint);
-        of_key.flat_map(LeasedKey::end_all).collect()
+        shard
+            .keys
+            .iter_hash_mut(fingerprint.hash())
+            .filter(|key| key.fingerprint == fingerprint)
+            .flat_map(LeasedKey::end_all)
+            .collect()
     }
 
-    /// Ends all grants, and returns them.
     pub(super) fn end_all(&self) -> Vec<(OwnedSubject, Grant)> {
         let mut ended = Vec::new();
-        for shard in self.shards.iter().chain([&self.first]) {
+        for shard in &*self.shards {
             ended.extend(shard.lock().keys.iter_mut().flat_map(LeasedKey::end_all));
         }
         ended
@@ -211,16 +211,20 @@ impl LeaseTable {
     }
 
     #[inline]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the first six bits are the index of one of 64 shards"
+    )]
     fn shard(&self, name: Fingerprint) -> &Locked {
         // The map in the shard uses the other half of the fingerprint.
         let [_, half] = name.halves();
         let index = usize::try_from(half >> 58).unwrap_or(0);
-        self.shards.get(index).unwrap_or(&self.first)
+        &self.shards[index]
     }
 }
 
 impl Locked {
-    /// Locks the shard. Poisoning is ignored: the shard is consistent between any two steps.
+    /// Poisoning is ignored: the shard is consistent between any two steps.
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Shard> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -234,7 +238,7 @@ impl Shard {
             .find_mut(fingerprint.hash(), |key| key.is(fingerprint, quotas))
     }
 
-    /// Returns a key, which is added if there is room.
+    /// `None` if the key is new and there is no room for it.
     #[inline]
     fn find_or_insert(
         &mut self,
@@ -249,9 +253,12 @@ impl Shard {
                 return self.find(fingerprint, subject.quotas);
             }
         }
-        let is_same = |key: &LeasedKey| key.is(fingerprint, subject.quotas);
-        let hash = |key: &LeasedKey| key.fingerprint.hash();
-        match self.keys.entry(fingerprint.hash(), is_same, hash) {
+        let entry = self.keys.entry(
+            fingerprint.hash(),
+            |key| key.is(fingerprint, subject.quotas),
+            |key| key.fingerprint.hash(),
+        );
+        match entry {
             Entry::Occupied(key) => Some(key.into_mut()),
             Entry::Vacant(vacant) => {
                 let key = vacant.insert(LeasedKey::new(fingerprint, subject, now));
@@ -300,10 +307,12 @@ impl LeasedKey {
         grants.map(|grant| (self.subject.clone(), grant))
     }
 
-    /// Returns the units at hand.
     fn held(&self, now: u64) -> u32 {
-        let live = self.grants.iter().filter(|grant| grant.is_live(now));
-        live.fold(0, |held: u32, grant| held.saturating_add(grant.left))
+        self.grants
+            .iter()
+            .filter(|grant| grant.is_live(now))
+            .map(|grant| grant.left)
+            .fold(0, u32::saturating_add)
     }
 
     #[inline]
@@ -311,8 +320,10 @@ impl LeasedKey {
         if held == 0 {
             return TakenUnits::default();
         }
-        let mut grants = self.grants.iter_mut();
-        let first = grants.find(|grant| grant.left > 0 && grant.is_live(now));
+        let first = self
+            .grants
+            .iter_mut()
+            .find(|grant| grant.left > 0 && grant.is_live(now));
         let Some(first) = first.filter(|first| first.left >= cost) else {
             return self.take_from_several(cost, now, answer);
         };
@@ -327,7 +338,8 @@ impl LeasedKey {
     /// Takes all units of one or more grants, and perhaps some of the last. They may be fewer than the cost.
     #[cold]
     fn take_from_several(&mut self, cost: u32, now: u64, answer: &mut Answer) -> TakenUnits {
-        let (mut missing, mut grants) = (cost, Vec::new());
+        let mut missing = cost;
+        let mut grants = Vec::new();
         for grant in self.grants.iter_mut().filter(|grant| grant.is_live(now)) {
             let units = grant.left.min(missing);
             if units > 0 {
@@ -350,7 +362,6 @@ impl LeasedKey {
         }
     }
 
-    /// Returns whether a cost is a small part of what the last period used.
     fn is_small(&self, cost: u32, now: u64, period: u64) -> bool {
         u64::from(cost) * MIN_CHECKS <= self.use_rate.uses(now, period).units
     }
@@ -360,7 +371,7 @@ impl LeasedKey {
         !self.is_asking && (now >= self.looks_at || held < self.enough)
     }
 
-    /// Returns the request for units that has to be sent now, if what is at hand will not last.
+    /// `None` if what is at hand will last.
     fn ask(&mut self, now: u64, times: Times) -> Option<Ask> {
         let Times { period, round_trip } = times;
         let ahead = ROUND_TRIPS_AHEAD * round_trip;
@@ -372,9 +383,13 @@ impl LeasedKey {
         let held = u64::from(self.held(now + ahead));
         let needed = uses.units.saturating_mul(ahead) / period.max(1) + 1;
         if held > needed {
-            let with_units = self.grants.iter().filter(|grant| grant.left > 0);
-            let ends = with_units.map(|grant| grant.ends_at);
-            let replaced_at = ends.max().unwrap_or(now).saturating_sub(ahead);
+            let last_end = self
+                .grants
+                .iter()
+                .filter(|grant| grant.left > 0)
+                .map(|grant| grant.ends_at)
+                .max();
+            let replaced_at = last_end.unwrap_or(now).saturating_sub(ahead);
             self.looks_at = replaced_at.min(now + period / LOOKS);
             self.enough = u32::try_from(needed).unwrap_or(u32::MAX);
             return None;

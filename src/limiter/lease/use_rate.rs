@@ -16,6 +16,15 @@ pub(super) struct Uses {
     pub(super) units: u64,
 }
 
+impl Uses {
+    fn scaled(self, part: u64, period: u64) -> Self {
+        Self {
+            checks: self.checks.saturating_mul(part) / period.max(1),
+            units: self.units.saturating_mul(part) / period.max(1),
+        }
+    }
+}
+
 impl UseRate {
     pub(super) fn starting_at(now: u64) -> Self {
         Self {
@@ -24,19 +33,17 @@ impl UseRate {
         }
     }
 
-    /// Records a check of `units` units.
     #[inline]
     pub(super) fn record(&mut self, units: u32, now: u64, period: u64) {
         let elapsed = now.saturating_sub(self.started_at);
         if elapsed >= period {
-            self.turn(now, elapsed, period);
+            self.begin_period(now, elapsed, period);
         }
         self.current.checks += 1;
         self.current.units += u64::from(units);
     }
 
-    /// Begins another period.
-    fn turn(&mut self, now: u64, elapsed: u64, period: u64) {
+    fn begin_period(&mut self, now: u64, elapsed: u64, period: u64) {
         if elapsed < 2 * period {
             self.previous = self.current;
             self.started_at += period;
@@ -50,20 +57,21 @@ impl UseRate {
     /// Returns the uses in the last period, if they were spread evenly over the one before.
     pub(super) fn uses(&self, now: u64, period: u64) -> Uses {
         let elapsed = now.saturating_sub(self.started_at);
-        let (last, before) = match elapsed / period.max(1) {
-            0 => (self.current, self.previous),
-            1 => (Uses::default(), self.current),
-            _ => return Uses::default(),
-        };
+        // The part of the period before that lies within the last `period` microseconds.
         let left = period - elapsed % period.max(1);
-        let part = |uses: u64| uses.saturating_mul(left) / period.max(1);
-        Uses {
-            checks: last.checks + part(before.checks),
-            units: last.units + part(before.units),
+        match elapsed / period.max(1) {
+            0 => {
+                let before = self.previous.scaled(left, period);
+                Uses {
+                    checks: self.current.checks + before.checks,
+                    units: self.current.units + before.units,
+                }
+            }
+            1 => self.current.scaled(left, period),
+            _ => Uses::default(),
         }
     }
 
-    /// Returns whether nothing was used for at least a period.
     pub(super) fn is_idle(&self, now: u64, period: u64) -> bool {
         now.saturating_sub(self.started_at) >= 2 * period
     }

@@ -36,7 +36,8 @@ struct Process {
 
 impl Process {
     fn new(algorithm: Algorithm) -> Self {
-        let (time, reading) = (TestClock::new(), TestClock::new());
+        let time = TestClock::new();
+        let reading = TestClock::new();
         let quota = Quota::new(LIMIT, WINDOW).with_algorithm(algorithm);
         let store = MemoryStore::with_clock(time.clone());
         let limiter = RateLimiter::new(store, quota).lease(LEASE);
@@ -62,7 +63,8 @@ impl Process {
     /// Lets another thread run. Returns by how much its readings lag.
     fn switch_thread(&mut self) -> Duration {
         let lag = self.random.random_range(0..=micros(LONGEST_LAG));
-        let (now, before) = (self.time.now_micros() - lag, self.reading.now_micros());
+        let now = self.time.now_micros() - lag;
+        let before = self.reading.now_micros();
         if now >= before {
             self.reading.advance(Duration::from_micros(now - before));
         } else {
@@ -71,23 +73,23 @@ impl Process {
         Duration::from_micros(lag)
     }
 
-    /// Checks once. Returns whether it was admitted.
     async fn check(&mut self) -> bool {
         let lag = self.switch_thread();
         let decision = self.limiter.check("ada").await.unwrap();
         self.from_memory += u32::from(decision.source() == crate::decision::Source::Lease);
         let now = Duration::from_micros(self.time.now_micros());
-        self.admitted
-            .extend(decision.is_allowed().then_some(Admission {
-                start: now
-                    - if self.begins_at_its_reading {
-                        lag
-                    } else {
-                        Duration::ZERO
-                    },
+        if decision.is_allowed() {
+            let start = if self.begins_at_its_reading {
+                now - lag
+            } else {
+                now
+            };
+            self.admitted.push(Admission {
+                start,
                 end: now,
                 units: 1,
-            }));
+            });
+        }
         // So that a request for units is sent, by another thread.
         let _ = self.switch_thread();
         tokio::task::yield_now().await;

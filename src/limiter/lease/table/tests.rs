@@ -25,14 +25,12 @@ fn quotas() -> Quotas {
     Quota::per_minute(1_000_000).into()
 }
 
-/// One key with these quotas.
 fn ada() -> Subject<'static> {
     static KEY: LazyLock<Key> = LazyLock::new(|| Key::from("ada"));
     static QUOTAS: LazyLock<Quotas> = LazyLock::new(quotas);
     Subject::new(&KEY, &KEY, &QUOTAS)
 }
 
-/// A grant that ends after some microseconds.
 fn grant(table: &LeaseTable, number: u64, units: u32, micros: u64) -> Grant {
     let now = table.clock.now();
     let answer = QuotaAnswer::admitted(units, Duration::from_secs(60));
@@ -52,7 +50,6 @@ fn take(table: &LeaseTable, subject: Subject<'_>, cost: u32) -> (TakenUnits, Ans
     (result, answer)
 }
 
-/// Checks a key until it asks for units.
 fn ask(table: &LeaseTable, subject: Subject<'_>, clock: &TestClock) -> Ask {
     for _ in 0..1_000 {
         clock.advance(Duration::from_micros(1));
@@ -183,24 +180,33 @@ fn a_grant_that_arrives_after_its_key_became_void_is_not_added() {
     assert!(!take(&table, subject, 1).0.is_complete);
 }
 
+fn check_key(table: &LeaseTable, number: usize, quotas: &Quotas) {
+    let key = Key::from(number.to_string());
+    let subject = Subject::new(&key, &key, quotas);
+    let _ = take(table, subject, 1);
+}
+
+fn count_keys(table: &LeaseTable) -> usize {
+    table
+        .shards
+        .iter()
+        .map(|shard| shard.lock().keys.len())
+        .sum()
+}
+
 #[test]
 fn a_flood_of_keys_takes_bounded_memory_and_ends() {
     let (clock, table) = table();
     let quotas = quotas();
-    let len = || {
-        let shards = table.shards.iter().chain([&table.first]);
-        shards.map(|shard| shard.lock().keys.len()).sum::<usize>()
-    };
-    let check = |number: usize| {
-        let key = Key::from(number.to_string());
-        let subject = Subject::new(&key, &key, &quotas);
-        let _ = take(&table, subject, 1);
-    };
-    (0..100_000).for_each(check);
-    assert_eq!(len(), SHARDS * MAX_KEYS_PER_SHARD);
+    for number in 0..100_000 {
+        check_key(&table, number, &quotas);
+    }
+    assert_eq!(count_keys(&table), SHARDS * MAX_KEYS_PER_SHARD);
     clock.advance(Duration::from_micros(3 * TIMES.period));
-    (100_000..110_000).for_each(check);
-    assert_eq!(len(), 10_000);
+    for number in 100_000..110_000 {
+        check_key(&table, number, &quotas);
+    }
+    assert_eq!(count_keys(&table), 10_000);
 }
 
 #[test]
@@ -215,7 +221,8 @@ fn threads_take_and_put_back_every_unit_once() {
     let used = AtomicU32::new(0);
     thread::scope(|scope| {
         for thread in 0..8 {
-            let (table, used) = (&table, &used);
+            let table = &table;
+            let used = &used;
             scope.spawn(move || {
                 for step in 0..20_000 {
                     let (result, answer) = take(table, subject, 1 + (step + thread) % 3);
@@ -264,7 +271,8 @@ proptest! {
         steps in prop::collection::vec(step(), 1..200),
     ) {
         let (clock, table) = table();
-        let (key, quotas) = (Key::from("ada"), quotas());
+        let key = Key::from("ada");
+        let quotas = quotas();
         let subject = Subject::new(&key, &key, &quotas);
         let request = ask(&table, subject, &clock);
         // The units at hand and the end of each grant, in a model.
