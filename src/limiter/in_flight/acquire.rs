@@ -20,10 +20,12 @@ use crate::telemetry::PermitMeter;
 const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl RateLimiter {
-    /// Returns the wait that a refusal by slots suggests.
     pub(in crate::limiter) fn suggested_slot_wait(&self) -> Duration {
-        let (table, limiter) = (&self.permits().table, self.0.scope.fingerprint());
-        let micros = table.with(|state, _| state.suggested_wait(limiter));
+        let limiter = self.0.scope.fingerprint();
+        let micros = self
+            .permits()
+            .table
+            .with(|state, _| state.suggested_wait(limiter));
         Duration::from_micros(micros)
     }
 
@@ -160,9 +162,12 @@ impl RateLimiter {
     ) -> impl Future<Output = Result<Permit, Error>> + Send {
         let check = PendingCheck::within_limits(levels(checks));
         async move {
-            let limiters = check.levels.iter().map(|level| &level.limiter().0);
-            let max_waits = limiters.map(|limiter| limiter.max_wait.unwrap_or(DEFAULT_MAX_WAIT));
-            let max_wait = max_waits.max().unwrap_or_default();
+            let max_wait = check
+                .levels
+                .iter()
+                .map(|level| level.limiter().0.max_wait.unwrap_or(DEFAULT_MAX_WAIT))
+                .max()
+                .unwrap_or_default();
             let decided = check.decide_in_turn(max_wait, true).await?;
             let why = decided.end_of_wait;
             match acquired(decided) {
@@ -192,16 +197,15 @@ impl RateLimiter {
     }
 }
 
-/// Returns the permit of a decision, with the slots that its check has taken.
 fn acquired(mut decided: DecidedCheck) -> Acquired {
     let slots = decided.take_slots();
-    match decided.decision.is_allowed() {
-        true => Acquired::Permit(Permit::new(decided.decision, slots)),
-        false => Acquired::Refused(decided.decision),
+    if decided.decision.is_allowed() {
+        Acquired::Permit(Permit::new(decided.decision, slots))
+    } else {
+        Acquired::Refused(decided.decision)
     }
 }
 
-/// Returns the error of a refusal after the wait.
 fn not_acquired(decision: &DecisionView, why: Option<WhyTooLate>, max_wait: Duration) -> Error {
     let reported = decision.reported_level();
     let limiter = reported.map_or("", |level| level.limiter());

@@ -117,35 +117,35 @@ impl HeldKey {
         }
     }
 
-    /// Takes in the quotas that a check asks.
     pub(super) fn ask(&mut self, quotas: &Quotas) {
         if self.quotas.iter().eq(quotas.slots()) {
             return;
         }
         self.quotas = quotas.slots().cloned().collect();
-        let longest = self.quotas.iter().map(Quota::window_micros).max();
-        // The memory of this process ends with the permits in it.
-        self.lease = match self.store.answers_at_once() {
-            true => LEASE_IN_PROCESS,
-            false => longest.unwrap_or(0),
+        self.lease = if self.store.answers_at_once() {
+            // The memory of this process ends with the permits in it.
+            LEASE_IN_PROCESS
+        } else {
+            let leases = self.quotas.iter().map(Quota::window_micros);
+            leases.max().unwrap_or(0)
         };
     }
 
-    /// Returns the other shares with their keys: they may get slots that this one gives back.
+    /// The other shares with their ids in the table: they may get slots that this one gives back.
     pub(super) fn other_shares(&self) -> Vec<(Option<ShareId>, Fingerprint)> {
-        let shares = self.quotas.shares_and_none();
-        let others = shares.filter(|share| *share != self.share);
-        let subject = self.subject();
-        let id_of = |share| Want::id_of(subject.fingerprint(), share);
-        others.map(|share| (share, id_of(share))).collect()
+        let key = self.subject().fingerprint();
+        self.quotas
+            .shares_and_none()
+            .filter(|share| *share != self.share)
+            .map(|share| (share, Want::table_id(key, share)))
+            .collect()
     }
 
-    /// Returns the most slots that the holder may have.
     pub(super) fn limit(&self) -> u32 {
         self.quotas.min_slots(self.share).unwrap_or(u32::MAX)
     }
 
-    /// Returns the slots that a message states: those of lost permits, too.
+    /// The slots that a message states: those of lost permits, too.
     pub(super) fn stated(&self) -> u32 {
         #[cfg(tollgate_simulation)]
         if is_planted("LostNotStated") {
@@ -154,7 +154,6 @@ impl HeldKey {
         self.held.saturating_add(self.lost)
     }
 
-    /// Begins a message, with all that has to be said. Returns what it states.
     pub(super) fn begin_message(
         &mut self,
         holder: [u8; 16],
@@ -165,13 +164,15 @@ impl HeldKey {
         let holding = self.holding(holder, sequence, now);
         let has_slots = wants || self.stated() > 0;
         self.slots_lease = if has_slots { self.lease } else { 0 };
-        (self.is_busy, self.sent_lease) = (true, self.lease);
-        (self.states_at, self.returned) = (None, 0);
+        self.is_busy = true;
+        self.sent_lease = self.lease;
+        self.states_at = None;
+        self.returned = 0;
         let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
         if has_news { holding.stated() } else { holding }
     }
 
-    /// Returns what is held now.
+    /// States what is held, and wants nothing.
     pub(super) fn holding(&mut self, holder: [u8; 16], sequence: u64, now: u64) -> Holding {
         self.settle_end(now);
         let lease = Duration::from_micros(self.lease);
@@ -179,7 +180,6 @@ impl HeldKey {
         Holding::new(holder, sequence, self.stated(), 0, lease)
     }
 
-    /// Returns the check that only states what is held.
     pub(super) fn statement(&self, mut holding: Holding) -> SlotCheck {
         self.meter.record_renewal();
         if self.store.answers_at_once() && holding.held == 0 {
@@ -203,7 +203,7 @@ impl HeldKey {
         }
     }
 
-    /// Returns a number for the server that has the key now. Servers fail one by one.
+    /// A number for the server that has the key now. Servers fail one by one.
     pub(super) fn server(&self) -> usize {
         self.store.server_of(self.subject())
     }
@@ -232,14 +232,14 @@ impl HeldKey {
         }
     }
 
-    /// Holds the slots of a new permit. Returns its epoch.
+    /// Returns the epoch of the new permit.
     pub(super) fn grant(&mut self, slots: u32) -> u64 {
         self.held = self.held.saturating_add(slots);
         self.meter.record_grant(slots);
         self.epoch
     }
 
-    /// Holds the slots of a new permit that the store does not know. Returns its epoch.
+    /// Returns the epoch of the new permit, which the store does not know.
     pub(super) fn grant_untold(&mut self, slots: u32, now: u64) -> u64 {
         // The message is repeated until the store answers. Until then, the lease is that of the first permit.
         let until = now + certain_part(self.lease);
@@ -250,7 +250,6 @@ impl HeldKey {
         self.grant(slots)
     }
 
-    /// Gives the slots of a permit back.
     pub(super) fn release(&mut self, slots: u32, epoch: u64) {
         #[cfg(tollgate_simulation)]
         let epoch = if is_planted("LostReleasesHeld") {
@@ -258,12 +257,11 @@ impl HeldKey {
         } else {
             epoch
         };
-        let of = if epoch == self.epoch {
-            &mut self.held
+        if epoch == self.epoch {
+            self.held = self.held.saturating_sub(slots);
         } else {
-            &mut self.lost
-        };
-        *of = of.saturating_sub(slots);
+            self.lost = self.lost.saturating_sub(slots);
+        }
         self.returned = self.returned.saturating_add(slots);
         self.is_changed = true;
         self.store.forget_refusals(self.subject());
@@ -282,20 +280,22 @@ impl HeldKey {
     /// Sets when the store learns what was given back: with the next question if there `is_asked` one now, and at once if another
     /// share may ask for it next.
     pub(super) fn flush(&mut self, is_asked: bool, now: u64) {
-        let is_urgent = !self.listeners.is_empty() || self.quotas.have_shares();
-        self.state_at(match is_urgent || self.store.answers_at_once() {
-            true => now,
-            false if is_asked => now + GATHERED,
-            false => now + self.gathered,
-        });
+        let is_urgent =
+            !self.listeners.is_empty() || self.quotas.have_shares() || self.store.answers_at_once();
+        let at = if is_urgent {
+            now
+        } else if is_asked {
+            now + GATHERED
+        } else {
+            now + self.gathered
+        };
+        self.state_at(at);
     }
 
-    /// States the key at this time, or before.
     pub(super) fn state_at(&mut self, at: u64) {
         self.states_at = Some(self.states_at.map_or(at, |known| known.min(at)));
     }
 
-    /// Takes in the end of a message.
     pub(super) fn end_message(&mut self, sent_at: u64, has_failed: bool, now: u64) {
         if self.slots_lease > 0 {
             let ends_at = now.saturating_add(self.slots_lease);
@@ -307,26 +307,36 @@ impl HeldKey {
         #[cfg(tollgate_simulation)]
         let has_failed = has_failed && !is_planted("ValidWithoutReply");
         #[cfg(tollgate_simulation)]
-        let valid_until = match () {
-            () if is_planted("WholeLease") => sent_at + self.sent_lease / 10 * 13,
-            () if is_planted("ValidFromReply") => now + certain_part(self.sent_lease),
-            () => valid_until,
+        let valid_until = if is_planted("WholeLease") {
+            sent_at + self.sent_lease / 10 * 13
+        } else if is_planted("ValidFromReply") {
+            now + certain_part(self.sent_lease)
+        } else {
+            valid_until
         };
         if has_failed {
-            // The store may have taken the message in all the same, with a shorter lease than before; and another part of
-            // it may have granted the first slots.
-            if self.held > 0 {
-                let known = self.valid_until.unwrap_or(valid_until);
-                self.valid_until = Some(known.min(valid_until));
-            }
-            // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay.
-            let may_be_held = self.stated() > 0 || now < self.held_until;
-            self.is_changed = may_be_held || !self.listeners.is_empty();
-            let is_awaited = !self.listeners.is_empty();
-            let retry_after = if is_awaited { 0 } else { self.retry_after() };
-            self.states_at = self.is_changed.then_some(now + retry_after);
-            return;
+            self.end_failed_message(valid_until, now);
+        } else {
+            self.end_acknowledged_message(sent_at, valid_until, now);
         }
+    }
+
+    fn end_failed_message(&mut self, valid_until: u64, now: u64) {
+        // The store may have taken the message in all the same, with a shorter lease than before; and another part of
+        // it may have granted the first slots.
+        if self.held > 0 {
+            let known = self.valid_until.unwrap_or(valid_until);
+            self.valid_until = Some(known.min(valid_until));
+        }
+        let is_awaited = !self.listeners.is_empty();
+        // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay.
+        let may_be_held = self.stated() > 0 || now < self.held_until;
+        self.is_changed = may_be_held || is_awaited;
+        let retry_after = if is_awaited { 0 } else { self.retry_after() };
+        self.states_at = self.is_changed.then_some(now + retry_after);
+    }
+
+    fn end_acknowledged_message(&mut self, sent_at: u64, valid_until: u64, now: u64) {
         // The store keeps the lease of the newest message, even if an earlier one had a longer lease.
         self.valid_until = (self.stated() > 0).then_some(valid_until);
         if self.is_changed && self.states_at.is_none() {
@@ -339,12 +349,11 @@ impl HeldKey {
         }
     }
 
-    /// Returns the time until a failed message is repeated.
+    /// The time until a failed message is repeated, in microseconds.
     fn retry_after(&self) -> u64 {
         jittered_micros((self.lease / RETRIES).min(MAX_RETRY))
     }
 
-    /// Returns whether nothing is left to say or to remember.
     pub(super) fn is_over(&self) -> bool {
         !self.is_busy
             && self.stated() == 0

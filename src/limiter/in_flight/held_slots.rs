@@ -23,7 +23,6 @@ impl HeldSlots {
         })
     }
 
-    /// Gives the slots back, and waits until the store knows.
     pub(super) async fn release(mut self) -> Result<(), Error> {
         for acknowledged in self.give_back(true) {
             acknowledged.await?;

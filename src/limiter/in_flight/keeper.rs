@@ -52,7 +52,6 @@ impl PermitTable {
         outcome
     }
 
-    /// Wakes the thread for what is due, and starts it if there is none.
     fn wake_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         let Some(next) = state.next_look() else {
             return Ok(());
@@ -94,10 +93,11 @@ impl Keeper {
         let Some(table) = self.0.upgrade() else {
             return;
         };
-        let (mut idle_since, woken) = (table.clock.now(), Arc::clone(&table.woken));
+        let mut idle_since = table.clock.now();
+        let woken = Arc::clone(&table.woken);
         let mut table = Some(table);
         while let Some(in_use) = table.take().or_else(|| self.0.upgrade()) {
-            let (messages, next) = in_use.with(|state, now| {
+            let look = in_use.with(|state, now| {
                 let messages = state.due(in_use.holder, now);
                 let is_idle = state.keys.is_empty();
                 if !is_idle {
@@ -105,20 +105,32 @@ impl Keeper {
                 }
                 let ends_at = idle_since + LINGER;
                 state.looks_at = (now < ends_at).then(|| state.next_look().unwrap_or(ends_at));
-                let next = state.looks_at.map(|at| (at.saturating_sub(now), is_idle));
-                (messages, next)
+                KeeperLook {
+                    messages,
+                    is_idle,
+                    next_in: state.looks_at.map(|at| at.saturating_sub(now)),
+                }
             });
-            for message in messages {
+            for message in look.messages {
                 // A task, so that a store that panics or hangs stops no other message.
                 tokio::spawn(send(Arc::clone(&in_use), message));
             }
-            let Some((next, is_idle)) = next else { return };
+            let Some(next_in) = look.next_in else { return };
             // An idle table goes with its last limiter, and the thread with it.
-            table = (!is_idle).then_some(in_use);
+            table = (!look.is_idle).then_some(in_use);
             // Whichever comes first.
-            let _ = timeout(Duration::from_micros(next), woken.notified()).await;
+            let _ = timeout(Duration::from_micros(next_in), woken.notified()).await;
         }
     }
+}
+
+/// What a look of the thread at its table has found.
+struct KeeperLook {
+    messages: Vec<Message>,
+    /// Whether nothing is held or asked.
+    is_idle: bool,
+    /// The time until the next look, in microseconds. `None` if the thread ends.
+    next_in: Option<u64>,
 }
 
 impl Drop for Keeper {
@@ -137,7 +149,6 @@ struct Sent {
     replies: Vec<Reply>,
 }
 
-/// Sends a message, and has the table take in its replies.
 fn send(table: Arc<PermitTable>, message: Message) -> impl Future<Output = ()> + Send {
     // Before the first poll: a task may be dropped without any.
     let mut sent = Sent {
@@ -156,11 +167,11 @@ impl Drop for Sent {
         let table = &self.table;
         let message = mem::take(&mut self.message);
         let replies = mem::take(&mut self.replies);
-        let complete = |state: &mut State, now| state.complete(table, message, replies, now);
-        match table.answers_at_once {
+        if table.answers_at_once {
             // The next message follows.
-            true => table.with(complete),
-            false => table.change(complete),
+            table.with(|state, now| state.complete(table, message, replies, now));
+        } else {
+            table.change(|state, now| state.complete(table, message, replies, now));
         }
     }
 }

@@ -30,86 +30,105 @@ impl SlotLevel {
         self.check.check().quotas
     }
 
-    /// Returns the answers to the quotas in flight.
     pub(super) fn slot_answers<'a>(
         &'a self,
         answer: &'a mut Answer,
     ) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
-        let answers = self.quotas().iter().zip(answer.quotas_mut());
-        answers.filter(|(quota, _)| quota.is_in_flight())
+        self.quotas()
+            .iter()
+            .zip(answer.quotas_mut())
+            .filter(|(quota, _)| quota.is_in_flight())
     }
 }
 
 impl SlotCheck {
     pub(super) fn checks(&self) -> Vec<Check<'_>> {
-        let levels = self.levels.iter();
-        levels.map(|level| level.check.check()).collect()
+        self.levels
+            .iter()
+            .map(|level| level.check.check())
+            .collect()
     }
 
-    /// Returns what is asked of each key.
     pub(super) fn wants(&self) -> impl Iterator<Item = Want> + Clone {
         self.levels.iter().map(|level| level.want)
     }
 
-    /// Returns the keys of the levels with quotas in flight, and the slots that are wanted.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = (Fingerprint, u32)> {
         self.wants()
             .filter_map(|want| Some((want.slots_of?, want.needs.slots)))
     }
 
-    /// Returns whether the store has noted this about an entry of this process.
     pub(super) fn has_note(&self, answers: &mut Answers, note: HoldingNote) -> bool {
-        let mut levels = self.levels.iter().zip(answers.iter_mut());
-        levels.any(|(level, answer)| {
-            let mut answers = level.slot_answers(answer);
-            answers.any(|(_, answer)| answer.receipt().generation == note.number())
-        })
+        self.levels
+            .iter()
+            .zip(answers.iter_mut())
+            .flat_map(|(level, answer)| level.slot_answers(answer))
+            .any(|(_, answer)| answer.receipt().generation == note.number())
     }
 
-    /// Returns the answers to a check of slots that an earlier call waits for.
+    /// The answers to a check of slots that an earlier call waits for.
     pub(super) fn refused_in_line(&self) -> Answers {
         let mut answers = Answers::empty(self.levels.len());
         let hint = Duration::from_micros(*HINTS.start());
-        let levels = self.levels.iter().zip(answers.iter_mut());
-        for (level, answer) in levels.filter(|(level, _)| level.want.slots_of.is_some()) {
-            let quotas = level.quotas().iter();
-            let refused = quotas.map(|quota| match quota.is_in_flight() {
-                true => QuotaAnswer::refused(quota.limit(), Some(hint), hint),
-                false => QuotaAnswer::admitted(0, Duration::ZERO),
+        for (level, answer) in self.levels.iter().zip(answers.iter_mut()) {
+            if level.want.slots_of.is_none() {
+                continue;
+            }
+            let refused = level.quotas().iter().map(|quota| {
+                if quota.is_in_flight() {
+                    QuotaAnswer::refused(quota.limit(), Some(hint), hint)
+                } else {
+                    QuotaAnswer::admitted(0, Duration::ZERO)
+                }
             });
             *answer = Answer::new(Source::RefusalCache, refused);
         }
         answers
     }
 
-    /// Returns what answers have left of each level, and the waits of those that have refused it.
+    /// The room that the answers have left of each level. A level that was refused has a wait, too.
     pub(super) fn room_left(
         &self,
         answers: &Answers,
     ) -> impl Iterator<Item = (Want, Room, Option<Duration>)> {
-        let levels = self.levels.iter().zip(answers.iter());
-        let answered = levels.filter(|(_, answer)| !answer.quotas().is_empty());
-        answered.map(|(level, answer)| {
-            let quotas = level.quotas().iter().zip(answer.quotas());
-            let left = quotas.map(|(quota, answer)| {
-                let left = quota.limit().saturating_sub(answer.used());
-                (quota.is_in_flight(), left)
-            });
-            let wait = answer.quotas().iter().filter_map(QuotaAnswer::retry_after);
-            let refused = (!answer.is_admitted()).then(|| wait.max().unwrap_or_default());
-            (level.want, Room::least_of(left), refused)
-        })
+        self.levels
+            .iter()
+            .zip(answers.iter())
+            .filter(|(_, answer)| !answer.quotas().is_empty())
+            .map(|(level, answer)| {
+                let left = level
+                    .quotas()
+                    .iter()
+                    .zip(answer.quotas())
+                    .map(|(quota, answer)| {
+                        let left = quota.limit().saturating_sub(answer.used());
+                        (quota.is_in_flight(), left)
+                    });
+                let refused = (!answer.is_admitted()).then(|| longest_wait(answer));
+                (level.want, Room::from_quotas(left), refused)
+            })
     }
 }
 
+/// Zero if no wait helps.
+fn longest_wait(answer: &Answer) -> Duration {
+    answer
+        .quotas()
+        .iter()
+        .filter_map(QuotaAnswer::retry_after)
+        .max()
+        .unwrap_or_default()
+}
+
 impl Message {
-    /// Asks the store about each part.
     pub(super) fn ask(&mut self) -> Vec<StoreFuture> {
-        let ask = |part: &mut SlotCheck| {
-            part.sent = part.store.before_send(&part.checks());
-            part.store.ask_uncached(&part.checks())
-        };
-        self.parts.iter_mut().map(ask).collect()
+        self.parts
+            .iter_mut()
+            .map(|part| {
+                part.sent = part.store.before_send(&part.checks());
+                part.store.ask_uncached(&part.checks())
+            })
+            .collect()
     }
 }
 

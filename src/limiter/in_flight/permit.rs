@@ -67,7 +67,6 @@ impl Permit {
         Self { decision, slots }
     }
 
-    /// Adds the slots of another permit.
     pub(crate) fn join(&mut self, mut other: Self) {
         self.slots.append(&mut other.slots);
     }

@@ -38,11 +38,10 @@ impl SlotsOfCheck {
 
     /// Fails if slots are lost that were granted before others.
     pub(in crate::limiter) fn verify_held(&self) -> Result<(), Error> {
-        let is_lost = |held: &HeldSlots| held.lost_in() == Some(0);
-        match self.held.iter().any(is_lost) {
-            true => Err(late()),
-            false => Ok(()),
+        if self.held.iter().any(|held| held.lost_in() == Some(0)) {
+            return Err(late());
         }
+        Ok(())
     }
 
     /// Asks the store about levels, unless a refusal is remembered. They are asked when this returns.
@@ -104,8 +103,12 @@ impl SlotsOfCheck {
         let (caller, taken) = self.caller();
         table.change(|state, now| {
             let mut question = state.question(limiter, levels, caller);
-            let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-            let answers = state.decide_here(table.holder, &mut question, admit, now);
+            let answers = state.decide_here(
+                table.holder,
+                &mut question,
+                |checks| Some(Answers::empty(checks.len())),
+                now,
+            );
             if let Some(answers) = answers {
                 state.decided(table, question, answers, DecidedBy::Process, now);
             }
@@ -113,7 +116,6 @@ impl SlotsOfCheck {
         self.take(taken);
     }
 
-    /// Takes the answers and the slots of a question that was decided at once.
     fn take(&mut self, mut taken: oneshot::Receiver<Taken>) -> Option<Answers> {
         let (answers, held) = taken.try_recv().ok()?.ok()?;
         self.held.extend(held);
@@ -131,10 +133,12 @@ impl SlotsOfCheck {
     }
 }
 
-/// Returns the remembered refusals of levels, if there is one.
+/// `None` if no refusal of a level is remembered.
 fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
-    let wanted = |level: &&Level| Holding::new([0; 16], 0, 0, level.record().slots, Duration::ZERO);
-    let holdings: Vec<_> = levels.iter().map(wanted).collect();
+    let holdings: Vec<_> = levels
+        .iter()
+        .map(|level| Holding::new([0; 16], 0, 0, level.record().slots, Duration::ZERO))
+        .collect();
     let checks: Vec<_> = levels
         .iter()
         .zip(&holdings)
@@ -144,27 +148,27 @@ fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
 }
 
 impl State {
-    /// Returns the question of a call, whose keys take in its quotas.
     fn question(&mut self, limiter: &RateLimiter, levels: &[&Level], caller: Caller) -> SlotCheck {
-        let slot_level = |level: &&Level| {
-            let want = level.want();
-            if let Some(id) = want.slots_of {
-                let key = self.keys.entry(id).or_insert_with(|| {
-                    let meter = &level.limiter().permits().meter;
-                    HeldKey::new(level.subject(), &level.limiter().0.store, meter, want)
-                });
-                key.ask(level.quotas());
-                self.changed.push(id);
-            }
-            let check = level.check().owned();
-            SlotLevel { check, want }
-        };
         SlotCheck {
             store: limiter.0.store.clone(),
-            levels: levels.iter().map(slot_level).collect(),
+            levels: levels.iter().map(|level| self.slot_level(level)).collect(),
             sent: SendMarks::new(),
             caller,
         }
+    }
+
+    fn slot_level(&mut self, level: &Level) -> SlotLevel {
+        let want = level.want();
+        if let Some(id) = want.slots_of {
+            let key = self.keys.entry(id).or_insert_with(|| {
+                let meter = &level.limiter().permits().meter;
+                HeldKey::new(level.subject(), &level.limiter().0.store, meter, want)
+            });
+            key.ask(level.quotas());
+            self.changed.push(id);
+        }
+        let check = level.check().owned();
+        SlotLevel { check, want }
     }
 
     /// Decides a question by counts of this process, with what it holds: also for other shares, which are holders of their own.
@@ -181,8 +185,8 @@ impl State {
             let Some(key) = want.slots_of.and_then(|id| self.key(id)) else {
                 continue;
             };
-            let (held, others) = (key.holding(holder, sequence, now), key.other_shares());
-            for (share, id) in others {
+            let held = key.holding(holder, sequence, now);
+            for (share, id) in key.other_shares() {
                 let holding = Holding {
                     holder: holder_for(holder, share),
                     held: self.keys.get(&id).map_or(0, HeldKey::stated),
@@ -193,6 +197,10 @@ impl State {
             check.set_holding(held.wants(want.needs.slots).stated());
         }
         decide(&question.checks())
+    }
+
+    fn holds_any(&self) -> bool {
+        self.keys.values().any(|key| key.stated() > 0)
     }
 }
 
@@ -211,9 +219,7 @@ impl PermitTable {
                 let acknowledged = self.change(|state, now| state.tell(now));
                 outcome = Some(join_all(acknowledged).await.into_iter().collect());
                 let may_wait = !self.answers_at_once && Handle::try_current().is_ok();
-                let holds_any =
-                    |state: &mut State, _| state.keys.values().any(|key| key.stated() > 0);
-                if !may_wait || !self.with(holds_any) {
+                if !may_wait || !self.with(|state, _| state.holds_any()) {
                     return Ok(());
                 }
                 given_back.await;
@@ -236,8 +242,8 @@ mod tests {
     async fn the_counts_of_this_process_leave_a_slot_to_the_call_that_was_told_to_ask() {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
         let held = limiter.acquire("ada").await.unwrap();
-        let of_call = limiter.clone();
-        let waiting = tokio::spawn(async move { of_call.acquire("ada").await });
+        let other = limiter.clone();
+        let waiting = tokio::spawn(async move { other.acquire("ada").await });
         while LINES.are_empty() {
             sleep(Duration::from_millis(1)).await;
         }
@@ -246,8 +252,11 @@ mod tests {
         drop(held);
         let level = Level::new(&limiter, "ada", 1);
         let mut slots = SlotsOfCheck::new(None);
-        let admit = |checks: &[Check<'_>]| Some(Answers::empty(checks.len()));
-        let answers = slots.hold_in_turn(&limiter, &[&level], admit).unwrap();
+        let answers = slots
+            .hold_in_turn(&limiter, &[&level], |checks| {
+                Some(Answers::empty(checks.len()))
+            })
+            .unwrap();
         assert!(!answers.are_admitted() && slots.held.is_empty());
         drop(waiting.await.unwrap().unwrap());
     }

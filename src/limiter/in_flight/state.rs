@@ -1,6 +1,6 @@
 //! Puts the messages of a table together, and takes in their replies.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,36 @@ pub(super) enum DecidedBy {
     Process,
 }
 
+/// The questions that are sent now, in messages about the keys that they have in common.
+#[derive(Default)]
+struct QuestionBatch {
+    messages: Vec<Message>,
+    asked: HashMap<Fingerprint, AskedKey>,
+    /// The keys of questions that wait for a later message: no question overtakes another one of the same key.
+    blocked: HashSet<Fingerprint>,
+}
+
+/// A key that questions of a batch ask for.
+struct AskedKey {
+    /// The index of its message.
+    message: usize,
+    /// The slots that its message wants.
+    slots: u32,
+}
+
+/// What becomes of a question when the next messages are made.
+enum QuestionStep {
+    /// It is sent with the message of this index, or else with a new one.
+    Send(Option<usize>),
+    /// It waits for a later message about its keys.
+    Wait,
+    /// An earlier call waits in line for its keys.
+    Refuse,
+    /// Its caller has gone.
+    Drop,
+}
+
 impl State {
-    /// Adds a question for the next message about its keys.
     pub(super) fn ask(&mut self, question: SlotCheck) {
         let mut is_busy = false;
         for (id, _) in question.in_flight() {
@@ -51,78 +79,90 @@ impl State {
     /// message, in the order in which the calls arrived. They want no more than the limit: the others come with the next
     /// message, or wait in line meanwhile.
     pub(super) fn due(&mut self, holder: [u8; 16], now: u64) -> Vec<Message> {
-        let mut messages: Vec<Message> = Vec::new();
-        // The message of each key, and the slots that it wants.
-        let mut asked: HashMap<Fingerprint, (usize, u32)> = HashMap::new();
-        // No question overtakes another one of the same key.
-        let mut blocked = HashSet::new();
-        let questions = match mem::take(&mut self.may_ask) {
-            true => mem::take(&mut self.questions),
-            false => BTreeMap::new(),
-        };
-        for (ticket, question) in questions {
-            let is_gone = question.caller.answer.is_closed();
-            let is_busy = |id| self.keys.get(&id).is_some_and(|key| key.is_busy);
-            #[cfg(tollgate_simulation)]
-            let is_busy = |id| is_busy(id) && !is_planted("NoSingleFlight");
-            let is_blocked = |id| is_busy(id) || blocked.contains(&id);
-            let mut message = None;
-            let mut may_ask = !question.in_flight().any(|(id, _)| is_blocked(id));
-            let is_behind = may_ask && LINES.is_behind(ticket, question.wants());
-            for (id, slots) in question.in_flight() {
-                if let Some((of_key, sum)) = asked.get(&id) {
-                    let limit = self.keys.get(&id).map_or(0, HeldKey::limit);
-                    may_ask &= *message.get_or_insert(*of_key) == *of_key
-                        && sum.saturating_add(slots) <= limit;
-                }
-            }
-            if !(may_ask || is_gone || is_behind) {
-                blocked.extend(question.in_flight().map(|(id, _)| id));
-                self.questions.insert(ticket, question);
-                continue;
-            }
-            for (id, _) in question.in_flight() {
-                if let Some(key) = self.key(id) {
-                    key.questions = key.questions.saturating_sub(1);
-                }
-            }
-            if is_behind {
-                let refused = question.refused_in_line();
-                self.answer(question, refused, None, None);
-            } else if !is_gone {
-                LINES.ask(ticket, question.wants());
-                let index = message.unwrap_or(messages.len());
-                if index == messages.len() {
-                    messages.push(Message::default());
-                }
-                let Some(message) = messages.get_mut(index) else {
-                    continue;
-                };
-                for (id, slots) in question.in_flight() {
-                    let (_, sum) = asked.entry(id).or_insert_with(|| {
-                        message.keys.push((id, Vec::new()));
-                        (index, 0)
-                    });
-                    *sum = sum.saturating_add(slots);
-                }
-                message.parts.push(question);
+        let mut batch = QuestionBatch::default();
+        if mem::take(&mut self.may_ask) {
+            for question in mem::take(&mut self.questions).into_values() {
+                self.take_question(question, &mut batch);
             }
         }
-        let due = self.timers.iter().take_while(|(at, _)| *at <= now);
-        let only_stated = due.map(|(_, id)| *id).filter(|id| !asked.contains_key(id));
         // Before the questions: another share may ask for what these have given back.
-        let mut all: Vec<_> = only_stated
-            .map(|id| Message {
-                keys: vec![(id, Vec::new())],
+        let mut messages: Vec<_> = self
+            .timers
+            .iter()
+            .take_while(|(at, _)| *at <= now)
+            .filter(|(_, id)| !batch.asked.contains_key(id))
+            .map(|(_, id)| Message {
+                keys: vec![(*id, Vec::new())],
                 ..Message::default()
             })
             .collect();
-        all.append(&mut messages);
-        for message in &mut all {
+        messages.append(&mut batch.messages);
+        for message in &mut messages {
             message.sent_at = now;
             self.begin(message, holder);
         }
-        all
+        messages
+    }
+
+    fn take_question(&mut self, question: SlotCheck, batch: &mut QuestionBatch) {
+        let ticket = question.caller.ticket;
+        let step = self.question_step(&question, batch);
+        if let QuestionStep::Wait = step {
+            let ids = question.in_flight().map(|(id, _)| id);
+            batch.blocked.extend(ids);
+            self.questions.insert(ticket, question);
+            return;
+        }
+        for (id, _) in question.in_flight() {
+            if let Some(key) = self.key(id) {
+                key.questions = key.questions.saturating_sub(1);
+            }
+        }
+        match step {
+            QuestionStep::Send(message) => {
+                LINES.ask(ticket, question.wants());
+                batch.add(question, message);
+            }
+            QuestionStep::Refuse => {
+                let refused = question.refused_in_line();
+                self.answer(question, refused, None, None);
+            }
+            QuestionStep::Wait | QuestionStep::Drop => {}
+        }
+    }
+
+    fn question_step(&self, question: &SlotCheck, batch: &QuestionBatch) -> QuestionStep {
+        let is_blocked = question
+            .in_flight()
+            .any(|(id, _)| self.is_busy(id) || batch.blocked.contains(&id));
+        if !is_blocked && LINES.is_behind(question.caller.ticket, question.wants()) {
+            return QuestionStep::Refuse;
+        }
+        if question.caller.answer.is_closed() {
+            return QuestionStep::Drop;
+        }
+        if is_blocked {
+            return QuestionStep::Wait;
+        }
+        let mut message = None;
+        for (id, slots) in question.in_flight() {
+            if let Some(asked) = batch.asked.get(&id) {
+                let limit = self.keys.get(&id).map_or(0, HeldKey::limit);
+                let is_same_message = *message.get_or_insert(asked.message) == asked.message;
+                if !is_same_message || asked.slots.saturating_add(slots) > limit {
+                    return QuestionStep::Wait;
+                }
+            }
+        }
+        QuestionStep::Send(message)
+    }
+
+    fn is_busy(&self, id: Fingerprint) -> bool {
+        #[cfg(tollgate_simulation)]
+        if is_planted("NoSingleFlight") {
+            return false;
+        }
+        self.keys.get(&id).is_some_and(|key| key.is_busy)
     }
 
     /// Begins a message, which only states what is held of its keys if it has no parts.
@@ -132,7 +172,8 @@ impl State {
             self.sequence = 0;
         }
         self.sequence += 1;
-        let (sequence, wants) = (self.sequence, !message.parts.is_empty());
+        let sequence = self.sequence;
+        let wants = !message.parts.is_empty();
         let mut holdings = HashMap::new();
         for (id, listeners) in &mut message.keys {
             if let Some(key) = self.key(*id) {
@@ -152,7 +193,6 @@ impl State {
         }
     }
 
-    /// Fails the questions that no message has.
     pub(super) fn fail_questions(&mut self, error: &Error) {
         for (_, question) in mem::take(&mut self.questions) {
             for (id, _) in question.in_flight() {
@@ -165,7 +205,6 @@ impl State {
         }
     }
 
-    /// Takes in the replies to a message, in the order of its parts.
     pub(super) fn complete(
         &mut self,
         table: &Arc<PermitTable>,
@@ -185,20 +224,19 @@ impl State {
         }
         #[cfg(tollgate_simulation)]
         let is_late = is_late && !is_planted("LateReplyGrants");
-        let (mut failure, mut has_lost_data) = (None, false);
+        let mut failure = None;
+        let mut has_lost_data = false;
         let mut replies = replies.into_iter();
         for part in message.parts {
-            let reply = replies.next().unwrap_or_else(|| Err(no_reply()));
-            let reply = reply.and_then(|mut answers| {
-                let keys = part.in_flight().filter_map(|(id, _)| self.keys.get(&id));
-                has_lost_data |= keys.into_iter().any(|key| key.is_known)
-                    && part.has_note(&mut answers, HoldingNote::Missing);
-                match part.has_note(&mut answers, HoldingNote::Superseded) {
-                    true => Err(superseded()),
-                    false if is_late => Err(late()),
-                    false => Ok(answers),
+            let mut reply = replies.next().unwrap_or_else(|| Err(no_reply()));
+            if let Ok(answers) = &mut reply {
+                has_lost_data |= self.has_lost_data(&part, answers);
+                if part.has_note(answers, HoldingNote::Superseded) {
+                    reply = Err(superseded());
+                } else if is_late {
+                    reply = Err(late());
                 }
-            });
+            }
             match reply {
                 Ok(answers) => self.decided(table, part, answers, DecidedBy::Store, now),
                 Err(error) => {
@@ -213,9 +251,10 @@ impl State {
         }
         for (id, listeners) in message.keys {
             self.end_message(id, sent_at, failure.as_ref(), now);
-            let outcome = || failure.clone().map_or(Ok(()), Err);
-            let acknowledged = listeners.into_iter().map(|listener| (listener, outcome()));
-            self.outbox.acknowledged.extend(acknowledged);
+            for listener in listeners {
+                let outcome = failure.clone().map_or(Ok(()), Err);
+                self.outbox.acknowledged.push((listener, outcome));
+            }
         }
         if has_lost_data {
             self.state_all(|key| !key.is_known, now);
@@ -223,7 +262,15 @@ impl State {
         self.may_ask |= !self.questions.is_empty();
     }
 
-    /// Takes in the answers to a question, of the store or of this process, and answers the caller.
+    /// Returns whether the store misses the slots of a key that it has acknowledged before.
+    fn has_lost_data(&self, part: &SlotCheck, answers: &mut Answers) -> bool {
+        let is_known = part
+            .in_flight()
+            .filter_map(|(id, _)| self.keys.get(&id))
+            .any(|key| key.is_known);
+        is_known && part.has_note(answers, HoldingNote::Missing)
+    }
+
     pub(super) fn decided(
         &mut self,
         table: &Arc<PermitTable>,
@@ -241,8 +288,9 @@ impl State {
             };
             let slots = level.want.needs.slots;
             let is_nearly_full = answers.get_mut(index).is_some_and(|answer| {
-                let mut answers = level.slot_answers(answer);
-                answers.any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit())
+                level
+                    .slot_answers(answer)
+                    .any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit())
             });
             key.gathered = if is_nearly_full { 0 } else { GATHERED };
             if !is_admitted {
@@ -279,26 +327,29 @@ impl State {
         held: Option<HeldSlots>,
     ) {
         self.suggest_waits(&question, &mut answers);
-        let (store, checks) = (&question.store, question.checks());
-        store.remember(&checks, &question.sent, &answers, REPEATED);
-        let left = question.room_left(&answers);
-        let left = left.map(|(want, mut left, refused)| {
-            if let Some(DecidedBy::Store) = by {
-                // The counts of this process know what was given back after the message.
-                let key = want.slots_of.and_then(|id| self.keys.get(&id));
-                let returned = key.map_or(0, |key| key.returned);
-                left.slots = left.slots.saturating_add(returned);
-            }
-            (want, by.map(|_| left), refused)
-        });
-        let left: SmallVec<[_; 2]> = left.collect();
-        let (caller, woken) = (question.caller, &mut self.outbox.woken);
+        question
+            .store
+            .remember(&question.checks(), &question.sent, &answers, REPEATED);
+        let left: SmallVec<[_; 2]> = question
+            .room_left(&answers)
+            .map(|(want, mut left, refused)| {
+                if let Some(DecidedBy::Store) = by {
+                    // The counts of this process know what was given back after the message.
+                    let key = want.slots_of.and_then(|id| self.keys.get(&id));
+                    let returned = key.map_or(0, |key| key.returned);
+                    left.slots = left.slots.saturating_add(returned);
+                }
+                (want, by.map(|_| left), refused)
+            })
+            .collect();
+        let caller = question.caller;
+        let woken = &mut self.outbox.woken;
         LINES.take_in(caller.ticket, &left, caller.wait.as_ref(), woken);
         let taken = Ok((answers, held));
         self.outbox.answers.push((caller.answer, taken));
     }
 
-    /// Makes these the answers for the caller: without notes, and with a suggested wait for slots.
+    /// The caller gets no notes of the store, but a suggested wait for slots.
     fn suggest_waits(&self, question: &SlotCheck, answers: &mut Answers) {
         for (level, answer) in question.levels.iter().zip(answers.iter_mut()) {
             let key = level.want.slots_of.and_then(|id| self.keys.get(&id));
@@ -313,12 +364,12 @@ impl State {
         }
     }
 
-    /// Returns the wait that a refusal by the slots of a limiter suggests.
+    /// The wait that a refusal by the slots of a limiter suggests, in microseconds.
     pub(super) fn suggested_wait(&self, limiter: Fingerprint) -> u64 {
         median(self.held_for.get(&limiter))
     }
 
-    /// Takes in the end of a message about a key. After a failure, the first reply states all keys whose messages have failed.
+    /// After a failure, the first reply states all keys of the server whose messages have failed.
     fn end_message(&mut self, id: Fingerprint, sent_at: u64, failure: Option<&Error>, now: u64) {
         let Some(key) = self.keys.get_mut(&id) else {
             return;
@@ -338,7 +389,6 @@ impl State {
         }
     }
 
-    /// States what is held of such keys.
     fn state_all(&mut self, is_such: impl Fn(&HeldKey) -> bool, now: u64) {
         for (id, key) in &mut self.keys {
             if (key.stated() > 0 || key.is_changed) && is_such(key) {
@@ -348,7 +398,6 @@ impl State {
         }
     }
 
-    /// Gives slots of a key back, and sets when the store learns it. Returns the key.
     pub(super) fn give_back(
         &mut self,
         want: &Want,
@@ -356,7 +405,9 @@ impl State {
         held_for: u64,
         now: u64,
     ) -> Option<&mut HeldKey> {
-        let (line, slots, id) = (want.line, want.needs.slots, want.slots_of?);
+        let Want { line, needs, .. } = *want;
+        let slots = needs.slots;
+        let id = want.slots_of?;
         let key = self.keys.get_mut(&id)?;
         self.changed.push(id);
         key.release(slots, epoch);
@@ -367,7 +418,8 @@ impl State {
         if times.len() > REMEMBERED_TIMES {
             times.pop_front();
         }
-        let (woken, is_shared) = (&mut self.outbox.woken, !key.store.answers_at_once());
+        let woken = &mut self.outbox.woken;
+        let is_shared = !key.store.answers_at_once();
         let is_asked = LINES.returned_slots(line, slots, is_shared, woken);
         for (share, _) in key.other_shares() {
             LINES.returned_slots(LineKey { share, ..line }, slots, false, woken);
@@ -378,13 +430,40 @@ impl State {
 
     /// Tells the store what is held of each key of which it may not know. Returns what waits until it does.
     pub(super) fn tell(&mut self, now: u64) -> Vec<StoreFuture<()>> {
-        let keys = self.keys.iter_mut();
-        let unsent = keys.filter(|(_, key)| key.is_changed || key.is_busy);
-        let acknowledged = unsent.map(|(id, key)| {
-            self.changed.push(*id);
-            key.tell(now)
-        });
-        acknowledged.collect()
+        self.keys
+            .iter_mut()
+            .filter(|(_, key)| key.is_changed || key.is_busy)
+            .map(|(id, key)| {
+                self.changed.push(*id);
+                key.tell(now)
+            })
+            .collect()
+    }
+}
+
+impl QuestionBatch {
+    /// Adds a question to the message of this index, or else to a new one.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "an index is that of a message which was added here, and none is removed"
+    )]
+    fn add(&mut self, question: SlotCheck, index: Option<usize>) {
+        let index = index.unwrap_or(self.messages.len());
+        if index == self.messages.len() {
+            self.messages.push(Message::default());
+        }
+        let message = &mut self.messages[index];
+        for (id, slots) in question.in_flight() {
+            let asked = self.asked.entry(id).or_insert_with(|| {
+                message.keys.push((id, Vec::new()));
+                AskedKey {
+                    message: index,
+                    slots: 0,
+                }
+            });
+            asked.slots = asked.slots.saturating_add(slots);
+        }
+        message.parts.push(question);
     }
 }
 

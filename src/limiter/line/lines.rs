@@ -63,7 +63,7 @@ pub(in crate::limiter) static LINES: LazyLock<Lines> = LazyLock::new(Lines::defa
 
 #[derive(Default)]
 pub(in crate::limiter) struct Lines {
-    state: Mutex<State>,
+    state: Mutex<LinesState>,
     latest_ticket: AtomicU64,
     /// The calls in lines. While there are none, nothing is locked.
     waiting: AtomicUsize,
@@ -80,8 +80,8 @@ pub(in crate::limiter) struct LineKey {
 /// A fingerprint is as random as any hash of it. An arrival looks for its lines several times.
 impl Hash for LineKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let of_limiter = self.key.within(self.limiter.name);
-        state.write_u64(of_limiter.hash());
+        let key = self.key.within(self.limiter.name);
+        state.write_u64(key.hash());
     }
 }
 
@@ -174,9 +174,11 @@ pub(super) struct Refusal {
     pub(super) step: Option<Duration>,
 }
 
+type LineMap = HashMap<LineKey, Line, HashFingerprint>;
+
 #[derive(Default)]
-pub(super) struct State {
-    lines: HashMap<LineKey, Line, HashFingerprint>,
+pub(super) struct LinesState {
+    lines: LineMap,
     calls: HashMap<Ticket, Call>,
     /// The lines whose first call may ask now.
     to_advance: Vec<LineKey>,
@@ -250,12 +252,10 @@ enum Phase {
 }
 
 impl Lines {
-    /// Returns a number that is later than all others.
     pub(in crate::limiter) fn ticket(&self) -> Ticket {
         self.latest_ticket.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns whether no call waits.
     pub(in crate::limiter) fn are_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
     }
@@ -270,13 +270,15 @@ impl Lines {
         if is_planted("NewcomerAsks") {
             return false;
         }
-        let is_behind = |state: &mut State| {
+        if self.are_empty() {
+            return false;
+        }
+        self.with(|state| {
             wants.any(|want| {
                 let line = state.lines.get(&want.line);
                 line.is_some_and(|line| line.has_before(ticket, want.needs))
             })
-        };
-        !self.are_empty() && self.with(is_behind)
+        })
     }
 
     /// Takes in that a call asks for this: it is not left for a later one. Those in line had that taken in when they were told.
@@ -314,46 +316,17 @@ impl Lines {
             if !was_asked {
                 state.return_part(ticket);
             }
-            let mut came = None;
             let waiting = wait.filter(|wait| is_refused && wait.wait.strong_count() > 0);
-            match waiting {
-                Some(waiting) => {
-                    state.take_out(ticket);
-                    let wants = || answers.iter().map(|(want, ..)| *want).collect();
-                    let is_new = !state.calls.contains_key(&ticket);
-                    let call = state.calls.entry(ticket);
-                    let call =
-                        call.or_insert_with(|| Call::new(wants(), waiting.bounds, Phase::Ready));
-                    call.phase = Phase::Told(now);
-                    let stands_at_all = call.stands_at_all_until(now).is_some();
-                    came = is_new.then_some(ticket);
-                    if stands_at_all {
-                        state.stand_at_all(ticket);
-                    }
+            let is_new = match waiting {
+                Some(waiting) => state.keep_refused(ticket, answers, waiting.bounds, now),
+                None => {
+                    state.remove(ticket);
+                    false
                 }
-                None => state.remove(ticket),
-            }
-            let lines = u32::try_from(state.lines.len()).unwrap_or(u32::MAX);
-            let poll = POLL.max(POLL_OF_ANY.saturating_mul(lines));
-            for (want, left, refused) in answers {
-                if waiting.is_some() && refused.is_some() {
-                    let line = state.lines.entry(want.line).or_default();
-                    line.standing.insert(ticket, want.needs.units);
-                }
-                let Some(line) = state.lines.get_mut(&want.line) else {
-                    continue;
-                };
-                if let Some(suggested) = refused {
-                    line.suggested_wait = *suggested;
-                }
-                if let Some(left) = left {
-                    line.take_in(*left);
-                    line.polls_at = Some(now + jittered(poll));
-                    state.to_advance.push(want.line);
-                }
-            }
-            if let Some(came) = came {
-                state.came_to_wait(came, now);
+            };
+            state.take_in_answers(ticket, answers, waiting.is_some(), now);
+            if is_new {
+                state.came_to_wait(ticket, now);
             }
             state.end_if_too_late(ticket, now);
             state.advance(now);
@@ -388,13 +361,12 @@ impl Lines {
         })
     }
 
-    /// Changes the state, and then wakes those that may ask now.
-    pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut LinesState) -> T) -> T {
         self.change(&mut Woken::default(), change)
     }
 
     /// Changes the state. Adds those that may ask now: to wake one may drop a permit.
-    fn change<T>(&self, woken: &mut Woken, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, woken: &mut Woken, change: impl FnOnce(&mut LinesState) -> T) -> T {
         // Consistent after a panic: no step of a change panics.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = change(&mut state);
@@ -448,30 +420,32 @@ impl Line {
 
     /// Returns whether an earlier call stands here, or asks for what is left. A call that asks has its part of that.
     fn has_before(&self, ticket: Ticket, needs: Room) -> bool {
+        if self.standing.has_earlier(ticket) {
+            return true;
+        }
         let is_left = self.asks(ticket) || self.room.holds(needs);
-        let mut asking = self.asking.iter();
-        self.standing.has_earlier(ticket) || !is_left && asking.any(|asking| asking.ticket < ticket)
+        !is_left && self.asking.iter().any(|asking| asking.ticket < ticket)
     }
 
     fn has_room(&self, needs: Room) -> bool {
-        let has_trial = || self.asking.iter().any(|asking| asking.is_trial);
-        let fits = || self.room.holds(needs) && !has_trial();
         // The units after a hold have their pace. Slots have none: all would ask at once, in any order.
         let has_pace = self.after_hold.is_some() && needs.slots == 0;
-        has_pace || self.asking.is_empty() || fits()
+        has_pace || self.asking.is_empty() || (self.room.holds(needs) && !self.has_trial())
     }
 
-    /// Returns whether the first call has to wait here.
+    fn has_trial(&self) -> bool {
+        self.asking.iter().any(|asking| asking.is_trial)
+    }
+
     fn keeps_first_waiting(&self, needs: Room, now: Instant) -> bool {
         !self.has_room(needs) || self.asked_at(needs) > Some(now)
     }
 
-    /// Returns whether a call that stands here as the first one has to wait.
     fn keeps_standing(&self, ticket: Ticket, needs: Room, now: Instant) -> bool {
         self.standing.contains(ticket) && self.keeps_first_waiting(needs, now)
     }
 
-    /// Returns the time before which no call asks for this.
+    /// No call asks for this before that time.
     fn asked_at(&self, needs: Room) -> Option<Instant> {
         let polls_at = self.polls_at.filter(|_| self.room.slots < needs.slots);
         let slots_at = polls_at.max(self.yields_until);
@@ -480,11 +454,28 @@ impl Line {
         next_at.max(slots_at.filter(|_| needs.slots > 0))
     }
 
-    /// Returns whether this key keeps a call waiting.
     fn lacks_room(&self, ticket: Ticket, needs: Room, now: Instant) -> bool {
         self.standing.has_earlier(ticket)
             || !self.room.holds(needs)
             || self.asked_at(needs) > Some(now)
+    }
+
+    /// Ends the rate after a hold when the calls that have waited for its end have asked.
+    fn end_hold_before(&mut self, ticket: Ticket) {
+        self.after_hold
+            .take_if(|after| after.last.is_some_and(|last| last < ticket));
+    }
+
+    fn start(&mut self, ticket: Ticket, needs: Room, now: Instant) {
+        self.standing.remove(ticket);
+        let is_trial = !self.room.holds(needs);
+        self.asking.push(Asking { ticket, is_trial });
+        self.room = self.room.without(needs);
+        if let Some(after) = &mut self.after_hold {
+            let latest = self.standing.last().unwrap_or(ticket);
+            after.last.get_or_insert(latest);
+            after.next_at = now + after.step.saturating_mul(needs.units).min(MAX_STEP);
+        }
     }
 
     /// Returns whether a slot that was given back now is for other processes.
@@ -522,18 +513,18 @@ impl Line {
         by_rate.or(first_fits_at)
     }
 
-    /// Returns the same for a call that stands here. The units before it are known only if it is the last one.
-    fn earliest_of(&self, ticket: Ticket, now: Instant) -> Option<Instant> {
+    /// Of the calls that stand here, the units before them are known only for the last one.
+    fn earliest_for(&self, ticket: Ticket, now: Instant) -> Option<Instant> {
         let ahead = self.standing.units_before_last(ticket).unwrap_or(0);
-        self.earliest(ahead, self.standing.units_of(ticket), now)
+        self.earliest(ahead, self.standing.wanted_units(ticket), now)
     }
 
     /// Returns the time before which a call is certainly not admitted, or else the wait that the last refusal suggests.
     fn wait(&self, ticket: Ticket, now: Instant) -> Duration {
-        let earliest = self.earliest_of(ticket, now);
-        earliest.map_or(self.suggested_wait, |earliest| {
-            earliest.saturating_duration_since(now)
-        })
+        match self.earliest_for(ticket, now) {
+            Some(earliest) => earliest.saturating_duration_since(now),
+            None => self.suggested_wait,
+        }
     }
 }
 
@@ -549,7 +540,7 @@ impl Call {
         }
     }
 
-    /// Returns until when it stands at all its keys. `None` if it stands where it lacks room.
+    /// `None` if it stands where it lacks room, instead of at all its keys.
     fn stands_at_all_until(&mut self, now: Instant) -> Option<Instant> {
         self.patience.stands_at_all_until(self.wants.len(), now)
     }
@@ -566,21 +557,118 @@ impl Call {
         };
         now > since + IDLE
     }
+
+    fn find_obstacle(&self, ticket: Ticket, lines: &mut LineMap, now: Instant) -> Obstacle {
+        let mut is_behind = false;
+        let mut has_room = true;
+        let mut next_at = None;
+        for want in &self.wants {
+            if let Some(line) = lines.get_mut(&want.line) {
+                line.end_hold_before(ticket);
+                next_at = next_at.max(line.asked_at(want.needs));
+                is_behind |= line.standing.has_earlier(ticket);
+                has_room &= line.has_room(want.needs);
+            }
+        }
+        #[cfg(tollgate_simulation)]
+        let is_behind = is_behind && !is_planted("LaterOvertakes");
+        let next_at = next_at.filter(|next_at| now < *next_at);
+        if is_behind {
+            Obstacle::Behind
+        } else if let Some(next_at) = next_at {
+            Obstacle::Until(next_at)
+        } else if has_room {
+            Obstacle::None
+        } else {
+            Obstacle::LacksRoom
+        }
+    }
+
+    /// Stands where it has to, and leaves its other lines to the calls behind it.
+    fn keep_waiting(
+        &mut self,
+        ticket: Ticket,
+        is_behind: bool,
+        lines: &mut LineMap,
+        to_advance: &mut Vec<LineKey>,
+        now: Instant,
+    ) {
+        if self.stands_at_all_until(now).is_some() {
+            for want in &self.wants {
+                let line = lines.entry(want.line).or_default();
+                line.standing.insert(ticket, want.needs.units);
+            }
+            return;
+        }
+        let is_kept = self.wants.iter().any(|want| {
+            let line = lines.get(&want.line);
+            line.is_some_and(|line| line.keeps_standing(ticket, want.needs, now))
+        });
+        for want in &self.wants {
+            let Some(line) = lines.get_mut(&want.line) else {
+                continue;
+            };
+            // A call that is behind others for one key keeps nobody from its other keys. If it lacks room where it
+            // stands, it comes to no further line: it would stop those that were told to ask there.
+            let stands = if is_behind {
+                line.standing.has_earlier(ticket)
+            } else if is_kept {
+                line.keeps_standing(ticket, want.needs, now)
+            } else {
+                line.keeps_first_waiting(want.needs, now)
+            };
+            if stands {
+                line.standing.insert(ticket, want.needs.units);
+                continue;
+            }
+            if line.standing.remove(ticket) {
+                to_advance.push(want.line);
+            }
+            if line.room.holds(want.needs) && !line.keeps_first_waiting(want.needs, now) {
+                self.patience.let_pass(want.line, now);
+            }
+        }
+    }
+
+    /// Tells the call to ask. What it asks for is left for no later one.
+    fn start(
+        &mut self,
+        ticket: Ticket,
+        lines: &mut LineMap,
+        to_advance: &mut Vec<LineKey>,
+        now: Instant,
+    ) {
+        for want in &self.wants {
+            if let Some(line) = lines.get_mut(&want.line) {
+                line.start(ticket, want.needs, now);
+                to_advance.push(want.line);
+            }
+        }
+        self.phase = Phase::Told(now);
+    }
 }
 
-impl State {
-    /// Returns whether there is a line for any of these keys.
+/// Whether a call may ask, or else what keeps it waiting.
+enum Obstacle {
+    None,
+    /// An earlier call stands in one of its lines.
+    Behind,
+    /// No call asks before this time.
+    Until(Instant),
+    LacksRoom,
+}
+
+impl LinesState {
     pub(super) fn has_line(&self, wants: &Wants) -> bool {
         wants.iter().any(|want| self.lines.contains_key(&want.line))
     }
 
-    /// Returns whether a call may have to wait for a key. One that asks nothing of it waits only in the time after a hold.
+    /// A call that asks nothing of a key waits only in the time after a hold.
     pub(super) fn may_wait_for(&self, want: &Want) -> bool {
         let line = self.lines.get(&want.line);
         want.needs.is_any() || line.is_some_and(|line| line.after_hold.is_some())
     }
 
-    /// Lets a call that has not asked yet stand in the lines of its keys.
     pub(super) fn join(&mut self, ticket: Ticket, wants: Wants, bounds: WaitBounds, now: Instant) {
         let call = Call::new(wants, bounds, Phase::Ready);
         self.calls.insert(ticket, call);
@@ -655,7 +743,57 @@ impl State {
         self.verify_waits(ticket)
     }
 
-    /// Fails if a call waits no longer, because too many do.
+    /// Keeps a call whose message was refused, and lets it stand at all its keys if its patience has ended. Returns whether it is
+    /// new here.
+    fn keep_refused(
+        &mut self,
+        ticket: Ticket,
+        answers: &[(Want, Option<Room>, Option<Duration>)],
+        bounds: WaitBounds,
+        now: Instant,
+    ) -> bool {
+        self.take_out(ticket);
+        let is_new = !self.calls.contains_key(&ticket);
+        let call = self.calls.entry(ticket).or_insert_with(|| {
+            let wants = answers.iter().map(|(want, ..)| *want).collect();
+            Call::new(wants, bounds, Phase::Ready)
+        });
+        call.phase = Phase::Told(now);
+        if call.stands_at_all_until(now).is_some() {
+            self.stand_at_all(ticket);
+        }
+        is_new
+    }
+
+    /// Takes in the room and the waits that answers have left in each line. A call that `waits` stands where it was refused.
+    fn take_in_answers(
+        &mut self,
+        ticket: Ticket,
+        answers: &[(Want, Option<Room>, Option<Duration>)],
+        waits: bool,
+        now: Instant,
+    ) {
+        let lines = u32::try_from(self.lines.len()).unwrap_or(u32::MAX);
+        let poll = POLL.max(POLL_OF_ANY.saturating_mul(lines));
+        for (want, left, refused) in answers {
+            if waits && refused.is_some() {
+                let line = self.lines.entry(want.line).or_default();
+                line.standing.insert(ticket, want.needs.units);
+            }
+            let Some(line) = self.lines.get_mut(&want.line) else {
+                continue;
+            };
+            if let Some(suggested) = refused {
+                line.suggested_wait = *suggested;
+            }
+            if let Some(left) = left {
+                line.take_in(*left);
+                line.polls_at = Some(now + jittered(poll));
+                self.to_advance.push(want.line);
+            }
+        }
+    }
+
     fn verify_waits(&self, ticket: Ticket) -> Result<(), WhyTooLate> {
         match self.calls.get(&ticket).map(|call| call.phase) {
             Some(Phase::TooLate(TooLate {
@@ -669,27 +807,28 @@ impl State {
     /// Ends the wait of the last call of each line in which a new one stands, if too many wait there. A call that waits already
     /// ends no wait when it comes to stand at a further key: its own lines have counted it.
     fn came_to_wait(&mut self, ticket: Ticket, now: Instant) {
-        let call = self.calls.get(&ticket);
-        let wants = call.map_or_else(Wants::new, |call| call.wants.clone());
-        for want in wants {
+        for want in self.wants(ticket) {
             if let Some(last) = self.beyond_bound(want.line) {
                 self.end_wait(last, want.line, WhyTooLate::QueueFull, now);
             }
         }
     }
 
-    /// Ends the wait of a call if its turn in a line certainly comes too late.
     fn end_if_too_late(&mut self, ticket: Ticket, now: Instant) {
-        let call = self.calls.get(&ticket);
-        let wants = call.map_or_else(Wants::new, |call| call.wants.clone());
-        for want in wants {
+        for want in self.wants(ticket) {
             if self.is_too_late(ticket, want.line, now) {
                 self.end_wait(ticket, want.line, WhyTooLate::TurnTooLate, now);
             }
         }
     }
 
-    /// Returns the last call of a line, if it has come although too many wait. So an earlier one has the place of the last.
+    fn wants(&self, ticket: Ticket) -> Wants {
+        self.calls
+            .get(&ticket)
+            .map_or_else(Wants::new, |call| call.wants.clone())
+    }
+
+    /// The last call of a line, if it has come although too many wait. So an earlier one has the place of the last.
     fn beyond_bound(&self, key: LineKey) -> Option<Ticket> {
         let line = self.lines.get(&key)?;
         let last = line.standing.last()?;
@@ -698,11 +837,12 @@ impl State {
         (waiting > max_calls).then_some(last)
     }
 
-    /// Returns whether the turn of a call that stands in a line certainly comes after the end of its wait.
     fn is_too_late(&self, ticket: Ticket, key: LineKey, now: Instant) -> bool {
-        let line = self.lines.get(&key);
-        let line = line.filter(|line| line.standing.contains(ticket));
-        let earliest = line.and_then(|line| line.earliest_of(ticket, now));
+        let earliest = self
+            .lines
+            .get(&key)
+            .filter(|line| line.standing.contains(ticket))
+            .and_then(|line| line.earliest_for(ticket, now));
         let call = self.calls.get(&ticket);
         call.zip(earliest)
             .is_some_and(|(call, earliest)| call.bounds.until < earliest)
@@ -737,38 +877,44 @@ impl State {
         }
     }
 
-    /// Ends the wait of a call because of this key.
     fn end_wait(&mut self, ticket: Ticket, key: LineKey, why: WhyTooLate, now: Instant) {
         let line = self.lines.get(&key);
-        let wait = line.map_or(Duration::ZERO, |line| line.wait(ticket, now));
-        let line = key;
-        self.step_out(ticket, Phase::TooLate(TooLate { line, wait, why }));
+        let too_late = TooLate {
+            line: key,
+            wait: line.map_or(Duration::ZERO, |line| line.wait(ticket, now)),
+            why,
+        };
+        self.step_out(ticket, Phase::TooLate(too_late));
     }
 
-    /// Returns the end of the wait of a call whose time is over: by the key that it lacks, or else by the one with the longest
+    /// Ends the wait of a call whose time is over: by the key that it lacks, or else by the one with the longest
     /// wait. `None` if there is no line of its keys.
     fn wait_over(&self, ticket: Ticket, now: Instant) -> Option<TooLate> {
         let call = self.calls.get(&ticket)?;
-        let waits = call.wants.iter().filter_map(|want| {
-            let line = self.lines.get(&want.line)?;
-            let lacks_room = line.lacks_room(ticket, want.needs, now);
-            Some((lacks_room, line.wait(ticket, now), want.line))
-        });
-        let longest = waits.max_by_key(|(lacks_room, wait, _)| (*lacks_room, *wait));
-        longest.map(|(_, wait, line)| TooLate {
-            line,
-            wait,
-            why: WhyTooLate::WaitOver,
-        })
+        call.wants
+            .iter()
+            .filter_map(|want| {
+                let line = self.lines.get(&want.line)?;
+                let lacks_room = line.lacks_room(ticket, want.needs, now);
+                Some((lacks_room, line.wait(ticket, now), want.line))
+            })
+            .max_by_key(|(lacks_room, wait, _)| (*lacks_room, *wait))
+            .map(|(_, wait, line)| TooLate {
+                line,
+                wait,
+                why: WhyTooLate::WaitOver,
+            })
     }
 
     /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.
     pub(super) fn returned(&mut self, key: LineKey, now: Instant) {
-        // A hold does not end because units are left.
-        let waits_for_units = |line: &&mut Line| line.after_hold.is_none();
-        let Some(line) = self.lines.get_mut(&key).filter(waits_for_units) else {
+        let Some(line) = self.lines.get_mut(&key) else {
             return;
         };
+        if line.after_hold.is_some() {
+            // A hold does not end because units are left.
+            return;
+        }
         if let Some(refusal) = &mut line.refusal {
             refusal.fits_at = None;
         }
@@ -780,7 +926,6 @@ impl State {
         self.advance(now);
     }
 
-    /// Forgets the units that the last answers left of a key.
     pub(super) fn forget_room(&mut self, key: LineKey) {
         if let Some(line) = self.lines.get_mut(&key) {
             line.room.units = 0;
@@ -790,7 +935,6 @@ impl State {
         }
     }
 
-    /// Removes a call. Those that are first now ask.
     pub(super) fn leave(&mut self, ticket: Ticket, now: Instant) {
         #[cfg(tollgate_simulation)]
         if is_planted("GoneBlocks") {
@@ -818,8 +962,8 @@ impl State {
         let Some(call) = self.calls.get_mut(&ticket) else {
             return Turn::Ask;
         };
-        let is_known = |known: &Waker| known.will_wake(waker);
-        if !call.waker.as_ref().is_some_and(is_known) {
+        let known = call.waker.as_ref();
+        if !known.is_some_and(|known| known.will_wake(waker)) {
             self.wakers.extend(call.waker.replace(waker.clone()));
         }
         call.runtime = runtime;
@@ -854,16 +998,19 @@ impl State {
         over.map_or(Turn::Ask, Turn::TooLate)
     }
 
-    /// Returns the time after which a call looks whether those before it move. Others in its lines do, too.
+    /// The time after which a call looks whether those before it move. Others in its lines do, too.
     fn time_between_looks(&self, call: &Call) -> Duration {
-        let lines = call.wants.iter();
-        let lines = lines.filter_map(|want| self.lines.get(&want.line));
-        let calls = lines.map(|line| line.standing.len()).min().unwrap_or(0);
+        let calls = call
+            .wants
+            .iter()
+            .filter_map(|want| self.lines.get(&want.line))
+            .map(|line| line.standing.len())
+            .min()
+            .unwrap_or(0);
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
         IDLE.max(LOOK_OF_ANY.saturating_mul(calls))
     }
 
-    /// Lets a call ask if it is first in all lines and there may be room for it.
     fn try_start(&mut self, ticket: Ticket, now: Instant) {
         let Self {
             lines,
@@ -880,80 +1027,21 @@ impl State {
             Phase::Asleep(until) if now < until => return,
             Phase::Asleep(_) | Phase::Next(_) | Phase::Ready => call.phase = Phase::Ready,
         }
-        let mut is_behind = false;
-        let mut has_room = true;
-        let mut next_at = None;
-        for want in &call.wants {
-            let Some(line) = lines.get_mut(&want.line) else {
-                continue;
-            };
-            let is_later = |after: &mut AfterHold| after.last.is_some_and(|last| last < ticket);
-            line.after_hold.take_if(is_later);
-            next_at = next_at.max(line.asked_at(want.needs));
-            is_behind |= line.standing.has_earlier(ticket);
-            has_room &= line.has_room(want.needs);
-        }
-        let next_at = next_at.filter(|next_at| now < *next_at);
-        #[cfg(tollgate_simulation)]
-        let is_behind = is_behind && !is_planted("LaterOvertakes");
-        if is_behind || !has_room || next_at.is_some() {
-            let stands_at_all = call.stands_at_all_until(now).is_some();
-            let is_kept_here = |want: &Want| {
-                let line = lines.get(&want.line);
-                line.is_some_and(|line| line.keeps_standing(ticket, want.needs, now))
-            };
-            let is_kept = call.wants.iter().any(is_kept_here);
-            for want in &call.wants {
-                if stands_at_all {
-                    let line = lines.entry(want.line).or_default();
-                    line.standing.insert(ticket, want.needs.units);
-                    continue;
-                }
-                let Some(line) = lines.get_mut(&want.line) else {
-                    continue;
-                };
-                // A call that is behind others for one key keeps nobody from its other keys. If it lacks room where it
-                // stands, it comes to no further line: it would stop those that were told to ask there.
-                let stands = match (is_behind, is_kept) {
-                    (true, _) => line.standing.has_earlier(ticket),
-                    (false, true) => line.keeps_standing(ticket, want.needs, now),
-                    (false, false) => line.keeps_first_waiting(want.needs, now),
-                };
-                if stands {
-                    line.standing.insert(ticket, want.needs.units);
-                    continue;
-                }
-                if line.standing.remove(ticket) {
-                    to_advance.push(want.line);
-                }
-                if line.room.holds(want.needs) && !line.keeps_first_waiting(want.needs, now) {
-                    call.patience.let_pass(want.line, now);
-                }
+        match call.find_obstacle(ticket, lines, now) {
+            Obstacle::None => {
+                call.start(ticket, lines, to_advance, now);
+                wakers.extend(call.waker.take());
             }
-            if let Some(next_at) = next_at.filter(|_| !is_behind) {
+            Obstacle::Behind => call.keep_waiting(ticket, true, lines, to_advance, now),
+            Obstacle::LacksRoom => call.keep_waiting(ticket, false, lines, to_advance, now),
+            Obstacle::Until(next_at) => {
+                call.keep_waiting(ticket, false, lines, to_advance, now);
                 call.phase = Phase::Next(next_at);
                 if !matches!(before, Phase::Next(known) if known == next_at) {
                     wakers.extend(call.waker.take());
                 }
             }
-            return;
         }
-        for want in &call.wants {
-            if let Some(line) = lines.get_mut(&want.line) {
-                line.standing.remove(ticket);
-                let is_trial = !line.room.holds(want.needs);
-                line.asking.push(Asking { ticket, is_trial });
-                line.room = line.room.without(want.needs);
-                if let Some(after) = &mut line.after_hold {
-                    let latest = || line.standing.last().unwrap_or(ticket);
-                    after.last.get_or_insert_with(latest);
-                    after.next_at = now + after.step.saturating_mul(want.needs.units).min(MAX_STEP);
-                }
-                to_advance.push(want.line);
-            }
-        }
-        call.phase = Phase::Told(now);
-        wakers.extend(call.waker.take());
     }
 
     /// Lets those calls stand aside that keep this one waiting and do not move: the one that asks, or the first one.
@@ -961,44 +1049,63 @@ impl State {
         let Some(call) = self.calls.get(&ticket) else {
             return;
         };
-        let (own_runtime, wants) = (call.runtime, call.wants.clone());
-        for want in wants {
-            let stands_in = |line: &&Line| line.standing.contains(ticket);
-            let Some(line) = self.lines.get(&want.line).filter(stands_in) else {
-                continue;
-            };
-            let asking = line.asking.iter().map(|asking| asking.ticket);
-            let first = line.standing.first();
-            let blocking = asking.chain(first).filter(|other| *other != ticket);
-            let idle: Vec<_> = blocking
-                .filter(|other| {
-                    let call = self.calls.get(other);
-                    call.is_some_and(|call| call.is_idle(now))
-                })
-                .collect();
-            if idle.is_empty() {
-                continue;
-            }
-            // With a call of another runtime, all that stand here and are of that runtime: each alone would take a second.
-            let other_runtime = |other: &Ticket| {
-                let runtime = self.calls.get(other)?.runtime?;
-                (Some(runtime) != own_runtime).then_some(runtime)
-            };
-            let blocked: Vec<_> = idle.iter().filter_map(other_runtime).collect();
-            let is_blocked = |runtime| blocked.contains(&runtime);
-            let mut aside = idle;
-            if !blocked.is_empty() {
-                let standing = line.standing.iter().map(|(other, _)| other);
-                aside.extend(standing.filter(|other| other_runtime(other).is_some_and(is_blocked)));
-            }
-            for other in aside {
-                self.step_out(other, Phase::Aside);
+        let own_runtime = call.runtime;
+        for want in self.wants(ticket) {
+            for idle in self.idle_before(ticket, own_runtime, want.line, now) {
+                self.step_out(idle, Phase::Aside);
             }
         }
         self.advance(now);
     }
 
-    /// Takes a call out of its lines. Its task learns why.
+    /// The calls that keep this one waiting in a line and do not move. With a call of another runtime, these are all that stand
+    /// here and are of that runtime: each alone would take a second.
+    fn idle_before(
+        &self,
+        ticket: Ticket,
+        own_runtime: Option<runtime::Id>,
+        key: LineKey,
+        now: Instant,
+    ) -> Vec<Ticket> {
+        let line = self.lines.get(&key);
+        let Some(line) = line.filter(|line| line.standing.contains(ticket)) else {
+            return Vec::new();
+        };
+        let mut idle: Vec<Ticket> = line
+            .asking
+            .iter()
+            .map(|asking| asking.ticket)
+            .chain(line.standing.first())
+            .filter(|other| *other != ticket && self.is_idle(*other, now))
+            .collect();
+        let blocked: Vec<runtime::Id> = idle
+            .iter()
+            .filter_map(|idle| self.runtime(*idle))
+            .filter(|runtime| Some(*runtime) != own_runtime)
+            .collect();
+        if !blocked.is_empty() {
+            let blocked_with_it = line
+                .standing
+                .iter()
+                .map(|(other, _)| other)
+                .filter(|other| {
+                    let runtime = self.runtime(*other);
+                    runtime.is_some_and(|runtime| blocked.contains(&runtime))
+                });
+            idle.extend(blocked_with_it);
+        }
+        idle
+    }
+
+    fn is_idle(&self, ticket: Ticket, now: Instant) -> bool {
+        let call = self.calls.get(&ticket);
+        call.is_some_and(|call| call.is_idle(now))
+    }
+
+    fn runtime(&self, ticket: Ticket) -> Option<runtime::Id> {
+        self.calls.get(&ticket)?.runtime
+    }
+
     fn step_out(&mut self, ticket: Ticket, phase: Phase) {
         self.take_out(ticket);
         if let Some(call) = self.calls.get_mut(&ticket) {
@@ -1034,15 +1141,17 @@ impl State {
         let call = self.calls.get(&ticket);
         for want in call.into_iter().flat_map(|call| &call.wants) {
             if let Some(line) = self.lines.get_mut(&want.line) {
-                let mut asking = line.asking.iter();
-                if asking.any(|asking| asking.ticket == ticket && !asking.is_trial) {
+                let has_part = line
+                    .asking
+                    .iter()
+                    .any(|asking| asking.ticket == ticket && !asking.is_trial);
+                if has_part {
                     line.room = line.room.with(want.needs);
                 }
             }
         }
     }
 
-    /// Takes a call out of the lines in which it stands or asks.
     fn take_out(&mut self, ticket: Ticket) {
         let phase = self.calls.get(&ticket).map(|call| call.phase);
         if let Some(Phase::Told(_)) = phase {
@@ -1086,13 +1195,11 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// What calls for a key ask that has one unit an hour.
     fn one_an_hour() -> Want {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
         Level::new(&limiter, "ada", 1).want()
     }
 
-    /// Lets a call stand in the line of a key, after a refusal for this time.
     fn refuse(
         lines: &Lines,
         (ticket, want): (Ticket, Want),
@@ -1117,17 +1224,24 @@ mod tests {
         lines.with(|state| state.stand_refused(ticket, refused, now))
     }
 
-    /// Returns why a call waits no longer, and its wait.
-    fn end_of(lines: &Lines, ticket: Ticket, now: Instant) -> Option<(WhyTooLate, Duration)> {
+    fn end_of_wait(lines: &Lines, ticket: Ticket, now: Instant) -> Option<(WhyTooLate, Duration)> {
         match lines.with(|state| state.poll(ticket, Waker::noop(), None, now)) {
             Turn::TooLate(too_late) => Some((too_late.why, too_late.wait)),
             Turn::Ask | Turn::Wait(_) => None,
         }
     }
 
+    fn ended_calls(lines: &Lines, now: Instant) -> Vec<Ticket> {
+        (2..=10)
+            .filter(|call| end_of_wait(lines, *call, now).is_some())
+            .collect()
+    }
+
     #[test]
     fn once_a_second_a_refusal_ends_the_waits_of_all_whose_turn_comes_too_late() {
-        let (lines, want, began) = (Lines::default(), one_an_hour(), Instant::now());
+        let lines = Lines::default();
+        let want = one_an_hour();
+        let began = Instant::now();
         let bounds = WaitBounds {
             until: began + 2 * HOUR - Duration::from_secs(200),
             max_calls: usize::MAX,
@@ -1137,20 +1251,14 @@ mod tests {
         for ticket in (2..=10).rev() {
             assert!(refuse(&lines, (ticket, want), bounds, HOUR, began).is_ok());
         }
-        let ended = |now| {
-            let calls = 2..=10;
-            calls
-                .filter(|call| end_of(&lines, *call, now).is_some())
-                .collect::<Vec<_>>()
-        };
         let soon = began + FORECAST / 2;
         assert!(refuse(&lines, (2, want), bounds, HOUR - FORECAST / 2, soon).is_ok());
-        assert!(ended(soon).is_empty());
+        assert!(ended_calls(&lines, soon).is_empty());
         let later = began + FORECAST;
         assert!(refuse(&lines, (2, want), bounds, HOUR - FORECAST, later).is_ok());
         // The first is in time. A rate may allow a burst, so the next one may be, too.
-        assert_eq!(ended(later), (4..=10).collect::<Vec<_>>());
-        let (why, wait) = end_of(&lines, 4, later).unwrap();
+        assert_eq!(ended_calls(&lines, later), (4..=10).collect::<Vec<_>>());
+        let (why, wait) = end_of_wait(&lines, 4, later).unwrap();
         assert!(matches!(why, WhyTooLate::TurnTooLate));
         assert_eq!(wait, 2 * HOUR - FORECAST);
         // Those that have left are not before the next one.
@@ -1160,15 +1268,17 @@ mod tests {
             ..bounds
         };
         lines.with(|state| state.join(11, Wants::from_buf_and_len([want; 2], 1), patient, later));
-        assert!(end_of(&lines, 11, later).is_none());
+        assert!(end_of_wait(&lines, 11, later).is_none());
         lines.with(|state| state.join(12, Wants::from_buf_and_len([want; 2], 1), bounds, later));
-        let (_, wait) = end_of(&lines, 12, later).unwrap();
+        let (_, wait) = end_of_wait(&lines, 12, later).unwrap();
         assert_eq!(wait, 3 * HOUR - FORECAST);
     }
 
     #[test]
     fn an_earlier_call_has_the_place_of_the_last_one_of_a_full_queue() {
-        let (lines, want, now) = (Lines::default(), one_an_hour(), Instant::now());
+        let lines = Lines::default();
+        let want = one_an_hour();
+        let now = Instant::now();
         let bounds = WaitBounds {
             until: now + 100 * HOUR,
             max_calls: 2,
@@ -1178,16 +1288,19 @@ mod tests {
         assert!(refuse(3).is_ok() && refuse(5).is_ok());
         assert!(refuse(7) == Err(WhyTooLate::QueueFull));
         assert!(refuse(4).is_ok());
-        let ended = |ticket| end_of(&lines, ticket, now).map(|(why, _)| why);
-        assert!(ended(5) == Some(WhyTooLate::QueueFull));
-        assert!(ended(3).is_none() && ended(4).is_none());
+        let (why, _) = end_of_wait(&lines, 5, now).unwrap();
+        assert!(why == WhyTooLate::QueueFull);
+        assert!(end_of_wait(&lines, 3, now).is_none());
+        assert!(end_of_wait(&lines, 4, now).is_none());
     }
 
     /// It was counted where it waits, so that no call that was told to wait is sent away for it.
     #[test]
     fn a_call_that_waits_already_ends_no_wait_at_a_further_key() {
-        let (lines, now) = (Lines::default(), Instant::now());
-        let (one, further) = (one_an_hour(), one_an_hour());
+        let lines = Lines::default();
+        let now = Instant::now();
+        let one = one_an_hour();
+        let further = one_an_hour();
         let bounds = WaitBounds {
             until: now + 100 * HOUR,
             max_calls: 2,
@@ -1200,18 +1313,19 @@ mod tests {
         // A new one ends no other wait, either.
         assert!(refuse(7, further) == Err(WhyTooLate::QueueFull));
         for waiting in [1, 3, 5] {
-            assert!(end_of(&lines, waiting, now).is_none(), "{waiting}");
+            assert!(end_of_wait(&lines, waiting, now).is_none(), "{waiting}");
         }
     }
 
     #[test]
     fn the_more_keys_calls_wait_for_the_less_often_a_process_looks_at_each() {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
-        let (lines, wait) = (Lines::default(), Arc::new(PermitWait::begin([])));
+        let lines = Lines::default();
+        let wait = Arc::new(PermitWait::begin([]));
         let mut looked_at = Vec::new();
         for key in 0..1_000_u32 {
             let want = Level::new(&limiter, key, 1).want();
-            let none = Room::least_of([(true, 0)]);
+            let none = Room::from_quotas([(true, 0)]);
             let before = Instant::now();
             let refused = [(want, Some(none), Some(Duration::ZERO))];
             let wait = SlotWait {
@@ -1227,8 +1341,12 @@ mod tests {
             looked_at.push(polls_at.unwrap().saturating_duration_since(before));
         }
         // Each is between half of the mean and half more.
-        let of = |index: usize| looked_at[index].as_secs_f64() * 1_000.0;
-        assert!(of(0) >= 12.0 && of(99) >= 12.0, "{looked_at:?}");
-        assert!(of(999) >= 125.0, "{looked_at:?}");
+        let half_a_poll = Duration::from_millis(12);
+        assert!(looked_at[0] >= half_a_poll, "{looked_at:?}");
+        assert!(looked_at[99] >= half_a_poll, "{looked_at:?}");
+        assert!(
+            looked_at[999] >= Duration::from_millis(125),
+            "{looked_at:?}"
+        );
     }
 }

@@ -26,7 +26,6 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Takes in that the call lets others pass at a key, which has room for it.
     pub(super) fn let_pass(&mut self, key: LineKey, now: Instant) {
         self.since.get_or_insert(now);
         if !self.passed.contains(&key) {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 pub(crate) use super::lines::Want;
 use super::lines::{
-    LINES, LineKey, MAX_STEP, Refusal, RefusedCall, Room, SlotWait, State, TooLate, Turn,
+    LINES, LineKey, LinesState, MAX_STEP, Refusal, RefusedCall, Room, SlotWait, TooLate, Turn,
     WaitBounds, Wants, WhyTooLate, Woken,
 };
 use super::standing::Ticket;
@@ -41,7 +41,7 @@ pub(crate) struct Place {
 }
 
 impl Want {
-    /// Returns what a level asks of a key. A share of the quotas has a line of its own.
+    /// A share of the quotas has a line of its own.
     pub(crate) fn new(owned: &OwnedRecord) -> Self {
         let limiter = &owned.limiter;
         let Record {
@@ -59,8 +59,8 @@ impl Want {
             slots: if quotas.has_slots() { *slots } else { 0 },
         };
         let slots_of = quotas.has_slots().then(|| {
-            let of_key = Subject::new(&limiter.0.scope, key, quotas).fingerprint();
-            Self::id_of(of_key, quotas.known_slot_share(share))
+            let fingerprint = Subject::new(&limiter.0.scope, key, quotas).fingerprint();
+            Self::table_id(fingerprint, quotas.known_slot_share(share))
         });
         Self {
             line,
@@ -69,8 +69,8 @@ impl Want {
         }
     }
 
-    /// Returns the id of a key in the table of permits: each share of a process is a holder, with messages of its own.
-    pub(in crate::limiter) fn id_of(key: Fingerprint, share: Option<ShareId>) -> Fingerprint {
+    /// The id of a key in the table of permits: each share of a process is a holder, with messages of its own.
+    pub(in crate::limiter) fn table_id(key: Fingerprint, share: Option<ShareId>) -> Fingerprint {
         share.map_or(key, |share| {
             let number = u32::from_be_bytes(share.bytes());
             Fingerprint::of_number(number.into()).within(key)
@@ -88,24 +88,21 @@ impl LineKey {
     }
 }
 
-/// Lets the first call of each line of a key ask, after units of the key were given back.
 pub(in crate::limiter) fn wake_first(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
     change_lines(limiter, key, quotas, |lines, key| {
         lines.returned(key, Instant::now());
     });
 }
 
-/// Forgets the units that the last answers left of a key, after it was charged without a check.
 pub(in crate::limiter) fn forget_room(limiter: &RateLimiter, key: &Key, quotas: &Quotas) {
-    change_lines(limiter, key, quotas, State::forget_room);
+    change_lines(limiter, key, quotas, LinesState::forget_room);
 }
 
-/// Changes the lines of a key: one for each share.
 fn change_lines(
     limiter: &RateLimiter,
     key: &Key,
     quotas: &Quotas,
-    change: impl Fn(&mut State, LineKey),
+    change: impl Fn(&mut LinesState, LineKey),
 ) {
     if LINES.are_empty() {
         return;
@@ -118,7 +115,6 @@ fn change_lines(
 }
 
 impl Place {
-    /// Takes a place for a call that waits for at most this time. Its number is its place in all lines.
     pub(crate) fn new(
         max_wait: Duration,
         max_calls: Option<usize>,
@@ -139,12 +135,10 @@ impl Place {
         }
     }
 
-    /// Records the wait for slots of these limiters.
     pub(crate) fn waits_for_slots(&mut self, limiters: impl IntoIterator<Item = PermitMeter>) {
         self.for_slots = Some(Arc::new(PermitWait::begin(limiters)));
     }
 
-    /// Returns the wait for slots, if the call takes any.
     pub(in crate::limiter) fn slot_wait(&self) -> Option<SlotWait> {
         let wait = self.for_slots.as_ref()?;
         Some(SlotWait {
@@ -153,7 +147,6 @@ impl Place {
         })
     }
 
-    /// Waits until the call may ask the store about these keys.
     pub(crate) async fn turn(
         &mut self,
         wants: impl IntoIterator<Item = Want>,
@@ -161,17 +154,19 @@ impl Place {
         if !self.is_in_line && !LINES.are_empty() {
             self.enter(wants);
         }
-        match self.is_in_line {
-            true => poll_fn(|cx| self.poll_turn(cx)).await,
-            false => Ok(()),
+        if self.is_in_line {
+            poll_fn(|cx| self.poll_turn(cx)).await
+        } else {
+            Ok(())
         }
     }
 
-    /// Stands in the lines of the keys of a call, if there are any.
     fn enter(&mut self, wants: impl IntoIterator<Item = Want>) {
         self.is_in_line = LINES.with(|lines| {
-            let wants = wants.into_iter().filter(|want| lines.may_wait_for(want));
-            let wants: Wants = wants.collect();
+            let wants: Wants = wants
+                .into_iter()
+                .filter(|want| lines.may_wait_for(want))
+                .collect();
             let has_line = lines.has_line(&wants);
             if has_line {
                 lines.join(self.ticket, wants, self.bounds, Instant::now());
@@ -180,7 +175,6 @@ impl Place {
         });
     }
 
-    /// Waits in line until the call may ask the store.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TooLate>> {
         let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
         let ticket = self.ticket;
@@ -203,7 +197,6 @@ impl Place {
         }
     }
 
-    /// Takes in that an attempt was admitted. The call leaves.
     pub(crate) fn admitted(&mut self, decision: &DecisionView) {
         if let Some(wait) = self.for_slots.take() {
             wait.succeed(self.since.elapsed());
@@ -212,42 +205,39 @@ impl Place {
         if LINES.are_empty() {
             return;
         }
-        let levels = decision.wants().zip(decision.levels());
-        // The slots that are left were taken in with the answer.
-        let rates = levels.filter(|(want, _)| want.needs.slots == 0);
-        let left = rates.map(|(want, level)| {
-            let quotas = level.quotas();
-            let left = quotas.map(|quota| (quota.quota().is_in_flight(), quota.remaining()));
-            (want, Some(Room::least_of(left)), None)
-        });
-        let left: SmallVec<[_; 2]> = left.collect();
+        let left: SmallVec<[_; 2]> = decision
+            .wants()
+            .zip(decision.levels())
+            // The slots that are left were taken in with the answer.
+            .filter(|(want, _)| want.needs.slots == 0)
+            .map(|(want, level)| {
+                let left = level
+                    .quotas()
+                    .map(|quota| (quota.quota().is_in_flight(), quota.remaining()));
+                (want, Some(Room::from_quotas(left)), None)
+            })
+            .collect();
         LINES.take_in(self.ticket, &left, None, &mut Woken::default());
     }
 
-    /// Takes in that an attempt was refused. The call waits for its next turn.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the call does not wait any longer: the refusal stands.
+    /// Takes in that an attempt was refused. The call waits for its next turn, or fails: then the refusal stands.
     pub(crate) fn refused(&mut self, decision: &DecisionView) -> Result<(), WhyTooLate> {
         let now = Instant::now();
-        let is_refused = |level: &LevelDecision<'_>| level.is_asked() && !level.is_allowed();
-        let levels = decision.wants().zip(decision.levels());
-        let levels: SmallVec<[(Want, LevelDecision<'_>); 2]> = levels
-            .filter(|(want, level)| want.needs.is_any() || is_refused(level))
-            .collect();
-        let mut refusals: SmallVec<[_; 2]> = levels
-            .iter()
-            .filter(|(_, level)| is_refused(level))
-            .map(|(want, level)| (*want, self.refusal(*level, now)))
-            .collect();
-        let had_room = |level: &LevelDecision<'_>| level.is_asked() && level.is_allowed();
-        let with_room: Wants = levels
-            .iter()
-            .filter(|(_, level)| had_room(level))
-            .map(|(want, _)| *want)
-            .collect();
-        let wants: Wants = levels.into_iter().map(|(want, _)| want).collect();
+        let mut wants = Wants::new();
+        let mut refusals: SmallVec<[_; 2]> = SmallVec::new();
+        let mut with_room = Wants::new();
+        for (want, level) in decision.wants().zip(decision.levels()) {
+            let is_refused = level.is_asked() && !level.is_allowed();
+            if !want.needs.is_any() && !is_refused {
+                continue;
+            }
+            wants.push(want);
+            if is_refused {
+                refusals.push((want, self.refusal(level, now)));
+            } else if level.is_asked() {
+                with_room.push(want);
+            }
+        }
         let mut fits_at = refusals
             .iter()
             .filter_map(|(_, refusal)| refusal.fits_at)
@@ -260,8 +250,11 @@ impl Place {
             return Err(WhyTooLate::TurnTooLate);
         }
         // All processes see the end of a hold in the same moment.
-        let steps = refusals.iter().filter_map(|(_, refusal)| refusal.step);
-        if let (Some(fits_at), Some(step)) = (&mut fits_at, steps.max()) {
+        let longest_step = refusals
+            .iter()
+            .filter_map(|(_, refusal)| refusal.step)
+            .max();
+        if let (Some(fits_at), Some(step)) = (&mut fits_at, longest_step) {
             *fits_at += step.saturating_mul(random()) / u32::MAX;
         }
         self.is_in_line = true;
@@ -283,21 +276,21 @@ impl Place {
         }
     }
 
-    /// Returns the refusal of a level. It has no time if only slots are missing.
+    /// A refusal has no time if only slots are missing.
     fn refusal(&self, level: LevelDecision<'_>, now: Instant) -> Refusal {
         let is_held_back = level.source() == Source::HeldBack;
         let is_blocked = is_held_back || level.source() == Source::Block;
-        let refusing = level
+        let longest = level
             .quotas()
-            .filter(|quota| !quota.is_allowed() && (is_blocked || !quota.quota().is_in_flight()));
-        let longest = refusing.max_by_key(|quota| quota.retry_after());
+            .filter(|quota| !quota.is_allowed() && (is_blocked || !quota.quota().is_in_flight()))
+            .max_by_key(|quota| quota.retry_after());
         let wait = longest.and_then(|quota| quota.retry_after());
         let rate = longest.map(|quota| (quota.limit(), quota.quota().window()));
         Refusal {
             ticket: self.ticket,
             fits_at: wait.and_then(|wait| now.checked_add(wait)),
             rate: rate.filter(|_| !is_blocked),
-            step: is_held_back.then(|| time_of_a_unit(level)),
+            step: is_held_back.then(|| time_between_units(level)),
         }
     }
 }
@@ -311,32 +304,37 @@ impl Drop for Place {
     }
 }
 
-/// Returns the time between two units at the fastest rate of a level: the slower ones still allow a burst.
-fn time_of_a_unit(level: LevelDecision<'_>) -> Duration {
-    let quotas = level.quotas().map(|quota| quota.quota());
-    let rates = quotas.filter(|quota| !quota.is_in_flight());
-    let times = rates.filter_map(|quota| quota.window().checked_div(quota.limit()));
-    times.min().unwrap_or_default().min(MAX_STEP)
+/// By the fastest rate of the level: the slower ones still allow a burst.
+fn time_between_units(level: LevelDecision<'_>) -> Duration {
+    level
+        .quotas()
+        .map(|quota| quota.quota())
+        .filter(|quota| !quota.is_in_flight())
+        .filter_map(|quota| quota.window().checked_div(quota.limit()))
+        .min()
+        .unwrap_or_default()
+        .min(MAX_STEP)
 }
 
 impl Room {
-    /// Returns whether anything is needed. A level without quotas needs nothing, and neither does a cost of 0.
+    /// A level without quotas needs nothing, and neither does a cost of 0.
     pub(super) fn is_any(self) -> bool {
         self.units > 0 || self.slots > 0
     }
 
-    /// Returns the room of quotas by that of each of them. Without rates, or without slots, it has any number of them.
-    pub(in crate::limiter) fn least_of(quotas: impl IntoIterator<Item = (bool, u32)>) -> Self {
+    /// The least that is left of any quota, each of which `is_in_flight` or a rate. Without rates, or without slots, it is any
+    /// number of them.
+    pub(in crate::limiter) fn from_quotas(quotas: impl IntoIterator<Item = (bool, u32)>) -> Self {
         let mut room = Self {
             units: u32::MAX,
             slots: u32::MAX,
         };
         for (is_in_flight, left) in quotas {
-            let least = match is_in_flight {
-                true => &mut room.slots,
-                false => &mut room.units,
-            };
-            *least = left.min(*least);
+            if is_in_flight {
+                room.slots = left.min(room.slots);
+            } else {
+                room.units = left.min(room.units);
+            }
         }
         room
     }

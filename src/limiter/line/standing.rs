@@ -19,7 +19,6 @@ impl Standing {
         self.units -= u64::from(before.unwrap_or(0));
     }
 
-    /// Removes a call. Returns whether it stood here.
     pub(super) fn remove(&mut self, ticket: Ticket) -> bool {
         let units = self.calls.remove(&ticket);
         self.units -= u64::from(units.unwrap_or(0));
@@ -46,25 +45,23 @@ impl Standing {
         self.calls.is_empty()
     }
 
-    /// Returns the calls with their units, the first one first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Ticket, u32)> {
-        let calls = self.calls.iter();
-        calls.map(|(ticket, units)| (*ticket, *units))
+        self.calls.iter().map(|(ticket, units)| (*ticket, *units))
     }
 
     pub(super) fn has_earlier(&self, ticket: Ticket) -> bool {
         self.first().is_some_and(|first| first < ticket)
     }
 
-    /// Returns the units that a call wants. 0 if it does not stand here.
-    pub(super) fn units_of(&self, ticket: Ticket) -> u32 {
+    /// 0 if the call does not stand here.
+    pub(super) fn wanted_units(&self, ticket: Ticket) -> u32 {
         self.calls.get(&ticket).copied().unwrap_or(0)
     }
 
     /// Returns the units of the calls before the last one if it is this one. For others, that would take the time to add them up.
     pub(super) fn units_before_last(&self, ticket: Ticket) -> Option<u64> {
         let is_last = self.last() == Some(ticket);
-        is_last.then(|| self.units - u64::from(self.units_of(ticket)))
+        is_last.then(|| self.units - u64::from(self.wanted_units(ticket)))
     }
 }
 

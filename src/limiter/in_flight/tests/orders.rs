@@ -36,7 +36,6 @@ impl Store for NotAsked {
     }
 }
 
-/// Decides a part of a message, by counts that all processes share.
 fn decide(checks: &[Check<'_>], counts: &MemoryStore) -> Reply {
     let answers = counts.check(checks).try_ready();
     answers.expect("the memory answers at once")
@@ -71,13 +70,16 @@ impl Process {
         }
     }
 
-    /// Takes the messages that are due from the table.
     fn send(&mut self) {
         let table = &self.table;
         let new = table.with(|state, now| state.due(table.holder, now));
-        let (least, most) = (self.permits, self.permits + self.callers);
-        let parts = new.iter().flat_map(|message| &message.parts);
-        for check in parts.flat_map(SlotCheck::checks) {
+        let least = self.permits;
+        let most = self.permits + self.callers;
+        let checks = new
+            .iter()
+            .flat_map(|message| &message.parts)
+            .flat_map(SlotCheck::checks);
+        for check in checks {
             let held = check.holding.expect("a check of slots").held;
             assert!(
                 (least..=most).contains(&held),
@@ -102,12 +104,10 @@ impl Process {
         }
     }
 
-    /// Decides the message, and replies.
     fn decide(&mut self, counts: &MemoryStore) {
         self.complete(Some(counts));
     }
 
-    /// The message gets no reply.
     fn fail(&mut self) {
         for part in self.under_way.iter().flat_map(|message| &message.parts) {
             let checks = part.checks();
@@ -275,7 +275,6 @@ impl World {
         }
     }
 
-    /// Sends what the processes have to say.
     fn settle(&mut self) {
         self.processes.iter_mut().for_each(Process::send);
     }
@@ -284,7 +283,6 @@ impl World {
         self.look.peek(KEY).await.unwrap().used()
     }
 
-    /// Asserts the rules that hold after each step.
     async fn verify(&self) {
         let held = self
             .callers
@@ -390,13 +388,15 @@ impl Drop for PrintedOrder<'_> {
     }
 }
 
-/// Runs every order. Returns how many there are.
 fn in_every_order(world: impl Fn() -> World) -> usize {
     let mut choices = Vec::new();
     for orders in 1.. {
         run(&world, &mut choices);
         // The last choice that has another alternative takes it.
-        while choices.pop_if(|(choice, of)| *choice + 1 == *of).is_some() {}
+        while choices
+            .pop_if(|(choice, steps)| *choice + 1 == *steps)
+            .is_some()
+        {}
         match choices.last_mut() {
             Some((choice, _)) => *choice += 1,
             None => return orders,
