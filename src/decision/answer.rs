@@ -79,7 +79,7 @@ impl Answer {
         u32::try_from(self.extra).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of the grant that the units came from. 0 if the check itself was charged.
+    /// 0 if the units came from no grant: the check itself was charged.
     pub(crate) fn grant(&self) -> u64 {
         self.grant
     }
@@ -101,7 +101,6 @@ impl Answer {
         }
     }
 
-    /// Removes the answers to all quotas, and sets the time and the source.
     #[inline]
     pub(crate) fn clear(&mut self, time: u64, source: Source) {
         self.source = source;
@@ -111,23 +110,21 @@ impl Answer {
         self.quotas.clear();
     }
 
-    /// Adds the answer to the next quota.
     #[inline]
     pub(crate) fn push(&mut self, answer: QuotaAnswer) {
         self.quotas.push(answer);
     }
 
-    /// Sets the scope of the count that was charged.
     pub(crate) fn set_scope(&mut self, scope: CountScope) {
         for answer in &mut self.quotas {
             answer.receipt.scope = scope;
         }
     }
 
-    /// Returns the scope of the count that was charged.
     pub(crate) fn scope(&self) -> CountScope {
-        let first = self.quotas.first();
-        first.map_or(CountScope::Own, |answer| answer.receipt.scope)
+        self.quotas
+            .first()
+            .map_or(CountScope::Own, |answer| answer.receipt.scope)
     }
 
     /// Returns the time of the decision, in microseconds of the store's clock; 0 if the store did not set
@@ -143,23 +140,25 @@ impl Answer {
         self.quotas.iter().all(QuotaAnswer::is_admitted)
     }
 
-    /// Returns the highest cost for which the quotas have room. Soft quotas count only if there are no others.
+    /// The highest cost for which the rates have room. Soft quotas count only if there are no others.
     pub(crate) fn room(&self, quotas: &Quotas) -> u32 {
-        let quotas = quotas.iter().zip(&self.quotas);
-        let rates = quotas.filter(|(quota, _)| !quota.is_in_flight());
-        let left = rates.map(|(quota, answer)| {
-            let left = quota.limit().saturating_sub(answer.used);
-            (quota.is_soft(), left)
-        });
-        left.min().map_or(0, |(_, left)| left)
+        quotas
+            .iter()
+            .zip(&self.quotas)
+            .filter(|(quota, _)| !quota.is_in_flight())
+            .map(|(quota, answer)| {
+                let left = quota.limit().saturating_sub(answer.used);
+                (quota.is_soft(), left)
+            })
+            .min()
+            .map_or(0, |(_, left)| left)
     }
 
-    /// Sets the source, if another one decides in place of a store.
     pub(crate) fn set_source(&mut self, source: Source) {
         self.source = source;
     }
 
-    /// Removes the units of a charge that was refunded.
+    /// The units of a charge that was refunded are no longer used, and have no receipt.
     pub(crate) fn remove_charge(&mut self, cost: u32) {
         for quota in &mut self.quotas {
             quota.used = quota.used.saturating_sub(cost);
@@ -191,8 +190,7 @@ impl Answer {
         }
     }
 
-    /// Returns this refusal as the refusal cache repeats it `micros` microseconds later: with shorter waits
-    /// and the same used units.
+    /// The refusal cache repeats a refusal with shorter waits and the same used units.
     pub(crate) fn repeated_after(&self, micros: u64) -> Self {
         let quotas = self.quotas.iter().map(|quota| quota.after(micros));
         Self::at(self.time, Source::RefusalCache, quotas)
@@ -204,7 +202,6 @@ impl Answer {
         self.source
     }
 
-    /// Returns the answers to the quotas, to change them.
     pub(crate) fn quotas_mut(&mut self) -> &mut [QuotaAnswer] {
         &mut self.quotas
     }
@@ -278,7 +275,7 @@ impl Source {
         Self::None,
     ];
 
-    /// Returns the label in metrics and events. `store` is the name of a store outside this crate.
+    /// The label in metrics and events. `store` is the name of a store outside this crate.
     pub(crate) fn text(self, store: &str) -> &str {
         match self {
             Self::Redis => "redis",
@@ -423,7 +420,6 @@ impl QuotaAnswer {
         }
     }
 
-    /// Makes a refusal of a soft quota the answer of one that is exceeded.
     #[inline]
     pub(crate) fn softened(self, quota: &Quota) -> Self {
         if self.wait == 0 || !quota.is_soft() {
@@ -456,8 +452,7 @@ impl QuotaAnswer {
         }
     }
 
-    /// Returns the answer to a use of units that were charged `age` microseconds ago. `held` of them are not
-    /// used.
+    /// The answer to a use of units that were charged `age` microseconds ago. `held` of them are not used.
     #[inline]
     fn used_after(&self, held: u32, age: u64) -> Self {
         Self {

@@ -38,7 +38,6 @@ impl Answers {
         self.iter().all(Answer::is_admitted)
     }
 
-    /// Returns the answers, in the order of the checks.
     pub(crate) fn into_answers(self) -> impl Iterator<Item = Answer> {
         self.0.into_iter()
     }

@@ -54,7 +54,7 @@ pub(crate) enum HoldingNote {
 }
 
 impl HoldingNote {
-    /// Returns the number by which stores tell the note, as the generation of a [`Receipt`](crate::store::Receipt).
+    /// Stores tell the note by this number, as the generation of a [`Receipt`](crate::store::Receipt).
     pub(crate) const fn number(self) -> u64 {
         self as u64
     }
@@ -92,27 +92,24 @@ impl Holding {
         }
     }
 
-    /// Returns the same message, which wants this many slots.
     pub(crate) fn wants(&self, wanted: u32) -> Self {
         Self { wanted, ..*self }
     }
 
-    /// Returns whether the entry is written even if the check is refused: also by a check that wants nothing.
     pub(crate) fn is_written_if_refused(&self) -> bool {
         self.is_stated || self.wanted == 0
     }
 
-    /// Returns the lease in whole milliseconds, as stores keep it.
     pub(crate) fn lease_millis(&self) -> u32 {
         u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
     }
 }
 
-/// Returns the identity with which a process holds the slots of a share.
+/// The last four bytes of a holder stand for the share of the process.
 pub(crate) fn holder_for(process: [u8; 16], share: Option<ShareId>) -> [u8; 16] {
-    let (mut holder, of_share) = (process, share.map_or([0; 4], ShareId::bytes));
-    for (byte, of_share) in holder.iter_mut().skip(12).zip(of_share) {
-        *byte = of_share;
+    let mut holder = process;
+    if let Some(last_bytes) = holder.last_chunk_mut() {
+        *last_bytes = share.map_or([0; 4], ShareId::bytes);
     }
     holder
 }

@@ -9,23 +9,36 @@ use super::record::{LimiterFacts, Record};
 use crate::key::Key;
 use crate::quota::Quota;
 
-/// Returns the fewest units that quotas have left: of those that refuse, or of soft ones if there are no others.
+/// Soft quotas count only if there are no others.
 #[inline]
 pub(crate) fn least_remaining<'a>(quotas: impl Iterator<Item = QuotaDecision<'a>>) -> u32 {
-    let left = quotas.map(|quota| (quota.quota.is_soft(), quota.remaining()));
-    left.min().map_or(u32::MAX, |(_, remaining)| remaining)
+    quotas
+        .map(|quota| (quota.quota.is_soft(), quota.remaining()))
+        .min()
+        .map_or(u32::MAX, |(_, remaining)| remaining)
 }
 
-/// Returns the indices of the reported level and of its reported quota: see [`DecisionView`](crate::DecisionView).
-pub(crate) fn reported_index<'a>(
-    levels: impl Iterator<Item = LevelDecision<'a>>,
-) -> (usize, usize) {
-    let quotas = levels.enumerate().flat_map(|(index, level)| {
-        let is_uncounted = !level.is_counted();
-        let quotas = level.quotas().enumerate();
-        quotas.map(move |(quota_index, quota)| ((index, quota_index), is_uncounted, quota))
-    });
-    quotas
+/// The index of a level, and that of a quota in its list.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QuotaIndex {
+    pub(crate) level: usize,
+    pub(crate) quota: usize,
+}
+
+/// Finds the reported quota: see [`DecisionView`](crate::DecisionView).
+pub(crate) fn reported_index<'a>(levels: impl Iterator<Item = LevelDecision<'a>>) -> QuotaIndex {
+    levels
+        .enumerate()
+        .flat_map(|(level_index, level)| {
+            let is_uncounted = !level.is_counted();
+            level.quotas().enumerate().map(move |(quota_index, quota)| {
+                let index = QuotaIndex {
+                    level: level_index,
+                    quota: quota_index,
+                };
+                (index, is_uncounted, quota)
+            })
+        })
         .min_by_key(|(_, is_uncounted, quota)| {
             (
                 Reverse(quota.answer.wait()),
@@ -35,7 +48,8 @@ pub(crate) fn reported_index<'a>(
                 Reverse(quota.reset_after()),
             )
         })
-        .map_or((0, 0), |(index, ..)| index)
+        .map(|(index, ..)| index)
+        .unwrap_or_default()
 }
 
 /// The part of a [`Decision`](crate::Decision) that concerns one of its keys.
@@ -83,7 +97,6 @@ impl<'a> LevelDecision<'a> {
         }
     }
 
-    /// Returns what was asked at this level, with the answer.
     #[inline]
     pub(crate) fn record(&self) -> &'a Record {
         self.record
@@ -107,7 +120,7 @@ impl<'a> LevelDecision<'a> {
         self.record.cost
     }
 
-    /// Returns the index of the level in its layer or call. Levels that are left out have one, too.
+    /// The index of the level in its layer or call. Levels that are left out have one, too.
     #[inline]
     pub(crate) fn place(&self) -> usize {
         self.record.place
@@ -180,30 +193,31 @@ impl<'a> LevelDecision<'a> {
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> + use<'a> {
         let limiter = self.limiter;
         let record = self.record;
-        let quotas = self.quota_list().iter().zip(record.answer.quotas());
-        quotas.map(move |(quota, answer)| QuotaDecision {
-            limiter,
-            quota,
-            answer,
-            record,
-        })
+        self.quota_list()
+            .iter()
+            .zip(record.answer.quotas())
+            .map(move |(quota, answer)| QuotaDecision {
+                limiter,
+                quota,
+                answer,
+                record,
+            })
     }
 
-    /// Returns whether a quota of this level may mark the check.
     #[inline]
     pub(crate) fn may_be_marked(&self) -> bool {
         self.is_counted() && self.quota_list().iter().any(Quota::may_mark)
     }
 
-    /// Returns the name of the share that the check of this level belongs to, if a quota has it.
     #[inline]
     pub(crate) fn share(&self) -> Option<&'a str> {
         let share = self.record.share?;
-        let mut quotas = self.quota_list().iter();
-        quotas.find_map(|quota| quota.share_list().name_of(share))
+        self.quota_list()
+            .iter()
+            .find_map(|quota| quota.share_list().name_of(share))
     }
 
-    /// Returns a quota, if the level was asked.
+    /// `None` if there is no such quota, or if the level was not asked.
     #[inline]
     pub(crate) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'a>> {
         Some(QuotaDecision {
@@ -214,20 +228,18 @@ impl<'a> LevelDecision<'a> {
         })
     }
 
-    /// Returns the limit of the quota that a check of this level alone would report. `u32::MAX` without quotas.
+    /// The limit of the quota that a check of this level alone would report. `u32::MAX` without quotas.
     pub(crate) fn limit(&self) -> u32 {
-        let (_, reported) = reported_index(std::iter::once(*self));
-        let reported = self.quota_at(reported);
-        reported.map_or(u32::MAX, |quota| quota.limit())
+        let reported = reported_index(std::iter::once(*self));
+        self.quota_at(reported.quota)
+            .map_or(u32::MAX, |quota| quota.limit())
     }
 
-    /// Returns the limiter's name, identity and own quotas.
     #[inline]
     pub(crate) fn facts(&self) -> &'a LimiterFacts {
         self.limiter
     }
 
-    /// Returns the quotas of this level, even if it was not asked.
     #[inline]
     pub(crate) fn quota_list(&self) -> &'a [Quota] {
         self.record.quotas(&self.limiter.quotas).as_slice()
@@ -235,11 +247,11 @@ impl<'a> LevelDecision<'a> {
 
     /// Returns each charge that the units of this level belong to, with their number: most levels have one.
     pub(crate) fn charges(&self) -> impl Iterator<Item = (&'a Answer, u32)> {
-        let grants = self.record.grants.iter();
-        let grants = grants.map(|grant| (&grant.answer, grant.units));
-        let others: u32 = grants.clone().map(|(_, units)| units).sum();
-        let own = (&self.record.answer, self.cost().saturating_sub(others));
-        [own].into_iter().chain(grants)
+        let grants = &self.record.grants;
+        let granted: u32 = grants.iter().map(|grant| grant.units).sum();
+        let own = (&self.record.answer, self.cost().saturating_sub(granted));
+        let granted = grants.iter().map(|grant| (&grant.answer, grant.units));
+        [own].into_iter().chain(granted)
     }
 
     /// Returns whether units were charged, even if they have been refunded since.
@@ -247,7 +259,6 @@ impl<'a> LevelDecision<'a> {
         self.charged_units() > 0
     }
 
-    /// Returns the units that were charged.
     #[inline]
     pub(crate) fn charged_units(&self) -> u32 {
         if self.allowed && self.is_counted() {
@@ -257,24 +268,27 @@ impl<'a> LevelDecision<'a> {
         }
     }
 
-    /// Returns whether an admission is charged somewhere.
     #[inline]
     fn is_counted(&self) -> bool {
         self.source() != Source::None
     }
 
-    /// Returns whether both levels charged the same stored count.
     pub(crate) fn charges_same_count(&self, other: LevelDecision<'_>) -> bool {
-        let (own, theirs) = (self.record.lease, other.record.lease);
-        let is_shared = |quota: &Quota| {
-            let mut others = other.quota_list().iter();
-            others.any(|other| quota.is_same_count(own, other, theirs))
-        };
         self.is_charged()
             && other.is_charged()
             && self.limiter.id == other.limiter.id
             && self.record.key == other.record.key
-            && self.quota_list().iter().any(is_shared)
+            && self
+                .quota_list()
+                .iter()
+                .any(|quota| other.counts(quota, self.record.lease))
+    }
+
+    /// Returns whether a quota of this level has the same count as `quota` with this lease.
+    fn counts(&self, quota: &Quota, lease: u64) -> bool {
+        self.quota_list()
+            .iter()
+            .any(|own| quota.is_same_count(lease, own, self.record.lease))
     }
 }
 
@@ -350,12 +364,10 @@ impl<'a> QuotaDecision<'a> {
         self.quota.share_list().name_of(share)
     }
 
-    /// Returns the highest cost that the check can ever be admitted with.
     pub(crate) fn ceiling(&self) -> u32 {
         self.quota.ceiling(self.record.share)
     }
 
-    /// Names the highest cost that the check can ever be admitted with.
     pub(crate) fn bound(&self) -> String {
         self.quota.bound(self.record.share)
     }
@@ -367,19 +379,16 @@ impl<'a> QuotaDecision<'a> {
         self.answer.is_admitted()
     }
 
-    /// Returns whether this is a rate, neither soft nor uncounted.
     pub(crate) fn is_charged_rate(&self) -> bool {
         let is_charged = self.record.answer.source() != Source::None;
         is_charged && !self.quota.is_in_flight() && !self.quota.is_soft()
     }
 
-    /// Returns whether this is a soft quota without room for the check.
     #[inline]
     pub(crate) fn is_exceeded(&self) -> bool {
         self.answer.is_exceeded()
     }
 
-    /// Returns whether the used units are where the quota warns.
     #[inline]
     pub(crate) fn is_warned(&self) -> bool {
         self.quota.warns_at(self.used(), self.record.share)

@@ -17,5 +17,5 @@ pub use answers::Answers;
 pub use holding::Holding;
 pub(crate) use holding::{HoldingNote, holder_for};
 pub use levels::{LevelDecision, QuotaDecision};
-pub(crate) use levels::{least_remaining, reported_index};
+pub(crate) use levels::{QuotaIndex, least_remaining, reported_index};
 pub(crate) use record::{GrantUnits, LimiterFacts, LimiterId, Record};

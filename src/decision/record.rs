@@ -64,7 +64,6 @@ pub(crate) struct LimiterId {
 }
 
 impl Record {
-    /// Asks for units of a key by the limiter's own quotas.
     #[inline]
     pub(crate) fn new(lease: u64, key: impl IntoKey, cost: u32) -> Self {
         Self {
@@ -85,7 +84,7 @@ impl Record {
         }
     }
 
-    /// Returns the quotas by which the level is or was decided, if these are its limiter's own.
+    /// The quotas by which the level is or was decided. `own` are those of its limiter.
     #[inline]
     pub(crate) fn quotas<'a>(&'a self, own: &'a Quotas) -> &'a Quotas {
         self.portion
@@ -93,13 +92,12 @@ impl Record {
             .unwrap_or_else(|| self.asked_quotas(own))
     }
 
-    /// Returns the quotas that the store is asked to decide by, if these are its limiter's own.
+    /// The quotas that the store is asked to decide by. `own` are those of its limiter.
     #[inline]
     pub(crate) fn asked_quotas<'a>(&'a self, own: &'a Quotas) -> &'a Quotas {
         self.plan.as_ref().unwrap_or(own)
     }
 
-    /// Forgets the attempt before.
     pub(crate) fn ask_again(&mut self) {
         self.portion = None;
         self.begun_at = 0;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::automatic_blocks::BlockCounts;
 use super::key_status::{BlockReason, KeyStatus};
 use super::level::Level;
-use super::limiter::{Inner, RateLimiter};
+use super::limiter::{LimiterInner, RateLimiter};
 use crate::decision::{Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
@@ -165,18 +165,19 @@ impl Admin {
         })
     }
 
-    /// Returns the holders of the slots of a key, the most slots first, and which of them is this process.
+    /// The holders with the most slots come first. The second value is this process, if the key has slots.
     async fn holders(&self, key: &Key) -> Result<(Vec<Holding>, Option<[u8; 16]>), Error> {
         let Self { limiter, quotas } = self;
         if !quotas.has_slots() {
             return Ok((Vec::new(), None));
         }
-        let of_shares = match limiter.0.store.holders(limiter.subject(quotas, key)).await {
+        let holdings = match limiter.0.store.holders(limiter.subject(quotas, key)).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
             holders => holders?,
         };
-        let mut holders: Vec<Holding> = Vec::with_capacity(of_shares.len());
-        for holding in of_shares {
+        // A process has one holding for each share.
+        let mut holders: Vec<Holding> = Vec::with_capacity(holdings.len());
+        for holding in holdings {
             let holder = holder_for(holding.holder, None);
             match holders.iter_mut().find(|known| known.holder == holder) {
                 Some(known) => {
@@ -261,7 +262,7 @@ impl Admin {
         }
         if let Some(fallback) = limiter.0.store.fallback_if_used() {
             let shares = match &limiter.0.on_failure {
-                Some(on_failure) => on_failure.portion_of(quotas, &limiter.0.facts.quotas),
+                Some(on_failure) => on_failure.divide(quotas, &limiter.0.facts.quotas),
                 None => quotas.clone(),
             };
             fallback.adjust(limiter.subject(&shares, &key).adjust(credit));
@@ -295,7 +296,7 @@ impl Admin {
         if duration.is_zero() {
             return self.unblock(key).await;
         }
-        let Inner { store, scope, .. } = &*self.limiter.0;
+        let LimiterInner { store, scope, .. } = &*self.limiter.0;
         store.block(Block::new(scope, &key, duration)).await?;
         self.limiter.may_admit_earlier(&key, &self.quotas);
         // A key can be blocked even if its counts are on another server, which is down.
@@ -348,7 +349,7 @@ impl Admin {
     ///
     /// Returns an error if the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
-        let Inner { store, holds, .. } = &*self.limiter.0;
+        let LimiterInner { store, holds, .. } = &*self.limiter.0;
         store.refresh_blocks().await?;
         let list = store.block_list();
         let mut ends = list.of_limiter(&self.limiter.0.scope);
@@ -363,7 +364,6 @@ impl Admin {
         Ok(blocked)
     }
 
-    /// Returns the counts of automatic blocks, also of those by other processes.
     fn block_counts(&self) -> BlockCounts {
         let limiter = &*self.limiter.0;
         let blocks = limiter.automatic_blocks.as_ref();

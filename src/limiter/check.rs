@@ -12,7 +12,7 @@ use super::level_check::{LevelCheck, levels};
 use super::limiter::RateLimiter;
 use super::line::Place;
 use super::pending_check::PendingCheck;
-use super::wait::Wait;
+use super::wait::OutageWait;
 use crate::error::Error;
 use crate::key::IntoKey;
 
@@ -49,7 +49,7 @@ impl RateLimiter {
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
         let level = Level::new(self, key, cost);
         let check = PendingCheck::within_limits(Levels::from_buf([level]));
-        decided(check.start().await)
+        record_and_decide(check.start().await)
     }
 
     /// Returns a level for [`check_all`](Self::check_all): this limiter, a key, and a cost of 1.
@@ -118,7 +118,7 @@ impl RateLimiter {
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<Decision, Error>> + Send {
         let check = PendingCheck::within_limits(levels(checks));
-        async move { decided(check.start().await) }
+        async move { record_and_decide(check.start().await) }
     }
 
     /// Returns the units that `key` has used and left, without charging it.
@@ -259,7 +259,6 @@ impl RateLimiter {
 }
 
 impl Level {
-    /// Reads this level alone, even if its key is blocked.
     pub(super) async fn look(self) -> Result<Decision, Error> {
         match PendingCheck::look(self).start().await {
             Ok(decided) => Ok(decided.decision),
@@ -268,9 +267,8 @@ impl Level {
     }
 }
 
-/// Records a check that charges, and returns its decision.
 #[inline]
-fn decided(checked: Checked) -> Result<Decision, Error> {
+fn record_and_decide(checked: Checked) -> Result<Decision, Error> {
     record(&checked);
     match checked {
         Ok(decided) => Ok(decided.decision),
@@ -279,7 +277,7 @@ fn decided(checked: Checked) -> Result<Decision, Error> {
 }
 
 impl PendingCheck {
-    /// Makes one attempt, at the turn of a call that has a place in line. A call whose turn would come too late loses its place.
+    /// Waits for the turn of a call that has a place in line. A call whose turn would come too late loses its place.
     pub(crate) async fn attempt_in_turn(
         mut self,
         waiting: &mut Option<Place>,
@@ -299,13 +297,12 @@ impl PendingCheck {
         }
     }
 
-    /// Checks when it is the turn of the call, until the check is admitted, or until no wait helps in time.
     pub(super) async fn decide_in_turn(
         self,
         max_wait: Duration,
         takes_slots: bool,
     ) -> Result<DecidedCheck, Error> {
-        let mut wait = Wait::new(max_wait);
+        let mut wait = OutageWait::new(max_wait);
         let mut place = self.place(max_wait);
         if takes_slots {
             place.waits_for_slots(self.permit_meters());
@@ -325,8 +322,8 @@ impl PendingCheck {
     }
 }
 
-impl Wait {
-    /// Takes in what an attempt has brought. Breaks with it, unless another attempt follows.
+impl OutageWait {
+    /// Breaks with the result of the attempt, unless another attempt follows.
     async fn after_attempt(
         &mut self,
         checked: Checked,
@@ -339,9 +336,10 @@ impl Wait {
             Ok(decided) => self.after_decision(decided, place).await,
             Err(failed) if failed.waits_for_store() => {
                 place.leave();
-                match self.after_failure(&failed.error).await {
-                    true => ControlFlow::Continue(failed.ask_again()),
-                    false => ControlFlow::Break(Err(failed)),
+                if self.after_failure(&failed.error).await {
+                    ControlFlow::Continue(failed.ask_again())
+                } else {
+                    ControlFlow::Break(Err(failed))
                 }
             }
             Err(failed) => ControlFlow::Break(Err(failed)),
@@ -372,9 +370,8 @@ impl Wait {
 }
 
 impl FailedCheck {
-    /// Returns whether the limiter of each level that failed waits for the store.
     fn waits_for_store(&self) -> bool {
-        let mut failed = self.failed_limiters();
-        failed.all(|limiter| limiter.waits_through(&self.error))
+        self.failed_limiters()
+            .all(|limiter| limiter.waits_through(&self.error))
     }
 }

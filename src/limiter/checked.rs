@@ -50,11 +50,9 @@ impl CheckError {
 }
 
 impl DecidedCheck {
-    /// Takes the slots that the check has taken.
     #[inline]
     pub(crate) fn take_slots(&mut self) -> Vec<HeldSlots> {
-        let slots = self.slots.take();
-        slots.map_or_else(Vec::new, |slots| slots.held)
+        self.slots.take().map_or_else(Vec::new, |slots| slots.held)
     }
 
     /// Returns the same check before it was asked. Its slots return.
@@ -72,14 +70,13 @@ impl DecidedCheck {
 }
 
 impl FailedCheck {
-    /// Returns the limiters of the levels that have failed.
     pub(super) fn failed_limiters(&self) -> impl Iterator<Item = &RateLimiter> {
-        let levels = self.levels.iter();
-        let failed = levels.filter(|level| self.failed.contains(&level.record().place));
-        failed.map(Level::limiter)
+        self.levels
+            .iter()
+            .filter(|level| self.failed.contains(&level.record().place))
+            .map(Level::limiter)
     }
 
-    /// Returns the same check before it was asked.
     pub(super) fn ask_again(self) -> PendingCheck {
         let records = self.levels.into_iter().map(Level::into_owned);
         ask_again(records, self.kind)
@@ -94,7 +91,6 @@ fn ask_again(records: impl IntoIterator<Item = Arc<OwnedRecord>>, kind: CheckKin
     }
 }
 
-/// Records the result of a check, and counts its refusals.
 #[inline]
 pub(super) fn record(checked: &Checked) {
     match checked {
@@ -133,7 +129,6 @@ mod tests {
         Failure,
     }
 
-    /// A level with all that a request can ask, and one of another limiter.
     fn levels(store: &TestStore) -> Levels {
         let users = RateLimiter::new(store.clone(), Quota::per_hour(50)).name("user");
         let tenants = RateLimiter::new(store.clone(), Quota::per_hour(90)).name("tenant");
@@ -154,9 +149,11 @@ mod tests {
     }
 
     fn asked(check: &PendingCheck) -> Vec<String> {
-        let levels = check.levels.iter();
-        let asked = levels.map(|level| format!("{:?} {:?}", level.limiter(), level.record()));
-        asked.collect()
+        check
+            .levels
+            .iter()
+            .map(|level| format!("{:?} {:?}", level.limiter(), level.record()))
+            .collect()
     }
 
     #[tokio::test]

@@ -33,8 +33,8 @@ static LIMITERS: Mutex<Limiters> = Mutex::new(Limiters {
     warned: Vec::new(),
 });
 
-/// Warns, once for each name and kind of conflict, if another limiter of this name and store differs.
-pub(super) fn warn_of_conflict(name: &str, limiter: &LimiterInUse, owner: Owner) {
+/// Warns once for each name and kind of conflict.
+pub(super) fn warn_if_different(name: &str, limiter: &LimiterInUse, owner: Owner) {
     let mut limiters = LIMITERS.lock().unwrap_or_else(PoisonError::into_inner);
     let conflict = limiters.add(limiter.clone(), owner);
     drop(limiters);
@@ -101,26 +101,19 @@ struct Limiters {
 }
 
 impl Limiters {
-    /// Adds a limiter. Returns its conflict with another one, the first time that its name has a conflict of this
-    /// kind.
+    /// Returns the conflict with another limiter, the first time that the name has a conflict of this kind.
     fn add(&mut self, limiter: LimiterInUse, owner: Owner) -> Option<Conflict> {
-        let is_owner = |other: &Owner| std::ptr::addr_eq(other.as_ptr(), owner.as_ptr());
-        let mut known = self.known.iter();
-        if known.any(|(known, other)| *known == limiter && is_owner(other)) {
+        let is_known = self
+            .known
+            .iter()
+            .any(|(known, other)| *known == limiter && is_same_owner(other, &owner));
+        if is_known {
             return None;
         }
         if self.known.len() >= MAX_LIMITERS {
             self.known.retain(|(_, owner)| owner.strong_count() > 0);
         }
-        let mut alive = self
-            .known
-            .iter()
-            .filter(|(known, owner)| known.id == limiter.id && owner.strong_count() > 0);
-        let conflict = alive.find_map(|(known, other)| {
-            let are_unnamed = limiter.is_unnamed && !is_owner(other);
-            let unnamed = are_unnamed.then_some(Conflict::Unnamed);
-            known.conflict_with(&limiter).or(unnamed)
-        });
+        let conflict = self.find_conflict(&limiter, &owner);
         let id = limiter.id;
         if self.known.len() < MAX_LIMITERS {
             self.known.push((limiter, owner));
@@ -133,6 +126,21 @@ impl Limiters {
         self.warned.push(warning);
         Some(conflict)
     }
+
+    fn find_conflict(&self, limiter: &LimiterInUse, owner: &Owner) -> Option<Conflict> {
+        self.known
+            .iter()
+            .filter(|(known, owner)| known.id == limiter.id && owner.strong_count() > 0)
+            .find_map(|(known, other)| {
+                let are_unnamed = limiter.is_unnamed && !is_same_owner(other, owner);
+                let unnamed = are_unnamed.then_some(Conflict::Unnamed);
+                known.conflict_with(limiter).or(unnamed)
+            })
+    }
+}
+
+fn is_same_owner(one: &Owner, other: &Owner) -> bool {
+    std::ptr::addr_eq(one.as_ptr(), other.as_ptr())
 }
 
 impl LimiterInUse {
@@ -143,9 +151,9 @@ impl LimiterInUse {
         if self.quotas != other.quotas {
             return Some(Conflict::Quotas(self.quotas.clone()));
         }
-        let both = self.key_type.zip(other.key_type);
-        both.is_some_and(|(one, other)| one != other)
-            .then_some(Conflict::Keys)
+        let own = self.key_type?;
+        let other = other.key_type?;
+        (own != other).then_some(Conflict::Keys)
     }
 }
 
@@ -186,8 +194,7 @@ mod tests {
         (owner, weak)
     }
 
-    /// The lease of the other limiter in a conflict.
-    fn lease_of(conflict: Option<Conflict>) -> Option<Duration> {
+    fn other_lease(conflict: Option<Conflict>) -> Option<Duration> {
         conflict.map(|conflict| match conflict {
             Conflict::Leases(lease) => lease,
             other => panic!("{other:?}"),
@@ -196,10 +203,11 @@ mod tests {
 
     #[test]
     fn another_lease_of_one_name_and_store_is_found_once() {
-        let (store, other) = (StoreId::unique(), StoreId::unique());
+        let store = StoreId::unique();
+        let other = StoreId::unique();
         let mut limiters = Limiters::default();
         let (_owner, weak) = owner();
-        let mut add = |limiter| lease_of(limiters.add(limiter, weak.clone()));
+        let mut add = |limiter| other_lease(limiters.add(limiter, weak.clone()));
         assert_eq!(add(millis("a", store, 50)), None);
         assert_eq!(add(millis("a", store, 50)), None);
         assert_eq!(add(millis("b", store, 60)), None);

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, mem};
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use super::limiter::RateLimiter;
 use super::line::Want;
 use super::record::OwnedRecord;
 use crate::decision::{
-    Answer, LevelDecision, QuotaDecision, Source, least_remaining, reported_index,
+    Answer, LevelDecision, QuotaDecision, QuotaIndex, Source, least_remaining, reported_index,
 };
 #[cfg(test)]
 use crate::quota::Quotas;
@@ -53,8 +53,17 @@ use crate::telemetry::OutcomeLabel;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The units that refunds took of the charge of each level; `None` after a settlement. Empty until then.
-    taken: Vec<Option<u32>>,
+    /// The charge of each level. Empty until the first refund or settlement.
+    charges: Vec<LevelCharge>,
+}
+
+/// What has become of the charge of a level.
+#[derive(Clone, Copy, Debug)]
+enum LevelCharge {
+    /// Refunds took so many of its units.
+    Held { refunded: u32 },
+    /// It was settled, or another decision holds it.
+    Settled,
 }
 
 /// A level to settle, whose units were taken from the decision.
@@ -74,15 +83,17 @@ impl Decision {
     /// Decides by the answers in these records, all of which admit the check if it is allowed. Holds the units that were charged.
     /// A level without an answer was not asked.
     #[inline]
-    pub(crate) fn of(records: Records, is_allowed: bool) -> Self {
-        let (view, taken) = (DecisionView::of(records, is_allowed), Vec::new());
-        Self { view, taken }
+    pub(crate) fn from_records(records: Records, is_allowed: bool) -> Self {
+        Self {
+            view: DecisionView::from_records(records, is_allowed),
+            charges: Vec::new(),
+        }
     }
 
     /// Creates a decision that holds no units: another one does.
     pub(crate) fn without_charge(view: DecisionView) -> Self {
-        let taken = vec![None; view.levels().len()];
-        Self { view, taken }
+        let charges = vec![LevelCharge::Settled; view.levels().len()];
+        Self { view, charges }
     }
 
     /// Returns the units that the first level charged and that have not been refunded. 0 for a refused check.
@@ -93,20 +104,24 @@ impl Decision {
         self.held_at(0)
     }
 
-    /// Returns the units that a level holds. 0 if there is no such level.
+    /// 0 if there is no such level.
     pub(crate) fn held_at(&self, level: usize) -> u32 {
-        let Some(taken) = self.taken.get(level).copied().unwrap_or(Some(0)) else {
-            return 0;
+        let refunded = match self.charges.get(level) {
+            None => 0,
+            Some(LevelCharge::Held { refunded }) => *refunded,
+            Some(LevelCharge::Settled) => return 0,
         };
-        let charged = self.view.level(level).map(|level| level.charged_units());
-        charged.unwrap_or(0).saturating_sub(taken)
+        self.view
+            .level(level)
+            .map_or(0, |level| level.charged_units())
+            .saturating_sub(refunded)
     }
 
     /// Takes up to `units` of the units that a level holds, for a refund. No later one can take them.
     pub(super) fn take(&mut self, index: usize, units: u32) -> TakenLevel {
         let units = units.min(self.held_at(index));
-        if let Some(Some(taken)) = self.taken_mut(index) {
-            *taken += units;
+        if let Some(LevelCharge::Held { refunded }) = self.charge_mut(index) {
+            *refunded += units;
         }
         TakenLevel {
             index,
@@ -119,21 +134,24 @@ impl Decision {
     /// Takes all units that a level holds, for its settlement to `used`. `None` if it was settled before.
     pub(crate) fn take_all(&mut self, index: usize, used: u32) -> Option<TakenLevel> {
         let held = self.held_at(index);
-        self.taken_mut(index)?.take()?;
-        Some(TakenLevel {
-            index,
-            held,
-            used,
-            kept: 0,
-        })
+        match mem::replace(self.charge_mut(index)?, LevelCharge::Settled) {
+            LevelCharge::Settled => None,
+            LevelCharge::Held { .. } => Some(TakenLevel {
+                index,
+                held,
+                used,
+                kept: 0,
+            }),
+        }
     }
 
-    fn taken_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {
-        if self.taken.is_empty() {
+    fn charge_mut(&mut self, level: usize) -> Option<&mut LevelCharge> {
+        if self.charges.is_empty() {
             let levels = self.levels().len();
-            self.taken.resize(levels, Some(0));
+            self.charges
+                .resize(levels, LevelCharge::Held { refunded: 0 });
         }
-        self.taken.get_mut(level)
+        self.charges.get_mut(level)
     }
 
     /// Returns the readable view of this decision, which can be cloned and passed on.
@@ -146,35 +164,31 @@ impl Decision {
         self.view
     }
 
-    /// Returns the records, for a check that asks again.
     pub(super) fn into_records(self) -> Records {
         self.view.records
     }
 
-    /// Sets the decision of the next outer layer, which admitted the same request.
     pub(crate) fn set_outer(&mut self, outer: DecisionView) {
         self.view.set_outer(outer);
     }
 }
 
 impl DecisionView {
-    /// Returns the limiter of each level, with the level.
     #[inline]
     pub(crate) fn limiters(&self) -> impl Iterator<Item = (&RateLimiter, LevelDecision<'_>)> {
-        let records = self.records.iter();
-        records.map(|owned| (&owned.limiter, owned.read(self.allowed)))
+        self.records
+            .iter()
+            .map(|owned| (&owned.limiter, owned.read(self.allowed)))
     }
 
     pub(super) fn records(&self) -> &Records {
         &self.records
     }
 
-    /// Returns what the check asked of each of its keys, for a call that may wait.
     pub(super) fn wants(&self) -> impl Iterator<Item = Want> {
         self.records.iter().map(|owned| Want::new(owned))
     }
 
-    /// Records the decision at its limiters, and counts its refusals.
     #[inline]
     pub(super) fn record(&self) {
         if self.allowed {
@@ -184,7 +198,6 @@ impl DecisionView {
         }
     }
 
-    /// Records an admission at each level's limiter.
     #[inline]
     pub(crate) fn record_admission(&self) {
         for (limiter, level) in self.limiters() {
@@ -202,7 +215,6 @@ impl DecisionView {
         self.count_refusals();
     }
 
-    /// Counts a refusal at the limiter of each level that refused it.
     pub(crate) fn count_refusals(&self) {
         for (limiter, level) in self.limiters() {
             if let Some(blocks) = &limiter.0.automatic_blocks {
@@ -211,10 +223,9 @@ impl DecisionView {
         }
     }
 
-    /// Returns whether a key of this admitted check is held back since the store was asked.
     pub(crate) fn is_held_meanwhile(&self) -> bool {
-        let mut levels = self.limiters();
-        levels.any(|(limiter, level)| limiter.is_held_meanwhile(level))
+        self.limiters()
+            .any(|(limiter, level)| limiter.is_held_meanwhile(level))
     }
 }
 
@@ -271,8 +282,7 @@ pub struct DecisionView {
     /// The levels, in the order of the check.
     records: Records,
     allowed: bool,
-    /// The index of the level with the reported quota, and the index of the quota in its level.
-    reported: (usize, usize),
+    reported: QuotaIndex,
     /// The decision of the next outer layer.
     outer: Option<Arc<Self>>,
 }
@@ -282,14 +292,11 @@ pub(crate) type Records = SmallVec<[Arc<OwnedRecord>; 1]>;
 
 impl DecisionView {
     #[inline]
-    fn of(records: Records, allowed: bool) -> Self {
+    fn from_records(records: Records, allowed: bool) -> Self {
         // Most checks have one level, and most limiters one quota.
         let reported = match &records[..] {
-            [level] if level.record.answer.quotas().len() == 1 => (0, 0),
-            records => {
-                let levels = records.iter();
-                reported_index(levels.map(|level| level.read(allowed)))
-            }
+            [level] if level.record.answer.quotas().len() == 1 => QuotaIndex::default(),
+            records => reported_index(records.iter().map(|level| level.read(allowed))),
         };
         Self {
             records,
@@ -299,23 +306,20 @@ impl DecisionView {
         }
     }
 
-    /// Returns the view of a request that was not checked, so that no quota limits it.
     pub(crate) fn unlimited() -> Self {
-        Self::of(Records::default(), true)
+        Self::from_records(Records::default(), true)
     }
 
-    /// Returns a view with the levels of all of these views.
     pub(crate) fn joined(views: Vec<Self>) -> Self {
         let allowed = views.iter().all(Self::is_allowed);
-        let records = views.into_iter().flat_map(|view| view.records);
-        Self::of(records.collect(), allowed)
+        let records = views.into_iter().flat_map(|view| view.records).collect();
+        Self::from_records(records, allowed)
     }
 
-    /// Returns the reported quota, if there is any quota.
     #[inline]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
-        let (level, quota) = self.reported;
-        self.level(level)?.quota_at(quota)
+        let level = self.level(self.reported.level)?;
+        level.quota_at(self.reported.quota)
     }
 
     /// Returns the quota whose numbers the response to an admitted request tells: the rate with the fewest units left, or slots
@@ -326,9 +330,11 @@ impl DecisionView {
         if !self.allowed || !reported.quota().is_in_flight() {
             return Some(reported);
         }
-        let rates = self.quotas().filter(QuotaDecision::is_charged_rate);
-        let tightest = rates.min_by_key(|rate| (rate.remaining(), Reverse(rate.reset_after())));
-        tightest.or(Some(reported))
+        let tightest_rate = self
+            .quotas()
+            .filter(QuotaDecision::is_charged_rate)
+            .min_by_key(|rate| (rate.remaining(), Reverse(rate.reset_after())));
+        tightest_rate.or(Some(reported))
     }
 
     /// Returns the part that responses may tell: the view without its [hidden](LevelDecision::is_hidden) levels. It is an
@@ -338,11 +344,18 @@ impl DecisionView {
         if !self.records.iter().any(|level| level.record.is_hidden) {
             return Cow::Borrowed(self);
         }
-        let records = self.records.iter().filter(|level| !level.record.is_hidden);
-        let records: Records = records.cloned().collect();
-        let mut answers = records.iter().map(|level| &level.record.answer);
-        let allowed = self.allowed || answers.all(Answer::is_admitted);
-        Cow::Owned(Self::of(records, allowed))
+        let records: Records = self
+            .records
+            .iter()
+            .filter(|level| !level.record.is_hidden)
+            .cloned()
+            .collect();
+        let allowed = self.allowed
+            || records
+                .iter()
+                .map(|level| &level.record.answer)
+                .all(Answer::is_admitted);
+        Cow::Owned(Self::from_records(records, allowed))
     }
 
     /// Returns whether the check was admitted.
@@ -447,48 +460,43 @@ impl DecisionView {
         self.outer.as_deref()
     }
 
-    /// Sets the decision of the next outer layer.
     pub(crate) fn set_outer(&mut self, outer: Self) {
         self.outer = Some(Arc::new(outer));
     }
 
-    /// Returns the answer of the store to the first level.
+    /// Of the first level.
     #[cfg(test)]
     pub(crate) fn answer(&self) -> &Answer {
         &self.records.first().unwrap().record.answer
     }
 
-    /// Returns the index of the level with the reported quota.
     pub(crate) fn reported_index(&self) -> usize {
-        self.reported.0
+        self.reported.level
     }
 
-    /// Returns the level with the reported quota.
     #[inline]
     pub(crate) fn reported_level(&self) -> Option<LevelDecision<'_>> {
         self.level(self.reported_index())
     }
 
-    /// Returns a level by its index.
     #[inline]
     pub(crate) fn level(&self, index: usize) -> Option<LevelDecision<'_>> {
         Some(self.records.get(index)?.read(self.allowed))
     }
 
-    /// Returns whether both decisions charged the same stored count.
     pub(crate) fn charges_same_count(&self, other: &Self) -> bool {
-        self.levels().any(|level| {
-            let mut others = other.levels();
-            others.any(|other| level.charges_same_count(other))
-        })
+        self.levels()
+            .any(|level| other.levels().any(|other| level.charges_same_count(other)))
     }
 
     /// Returns a view that reports the quotas of one level: its numbers and its cost belong to that level.
     pub(crate) fn of_level(&self, index: usize) -> Self {
-        let (_, quota) = reported_index(self.levels().skip(index).take(1));
-        let reported = (index, quota);
+        let in_level = reported_index(self.levels().skip(index).take(1));
         Self {
-            reported,
+            reported: QuotaIndex {
+                level: index,
+                quota: in_level.quota,
+            },
             ..self.clone()
         }
     }
@@ -498,8 +506,8 @@ impl DecisionView {
     /// The quotas of a level that was [not asked](LevelDecision::is_asked) are left out.
     #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        let quotas = self.levels().flat_map(|level| level.quotas());
-        quotas.collect::<SmallVec<[_; 4]>>().into_iter()
+        let quotas: SmallVec<[_; 4]> = self.levels().flat_map(|level| level.quotas()).collect();
+        quotas.into_iter()
     }
 
     /// Returns the part of each level, in the order of the check.
@@ -510,8 +518,7 @@ impl DecisionView {
     #[inline]
     pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
         let allowed = self.allowed;
-        let records = self.records.iter();
-        records.map(move |level| level.read(allowed))
+        self.records.iter().map(move |level| level.read(allowed))
     }
 }
 
@@ -528,24 +535,22 @@ impl fmt::Debug for DecisionView {
 
 #[cfg(test)]
 impl Decision {
-    /// Decides by an answer, as a limiter of the default name.
     pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Self {
-        Self::of_one("default", quotas, cost, answer)
+        Self::with_one_level("default", quotas, cost, answer)
     }
 
-    /// Decides by an answer, as a limiter of this name.
     pub(crate) fn by(limiter: &str, quotas: &Quotas, answer: Answer) -> Self {
-        Self::of_one(limiter, quotas, 1, answer)
+        Self::with_one_level(limiter, quotas, 1, answer)
     }
 
-    fn of_one(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
+    fn with_one_level(limiter: &str, quotas: &Quotas, cost: u32, answer: Answer) -> Self {
         let store = crate::MemoryStore::new();
         let limiter = RateLimiter::new(store, quotas.clone()).name(limiter);
         let mut record = crate::decision::Record::new(0, "ada", cost);
         let is_allowed = answer.is_admitted();
         record.answer = answer;
         let level = Arc::new(OwnedRecord { limiter, record });
-        Self::of(Records::from_buf([level]), is_allowed)
+        Self::from_records(Records::from_buf([level]), is_allowed)
     }
 }
 
@@ -590,38 +595,30 @@ mod tests {
         assert!(!decision.is_allowed());
     }
 
+    fn reported_quota(quotas: [(u32, QuotaAnswer); 2]) -> usize {
+        let decision = decide(quotas);
+        let reported = decision.view().reported().unwrap().quota().clone();
+        decision
+            .quotas()
+            .position(|quota| *quota.quota() == reported)
+            .unwrap()
+    }
+
     #[test]
     fn if_all_quotas_admit_the_one_with_the_fewest_units_left_is_reported() {
-        let reported = |quotas: [(u32, QuotaAnswer); 2]| {
-            let decision = decide(quotas);
-            let reported = decision.view().reported().unwrap().quota().clone();
-            decision
-                .quotas()
-                .position(|quota| *quota.quota() == reported)
-                .unwrap()
-        };
-        let admitted = QuotaAnswer::admitted;
-        assert_eq!(
-            reported([(9, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
-            1
-        );
-        assert_eq!(
-            reported([(5, admitted(1, SECOND)), (5, admitted(1, 2 * SECOND))]),
-            1
-        );
-        assert_eq!(
-            reported([(5, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
-            0
-        );
+        let admitted = QuotaAnswer::admitted(1, SECOND);
+        let with_longer_reset = QuotaAnswer::admitted(1, 2 * SECOND);
+        assert_eq!(reported_quota([(9, admitted), (5, admitted)]), 1);
+        assert_eq!(reported_quota([(5, admitted), (5, with_longer_reset)]), 1);
+        assert_eq!(reported_quota([(5, admitted), (5, admitted)]), 0);
     }
 
     #[test]
     fn a_soft_quota_is_reported_only_if_all_are_soft() {
         let hard = Quota::per_second(9);
         let soft = [1, 2].map(|n| Quota::new(5, n * SECOND).soft());
-        let exceeded =
-            |quota: &Quota| QuotaAnswer::refused(5, Some(7 * SECOND), SECOND).softened(quota);
-        let answers = [exceeded(&soft[0]), QuotaAnswer::admitted(4, SECOND)];
+        let exceeded = QuotaAnswer::refused(5, Some(7 * SECOND), SECOND).softened(&soft[0]);
+        let answers = [exceeded, QuotaAnswer::admitted(4, SECOND)];
         let only_soft = Decision::new(
             &Quotas::from(&soft),
             1,
@@ -634,8 +631,8 @@ mod tests {
         let [first, second] = soft;
         let quotas = Quotas::from([first, hard, second]);
         let admitted = QuotaAnswer::admitted(2, SECOND);
-        let of = |hard| Answer::new(Source::Memory, [answers[0], hard, answers[1]]);
-        let decision = Decision::new(&quotas, 1, of(admitted));
+        let answer = Answer::new(Source::Memory, [answers[0], admitted, answers[1]]);
+        let decision = Decision::new(&quotas, 1, answer);
         assert!(decision.is_allowed() && decision.is_exceeded());
         assert_eq!(
             (decision.limit(), decision.used(), decision.remaining()),
@@ -643,7 +640,8 @@ mod tests {
         );
 
         let refused = QuotaAnswer::refused(9, Some(3 * SECOND), SECOND);
-        let decision = Decision::new(&quotas, 1, of(refused));
+        let answer = Answer::new(Source::Memory, [answers[0], refused, answers[1]]);
+        let decision = Decision::new(&quotas, 1, answer);
         assert!(!decision.is_allowed() && decision.is_exceeded());
         assert_eq!(
             (decision.limit(), decision.retry_after()),

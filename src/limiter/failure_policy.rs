@@ -111,17 +111,22 @@ impl FailurePolicy {
         self
     }
 
-    fn portion_of(self, quotas: &Quotas) -> Quotas {
-        let portion = |quota: &Quota| match quota.limit() {
+    fn divide(self, quotas: &Quotas) -> Quotas {
+        quotas
+            .iter()
+            .map(|quota| self.divide_quota(quota))
+            .collect()
+    }
+
+    fn divide_quota(self, quota: &Quota) -> Quota {
+        match quota.limit() {
             0 => quota.clone(),
             limit => quota.clone().with_limit((limit / self.replicas).max(1)),
-        };
-        quotas.iter().map(portion).collect()
+        }
     }
 }
 
 impl FailureAction {
-    /// Returns the consequence of a failure, for the log line.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::FallBack => "checks are counted in this process alone",
@@ -144,19 +149,18 @@ impl FailureHandler {
     pub(super) fn new(policy: FailurePolicy, quotas: &Quotas) -> Self {
         Self {
             policy,
-            portion: policy.portion_of(quotas),
+            portion: policy.divide(quotas),
             store_outages: Arc::new(OutageLog::new("the store")),
             lookup_outages: Arc::new(OutageLog::per_key("the lookup of the quotas of a key")),
         }
     }
 
-    /// Returns these quotas, divided by the number of replicas. `own` are the quotas of the limiter, for
-    /// which the result is already known.
-    pub(super) fn portion_of(&self, quotas: &Quotas, own: &Quotas) -> Quotas {
+    /// Divides the limits by the number of replicas. `own` are the quotas of the limiter, whose portion is known.
+    pub(super) fn divide(&self, quotas: &Quotas, own: &Quotas) -> Quotas {
         if quotas == own {
             self.portion.clone()
         } else {
-            self.policy.portion_of(quotas)
+            self.policy.divide(quotas)
         }
     }
 }

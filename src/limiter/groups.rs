@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
 use super::checked::{CheckError, Checked};
-use super::level::{Level, State};
+use super::level::{Level, LevelState};
 use super::pending_check::{PendingCheck, asked};
 use crate::decision::Answers;
 use crate::error::{Code, Error};
@@ -44,7 +44,6 @@ async fn detached(
 }
 
 impl PendingCheck {
-    /// Asks the groups of the levels in turn, in a task that goes on if the caller is dropped.
     #[cold]
     pub(super) fn ask_in_turn(self) -> Pin<Box<dyn Future<Output = Checked> + Send>> {
         // The caller still knows whom to tell of an error if the task is dropped.
@@ -81,20 +80,21 @@ impl PendingCheck {
         self.ended(ended.map(drop))
     }
 
-    /// Asks one group after the other, until one refuses. Returns whether all are admitted.
+    /// Stops at the first group that refuses. Returns whether all are admitted.
     async fn ask_each_group(&mut self) -> Result<bool, CheckError> {
-        let mut max_age = match self.are_in_groups() {
-            false => Duration::MAX,
-            true => MAX_AGE_IN_SEVERAL_GROUPS,
+        let mut max_age = if self.are_in_groups() {
+            MAX_AGE_IN_SEVERAL_GROUPS
+        } else {
+            Duration::MAX
         };
-        self.change_state(Level::is_to_ask, || State::InLaterGroup);
+        self.change_state(Level::is_to_ask, || LevelState::InLaterGroup);
         while self.next_group() {
             match self.ask(max_age).await {
-                Ok(true) => self.change_state(Level::is_to_ask, || State::Charged),
+                Ok(true) => self.change_state(Level::is_to_ask, || LevelState::Charged),
                 Ok(false) => return Ok(false),
                 // The store has just found out that the levels are in several groups, and has decided nothing.
                 Err(error) if self.is_divided(&error) => {
-                    self.change_state(Level::is_to_ask, || State::InLaterGroup);
+                    self.change_state(Level::is_to_ask, || LevelState::InLaterGroup);
                     max_age = MAX_AGE_IN_SEVERAL_GROUPS;
                 }
                 Err(error) => {
@@ -114,25 +114,29 @@ impl PendingCheck {
     /// Chooses the group to ask next, by the order of the levels. In a check with slots, groups have one order for all
     /// checks. Groups that take no slots are last then, so that no rate is charged long before its check has its slots.
     fn next_group(&mut self) -> bool {
-        let waiting = self.levels.iter().filter(|level| level.waits_for_group());
-        let mut groups = waiting.map(|level| (!level.takes_slots(), level.group()));
+        let mut groups = self
+            .levels
+            .iter()
+            .filter(|level| level.waits_for_group())
+            .map(|level| (!level.takes_slots(), level.group()));
         let next = match self.slots {
             Some(_) => groups.min(),
             None => groups.next(),
         };
         let Some((_, group)) = next else { return false };
-        let is_next = |level: &Level| level.waits_for_group() && level.group() == group;
-        self.change_state(is_next, || State::ToAsk);
+        self.change_state(
+            |level| level.waits_for_group() && level.group() == group,
+            || LevelState::ToAsk,
+        );
         true
     }
 
-    fn change_state(&mut self, is_such: impl Fn(&Level) -> bool, state: impl Fn() -> State) {
+    fn change_state(&mut self, is_such: impl Fn(&Level) -> bool, state: impl Fn() -> LevelState) {
         for level in self.levels.iter_mut().filter(|level| is_such(level)) {
             level.state = state();
         }
     }
 
-    /// Returns the refusal of a level that is still remembered, so that no group has to be asked.
     fn remembered_refusals(&self) -> Option<Answers> {
         let first = self.levels.first()?;
         let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::limiter::{Inner, RateLimiter};
+use super::limiter::{LimiterInner, RateLimiter};
 use crate::decision::{LevelDecision, Source};
 use crate::error::Error;
 use crate::key::{IntoKey, Key};
@@ -91,8 +91,9 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub fn hold_back(&self, key: impl IntoKey, wait: Duration) -> Duration {
-        let Inner { store, holds, .. } = &*self.0;
-        let (key, wait) = (key.into_key(), wait.min(self.0.max_hold));
+        let LimiterInner { store, holds, .. } = &*self.0;
+        let key = key.into_key();
+        let wait = wait.min(self.0.max_hold);
         if !wait.is_zero() {
             match store.block_list().hold(&holds.name, &key, wait) {
                 Ok(true) => self.0.telemetry.events.log_hold(&key, wait),
@@ -101,8 +102,10 @@ impl RateLimiter {
             }
             self.share_hold(&key);
         }
-        let left = store.block_list().blocked_for(&holds.name, &key);
-        left.unwrap_or_default()
+        store
+            .block_list()
+            .blocked_for(&holds.name, &key)
+            .unwrap_or_default()
     }
 
     /// Returns how long the checks of a key are refused without asking the store, and why: the later end of its block
@@ -128,22 +131,24 @@ impl RateLimiter {
         block.into_iter().chain(hold).max_by_key(|(left, _)| *left)
     }
 
-    /// Returns whether the key of an admitted level is held back since the store was asked.
+    /// A key may come to be held back after the store was asked.
     pub(super) fn is_held_meanwhile(&self, level: LevelDecision<'_>) -> bool {
-        let Inner { store, holds, .. } = &*self.0;
+        let LimiterInner { store, holds, .. } = &*self.0;
         let key = &level.record().key;
         level.quotas().len() > 0 && store.block_list().blocked_for(&holds.name, key).is_some()
     }
 
-    /// Tells the store in the background of a key that this process holds back, if it does not know.
     fn share_hold(&self, key: &Key) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let (list, holds) = (self.0.store.block_list(), &self.0.holds);
+        let list = self.0.store.block_list();
+        let holds = &self.0.holds;
         if list.take_unshared(&holds.name, key).is_some() {
-            let (store, holds) = (self.0.store.clone(), Arc::clone(holds));
-            let (limiter, key) = (Arc::clone(&self.0.facts.name), key.clone());
+            let store = self.0.store.clone();
+            let holds = Arc::clone(holds);
+            let limiter = Arc::clone(&self.0.facts.name);
+            let key = key.clone();
             drop(runtime.spawn(async move {
                 if let Err(error) = share(&store, &holds.name, &key).await {
                     holds.warn(&limiter, &error);

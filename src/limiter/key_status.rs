@@ -48,12 +48,13 @@ impl RateLimiter {
     pub fn peek_all<'a>(
         checks: impl IntoIterator<Item = LevelCheck<'a>>,
     ) -> impl Future<Output = Result<KeyStatus, Error>> + Send {
-        let peeks = levels(checks)
+        let peeks: Vec<_> = levels(checks)
             .into_iter()
-            .map(|level| Box::pin(peek(level)));
-        let peeks: Vec<_> = peeks.collect();
+            .map(|level| Box::pin(peek(level)))
+            .collect();
         async move {
-            let (mut views, mut blocked_for) = (Vec::new(), None);
+            let mut views = Vec::new();
+            let mut blocked_for = None;
             for peeked in join_all(peeks).await {
                 let (view, blocked) = peeked?;
                 views.push(view);
@@ -70,7 +71,7 @@ impl RateLimiter {
     }
 }
 
-/// Reads a level, and how long its key is blocked.
+/// The second value is how long the key of the level is blocked.
 async fn peek(mut level: Level) -> Result<(DecisionView, Option<Duration>), Error> {
     level.record_mut().cost = 0;
     let blocked = level.limiter().blocked_for(level.subject());

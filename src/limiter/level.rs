@@ -12,7 +12,7 @@ use super::record::OwnedRecord;
 use crate::decision::{Answer, QuotaAnswer, Record, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::IntoKey;
-use crate::quota::{Quota, Quotas, ShareId};
+use crate::quota::{Quotas, ShareId};
 use crate::store::{Check, StoreFuture, Subject};
 
 /// The levels of a check, mostly one.
@@ -22,13 +22,13 @@ pub(crate) type Levels = SmallVec<[Level; 1]>;
 pub(crate) struct Level {
     /// The limiter, what is asked, and the answer. Written in place, or copied first if an earlier decision shares it.
     owned: Arc<OwnedRecord>,
-    pub(super) state: State,
+    pub(super) state: LevelState,
     /// The units that this process held for the level. They return on drop, unless they are kept.
     held: Option<Box<HeldUnits>>,
 }
 
 #[derive(Default)]
-pub(super) enum State {
+pub(super) enum LevelState {
     /// The store is asked, together with the other levels in this state.
     #[default]
     ToAsk,
@@ -74,7 +74,6 @@ impl Level {
         Self::with(limiter, key, cost, |_| {})
     }
 
-    /// Asks for units of a key, and for what else `ask` writes into the record.
     #[inline]
     pub(crate) fn with(
         limiter: &RateLimiter,
@@ -82,20 +81,20 @@ impl Level {
         cost: u32,
         ask: impl FnOnce(&mut Record),
     ) -> Self {
-        let lease = limiter.lease_of(&limiter.0.facts.quotas);
+        let lease = limiter.lease_micros(&limiter.0.facts.quotas);
         let mut record = Record::new(lease, key, cost);
         ask(&mut record);
-        Self::of(Arc::new(OwnedRecord {
+        Self::from_owned(Arc::new(OwnedRecord {
             limiter: limiter.remembered(),
             record,
         }))
     }
 
     #[inline]
-    fn of(owned: Arc<OwnedRecord>) -> Self {
+    fn from_owned(owned: Arc<OwnedRecord>) -> Self {
         Self {
             owned,
-            state: State::ToAsk,
+            state: LevelState::ToAsk,
             held: None,
         }
     }
@@ -114,7 +113,7 @@ impl Level {
         self.owned
     }
 
-    /// Returns the cost by these quotas. A clamped cost is never lowered to 0, which charges nothing.
+    /// A clamped cost is never lowered to 0, which charges nothing.
     pub(super) fn cost_by(&self, quotas: &Quotas) -> u32 {
         let Record {
             cost,
@@ -122,12 +121,12 @@ impl Level {
             share,
             ..
         } = *self.record();
-        unclamped_cost.map_or(cost, |unclamped| {
-            unclamped.min(quotas.max_admissible_cost(share).max(1))
-        })
+        match unclamped_cost {
+            Some(unclamped) => unclamped.min(quotas.max_admissible_cost(share).max(1)),
+            None => cost,
+        }
     }
 
-    /// Sets the cost by the quotas that decide.
     #[inline]
     pub(super) fn fit_cost(&mut self) {
         if self.record().unclamped_cost.is_some() {
@@ -135,9 +134,8 @@ impl Level {
         }
     }
 
-    /// Asks by these quotas, in place of the limiter's own.
     pub(crate) fn set_plan(&mut self, quotas: Quotas) {
-        let lease = self.limiter().lease_of(&quotas);
+        let lease = self.limiter().lease_micros(&quotas);
         let record = self.record_mut();
         record.unknown = None;
         record.lease = lease;
@@ -156,15 +154,14 @@ impl Level {
 
     /// Asks again what a level of an earlier attempt has asked. Copies the record if the view of a decision still has it.
     pub(super) fn again(owned: Arc<OwnedRecord>) -> Self {
-        let mut level = Self::of(owned);
+        let mut level = Self::from_owned(owned);
         level.record_mut().ask_again();
         level.fit_cost();
         level
     }
 
-    /// Returns the same level before it was asked.
     pub(super) fn asked_anew(&self) -> Self {
-        Self::of(Arc::clone(&self.owned))
+        Self::from_owned(Arc::clone(&self.owned))
     }
 
     #[inline]
@@ -177,7 +174,6 @@ impl Level {
         &mut Arc::make_mut(&mut self.owned).record
     }
 
-    /// Returns what the level asks of its key, for a call that may wait.
     pub(super) fn want(&self) -> Want {
         Want::new(&self.owned)
     }
@@ -195,21 +191,22 @@ impl Level {
             self.record_mut().share = share;
         }
         if let Some(error) = &self.record().unknown {
-            self.state = State::Failed(error.clone());
+            self.state = LevelState::Failed(error.clone());
         }
         let is_asked =
             self.quotas().is_usual(self.record().cost) || self.is_asked(kind, takes_slots)?;
         if !is_asked {
-            self.state = State::Answered;
+            self.state = LevelState::Answered;
             return Ok(NextStep::LookHere);
         }
         if kind != CheckKind::Look && self.refuse_blocked() {
             return Ok(NextStep::Refuse);
         }
-        Ok(match self.state {
-            State::ToAsk if self.limiter().0.lease.is_none() => NextStep::AskStore,
-            _ => NextStep::LookHere,
-        })
+        if self.is_to_ask() && self.limiter().0.lease.is_none() {
+            Ok(NextStep::AskStore)
+        } else {
+            Ok(NextStep::LookHere)
+        }
     }
 
     /// Returns whether the store is asked although the cost is not [usual](Quotas::is_usual). Without quotas, it is not.
@@ -229,36 +226,29 @@ impl Level {
         if let (Some(lease), Some(what)) = (&self.limiter().0.lease, quotas.not_leased()) {
             return Err(Error::not_leased(name, what, lease.duration));
         }
-        match quotas.min_slots(share) {
-            Some(_) if !takes_slots && cost > 0 => {
+        if let Some(max_slots) = quotas.min_slots(share) {
+            if !takes_slots && cost > 0 {
                 return Err(Error::holds_nothing(name));
             }
-            Some(limit) if takes_slots && slots > limit && is_within_limits => {
-                return Err(Error::slots_exceed_limit(
-                    slots,
-                    &quotas.lowest_bound(true, share),
-                ));
+            if takes_slots && slots > max_slots && is_within_limits {
+                let bound = quotas.lowest_bound(true, share);
+                return Err(Error::slots_exceed_limit(slots, &bound));
             }
-            _ => {}
         }
-        let is_too_large = |quota: &Quota| !quota.is_soft() && cost > quota.algorithm().max_cost();
-        match quotas.min_limit(share) {
-            None => Ok(self.is_unknown()),
-            Some(limit) if cost > limit && is_within_limits => Err(Error::cost_exceeds_limit(
-                cost,
-                &quotas.lowest_bound(false, share),
-            )),
-            // A refusal would tell a wait, but to wait does not help.
-            Some(limit)
-                if cost <= limit && !self.is_unknown() && quotas.iter().any(is_too_large) =>
-            {
-                Err(Error::cost_too_large(cost, quotas.max_cost()))
-            }
-            Some(_) => Ok(true),
+        let Some(limit) = quotas.min_limit(share) else {
+            return Ok(self.is_unknown());
+        };
+        if cost > limit && is_within_limits {
+            let bound = quotas.lowest_bound(false, share);
+            return Err(Error::cost_exceeds_limit(cost, &bound));
         }
+        // A refusal would tell a wait, but to wait does not help.
+        if cost <= limit && !self.is_unknown() && is_too_large(quotas, cost) {
+            return Err(Error::cost_too_large(cost, quotas.max_cost()));
+        }
+        Ok(true)
     }
 
-    /// Refuses the level if its key is blocked or held back. Returns whether it is.
     #[inline]
     pub(super) fn refuse_blocked(&mut self) -> bool {
         let left = self.limiter().blocked_for(self.subject());
@@ -283,12 +273,13 @@ impl Level {
         let Record { cost, share, .. } = *self.record();
         let quotas = self.quotas();
         let wait = (!is_never_admitted(quotas, share, cost)).then_some(left);
-        let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
-        let answer = Answer::new(source, quotas.iter().map(refused));
+        let refused = quotas
+            .iter()
+            .map(|quota| QuotaAnswer::refused(quota.limit(), wait, left));
+        let answer = Answer::new(source, refused);
         self.set_answer(answer);
     }
 
-    /// Admits the level without counting it.
     pub(super) fn open(&mut self) {
         let unused = QuotaAnswer::admitted(0, Duration::ZERO);
         let unused = self.quotas().iter().map(|_| unused);
@@ -299,7 +290,7 @@ impl Level {
     /// Takes in an answer. Nothing returns if another level refuses.
     pub(super) fn set_answer(&mut self, answer: Answer) {
         self.record_mut().answer = answer;
-        self.state = State::Answered;
+        self.state = LevelState::Answered;
     }
 
     /// Takes in the answer of the store, together with the `are_admitted` of all levels that were asked.
@@ -309,7 +300,8 @@ impl Level {
     /// Fails if there is not one answer for each quota. If the levels are refused, those to this one may be missing.
     #[inline]
     pub(super) fn take_in(&mut self, answer: &mut Answer, are_admitted: bool) -> Result<(), Error> {
-        let (answered, quotas) = (answer.quotas().len(), self.quotas().len());
+        let answered = answer.quotas().len();
+        let quotas = self.quotas().len();
         if answered != quotas && (answered > 0 || are_admitted) {
             return Err(mismatch(answered, quotas));
         }
@@ -324,29 +316,28 @@ impl Level {
 
     #[inline]
     pub(super) fn is_to_ask(&self) -> bool {
-        matches!(self.state, State::ToAsk)
+        matches!(self.state, LevelState::ToAsk)
     }
 
     pub(super) fn waits_for_group(&self) -> bool {
-        matches!(self.state, State::InLaterGroup)
+        matches!(self.state, LevelState::InLaterGroup)
     }
 
     #[inline]
     pub(super) fn falls_back(&self) -> bool {
-        matches!(self.state, State::FallsBack(_))
+        matches!(self.state, LevelState::FallsBack(_))
     }
 
     pub(super) fn takes_slots(&self) -> bool {
         self.quotas().has_slots()
     }
 
-    /// Returns what the level counts.
     #[inline]
     pub(super) fn subject(&self) -> Subject<'_> {
         self.owned.subject()
     }
 
-    /// Returns the check of this level: what the store has to charge.
+    /// The store charges what this process does not hold.
     #[inline]
     pub(super) fn check(&self) -> Check<'_> {
         let held = self.held.as_ref().map_or(0, |held| held.units());
@@ -354,7 +345,6 @@ impl Level {
             .check(self.record().cost.saturating_sub(held))
     }
 
-    /// Returns whether these quotas never admit the cost or the slots.
     pub(super) fn exceeds(&self, quotas: &Quotas, takes_slots: bool) -> bool {
         let share = self.record().share;
         let max_slots = quotas.min_slots(share).filter(|_| takes_slots);
@@ -362,16 +352,16 @@ impl Level {
             || is_never_admitted(quotas, share, self.cost_by(quotas))
     }
 
-    /// Makes the answer to a look say whether one more unit, and one more slot, would be admitted.
     #[cold]
     pub(super) fn look_for_unit(&mut self) {
         if self.record().answer.source() == Source::None {
             return;
         }
         let quotas = self.quotas().clone();
-        let slot_wait = match quotas.has_slots() {
-            true => self.limiter().suggested_slot_wait(),
-            false => Duration::ZERO,
+        let slot_wait = if quotas.has_slots() {
+            self.limiter().suggested_slot_wait()
+        } else {
+            Duration::ZERO
         };
         let record = self.record_mut();
         record
@@ -379,17 +369,18 @@ impl Level {
             .look_for_unit(&quotas, record.share, slot_wait);
     }
 
-    /// Returns the group of the level: see [`Store::atomic_group`](crate::Store::atomic_group).
+    /// See [`Store::atomic_group`](crate::Store::atomic_group).
     pub(super) fn group(&self) -> u64 {
         self.limiter().0.store.atomic_group(self.subject())
     }
 
-    /// Takes the units that this process holds. The store is asked for the others.
     pub(super) fn take_lease(&mut self, is_alone: bool) {
         let Some(lease) = self.limiter().0.lease.as_ref().filter(|_| self.is_to_ask()) else {
             return;
         };
-        let (subject, cost, mut answer) = (self.subject(), self.record().cost, Answer::default());
+        let subject = self.subject();
+        let cost = self.record().cost;
+        let mut answer = Answer::default();
         let taken = lease.take(subject, cost, &mut answer);
         // Nothing else can refuse what is complete alone.
         let is_complete = taken.is_complete;
@@ -400,20 +391,20 @@ impl Level {
         }
     }
 
-    /// Marks the level as failed. What this process held for it returns.
     #[cold]
     pub(super) fn fail(&mut self, error: &Error) {
-        self.state = State::Failed(error.clone());
+        self.state = LevelState::Failed(error.clone());
         self.held = None;
         self.record_mut().answer = Answer::default();
     }
 
     /// Gives back what was charged, because the check is not admitted. Removes it from the answer.
     pub(super) fn withdraw(&mut self) -> Option<StoreFuture<()>> {
-        if !matches!(self.state, State::Charged) {
+        if !matches!(self.state, LevelState::Charged) {
             return None;
         }
-        let (check, answer) = (self.check(), &self.record().answer);
+        let check = self.check();
+        let answer = &self.record().answer;
         let cost = check.cost;
         let is_counted = cost > 0 && answer.source() != Source::None;
         let refund = is_counted.then(|| {
@@ -421,7 +412,7 @@ impl Level {
             let refund = check.refund(answer, charged, cost);
             self.limiter().0.store.adjust(refund)
         });
-        self.state = State::Answered;
+        self.state = LevelState::Answered;
         self.record_mut().answer.remove_charge(cost);
         refund
     }
@@ -439,8 +430,10 @@ impl Level {
             }
         }
         if let Some(on_failure) = &self.limiter().0.on_failure {
-            let (outages, source) = (&on_failure.store_outages, self.record().answer.source());
-            outages.record_decision(&self.limiter().0.facts.name, source);
+            let source = self.record().answer.source();
+            on_failure
+                .store_outages
+                .record_decision(&self.limiter().0.facts.name, source);
         }
         self.owned
     }
@@ -452,7 +445,12 @@ fn is_never_admitted(quotas: &Quotas, share: Option<ShareId>, cost: u32) -> bool
     limit.is_some_and(|limit| cost.max(1) > limit)
 }
 
-/// Returns the error for a store whose answer has another number of quotas than the check.
+fn is_too_large(quotas: &Quotas, cost: u32) -> bool {
+    quotas
+        .iter()
+        .any(|quota| !quota.is_soft() && cost > quota.algorithm().max_cost())
+}
+
 #[cold]
 fn mismatch(answers: usize, quotas: usize) -> Error {
     Error::new(
@@ -464,6 +462,7 @@ fn mismatch(answers: usize, quotas: usize) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::Quota;
     use crate::store::MemoryStore;
 
     #[test]

@@ -34,14 +34,16 @@ pub struct LevelCheck<'a> {
     limiter: PhantomData<&'a RateLimiter>,
 }
 
-/// Returns the levels of a call, each with its place.
+/// Notes in each level its place in the call.
 pub(super) fn levels<'a>(checks: impl IntoIterator<Item = LevelCheck<'a>>) -> Levels {
-    let levels = checks.into_iter().enumerate();
-    let placed = levels.map(|(place, LevelCheck { mut level, .. })| {
-        level.record_mut().place = place;
-        level
-    });
-    placed.collect()
+    checks
+        .into_iter()
+        .enumerate()
+        .map(|(place, LevelCheck { mut level, .. })| {
+            level.record_mut().place = place;
+            level
+        })
+        .collect()
 }
 
 impl LevelCheck<'_> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::automatic_blocks::AutomaticBlocks;
-use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
+use super::conflicts::{LimiterInUse, Owner, warn_if_different};
 use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
@@ -52,14 +52,14 @@ use crate::telemetry::{LineInterval, Telemetry};
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
-pub struct RateLimiter(pub(crate) Arc<Inner>, Option<InUse>);
+pub struct RateLimiter(pub(crate) Arc<LimiterInner>, Option<InUse>);
 
 /// Exists as long as the program has a limiter, or a clone of it. A record has none: it only remembers its limiter.
 type InUse = Arc<()>;
 
 /// The settings of a limiter, and what clones with other settings share. A setter copies it if there are other clones.
 #[derive(Clone)]
-pub(crate) struct Inner {
+pub(crate) struct LimiterInner {
     pub(super) store: ProtectedStore,
     /// The name and the quotas, which decisions tell.
     pub(crate) facts: LimiterFacts,
@@ -109,7 +109,7 @@ impl RateLimiter {
         };
         let telemetry = Telemetry::new(&name, store.name(), None);
         let quotas = quotas.into_quotas();
-        let inner = Inner {
+        let inner = LimiterInner {
             telemetry: Arc::new(telemetry),
             store,
             facts: LimiterFacts { name, id, quotas },
@@ -147,7 +147,7 @@ impl RateLimiter {
     }
 
     /// Changes settings. Other clones keep theirs.
-    pub(super) fn with(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+    pub(super) fn with(mut self, change: impl FnOnce(&mut LimiterInner)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
@@ -316,7 +316,7 @@ impl RateLimiter {
         }
     }
 
-    /// Compares this limiter with the others of its name and store in this process, and warns once if they differ.
+    /// Warns once if another limiter of this name and store in this process differs.
     pub(crate) fn warn_of_conflict(&self, key_type: Option<&'static str>) {
         let lease = self.0.lease.as_ref();
         let limiter = LimiterInUse {
@@ -325,17 +325,16 @@ impl RateLimiter {
             quotas: self.0.facts.quotas.clone(),
             key_type,
             lease: lease.map_or(Duration::ZERO, |lease| lease.duration),
-            counted: self.lease_of(&self.0.facts.quotas),
+            counted: self.lease_micros(&self.0.facts.quotas),
         };
         // Requests for units outlive the limiter.
         let owner: Owner = match lease {
             Some(lease) => Arc::downgrade(lease) as _,
             None => self.0.in_use.clone() as _,
         };
-        warn_of_conflict(&self.0.facts.name, &limiter, owner);
+        warn_if_different(&self.0.facts.name, &limiter, owner);
     }
 
-    /// Compares this limiter with others of its name in this process, when it first checks.
     #[inline]
     pub(super) fn observe_check(&self) {
         if !self.0.first_check.load(Ordering::Relaxed) {
@@ -374,9 +373,9 @@ impl RateLimiter {
         units.and(self.permits().table.release(&self.0.store).await)
     }
 
-    /// Returns for how long processes may hold units of these quotas, in microseconds.
+    /// The longest time for which processes may hold units of these quotas. 0 without a lease.
     #[inline]
-    pub(super) fn lease_of(&self, quotas: &Quotas) -> u64 {
+    pub(super) fn lease_micros(&self, quotas: &Quotas) -> u64 {
         match &self.0.lease {
             None => 0,
             Some(lease) => quotas.lease_micros(lease.duration),
@@ -389,19 +388,18 @@ impl RateLimiter {
         &self.0.facts.quotas
     }
 
-    /// Returns the failure policy. `None` if the caller gets the error.
+    /// `None` if the caller gets the error.
     pub(crate) fn policy(&self) -> Option<FailurePolicy> {
         self.0.on_failure.as_ref().map(|handler| handler.policy)
     }
 
-    /// Returns how long a layer of this limiter lets requests wait.
+    /// Without [`max_wait`](Self::max_wait), the requests of a layer do not wait.
     pub(crate) fn max_wait_of_layer(&self) -> Duration {
         self.0.max_wait.unwrap_or_default()
     }
 
-    /// Returns what a record of this limiter counts, by these quotas.
     #[inline]
-    pub(super) fn subject_of<'a>(&'a self, record: &'a Record, quotas: &'a Quotas) -> Subject<'a> {
+    pub(super) fn subject_for<'a>(&'a self, record: &'a Record, quotas: &'a Quotas) -> Subject<'a> {
         Subject {
             share: record.share,
             lease_micros: record.lease,
@@ -409,17 +407,17 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the subject of a request without a share.
+    /// The subject of a request without a share.
     pub(super) fn subject<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> Subject<'a> {
         Subject {
-            lease_micros: self.lease_of(quotas),
+            lease_micros: self.lease_micros(quotas),
             ..Subject::new(&self.0.scope, key, quotas)
         }
     }
 }
 
-impl Inner {
-    /// Sets the telemetry, and the automatic blocks that it records.
+impl LimiterInner {
+    /// Also creates the automatic blocks again, which record to the telemetry.
     fn set_tracked(&mut self, keys: Option<NonZeroUsize>) {
         let telemetry = Telemetry::new(&self.facts.name, self.store.name(), keys);
         self.telemetry = Arc::new(telemetry);

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::checked::{CheckError, Checked, DecidedCheck, FailedCheck};
 use super::decision::{Decision, Records};
 use super::in_flight::SlotsOfCheck;
-use super::level::{CheckKind, Level, Levels, NextStep, State};
+use super::level::{CheckKind, Level, LevelState, Levels, NextStep};
 use super::line::{Place, TooLate, Want, WhyTooLate};
 use crate::decision::{Answer, Answers};
 use crate::error::{Error, ErrorKind, polled_after_completion};
@@ -48,13 +48,15 @@ pub(crate) enum StartedCheck {
     Waits(Pin<Box<dyn Future<Output = Checked> + Send>>),
 }
 
-/// The event that an attempt waits for.
-enum Awaited {
-    Answers(AskedStore),
-    /// A refresh of the block list, before this step.
-    Refresh(NextStep, StoreFuture<()>),
-    Slots,
-    Groups,
+/// How far an attempt has come, as far as that is possible without waiting.
+enum AttemptState {
+    /// All levels have their answers.
+    Answered,
+    WaitsForAnswers(AskedStore),
+    /// It waits for a refresh of the block list, before this step.
+    WaitsForRefresh(NextStep, StoreFuture<()>),
+    WaitsForSlots,
+    WaitsForGroups,
 }
 
 /// A question that the store did not answer at once, about levels that it decides together.
@@ -75,7 +77,6 @@ impl PendingCheck {
         }
     }
 
-    /// Creates a check that fails if the cost of a level is above its limit.
     #[inline]
     pub(super) fn within_limits(levels: Levels) -> Self {
         let mut check = Self::new(levels);
@@ -83,43 +84,42 @@ impl PendingCheck {
         check
     }
 
-    /// Creates a check that reads a level, and charges nothing.
     pub(super) fn look(level: Level) -> Self {
         let mut check = Self::new(Levels::from_buf([level]));
         check.kind = CheckKind::Look;
         check
     }
 
-    /// Returns whether a quota in flight applies to a level.
     #[inline]
     pub(crate) fn has_slots(&self) -> bool {
         self.levels.iter().any(Level::takes_slots)
     }
 
-    /// Returns what the check asks of each of its keys.
     pub(crate) fn wants(&self) -> impl Iterator<Item = Want> {
         self.levels.iter().map(Level::want)
     }
 
-    /// Returns the meters of the levels with slots.
     #[cold]
     pub(crate) fn permit_meters(&self) -> impl Iterator<Item = PermitMeter> {
-        let in_flight = self.levels.iter().filter(|level| level.takes_slots());
-        in_flight.map(|level| level.limiter().permits().meter.clone())
+        self.levels
+            .iter()
+            .filter(|level| level.takes_slots())
+            .map(|level| level.limiter().permits().meter.clone())
     }
 
-    /// Takes a place for a call that waits for at most this time.
     pub(crate) fn place(&self, max_wait: Duration) -> Place {
-        let lines = self.levels.iter().map(|level| level.limiter().0.line);
-        let max_calls = lines.flatten().min();
+        let max_calls = self
+            .levels
+            .iter()
+            .filter_map(|level| level.limiter().0.line)
+            .min();
         // A refresh of the block list, and a call for each group of levels.
         let calls = u32::try_from(self.levels.len()).map_or(u32::MAX, |calls| calls + 1);
         let deadline = self
             .levels
             .first()
-            .map(|level| level.limiter().0.store.deadline());
-        let longest_attempt = deadline.unwrap_or_default().saturating_mul(calls);
-        Place::new(max_wait, max_calls, longest_attempt)
+            .map_or(Duration::ZERO, |level| level.limiter().0.store.deadline());
+        Place::new(max_wait, max_calls, deadline.saturating_mul(calls))
     }
 
     /// Decides the check as far as that is possible without waiting. A store in memory decides it at once. If the future is
@@ -128,81 +128,80 @@ impl PendingCheck {
     #[inline]
     pub(crate) fn start(mut self) -> StartedCheck {
         match self.attempt() {
-            Ok(None) => StartedCheck::Ended(Some(Ok(self.decide()))),
-            Ok(Some(awaited)) => self.wait_for(awaited),
+            Ok(state) => self.go_on(state),
             Err(failure) => StartedCheck::Ended(Some(Err(self.fail_with(failure)))),
         }
     }
 
-    /// Begins an attempt. `None` if the levels have their answers.
     #[inline]
-    fn attempt(&mut self) -> Result<Option<Awaited>, CheckError> {
+    fn attempt(&mut self) -> Result<AttemptState, CheckError> {
         let next = self.begin()?;
         if next != NextStep::Refuse
             && let Some(refresh) = self.refreshed_blocks()
         {
-            return Ok(Some(Awaited::Refresh(next, refresh)));
+            return Ok(AttemptState::WaitsForRefresh(next, refresh));
         }
         self.take(next)
     }
 
-    /// Takes a step of an attempt. `None` if the levels have their answers.
     #[inline]
-    fn take(&mut self, step: NextStep) -> Result<Option<Awaited>, CheckError> {
+    fn take(&mut self, step: NextStep) -> Result<AttemptState, CheckError> {
         match step {
             NextStep::AskStore => {}
-            NextStep::Refuse => return Ok(None),
+            NextStep::Refuse => return Ok(AttemptState::Answered),
             NextStep::LookHere => {
                 self.apply_policies()?;
                 self.take_leases();
                 if !self.levels.iter().any(Level::is_to_ask) {
                     self.fall_back_alone()?;
-                    return Ok(None);
+                    return Ok(AttemptState::Answered);
                 }
             }
         }
         if self.levels.len() > 1 && self.takes_turns() {
-            return Ok(Some(Awaited::Groups));
+            return Ok(AttemptState::WaitsForGroups);
         }
         if self.asks_for_slots() {
-            return Ok(Some(Awaited::Slots));
+            return Ok(AttemptState::WaitsForSlots);
         }
         let mut sent = SendMarks::new();
         match self.ask_store(&mut sent).0 {
             FutureState::Waits(answers) => {
-                return Ok(Some(Awaited::Answers(AskedStore { answers, sent })));
+                return Ok(AttemptState::WaitsForAnswers(AskedStore { answers, sent }));
             }
             FutureState::Ready(Some(Ok(ref mut answers))) => self.take_in_all(&sent, answers)?,
             FutureState::Ready(Some(Err(error))) if self.is_divided(&error) => {
-                return Ok(Some(Awaited::Groups));
+                return Ok(AttemptState::WaitsForGroups);
             }
             FutureState::Ready(Some(Err(error))) => self.fall_back_after(&error)?,
             FutureState::Ready(None) => polled_after_completion("StoreFuture"),
         }
-        Ok(None)
+        Ok(AttemptState::Answered)
     }
 
-    fn wait_for(self, awaited: Awaited) -> StartedCheck {
-        match awaited {
-            Awaited::Answers(asked) => StartedCheck::WaitsForAnswers(self, asked),
-            Awaited::Refresh(next, refresh) => {
+    #[inline]
+    fn go_on(self, state: AttemptState) -> StartedCheck {
+        match state {
+            AttemptState::Answered => StartedCheck::Ended(Some(Ok(self.decide()))),
+            AttemptState::WaitsForAnswers(asked) => StartedCheck::WaitsForAnswers(self, asked),
+            AttemptState::WaitsForRefresh(next, refresh) => {
                 StartedCheck::Waits(Box::pin(self.take_after_refresh(next, refresh)))
             }
-            Awaited::Slots => StartedCheck::Waits(Box::pin(self.take_slots())),
-            Awaited::Groups => StartedCheck::Waits(self.ask_in_turn()),
+            AttemptState::WaitsForSlots => StartedCheck::Waits(Box::pin(self.take_slots())),
+            AttemptState::WaitsForGroups => StartedCheck::Waits(self.ask_in_turn()),
         }
     }
 
     async fn take_after_refresh(mut self, next: NextStep, refresh: StoreFuture<()>) -> Checked {
         // It logs its errors.
         let _ = refresh.await;
-        let next = match self.refuse_blocked_meanwhile() {
-            true => NextStep::Refuse,
-            false => next,
+        let next = if self.refuse_blocked_meanwhile() {
+            NextStep::Refuse
+        } else {
+            next
         };
         match self.take(next) {
-            Ok(None) => Ok(self.decide()),
-            Ok(Some(awaited)) => self.wait_for(awaited).await,
+            Ok(state) => self.go_on(state).await,
             Err(failure) => Err(self.fail_with(failure)),
         }
     }
@@ -216,7 +215,6 @@ impl PendingCheck {
         self.ended(ended)
     }
 
-    /// Takes in the answers of the store to all levels that it was asked about.
     #[inline]
     fn take_in_all(&mut self, sent: &SendMarks, answers: &mut Answers) -> Result<(), CheckError> {
         self.remember(sent, answers, Duration::MAX);
@@ -240,53 +238,54 @@ impl PendingCheck {
         if let Err(misuse) = self.begin() {
             return Err(self.fail_with(misuse));
         }
-        let levels = self.levels.iter_mut();
-        for level in levels.filter(|level| level.want().line == too_late.line) {
-            level.refuse_for(too_late.wait);
+        for level in &mut self.levels {
+            if level.want().line == too_late.line {
+                level.refuse_for(too_late.wait);
+            }
         }
         // Whatever the levels have answered meanwhile.
         Ok(self.end(false, Some(too_late.why)))
     }
 
-    /// Begins an attempt. Returns the next step.
-    ///
-    /// # Errors
-    ///
     /// Fails if the check is misuse, or if a cost can never be charged at once.
     #[inline]
     fn begin(&mut self) -> Result<NextStep, CheckError> {
         if self.levels.len() > 1 {
             self.verify_together()?;
         }
-        let (kind, takes_slots) = (self.kind, self.slots.is_some());
+        let takes_slots = self.slots.is_some();
         let mut next = NextStep::AskStore;
         for level in &mut self.levels {
             let place = level.record().place;
-            let of_level = level.begin(kind, takes_slots);
-            next = next.max(of_level.map_err(|error| CheckError::at(place, error))?);
+            let step = level
+                .begin(self.kind, takes_slots)
+                .map_err(|error| CheckError::at(place, error))?;
+            next = next.max(step);
         }
         Ok(next)
     }
 
-    /// Returns a refresh of the block list to wait for, if a limiter wants a fresh one.
     #[inline]
     fn refreshed_blocks(&self) -> Option<StoreFuture<()>> {
-        let wants_fresh = |level: &&Level| level.limiter().0.needs_fresh_list;
-        let level = self.levels.iter().find(wants_fresh)?;
+        let level = self
+            .levels
+            .iter()
+            .find(|level| level.limiter().0.needs_fresh_list)?;
         if self.kind == CheckKind::Look {
             return None;
         }
         level.limiter().0.store.refreshed_blocks(level.subject())
     }
 
-    /// Refuses levels whose keys are in the block list meanwhile. Returns whether there are any.
     #[cold]
     fn refuse_blocked_meanwhile(&mut self) -> bool {
-        let levels = self.levels.iter_mut();
-        let undecided = levels.filter(|level| !matches!(level.state, State::Answered));
-        undecided.fold(false, |is_blocked, level| {
-            is_blocked | level.refuse_blocked()
-        })
+        let mut are_blocked = false;
+        for level in &mut self.levels {
+            if !matches!(level.state, LevelState::Answered) {
+                are_blocked |= level.refuse_blocked();
+            }
+        }
+        are_blocked
     }
 
     /// Returns whether levels are decided one after the other: what was charged returns if a later step refuses.
@@ -300,7 +299,6 @@ impl PendingCheck {
         error.kind() == ErrorKind::Unsupported && self.are_in_groups()
     }
 
-    /// Takes the units that this process holds. The store is asked for the others.
     fn take_leases(&mut self) {
         let is_alone = self.levels.len() == 1;
         for level in &mut self.levels {
@@ -321,7 +319,6 @@ impl PendingCheck {
         self.take_in(&mut answers)
     }
 
-    /// Asks the store to decide levels together. Adds the marks by which its refusals are to be remembered.
     #[inline]
     fn ask_store(&self, sent: &mut SendMarks) -> StoreFuture {
         match &self.levels[..] {
@@ -335,28 +332,29 @@ impl PendingCheck {
         }
     }
 
-    /// Remembers the refusals of the store for at most `max_age`.
     #[inline]
     fn remember(&self, sent: &SendMarks, answers: &Answers, max_age: Duration) {
         let Some(first) = self.levels.first().filter(|_| !sent.is_empty()) else {
             return;
         };
         // Other processes return units when their lease ends.
-        let levels = self.levels.iter();
-        let leases = levels.filter_map(|level| level.limiter().0.lease.as_ref());
-        let max_age = leases.fold(max_age, |max_age, lease| max_age.min(lease.duration));
+        let shortest_lease = self
+            .levels
+            .iter()
+            .filter_map(|level| level.limiter().0.lease.as_ref())
+            .map(|lease| lease.duration)
+            .min();
+        let max_age = shortest_lease.map_or(max_age, |lease| max_age.min(lease));
         let checks: SmallVec<[_; 1]> = asked(&self.levels).map(Level::check).collect();
         let store = &first.limiter().0.store;
         store.remember(&checks, sent, answers, max_age);
     }
 
-    /// Returns whether a level that the store is to be asked about takes slots.
     #[inline]
     fn asks_for_slots(&self) -> bool {
         self.slots.is_some() && asked(&self.levels).any(Level::takes_slots)
     }
 
-    /// Takes in the answers of the store to the levels that were asked.
     #[inline]
     fn take_in(&mut self, answers: &mut Answers) -> Result<bool, Error> {
         let are_admitted = answers.are_admitted();
@@ -369,7 +367,6 @@ impl PendingCheck {
         Ok(are_admitted)
     }
 
-    /// Asks the store about levels, some of which take slots.
     #[cold]
     fn ask_for_slots(
         &mut self,
@@ -382,7 +379,6 @@ impl PendingCheck {
         }
     }
 
-    /// Decides by the failure policies.
     #[cold]
     fn fall_back_after(&mut self, error: &Error) -> Result<(), CheckError> {
         self.fail(error);
@@ -400,14 +396,13 @@ impl PendingCheck {
         fell_back.map(drop)
     }
 
-    /// Marks the levels that were asked as failed.
     #[cold]
     pub(super) fn fail(&mut self, error: &Error) {
-        let levels = self.levels.iter_mut().filter(|level| level.is_to_ask());
-        levels.for_each(|level| level.fail(error));
+        for level in self.levels.iter_mut().filter(|level| level.is_to_ask()) {
+            level.fail(error);
+        }
     }
 
-    /// Starts the refunds of all that levels were charged, and removes the units from their answers.
     pub(super) fn refunds(&mut self) -> Vec<StoreFuture<()>> {
         self.levels.iter_mut().filter_map(Level::withdraw).collect()
     }
@@ -418,8 +413,7 @@ impl PendingCheck {
         if self.kind == CheckKind::Look {
             self.levels.iter_mut().for_each(Level::look_for_unit);
         }
-        let mut levels = self.levels.iter();
-        let is_admitted = levels.all(|level| level.owned().is_admitted());
+        let is_admitted = self.levels.iter().all(|level| level.owned().is_admitted());
         self.end(is_admitted, None)
     }
 
@@ -434,13 +428,13 @@ impl PendingCheck {
         // Most checks have one level.
         let records = match levels.into_inner() {
             Ok([level]) => Records::from_buf([level.end(is_admitted)]),
-            Err(levels) => {
-                let records = levels.into_iter().map(|level| level.end(is_admitted));
-                records.collect()
-            }
+            Err(levels) => levels
+                .into_iter()
+                .map(|level| level.end(is_admitted))
+                .collect(),
         };
         DecidedCheck {
-            decision: Decision::of(records, is_admitted),
+            decision: Decision::from_records(records, is_admitted),
             kind,
             // Those of other groups return.
             slots: slots.filter(|_| is_admitted),
@@ -448,7 +442,6 @@ impl PendingCheck {
         }
     }
 
-    /// Ends an attempt that has failed. Its slots return.
     #[cold]
     pub(super) fn fail_with(self, failure: CheckError) -> Box<FailedCheck> {
         let Self { levels, kind, .. } = self;
@@ -461,7 +454,6 @@ impl PendingCheck {
         })
     }
 
-    /// Returns the same check before it was asked.
     pub(super) fn asked_anew(&self) -> Self {
         Self {
             levels: self.levels.iter().map(Level::asked_anew).collect(),
@@ -470,37 +462,22 @@ impl PendingCheck {
         }
     }
 
-    /// Returns the failure of the check as a whole.
     #[cold]
     pub(super) fn failure(&self, error: Error) -> CheckError {
-        let first = self.levels.first();
-        CheckError::at(first.map_or(0, |level| level.record().place), error)
+        let first_place = self.levels.first().map_or(0, |level| level.record().place);
+        CheckError::at(first_place, error)
     }
 
-    /// Returns whether the levels to ask are in several groups.
     pub(super) fn are_in_groups(&self) -> bool {
         let mut groups = asked(&self.levels).map(Level::group);
         let first = groups.next();
         groups.any(|group| Some(group) != first)
     }
 
-    /// Fails if the store cannot decide the levels together.
     fn verify_together(&self) -> Result<(), CheckError> {
         for (index, level) in self.levels.iter().enumerate() {
             for other in self.levels.iter().take(index) {
-                let [facts, others] = [level, other].map(|level| &level.limiter().0.facts);
-                let (why, remedy) = if others.id.store != facts.id.store {
-                    let remedy = "create both limiters with clones of one store";
-                    ("their stores differ", remedy)
-                } else if others.id == facts.id && other.record().key == level.record().key {
-                    let why = "they count the same key under the same name";
-                    let remedy = "give each limiter its own name, or check the key once with the sum of the costs";
-                    (why, remedy)
-                } else {
-                    continue;
-                };
-                let error = Error::levels(&others.name, &facts.name, why, remedy);
-                return Err(self.failure(error));
+                verify_pair(other, level).map_err(|error| self.failure(error))?;
             }
         }
         Ok(())
@@ -513,33 +490,53 @@ impl Future for StartedCheck {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Checked> {
         let started = &mut *self;
-        let (check, asked) = match started {
+        let answers = match started {
             Self::Ended(checked) => match checked.take() {
                 Some(checked) => return Poll::Ready(checked),
                 None => polled_after_completion("StartedCheck"),
             },
             Self::Waits(check) => return check.as_mut().poll(cx),
-            Self::WaitsForAnswers(check, asked) => (check, asked),
+            Self::WaitsForAnswers(_, asked) => ready!(Pin::new(&mut asked.answers).poll(cx)),
         };
-        let ended = match ready!(Pin::new(&mut asked.answers).poll(cx)) {
-            Ok(mut answers) => Some(check.take_in_all(&asked.sent, &mut answers)),
-            Err(error) if !check.is_divided(&error) => Some(check.fall_back_after(&error)),
-            Err(_) => None,
-        };
-        let Self::WaitsForAnswers(check, _) = mem::replace(started, Self::Ended(None)) else {
+        let Self::WaitsForAnswers(mut check, asked) = mem::replace(started, Self::Ended(None))
+        else {
             polled_after_completion("StartedCheck")
         };
-        match ended {
-            Some(ended) => Poll::Ready(check.ended(ended)),
-            None => {
+        let ended = match answers {
+            Ok(mut answers) => check.take_in_all(&asked.sent, &mut answers),
+            Err(error) if check.is_divided(&error) => {
                 *started = Self::Waits(check.ask_in_turn());
-                self.poll(cx)
+                return self.poll(cx);
             }
-        }
+            Err(error) => check.fall_back_after(&error),
+        };
+        Poll::Ready(check.ended(ended))
     }
 }
 
-/// Returns the levels that the store is to be asked about.
+/// Fails if the store cannot decide these levels together.
+fn verify_pair(one: &Level, other: &Level) -> Result<(), Error> {
+    let facts = &one.limiter().0.facts;
+    let others = &other.limiter().0.facts;
+    if facts.id.store != others.id.store {
+        return Err(Error::levels(
+            &facts.name,
+            &others.name,
+            "their stores differ",
+            "create both limiters with clones of one store",
+        ));
+    }
+    if facts.id == others.id && one.record().key == other.record().key {
+        return Err(Error::levels(
+            &facts.name,
+            &others.name,
+            "they count the same key under the same name",
+            "give each limiter its own name, or check the key once with the sum of the costs",
+        ));
+    }
+    Ok(())
+}
+
 pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
     levels.iter().filter(|level| level.is_to_ask())
 }

@@ -19,19 +19,17 @@ impl OwnedRecord {
         LevelDecision::new(&self.limiter.0.facts, &self.record, allowed)
     }
 
-    /// Returns the quotas by which the level is or was decided.
     #[inline]
     pub(crate) fn quotas(&self) -> &Quotas {
         self.record.quotas(&self.limiter.0.facts.quotas)
     }
 
-    /// Returns what the level counts.
     #[inline]
     pub(super) fn subject(&self) -> Subject<'_> {
-        self.limiter.subject_of(&self.record, self.quotas())
+        self.limiter.subject_for(&self.record, self.quotas())
     }
 
-    /// Returns whether the level admits its cost. One that was not asked does not.
+    /// A level that was not asked does not admit its cost.
     #[inline]
     pub(super) fn is_admitted(&self) -> bool {
         self.read(true).is_allowed()

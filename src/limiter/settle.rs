@@ -3,11 +3,11 @@
 use super::decision::{Decision, DecisionView, TakenLevel};
 use super::limiter::RateLimiter;
 use super::line::{forget_room, wake_first};
-use crate::decision::{LevelDecision, Source};
+use crate::decision::{Answer, LevelDecision, Source};
 use crate::error::{Code, Error, ErrorKind, warning};
 use crate::key::{IntoKey, Key};
 use crate::quota::Quotas;
-use crate::store::{Change, Subject, join_all};
+use crate::store::{Change, StoreFuture, Subject, join_all};
 
 /// The number of attempts in which other callers took the room first, after which no more is charged by checks.
 const MAX_LOST_RACES: u32 = 8;
@@ -106,7 +106,7 @@ impl Decision {
     /// # }).unwrap();
     /// ```
     pub async fn settle_level(&mut self, limiter: &RateLimiter, used: u32) -> Result<(), Error> {
-        let index = self.level_of(limiter)?;
+        let index = self.find_level(limiter)?;
         match index.and_then(|index| self.take_all(index, used)) {
             None => Ok(()),
             Some(taken) => settle_taken(self.view(), taken).await,
@@ -143,9 +143,9 @@ impl Decision {
     /// # }).unwrap();
     /// ```
     pub async fn refund(&mut self, units: u32) -> Result<(), Error> {
-        let levels = 0..self.levels().len();
+        let count = self.levels().len();
         // Before the requests are sent: the store may refund the units and its reply may be lost.
-        let taken: Vec<_> = levels.map(|index| self.take(index, units)).collect();
+        let taken: Vec<_> = (0..count).map(|index| self.take(index, units)).collect();
         self.settle_taken(&taken).await
     }
 
@@ -158,17 +158,16 @@ impl Decision {
     /// Returns an error in the same cases as [`refund`](Self::refund), and one of kind
     /// [`Misconfigured`](ErrorKind::Misconfigured) if no level has the name of this limiter: then nothing is refunded.
     pub async fn refund_level(&mut self, limiter: &RateLimiter, units: u32) -> Result<(), Error> {
-        let Some(index) = self.level_of(limiter)? else {
+        let Some(index) = self.find_level(limiter)? else {
             return Ok(());
         };
         let taken = self.take(index, units);
         settle_taken(self.view(), taken).await
     }
 
-    /// Settles all levels that were not settled before.
     pub(super) async fn settle_all(&mut self, used: u32) -> Result<(), Error> {
-        let levels = 0..self.levels().len();
-        let taken: Vec<_> = levels
+        let count = self.levels().len();
+        let taken: Vec<_> = (0..count)
             .filter_map(|index| self.take_all(index, used))
             .collect();
         self.settle_taken(&taken).await
@@ -176,55 +175,55 @@ impl Decision {
 
     /// Settles levels at the same time. Returns the first error: of several levels, it names those that have failed.
     async fn settle_taken(&self, taken: &[TakenLevel]) -> Result<(), Error> {
-        let outcomes = settle_together(self.view(), taken).await;
-        let failed = taken.iter().zip(outcomes).filter_map(|(taken, outcome)| {
-            let level = self.level(taken.index)?;
-            Some((level.limiter(), outcome.err()?))
-        });
-        let (names, errors): (Vec<_>, Vec<_>) = failed.unzip();
-        match errors.into_iter().next() {
+        let mut names = Vec::new();
+        let mut first_error = None;
+        for (taken, outcome) in taken.iter().zip(settle_together(self.view(), taken).await) {
+            if let (Some(level), Err(error)) = (self.level(taken.index), outcome) {
+                names.push(level.limiter());
+                first_error.get_or_insert(error);
+            }
+        }
+        match first_error {
             None => Ok(()),
             Some(error) if self.levels().len() == 1 => Err(error),
             Some(error) => Err(error.within(&format!("failed to settle the levels {names:?}"))),
         }
     }
 
-    /// Returns the index of the level of a limiter: of several, the first that holds units. `None` if the
-    /// decision charged no key at all.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if only limiters of other names made the decision.
-    fn level_of(&self, limiter: &RateLimiter) -> Result<Option<usize>, Error> {
+    /// Of several levels of the limiter's name, it is the first that holds units. `None` if the decision charged no key at
+    /// all. Fails if only limiters of other names made the decision.
+    fn find_level(&self, limiter: &RateLimiter) -> Result<Option<usize>, Error> {
+        if self.levels().len() == 0 {
+            return Ok(None);
+        }
         let facts = &limiter.0.facts;
-        let levels = self.levels().enumerate();
-        let own = levels.filter(|(_, level)| level.facts().id.name == facts.id.name);
-        let mut own = own.map(|(index, _)| index);
-        let first = own.clone().next();
-        let holding = own.find(|index| self.held_at(*index) > 0);
-        match holding.or(first) {
-            Some(index) => Ok(Some(index)),
-            None if self.levels().len() == 0 => Ok(None),
-            None => Err(Error::coded(
+        let mut own_levels = self
+            .levels()
+            .enumerate()
+            .filter(|(_, level)| level.facts().id.name == facts.id.name)
+            .map(|(index, _)| index);
+        let Some(first) = own_levels.clone().next() else {
+            return Err(Error::coded(
                 Code::OTHER_LIMITER,
                 format!("the decision has no level of the limiter {:?}", facts.name),
-            )),
-        }
+            ));
+        };
+        let holding = own_levels.find(|index| self.held_at(*index) > 0);
+        Ok(Some(holding.unwrap_or(first)))
     }
 }
 
-/// Settles levels of a decision at the same time. Returns the outcomes in the same order.
 pub(crate) async fn settle_together(
     decision: &DecisionView,
     levels: &[TakenLevel],
 ) -> Vec<Result<(), Error>> {
-    let settling = levels
+    let settling: Vec<_> = levels
         .iter()
-        .map(|taken| Box::pin(settle_taken(decision, *taken)));
-    join_all(settling.collect()).await
+        .map(|taken| Box::pin(settle_taken(decision, *taken)))
+        .collect();
+    join_all(settling).await
 }
 
-/// Settles a level, whose units were taken from the decision.
 async fn settle_taken(decision: &DecisionView, taken: TakenLevel) -> Result<(), Error> {
     let Some((limiter, level)) = decision.limiters().nth(taken.index) else {
         return Ok(());
@@ -250,46 +249,60 @@ impl RateLimiter {
         held: u32,
     ) -> Result<(), Error> {
         let record = level.record();
-        let (key, quotas) = (&record.key, record.quotas(&self.0.facts.quotas));
+        let quotas = record.quotas(&self.0.facts.quotas);
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let subject = self.subject_of(record, quotas);
+        let subject = self.subject_for(record, quotas);
         // Units return to the charges in their order. These were returned before.
         let mut returned = level.cost().saturating_sub(held.saturating_add(units));
-        let (mut units, mut outcome) = (units, Ok(()));
+        let mut units = units;
+        let mut outcome = Ok(());
         for (answer, charged) in level.charges() {
             let before = returned.min(charged);
             returned -= before;
             let own = units.min(charged - before);
             units -= own;
-            if own == 0 {
-                continue;
+            if own > 0 {
+                let held = held.min(charged - before - own);
+                let sent = self.give_back_to_charge(subject, answer, charged, own, held);
+                outcome = sent.await.and(outcome);
             }
-            // The other units of a grant may return later, whatever this decision holds.
-            let (whole, held) = match answer.grant() {
-                0 => (charged, held.min(charged - before - own)),
-                _ => {
-                    let whole = charged.saturating_add(answer.extra_units());
-                    (whole, whole - own)
-                }
-            };
-            let sent = match &self.0.lease {
-                Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
-                _ => {
-                    let change = Change::Refund {
-                        answer,
-                        cost: whole,
-                        units: own,
-                        held,
-                    };
-                    self.0.store.adjust(subject.adjust(change))
-                }
-            };
-            outcome = sent.await.and(outcome);
         }
-        self.may_admit_earlier(key, quotas);
+        self.may_admit_earlier(&record.key, quotas);
         outcome
+    }
+
+    /// Refunds units of one charge of `charged` units, of which the decision still holds `held`.
+    fn give_back_to_charge(
+        &self,
+        subject: Subject<'_>,
+        answer: &Answer,
+        charged: u32,
+        units: u32,
+        held: u32,
+    ) -> StoreFuture<()> {
+        if answer.grant() == 0 {
+            let refund = Change::Refund {
+                answer,
+                cost: charged,
+                units,
+                held,
+            };
+            return self.0.store.adjust(subject.adjust(refund));
+        }
+        let granted = charged.saturating_add(answer.extra_units());
+        if let Some(lease) = &self.0.lease {
+            return lease.give_back(subject, answer, units, granted);
+        }
+        let refund = Change::Refund {
+            answer,
+            cost: granted,
+            units,
+            // The other units of a grant may return later, whatever this decision holds.
+            held: granted - units,
+        };
+        self.0.store.adjust(subject.adjust(refund))
     }
 
     /// Takes in that a key may be admitted earlier than its last refusal said, because its counts or its block have changed:
@@ -330,15 +343,15 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn charge(&self, key: impl IntoKey, units: u32) -> Result<(), Error> {
-        let (key, quotas) = (key.into_key(), rates_of(&self.0.facts.quotas));
+        let key = key.into_key();
+        let quotas = only_rates(&self.0.facts.quotas);
         self.charge_used(self.subject(&quotas, &key), units).await
     }
 
-    /// Charges more units to the key of a level, where the level was charged.
     async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
         let record = level.record();
-        let quotas = rates_of(record.quotas(&self.0.facts.quotas));
-        let subject = self.subject_of(record, &quotas);
+        let quotas = only_rates(record.quotas(&self.0.facts.quotas));
+        let subject = self.subject_for(record, &quotas);
         if level.source() == Source::Fallback {
             let charge = subject.adjust(Change::Charge { units: more });
             if let Some(counts) = self.0.store.fallback_if_used() {
@@ -349,11 +362,12 @@ impl RateLimiter {
         self.charge_used(subject, more).await
     }
 
-    /// Charges units in the store: those first that this process holds and the store has charged already.
+    /// The units that this process holds are used first: the store has charged them already.
     async fn charge_used(&self, subject: Subject<'_>, units: u32) -> Result<(), Error> {
-        let (key, quotas) = (subject.key, subject.quotas);
+        let key = subject.key;
+        let quotas = subject.quotas;
         // Units of another lease are counted apart.
-        let has_lease = subject.lease_micros == self.lease_of(quotas);
+        let has_lease = subject.lease_micros == self.lease_micros(quotas);
         let lease = self.0.lease.as_ref().filter(|_| has_lease);
         let units = lease.map_or(units, |lease| lease.use_up(subject, units));
         if units == 0 || quotas.is_empty() {
@@ -390,28 +404,34 @@ impl RateLimiter {
                 "usage beyond a limit is not counted: {error}; implement `Change::Charge` in `Store::adjust`"
             );
         }
-        let (mut more, mut lost_races, mut halvings) = (units, 0, 0);
+        let mut missing = units;
+        let mut lost_races = 0;
+        let mut halvings = 0;
         while lost_races < MAX_LOST_RACES {
             let looked = store.check_uncached(subject.check(0)).await?;
-            let room = looked.room(subject.quotas).min(subject.quotas.max_cost());
-            let room = room.min(more);
+            let room = looked
+                .room(subject.quotas)
+                .min(subject.quotas.max_cost())
+                .min(missing);
             if room == 0 {
                 break;
             }
             let units = (room >> halvings).max(1);
             let charged = store.check_uncached(subject.check(units)).await?;
             if charged.is_admitted() {
-                (more, halvings) = (more - units, 0);
+                missing -= units;
+                halvings = 0;
             } else {
-                (lost_races, halvings) = (lost_races + 1, halvings + 1);
+                lost_races += 1;
+                halvings += 1;
             }
         }
         Ok(())
     }
 }
 
-/// Returns the quotas without those in flight, which no settlement changes.
-fn rates_of(quotas: &Quotas) -> Quotas {
+/// No settlement changes quotas in flight.
+fn only_rates(quotas: &Quotas) -> Quotas {
     if !quotas.has_slots() {
         return quotas.clone();
     }

@@ -85,7 +85,7 @@ impl RateLimiter {
         self.with(|inner| inner.waits_through_outages = Some(Arc::new(lines)))
     }
 
-    /// Returns whether a wait goes on after a failure. If so, logs it at most once a minute.
+    /// Logs a wait that goes on, at most once a minute.
     pub(super) fn waits_through(&self, failure: &Error) -> bool {
         let Some(lines) = &self.0.waits_through_outages else {
             return false;
@@ -99,14 +99,14 @@ impl RateLimiter {
 }
 
 /// A wait that goes on while the store fails, from the call on.
-pub(in crate::limiter) struct Wait {
+pub(in crate::limiter) struct OutageWait {
     started_at: Instant,
     max_wait: Duration,
     /// The failed checks since the last answer of the store.
     failures: u32,
 }
 
-impl Wait {
+impl OutageWait {
     pub(in crate::limiter) fn new(max_wait: Duration) -> Self {
         Self {
             started_at: Instant::now(),
@@ -115,7 +115,6 @@ impl Wait {
         }
     }
 
-    /// Notes that the store has answered.
     pub(in crate::limiter) fn answered(&mut self) {
         self.failures = 0;
     }
@@ -144,7 +143,7 @@ impl Wait {
     }
 }
 
-/// Returns the wait before a failed check is repeated, after this many earlier failures in a row.
+/// The wait before a failed check is repeated, after this many earlier failures in a row. `random` is of the whole range of a `u32`.
 fn outage_backoff(failures: u32, random: u32) -> Duration {
     let longest = FIRST_OUTAGE_BACKOFF
         .saturating_mul(2_u32.saturating_pow(failures))
@@ -158,8 +157,9 @@ fn may_pass(error: &Error) -> bool {
     // The error of an open circuit breaker has the failure that opened it as its source.
     let cause = error
         .source()
-        .and_then(|source| source.downcast_ref::<Error>());
-    match cause.unwrap_or(error).kind() {
+        .and_then(|source| source.downcast_ref::<Error>())
+        .unwrap_or(error);
+    match cause.kind() {
         ErrorKind::Timeout | ErrorKind::QueueTimeout | ErrorKind::Unavailable | ErrorKind::Full => {
             true
         }
@@ -194,17 +194,16 @@ mod tests {
         let waits: std::collections::HashSet<_> =
             (0..100).map(|_| outage_backoff(5, random())).collect();
         assert!(waits.len() > 90, "{}", waits.len());
-        let (first, last) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
-        assert!(*last - *first > 250 * MILLI, "{first:?} to {last:?}");
+        let first = *waits.iter().min().unwrap();
+        let last = *waits.iter().max().unwrap();
+        assert!(last - first > 250 * MILLI, "{first:?} to {last:?}");
     }
 
     #[test]
     fn an_open_breaker_counts_as_the_failure_that_opened_it() {
-        let open = |cause| {
-            Error::new(ErrorKind::Unavailable, "the circuit breaker is open")
-                .with_source(Error::new(cause, "the last error"))
-        };
         for kind in ErrorKind::ALL {
+            let open = Error::new(ErrorKind::Unavailable, "the circuit breaker is open")
+                .with_source(Error::new(kind, "the last error"));
             let passes = matches!(
                 kind,
                 ErrorKind::Timeout
@@ -213,7 +212,7 @@ mod tests {
                     | ErrorKind::Full
             );
             assert_eq!(may_pass(&Error::new(kind, "an error")), passes, "{kind:?}");
-            assert_eq!(may_pass(&open(kind)), passes, "{kind:?}");
+            assert_eq!(may_pass(&open), passes, "{kind:?}");
         }
     }
 }

@@ -64,10 +64,17 @@ struct Refused {
     until: u64,
 }
 
-/// The end of a call of [`AutomaticBlocks::send`].
-type Sent = Pin<Box<dyn Future<Output = bool> + Send>>;
+/// A call of [`AutomaticBlocks::send`].
+type Sending = Pin<Box<dyn Future<Output = SendEnd> + Send>>;
 
-/// Returns the wait that a refusal tells, if a quota has refused the level and a wait would help.
+/// The end of a call of [`AutomaticBlocks::send`].
+enum SendEnd {
+    AllSent,
+    /// Some are left, because the store of their keys fails.
+    SomeLeft,
+}
+
+/// `None` if no quota has refused the level, or if no wait would help.
 fn counted_wait(level: LevelDecision<'_>) -> Option<Duration> {
     // Not by the fallback: the counts of a process may have a part of the limit only.
     let is_by_store = matches!(
@@ -77,9 +84,11 @@ fn counted_wait(level: LevelDecision<'_>) -> Option<Duration> {
     if !is_by_store || !level.is_asked() || level.is_allowed() || level.cost() == 0 {
         return None;
     }
-    let refusing = level.quotas().filter(|quota| !quota.is_allowed());
-    let mut waits = refusing.map(|quota| quota.retry_after());
-    waits.try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
+    level
+        .quotas()
+        .filter(|quota| !quota.is_allowed())
+        .map(|quota| quota.retry_after())
+        .try_fold(Duration::ZERO, |longest, wait| Some(longest.max(wait?)))
 }
 
 impl AutomaticBlocks {
@@ -101,7 +110,6 @@ impl AutomaticBlocks {
         })
     }
 
-    /// Counts a refused check, if a quota has refused this level of it.
     pub(in crate::limiter) fn count_refusal(self: &Arc<Self>, level: LevelDecision<'_>) {
         if let Some(wait) = counted_wait(level)
             && !self.is_unsupported.load(Ordering::Relaxed)
@@ -112,12 +120,11 @@ impl AutomaticBlocks {
         }
     }
 
-    /// Forgets the unsent refusals of a key that is unblocked.
     pub(in crate::limiter) fn forget_unsent(&self, key: &Key) {
         self.unsent().remove(&key.fingerprint());
     }
 
-    /// Adds a refusal to the unsent ones. While these are of too many keys, refusals of further keys are dropped.
+    /// While there are too many unsent keys, refusals of further keys are dropped.
     fn add(&self, key: &Key, begun_at: u64, wait: Duration) {
         let now = self.now();
         let mut unsent = self.unsent();
@@ -133,10 +140,12 @@ impl AutomaticBlocks {
             until: 0,
         });
         if self.is_outdated(refused, now) {
-            (refused.count, refused.first_at) = (0, begun_at);
+            refused.count = 0;
+            refused.first_at = begun_at;
         }
         refused.count = refused.count.saturating_add(1);
-        (refused.last_at, refused.until) = (begun_at, now.saturating_add(micros(wait)));
+        refused.last_at = begun_at;
+        refused.until = now.saturating_add(micros(wait));
     }
 
     /// Sends unsent refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
@@ -144,28 +153,28 @@ impl AutomaticBlocks {
         while !self.unsent().is_empty()
             && let Ok(sending) = Arc::clone(&self.sending).try_lock_owned()
         {
-            let mut sent: Sent = Box::pin(Arc::clone(self).send());
-            let sent = match sent.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            let mut under_way: Sending = Box::pin(Arc::clone(self).send());
+            let mut context = Context::from_waker(Waker::noop());
+            let under_way = match under_way.as_mut().poll(&mut context) {
                 // Another thread may have left refusals to this one.
-                Poll::Ready(false) => continue,
-                Poll::Ready(true) => None,
-                Poll::Pending => Some(sent),
+                Poll::Ready(SendEnd::AllSent) => continue,
+                Poll::Ready(SendEnd::SomeLeft) => None,
+                Poll::Pending => Some(under_way),
             };
             // Without a runtime, the next refusal tries again.
             if let Ok(runtime) = Handle::try_current() {
-                runtime.spawn(send_every_second(Arc::downgrade(self), sent, sending));
+                let blocks = Arc::downgrade(self);
+                runtime.spawn(send_every_second(blocks, under_way, sending));
             }
             return;
         }
     }
 
-    /// Sends the unsent refusals, and blocks keys. Returns whether some are left, because the store fails.
-    ///
-    /// A store that has failed may have counted them, so they are not sent again.
-    async fn send(self: Arc<Self>) -> bool {
-        let (mut refused, are_left) = self.take_unsent();
+    /// A store that has failed may have counted the refusals, so they are not sent again.
+    async fn send(self: Arc<Self>) -> SendEnd {
+        let (mut refused, end) = self.take_unsent();
         if refused.is_empty() {
-            return are_left;
+            return end;
         }
         let mut outcome = Ok(());
         while !refused.is_empty() {
@@ -179,22 +188,29 @@ impl AutomaticBlocks {
             refused = rest;
         }
         self.record(&outcome);
-        are_left
+        end
     }
 
-    /// Removes and returns the refusals that are to be sent. The others are left: the store of their keys fails.
-    fn take_unsent(&self) -> (Vec<Refused>, bool) {
+    fn take_unsent(&self) -> (Vec<Refused>, SendEnd) {
         let now = self.now();
         let mut unsent = self.unsent();
         unsent.retain(|_, refused| !self.is_outdated(refused, now));
-        // Refusals of a key that is blocked meanwhile do not count.
-        let is_blocked = |key: &Key| self.list().blocked_for(&self.limiter, key).is_some();
-        let sent = unsent
+        let refused = unsent
             .extract_if(|_, refused| !self.counts.are_failing(&refused.key))
             .map(|(_, refused)| refused)
-            .filter(|refused| !is_blocked(&refused.key))
+            .filter(|refused| !self.is_blocked(&refused.key))
             .collect();
-        (sent, !unsent.is_empty())
+        let end = if unsent.is_empty() {
+            SendEnd::AllSent
+        } else {
+            SendEnd::SomeLeft
+        };
+        (refused, end)
+    }
+
+    /// Refusals of a key that is blocked meanwhile do not count.
+    fn is_blocked(&self, key: &Key) -> bool {
+        self.list().blocked_for(&self.limiter, key).is_some()
     }
 
     /// Counts refusals of a key, or blocks it if they are too many. An unblock in between undoes them.
@@ -214,15 +230,7 @@ impl AutomaticBlocks {
         let block = Block::new(&self.limiter, key, duration).automatic();
         let has_blocked = match self.counts.store.block(block).await {
             Err(error) if error.kind() == ErrorKind::Full => {
-                if self.full_list.is_due() {
-                    tracing::warn!(
-                        target: "tollgate::diagnostics",
-                        code = warning::NO_ROOM_TO_BLOCK,
-                        limiter = self.limiter.as_str(),
-                        "cannot block a key that was refused too often: the limiter or the store has no room for more \
-                         automatic blocks; unblock keys, or block after more refusals"
-                    );
-                }
+                self.warn_that_list_is_full();
                 return Ok(());
             }
             outcome => outcome?,
@@ -244,14 +252,24 @@ impl AutomaticBlocks {
         Ok(())
     }
 
-    /// Returns whether the key was unblocked since the first of its refused checks began.
+    fn warn_that_list_is_full(&self) {
+        if self.full_list.is_due() {
+            tracing::warn!(
+                target: "tollgate::diagnostics",
+                code = warning::NO_ROOM_TO_BLOCK,
+                limiter = self.limiter.as_str(),
+                "cannot block a key that was refused too often: the limiter or the store has no room for more \
+                 automatic blocks; unblock keys, or block after more refusals"
+            );
+        }
+    }
+
     async fn is_undone(&self, refused: &Refused) -> Result<bool, Error> {
         let since = self.counts.since_unblock(&refused.key).await?;
         let unblocked_at = since.map(|since| self.now().saturating_sub(micros(since)));
         Ok(unblocked_at.is_some_and(|at| at > refused.first_at))
     }
 
-    /// Records whether refusals were counted.
     fn record(&self, outcome: &Result<(), Error>) {
         let limiter = self.limiter.as_str();
         match outcome {
@@ -279,12 +297,12 @@ impl AutomaticBlocks {
         }
     }
 
-    /// Returns whether refusals are too old to be counted, because they would count for too long.
+    /// Refusals that are sent late would count for too long.
     fn is_outdated(&self, refused: &Refused, now: u64) -> bool {
         now.saturating_sub(refused.first_at) >= micros(self.counts.rule.max_age())
     }
 
-    /// Returns the time in microseconds of the clock of the block list.
+    /// In microseconds of the clock of the block list.
     pub(in crate::limiter) fn now(&self) -> u64 {
         self.list().clock().now()
     }
@@ -299,15 +317,15 @@ impl AutomaticBlocks {
     }
 }
 
-/// Sends what is unsent once a second, until nothing is or the limiter is gone.
+/// Ends when nothing is unsent, or with the limiter.
 async fn send_every_second(
     blocks: Weak<AutomaticBlocks>,
-    mut sent: Option<Sent>,
+    mut under_way: Option<Sending>,
     sending: OwnedMutexGuard<()>,
 ) {
     loop {
-        if let Some(sent) = sent.take() {
-            sent.await;
+        if let Some(under_way) = under_way.take() {
+            under_way.await;
         }
         sleep(INTERVAL).await;
         let Some(blocks) = blocks.upgrade() else {
@@ -319,6 +337,6 @@ async fn send_every_second(
             blocks.send_unless_sending();
             return;
         }
-        sent = Some(Box::pin(blocks.send()));
+        under_way = Some(Box::pin(blocks.send()));
     }
 }

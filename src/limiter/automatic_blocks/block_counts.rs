@@ -42,26 +42,24 @@ impl BlockCounts {
         }
     }
 
-    /// Returns whether the circuit breaker of a key is open.
     pub(super) fn are_failing(&self, key: &Key) -> bool {
         let subject = Subject::new(&self.name, key, &self.refusals);
         self.store.is_failing(subject)
     }
 
-    /// Counts refusals of a key. Returns whether a block is due: then these were not counted.
+    /// Returns whether a block is due: then these refusals were not counted.
     pub(super) async fn count_refusals(&self, key: &Key, refusals: u32) -> Result<bool, Error> {
         let answer = self.check(key, &self.refusals, refusals).await?;
         // In a full memory store, other keys share the count: a key is not blocked for their refusals.
         Ok(!answer.is_admitted() && answer.scope() == CountScope::Own)
     }
 
-    /// Returns the number of blocks of a key that are not forgotten.
     pub(in crate::limiter) async fn blocks(&self, key: &Key) -> Result<u32, Error> {
         let own = self.own_count(key, ALL_BLOCKS).await?;
         Ok(own.map_or(0, |own| own.used()))
     }
 
-    /// Forgets the refusals of a key, and sets the number of its blocks. The last one starts now.
+    /// Also forgets the refusals of the key. Its last block starts now.
     pub(super) async fn set_blocks(&self, key: &Key, blocks: u32) -> Result<(), Error> {
         self.forget(key).await?;
         let quotas = self.rule.blocks_quota(blocks).into();
@@ -78,14 +76,14 @@ impl BlockCounts {
         }
     }
 
-    /// Returns how long ago a key was unblocked. `None` if that is not known.
+    /// `None` if the last unblock is not known.
     pub(super) async fn since_unblock(&self, key: &Key) -> Result<Option<Duration>, Error> {
         let own = self.own_count(key, UNBLOCK).await?;
-        let own = own.filter(|own| own.used() > 0);
-        Ok(own.map(|own| UNBLOCK_WINDOW.saturating_sub(own.reset_after())))
+        Ok(own
+            .filter(|own| own.used() > 0)
+            .map(|own| UNBLOCK_WINDOW.saturating_sub(own.reset_after())))
     }
 
-    /// Forgets the refusals and the blocks of a key.
     pub(in crate::limiter) async fn forget(&self, key: &Key) -> Result<(), Error> {
         let both = Quotas::from([self.rule.refusals_quota(), ALL_BLOCKS]);
         self.reset(key, &both).await
@@ -100,7 +98,7 @@ impl BlockCounts {
         }
     }
 
-    /// Returns what a quota counts of a key. `None` if other keys share the count.
+    /// `None` if other keys share the count.
     async fn own_count(&self, key: &Key, quota: Quota) -> Result<Option<QuotaAnswer>, Error> {
         let answer = self.check(key, &quota.into(), 0).await?;
         let own = answer.quotas().first().copied();
