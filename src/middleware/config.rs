@@ -73,7 +73,6 @@ impl LayerConfig {
         }
     }
 
-    /// Changes settings.
     pub(super) fn update(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
         // A changed layer logs its own findings.
@@ -101,31 +100,27 @@ impl LayerConfig {
         }
     }
 
-    /// Returns all levels, the layer's own first.
+    /// The layer's own level comes first.
     pub(super) fn levels(&self) -> impl Iterator<Item = &Level> + Clone {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Returns whether a closure settles charges by the response.
     #[inline]
     pub(super) fn settles(&self) -> bool {
-        let mut others = self.others.iter();
-        self.first.settle.is_some() || others.any(|level| level.settle.is_some())
+        self.first.settle.is_some() || self.others.iter().any(|level| level.settle.is_some())
     }
 
-    /// Returns the level at a place of [`levels`](Self::levels).
     #[inline]
     pub(super) fn level(&self, place: usize) -> &Level {
         self.levels().nth(place).unwrap_or(&self.first)
     }
 
-    /// Returns whether requests may wait for units or slots. A dry run delays none.
+    /// A dry run delays no request.
     #[inline]
     pub(super) fn waits(&self) -> bool {
         !self.max_wait.is_zero() && !self.is_dry_run
     }
 
-    /// Returns whether the level at a place costs what the layer costs.
     pub(super) fn shares_cost(&self, place: usize) -> bool {
         place == 0 || self.level(place).cost.is_none()
     }

@@ -36,13 +36,13 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        pub(super) state: State<S, B>,
+        pub(super) state: CallState<S, B>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    pub(super) enum State<S, B>
+    #[project = CallStateProjection]
+    pub(super) enum CallState<S, B>
     where
         S: Service<Request<B>>,
     {
@@ -54,7 +54,7 @@ pin_project! {
     }
 }
 
-impl<S: Service<Request<B>>, B> State<S, B> {
+impl<S: Service<Request<B>>, B> CallState<S, B> {
     /// Calls the service after the check, or rejects the request.
     #[inline]
     pub(super) fn proceed(
@@ -88,33 +88,33 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Checking { check, call } => {
+                CallStateProjection::Checking { check, call } => {
                     let outcome = ready!(check.as_mut().poll(cx));
                     let call = call.take();
                     // The service may panic.
-                    state.set(State::Done);
+                    state.set(CallState::Done);
                     let Some(mut call) = call else {
                         polled_after_completion("ResponseFuture");
                     };
                     let (parts, body) = call.request.into_parts();
-                    State::proceed(&call.config, &mut call.service, parts, body, outcome)
+                    CallState::proceed(&call.config, &mut call.service, parts, body, outcome)
                 }
-                StateProjection::Calling { response, finisher } => {
+                CallStateProjection::Calling { response, finisher } => {
                     let response = ready!(response.poll(cx));
                     let finisher = mem::take(finisher);
-                    state.set(State::Done);
+                    state.set(CallState::Done);
                     let (mut head, body) = response?.into_parts();
                     let permit = finisher.finish(&mut head, &body);
                     let body = ResponseBody::inner(body, permit);
                     return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
-                StateProjection::Rejected { response } => {
+                CallStateProjection::Rejected { response } => {
                     let Some(response) = response.take() else {
                         polled_after_completion("ResponseFuture");
                     };
                     return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                 }
-                StateProjection::Done => polled_after_completion("ResponseFuture"),
+                CallStateProjection::Done => polled_after_completion("ResponseFuture"),
             };
             state.set(next);
         }
@@ -132,10 +132,10 @@ pub(super) struct PendingCall<S, B> {
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Checking { .. } => "checking",
-            State::Calling { .. } => "calling",
-            State::Rejected { .. } => "rejected",
-            State::Done => "done",
+            CallState::Checking { .. } => "checking",
+            CallState::Calling { .. } => "calling",
+            CallState::Rejected { .. } => "rejected",
+            CallState::Done => "done",
         };
         f.debug_tuple("ResponseFuture").field(&state).finish()
     }

@@ -687,11 +687,12 @@ impl RateLimitLayer {
         F: Fn(&Rejection) -> R + Send + Sync + 'static,
         R: RejectionResponse<Form>,
     {
-        let responder = move |rejection: &Rejection| {
-            let response = responder(rejection).into_rejection_response();
-            response.unwrap_or_else(|| plain_text()(rejection))
-        };
-        self.with(|config| config.responder = Arc::new(responder))
+        self.with(|config| {
+            config.responder = Arc::new(move |rejection: &Rejection| {
+                let response = responder(rejection).into_rejection_response();
+                response.unwrap_or_else(|| plain_text()(rejection))
+            });
+        })
     }
 
     /// Rejects gRPC calls with a gRPC status: the response has HTTP status 200, no body, and `grpc-status` in
@@ -821,8 +822,8 @@ impl RateLimitLayer {
 
     /// Lets the responses of an upstream hold keys back.
     pub(super) fn observing(self) -> Self {
-        let observing = self.with(|config| config.observes = true);
-        observing.level(|level| level.with_limiter(RateLimiter::fresh_blocks))
+        self.with(|config| config.observes = true)
+            .level(|level| level.with_limiter(RateLimiter::fresh_blocks))
     }
 
     /// Changes the level of the layer's own limiter.

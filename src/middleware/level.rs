@@ -183,8 +183,9 @@ impl Level {
         F: Fn(&Key, &Parts) -> R + Send + Sync + 'static,
         R: Future<Output: IntoPlan> + Send + 'static,
     {
-        let lookup = move |key: &Key, parts: &Parts| plan_future(quotas(key, parts));
-        self.plan_lookup = Some(Arc::new(lookup));
+        self.plan_lookup = Some(Arc::new(move |key: &Key, parts: &Parts| {
+            plan_future(quotas(key, parts))
+        }));
         self
     }
 
@@ -269,12 +270,10 @@ impl Level {
         self
     }
 
-    /// Returns the name of the limiter.
     pub(super) fn name(&self) -> &Arc<str> {
         &self.limiter.0.facts.name
     }
 
-    /// Changes the settings of the limiter.
     pub(super) fn with_limiter(self, change: impl FnOnce(RateLimiter) -> RateLimiter) -> Self {
         let limiter = change(self.limiter);
         Self { limiter, ..self }
@@ -290,13 +289,12 @@ impl Level {
         }
     }
 
-    /// Logs that no request has a key, because the server is misconfigured.
     pub(super) fn report_no_key(&self, is_dry_run: bool, error: &KeyError) {
         let diagnostics = &self.diagnostics.key_misconfigured;
         diagnostics.log(warning::NO_KEY, self.name(), is_dry_run, error);
     }
 
-    /// Extracts the key of a request. Returned as the extractor returns it: to move a key takes time.
+    /// The key is returned as the extractor returns it: to move a key takes time.
     #[inline]
     pub(super) fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let extracted = self.key.extract(parts);
@@ -305,13 +303,14 @@ impl Level {
         extracted
     }
 
-    /// Returns the cost of a request: the layer's cost if this level has none of its own.
     #[inline]
-    pub(super) fn cost_of(&self, parts: &Parts, of_layer: impl FnOnce() -> u32) -> u32 {
-        self.cost.as_ref().map_or_else(of_layer, |cost| cost(parts))
+    pub(super) fn request_cost(&self, parts: &Parts, layer_cost: impl FnOnce() -> u32) -> u32 {
+        match &self.cost {
+            Some(cost) => cost(parts),
+            None => layer_cost(),
+        }
     }
 
-    /// Records that this level does not count a request.
     pub(super) fn leave_out(&self) {
         self.limiter.0.telemetry.record_exempt();
     }
@@ -334,7 +333,6 @@ type PlanLookup = dyn Fn(&Key, &Parts) -> PlanFuture + Send + Sync;
 
 pub(super) type PlanFuture = Pin<Box<dyn Future<Output = Result<Plan, Error>> + Send>>;
 
-/// Boxes the future of a lookup and converts its output.
 fn plan_future(lookup: impl Future<Output: IntoPlan> + Send + 'static) -> PlanFuture {
     Box::pin(async { lookup.await.into_plan().map_err(lookup_failed) })
 }

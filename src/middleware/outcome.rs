@@ -25,8 +25,7 @@ pub(super) struct Pass {
     pub(super) would_reject: Option<Box<Rejection>>,
 }
 
-/// Returns the outcome of a request whose key cannot be extracted at one level. `None` if the level is
-/// left out.
+/// `None` if the level is left out.
 pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) -> Option<Outcome> {
     match (error.kind(), level.on_missing_key) {
         (KeyErrorKind::Missing, MissingKey::Exempt) => {
@@ -41,7 +40,6 @@ pub(super) fn without_key(config: &LayerConfig, level: &Level, error: KeyError) 
     Some(reject(config, level, RejectionReason::NoKey(error)))
 }
 
-/// Returns the outcome of a request whose check is decided.
 #[inline]
 pub(super) fn decided(config: &LayerConfig, mut decided: DecidedCheck) -> Outcome {
     let slots = decided.take_slots();
@@ -65,7 +63,6 @@ pub(super) fn decided(config: &LayerConfig, mut decided: DecidedCheck) -> Outcom
     reject(config, refusing, RejectionReason::Refused(view))
 }
 
-/// Rejects a request whose check has failed.
 #[cold]
 pub(super) fn failed(config: &LayerConfig, failed: FailedCheck) -> Outcome {
     let is_dry_run = config.is_dry_run;
@@ -108,21 +105,27 @@ fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outco
 
 fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {
     let telemetry = &level.limiter.0.telemetry;
-    let label = |rejected| match config.is_dry_run {
-        false => rejected,
-        true => OutcomeLabel::WouldReject,
-    };
     match reason {
         RejectionReason::Refused(decision) => {
             let level = decision.reported_level();
             let quota = decision.reported();
-            telemetry.record_refusal(label(OutcomeLabel::Refused), level, quota);
+            telemetry.record_refusal(label(config, OutcomeLabel::Refused), level, quota);
         }
         RejectionReason::NoKey(error) => {
-            telemetry.record_failure(label(OutcomeLabel::NoKey), error, error.kind().text());
+            let label = label(config, OutcomeLabel::NoKey);
+            telemetry.record_failure(label, error, error.kind().text());
         }
         RejectionReason::Failed(error) => {
-            telemetry.record_failure(label(OutcomeLabel::Failed), error, error.kind().text());
+            let label = label(config, OutcomeLabel::Failed);
+            telemetry.record_failure(label, error, error.kind().text());
         }
+    }
+}
+
+fn label(config: &LayerConfig, rejected: OutcomeLabel) -> OutcomeLabel {
+    if config.is_dry_run {
+        OutcomeLabel::WouldReject
+    } else {
+        rejected
     }
 }

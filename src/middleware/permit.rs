@@ -66,7 +66,6 @@ fn take(permit: &SharedPermit) -> Option<Permit> {
 pub(super) struct HeldPermit(SharedPermit);
 
 impl HeldPermit {
-    /// Holds the slots of an admitted request.
     #[cold]
     pub(super) fn new(decision: &DecisionView, slots: Vec<HeldSlots>) -> Self {
         let decision = Decision::without_charge(decision.clone());

@@ -65,7 +65,7 @@ pub(super) fn with_ready_body<B: Body<Data = Bytes>>(response: Response<B>) -> R
     })
 }
 
-/// Returns all bytes of a body. `None` if it is not ready or fails.
+/// `None` if the body is not ready or fails.
 fn ready_bytes<B: Body<Data = Bytes>>(body: B) -> Option<Bytes> {
     let mut body = pin!(body);
     let mut context = Context::from_waker(Waker::noop());

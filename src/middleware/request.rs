@@ -1,6 +1,6 @@
 //! The check of a request: from its head to its [`Outcome`].
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::mem;
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -14,6 +14,7 @@ use super::config::LayerConfig;
 use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
+use crate::error::Error;
 use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
@@ -24,47 +25,54 @@ pub(super) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 /// The lookup of the plan of each level, if it has one.
 type Lookups = SmallVec<[Option<PlanFuture>; 1]>;
 
-/// Checks a request, as far as that is possible without waiting. A store in memory decides it at once.
-///
-/// # Errors
-///
-/// Returns the rest of the check if it has to wait.
-#[inline]
-pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> Result<Outcome, PendingOutcome> {
-    if !config.enabled {
-        return Ok(Ok(Pass::default()));
-    }
-    if config.skip.exempts(parts) {
-        config.levels().for_each(Level::leave_out);
-        return Ok(Ok(Pass::default()));
-    }
-    let (levels, lookups) = match read(config, parts) {
-        ControlFlow::Continue(asked) => asked,
-        ControlFlow::Break(rejected) => return Ok(rejected),
-    };
-    if levels.is_empty() {
-        return Ok(Ok(Pass::default()));
-    }
-    let check = PendingCheck::new(levels);
-    if config.waits() || check.has_slots() || lookups.iter().any(Option::is_some) {
-        return ready_or_rest(run(Arc::clone(config), check, lookups));
-    }
-    match check.start() {
-        StartedCheck::Ended(Some(checked)) => match take_in(config, &mut None, checked) {
-            ControlFlow::Break(outcome) => Ok(outcome),
-            ControlFlow::Continue(again) => {
-                ready_or_rest(run(Arc::clone(config), again, Lookups::new()))
-            }
-        },
-        started => Err(wait(Arc::clone(config), started)),
+/// A check after as much of it as is possible without waiting.
+pub(super) enum StartedRequest {
+    Decided(Outcome),
+    Pending(PendingOutcome),
+}
+
+impl StartedRequest {
+    fn exempt() -> Self {
+        Self::Decided(Ok(Pass::default()))
     }
 }
 
-/// Polls a check once. Returns it if it is not ready.
-fn ready_or_rest(mut check: PendingOutcome) -> Result<Outcome, PendingOutcome> {
+/// Checks a request, as far as that is possible without waiting. A store in memory decides it at once.
+#[inline]
+pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> StartedRequest {
+    if !config.enabled {
+        return StartedRequest::exempt();
+    }
+    if config.skip.exempts(parts) {
+        config.levels().for_each(Level::leave_out);
+        return StartedRequest::exempt();
+    }
+    let (levels, lookups) = match read(config, parts) {
+        ControlFlow::Continue(asked) => asked,
+        ControlFlow::Break(rejected) => return StartedRequest::Decided(rejected),
+    };
+    if levels.is_empty() {
+        return StartedRequest::exempt();
+    }
+    let check = PendingCheck::new(levels);
+    if config.waits() || check.has_slots() || lookups.iter().any(Option::is_some) {
+        return poll_once(run(Arc::clone(config), check, lookups));
+    }
+    match check.start() {
+        StartedCheck::Ended(Some(checked)) => match take_in(config, &mut None, checked) {
+            ControlFlow::Break(outcome) => StartedRequest::Decided(outcome),
+            ControlFlow::Continue(again) => {
+                poll_once(run(Arc::clone(config), again, Lookups::new()))
+            }
+        },
+        started => StartedRequest::Pending(wait(Arc::clone(config), started)),
+    }
+}
+
+fn poll_once(mut check: PendingOutcome) -> StartedRequest {
     match check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(outcome) => Ok(outcome),
-        Poll::Pending => Err(check),
+        Poll::Ready(outcome) => StartedRequest::Decided(outcome),
+        Poll::Pending => StartedRequest::Pending(check),
     }
 }
 
@@ -72,18 +80,21 @@ fn ready_or_rest(mut check: PendingOutcome) -> Result<Outcome, PendingOutcome> {
 /// the outcome if the request is rejected because of a key.
 #[inline]
 fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevels, Lookups)> {
-    let (mut levels, mut lookups, mut layer_cost) = (AskedLevels::new(), Lookups::new(), None);
+    let mut levels = AskedLevels::new();
+    let mut lookups = Lookups::new();
+    let mut layer_cost = None;
     for (place, level) in config.levels().enumerate() {
         if level.skip.exempts(parts) {
             level.leave_out();
             continue;
         }
-        let cost = || *layer_cost.get_or_insert_with(|| config.first.cost_of(parts, || 1));
         match level.extract(parts) {
             Ok(key) => {
                 let lookup = level.plan_lookup.as_ref();
                 lookups.push(lookup.map(|look_up| look_up(&key, parts)));
-                let cost = level.cost_of(parts, cost);
+                let cost = level.request_cost(parts, || {
+                    *layer_cost.get_or_insert_with(|| config.first.request_cost(parts, || 1))
+                });
                 let share = level.share.as_ref().and_then(|share| share(parts));
                 let asked = AskedLevel::with(&level.limiter, key, cost, |record| {
                     record.slots = level.slots;
@@ -104,7 +115,6 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevel
     ControlFlow::Continue((levels, lookups))
 }
 
-/// Checks a request until it is decided, after the lookups of its plans.
 fn run(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> PendingOutcome {
     Box::pin(async move {
         let mut waiting = config.waits().then(|| check.place(config.max_wait));
@@ -154,26 +164,37 @@ async fn attempt_until_decided(
 
 /// Waits for all lookups at the same time. Leaves out the levels that their plans exempt.
 async fn look_up_plans(config: &LayerConfig, levels: AskedLevels, lookups: Lookups) -> AskedLevels {
-    let own = || Box::pin(std::future::ready(Ok(Plan::Default))) as PlanFuture;
-    let lookups = lookups.into_iter().map(|lookup| lookup.unwrap_or_else(own));
-    let plans = join_all(lookups.collect()).await;
-    let planned = levels.into_iter().zip(plans);
-    let planned = planned.filter_map(|(mut level, plan)| {
-        if plan.is_ok() {
-            level.limiter().quotas_found();
+    let lookups = lookups
+        .into_iter()
+        .map(|lookup| lookup.unwrap_or_else(|| Box::pin(ready(Ok(Plan::Default)))))
+        .collect();
+    let plans = join_all(lookups).await;
+    levels
+        .into_iter()
+        .zip(plans)
+        .filter_map(|(level, plan)| apply_plan(config, level, plan))
+        .collect()
+}
+
+/// `None` if the plan exempts the request from this level.
+fn apply_plan(
+    config: &LayerConfig,
+    mut level: AskedLevel,
+    plan: Result<Plan, Error>,
+) -> Option<AskedLevel> {
+    if plan.is_ok() {
+        level.limiter().quotas_found();
+    }
+    match plan {
+        Ok(Plan::Default) => {}
+        Ok(Plan::Quotas(quotas)) => level.set_plan(quotas),
+        Ok(Plan::Exempt) => {
+            config.level(level.record().place).leave_out();
+            return None;
         }
-        match plan {
-            Ok(Plan::Default) => {}
-            Ok(Plan::Quotas(quotas)) => level.set_plan(quotas),
-            Ok(Plan::Exempt) => {
-                config.level(level.record().place).leave_out();
-                return None;
-            }
-            Err(error) => level.set_unknown(error),
-        }
-        Some(level)
-    });
-    planned.collect()
+        Err(error) => level.set_unknown(error),
+    }
+    Some(level)
 }
 
 /// Takes in what an attempt has brought. Breaks with the outcome, unless another attempt follows.

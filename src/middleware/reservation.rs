@@ -51,9 +51,9 @@ use crate::limiter::{Decision, DecisionView, RateLimiter, TakenLevel, settle_tog
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Reservation(Arc<Inner>);
+pub struct Reservation(Arc<ReservationInner>);
 
-struct Inner {
+struct ReservationInner {
     config: Arc<LayerConfig>,
     view: DecisionView,
     charge: Mutex<Decision>,
@@ -64,14 +64,13 @@ type Settlements = SmallVec<[TakenLevel; 2]>;
 
 impl Reservation {
     pub(super) fn new(config: &Arc<LayerConfig>, charge: Decision) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ReservationInner {
             config: Arc::clone(config),
             view: charge.view().clone(),
             charge: Mutex::new(charge),
         }))
     }
 
-    /// Creates the reservation of a request that no quota limits.
     pub(super) fn unlimited(config: &Arc<LayerConfig>) -> Self {
         let view = DecisionView::unlimited();
         Self::new(config, Decision::without_charge(view))
@@ -118,7 +117,8 @@ impl Reservation {
     /// }
     /// ```
     pub fn settle_level(&self, limiter: &RateLimiter, actual_cost: u32) {
-        let (config, name) = (&self.0.config, &limiter.0.facts.name);
+        let config = &self.0.config;
+        let name = &limiter.0.facts.name;
         if !config.levels().any(|level| level.name() == name) {
             config.diagnostics.unknown_level(config.first.name(), name);
             return;
@@ -126,23 +126,20 @@ impl Reservation {
         self.settle_each(|_, place| (config.level(place).name() == name).then_some(actual_cost));
     }
 
-    /// Settles by the closures of the layer, which compute the actual costs from a response.
     pub(super) fn settle_by(&self, head: &response::Parts, size: SizeHint) {
-        let Inner { config, view, .. } = &*self.0;
+        let ReservationInner { config, view, .. } = &*self.0;
         let mut shared = None;
         self.settle_each(|index, place| {
             match (&config.level(place).settle, &config.first.settle) {
                 (Some(settle), _) if place > 0 => Some(settle(&view.of_level(index), head, size)),
                 (_, Some(settle)) if config.shares_cost(place) => {
-                    let cost = || settle(&view.of_level(index), head, size);
-                    Some(*shared.get_or_insert_with(cost))
+                    Some(*shared.get_or_insert_with(|| settle(&view.of_level(index), head, size)))
                 }
                 _ => None,
             }
         });
     }
 
-    /// Gives all units back.
     pub(super) fn give_back(&self) {
         self.settle_each(|_, _| Some(0));
     }
@@ -150,15 +147,17 @@ impl Reservation {
     /// Settles the levels that have an actual cost now, unless they were settled before. The cost is computed from the
     /// index of a level in the decision, and its place in the layer.
     fn settle_each(&self, mut actual_cost: impl FnMut(usize, usize) -> Option<u32>) {
-        let Inner {
+        let ReservationInner {
             config,
             view,
             charge,
         } = &*self.0;
         // Before the lock: a closure of the application may settle, too.
-        let places = view.levels().map(|level| level.place()).enumerate();
-        let costs = places.map(|(index, place)| actual_cost(index, place));
-        let costs: SmallVec<[_; 4]> = costs.collect();
+        let costs: SmallVec<[_; 4]> = view
+            .levels()
+            .enumerate()
+            .map(|(index, level)| actual_cost(index, level.place()))
+            .collect();
         let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
         let mut settlements = Settlements::new();
         for (index, (level, used)) in view.levels().zip(costs).enumerate() {
@@ -178,9 +177,10 @@ impl Reservation {
     }
 
     fn settle_in_background(&self, settlements: Settlements) {
-        let (reservation, unsettled) = (self.clone(), settlements.clone());
+        let reservation = self.clone();
+        let unsettled = settlements.clone();
         let mut task = Box::pin(async move {
-            let levels = reservation.levels_of(&settlements);
+            let levels = reservation.settled_levels(&settlements);
             let outcomes = settle_together(reservation.decision(), &settlements).await;
             for ((level, key), outcome) in levels.iter().zip(&outcomes) {
                 level.diagnostics.settled(&level.limiter, key, outcome);
@@ -194,7 +194,7 @@ impl Reservation {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(task)),
             Err(_) => {
-                for (level, key) in self.levels_of(&unsettled) {
+                for (level, key) in self.settled_levels(&unsettled) {
                     let unsettled = Err(no_runtime());
                     level.diagnostics.settled(&level.limiter, key, &unsettled);
                 }
@@ -202,13 +202,11 @@ impl Reservation {
         }
     }
 
-    /// Returns the levels of the layer that are settled, each with its key.
-    fn levels_of(&self, settlements: &[TakenLevel]) -> SmallVec<[(&Level, &Key); 2]> {
-        let Inner { config, view, .. } = &*self.0;
-        let levels = settlements
+    fn settled_levels(&self, settlements: &[TakenLevel]) -> SmallVec<[(&Level, &Key); 2]> {
+        let ReservationInner { config, view, .. } = &*self.0;
+        settlements
             .iter()
-            .filter_map(|taken| view.level(taken.index));
-        levels
+            .filter_map(|taken| view.level(taken.index))
             .map(|level| (config.level(level.place()), level.key()))
             .collect()
     }

@@ -23,7 +23,6 @@ use super::rejection::{
 use super::reservation::Reservation;
 use crate::decision::QuotaDecision;
 use crate::limiter::DecisionView;
-use crate::quota::Quota;
 
 /// Inserts the decision, the reservation and the permit into the extensions of a request. Returns the finisher of the
 /// response.
@@ -46,7 +45,8 @@ pub(super) fn prepare_request(
         parts.extensions.insert(handle);
     }
     let settles = config.settles();
-    let (mut decided, mut reservation) = (None, None);
+    let mut decided = None;
+    let mut reservation = None;
     if let Some(mut decision) = decision {
         if let Some(outer) = parts.extensions.get::<DecisionView>().cloned() {
             let diagnostics = &config.diagnostics;
@@ -63,8 +63,9 @@ pub(super) fn prepare_request(
     }
     if config.reserves {
         // Replaces the reservation of an outer layer, which the handler must not settle.
-        let unlimited = || Reservation::unlimited(config);
-        let own = reservation.clone().unwrap_or_else(unlimited);
+        let own = reservation
+            .clone()
+            .unwrap_or_else(|| Reservation::unlimited(config));
         parts.extensions.insert(own);
     }
     Ok(ResponseFinisher {
@@ -145,8 +146,7 @@ impl ResponseFinisher {
 /// Holds the key of the layer's own limiter back if the upstream asks for it.
 #[cold]
 fn observe(decision: &DecisionView, head: &response::Parts) {
-    let mut levels = decision.limiters();
-    let own = levels.find(|(_, level)| level.place() == 0);
+    let own = decision.limiters().find(|(_, level)| level.place() == 0);
     // A layer of this crate around the client has answered instead of the upstream.
     let is_rejection = head.extensions.get::<Rejection>().is_some();
     if let Some((limiter, own)) = own.filter(|_| !is_rejection) {
@@ -214,27 +214,34 @@ fn told_wait(decision: &DecisionView, head: &mut response::Parts) -> Option<Dura
 
 /// Returns the shortest wait until this layer can admit the same request again. `None` if it can now.
 fn retry_wait(decision: &DecisionView) -> Option<Duration> {
-    let wait = |quota: QuotaDecision<'_>| {
-        let missing = quota.cost().checked_sub(quota.remaining())?;
-        // The first missing unit returns after `reset_after`, and the others later.
-        let others = refill_time(quota.quota(), missing.checked_sub(1)?);
-        let first = quota.reset_after();
-        Some(first.saturating_add(others.unwrap_or_default()))
-    };
-    // A soft quota admits the next request, too.
-    let counts = |quota: &Quota| !quota.is_in_flight() && !quota.is_soft();
-    let rates = decision.quotas().filter(|quota| counts(quota.quota()));
-    rates.filter_map(wait).max()
+    decision
+        .quotas()
+        .filter(|quota| !quota.quota().is_in_flight())
+        // A soft quota admits the next request, too.
+        .filter(|quota| !quota.quota().is_soft())
+        .filter_map(rate_wait)
+        .max()
 }
 
-/// Creates the response to a rejected request.
+fn rate_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
+    let missing = quota.cost().checked_sub(quota.remaining())?;
+    // The first missing unit returns after `reset_after`, and the others later.
+    let others = refill_time(quota.quota(), missing.checked_sub(1)?);
+    let first = quota.reset_after();
+    Some(first.saturating_add(others.unwrap_or_default()))
+}
+
 pub(super) fn rejection_response(
     config: &LayerConfig,
     rejection: Rejection,
     parts: &Parts,
 ) -> Response<Bytes> {
     // Only if the layer serves gRPC: any client can send the content type of gRPC.
-    let grpc = if config.grpc { Grpc::of(parts) } else { None };
+    let grpc = if config.grpc {
+        Grpc::from_request(parts)
+    } else {
+        None
+    };
     let mut response = match grpc {
         None => rejection.respond(&*config.responder),
         Some(grpc) => grpc.reject(&rejection),

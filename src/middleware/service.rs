@@ -10,8 +10,8 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::config::LayerConfig;
-use super::future::{PendingCall, ResponseFuture, State};
-use super::request::start;
+use super::future::{CallState, PendingCall, ResponseFuture};
+use super::request::{StartedRequest, start};
 
 /// A service with a rate limit, created by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -76,7 +76,7 @@ where
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let (parts, body) = req.into_parts();
         let state = match start(&self.config, &parts) {
-            Err(check) => State::Checking {
+            StartedRequest::Pending(check) => CallState::Checking {
                 check,
                 call: Some(PendingCall {
                     config: Arc::clone(&self.config),
@@ -85,9 +85,9 @@ where
                 }),
             },
             // Calls the service in place: to clone an axum service allocates.
-            Ok(outcome) => {
-                let state = State::proceed(&self.config, &mut self.inner, parts, body, outcome);
-                if matches!(state, State::Rejected { .. }) {
+            StartedRequest::Decided(outcome) => {
+                let state = CallState::proceed(&self.config, &mut self.inner, parts, body, outcome);
+                if matches!(state, CallState::Rejected { .. }) {
                     // Releases what the inner service has reserved for this call.
                     drop(self.take_ready());
                 }

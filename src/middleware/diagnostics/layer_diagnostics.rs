@@ -46,16 +46,15 @@ impl Diagnostics {
         }
     }
 
-    /// Logs that two nested layers charged a request to the same count.
     pub(in crate::middleware) fn observe_nested(
         &self,
         limiter: &str,
         decision: &DecisionView,
         outer: &DecisionView,
     ) {
-        let mut outers = std::iter::successors(Some(outer), |outer| outer.outer());
-        if outers.any(|outer| outer.charges_same_count(decision)) && self.charged_twice.first_time()
-        {
+        let is_charged_twice = std::iter::successors(Some(outer), |outer| outer.outer())
+            .any(|outer| outer.charges_same_count(decision));
+        if is_charged_twice && self.charged_twice.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::CHARGED_TWICE,
                 limiter,

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::misconfiguration::MisconfigurationChecks;
 use crate::error::{Code, Error, warning};
 use crate::key::Key;
-use crate::limiter::DecisionView;
-use crate::limiter::RateLimiter;
+use crate::limiter::{DecisionView, RateLimiter};
 use crate::telemetry::{OnceFlag, OutageLog};
 
 /// The diagnostics of one level: its key, its cost and its settlements.
@@ -52,7 +51,6 @@ impl FailedChecks {
         Self { failed, is_logged }
     }
 
-    /// Logs why requests cannot be checked, and what happens to them.
     pub(in crate::middleware) fn log(
         &self,
         code: &'static str,
@@ -62,9 +60,10 @@ impl FailedChecks {
     ) {
         if self.is_logged.first_time() {
             let failed = self.failed;
-            let answering = match is_dry_run {
-                true => "letting it pass in a dry run",
-                false => "answering 500",
+            let answering = if is_dry_run {
+                "letting it pass in a dry run"
+            } else {
+                "answering 500"
             };
             tracing::error!(target: "tollgate::diagnostics", code, limiter, "{failed}, {answering}: {error}");
         }
@@ -82,7 +81,8 @@ impl LevelDiagnostics {
 
     #[cold]
     fn never_admitted(&self, limiter: &str, decision: &DecisionView) {
-        let (cost, limit) = (decision.cost(), decision.limit());
+        let cost = decision.cost();
+        let limit = decision.limit();
         if limit > 0 && self.cost_above_limit.first_time() {
             let quota = decision.reported();
             let bound = quota.map_or_else(String::new, |quota| quota.bound());
@@ -104,7 +104,6 @@ impl LevelDiagnostics {
         }
     }
 
-    /// Logs that a request of cost 0 cannot be settled.
     pub(in crate::middleware) fn nothing_to_settle(&self, limiter: &str) {
         if self.nothing_to_settle.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",

@@ -56,7 +56,6 @@ impl PartOfKey {
 }
 
 impl MisconfigurationChecks {
-    /// Inspects a request, if it is one of the first of the layer.
     #[inline]
     pub(in crate::middleware) fn observe(
         &self,
@@ -103,8 +102,9 @@ impl MisconfigurationChecks {
 
     /// Warns if the peer, whose address is counted, seems to be a proxy.
     fn check_proxy(&self, limiter: &str, parts: &Parts) {
-        let mut names = FORWARDING.into_iter();
-        let header = names.find(|name| parts.headers.contains_key(name));
+        let header = FORWARDING
+            .into_iter()
+            .find(|name| parts.headers.contains_key(name));
         // A public peer may be a client that invents the header.
         let is_proxy = peer_of(parts).is_some_and(is_private);
         if let Some(header) = header.filter(|_| is_proxy)

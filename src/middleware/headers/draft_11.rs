@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::field_names::{POLICY, RATELIMIT};
 use super::policy_names::{named_quotas, quota_names};
-use super::structured_fields::{FieldSyntax, integer, integers_of, quoted};
+use super::structured_fields::{FieldSyntax, find_integers, integer, quoted};
 use super::times::{refill_time, whole_seconds};
 use crate::decision::QuotaDecision;
 use crate::limiter::DecisionView;
@@ -32,7 +32,7 @@ pub(super) fn append(decision: &DecisionView, least: Duration, headers: &mut Hea
     ];
     for (name, list) in lists {
         if let Ok(list) = HeaderValue::try_from(list.join(", "))
-            && FieldSyntax::Named.is_of_field(&name, headers)
+            && FieldSyntax::Named.is_field(&name, headers)
         {
             headers.append(name, list);
         }
@@ -41,19 +41,18 @@ pub(super) fn append(decision: &DecisionView, least: Duration, headers: &mut Hea
 
 /// Raises the longest effective window of a list that is there to at least `least`.
 pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
-    let (longest, least) = (longest_window(headers), whole_seconds(least));
-    if longest == 0 || longest >= least || !FieldSyntax::Named.is_of_field(&RATELIMIT, headers) {
+    let longest = longest_window(headers);
+    let least = whole_seconds(least);
+    if longest == 0 || longest >= least || !FieldSyntax::Named.is_field(&RATELIMIT, headers) {
         return;
     }
-    let mut lines = headers
-        .get_all(RATELIMIT)
-        .iter()
-        .cloned()
-        .collect::<Vec<_>>();
+    let mut lines: Vec<_> = headers.get_all(RATELIMIT).iter().cloned().collect();
     for line in &mut lines {
         let Ok(text) = line.to_str() else { continue };
-        let mut windows = integers_of(text, WINDOW).into_iter();
-        let Some((place, _)) = windows.find(|(_, window)| *window == longest) else {
+        let Some((place, _)) = find_integers(text, WINDOW)
+            .into_iter()
+            .find(|(_, window)| *window == longest)
+        else {
             continue;
         };
         let mut raised = text.to_owned();
@@ -69,33 +68,41 @@ pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the longest effective window that is there. 0 if there is none.
+/// In seconds. 0 if there is none.
 fn longest_window(headers: &HeaderMap) -> u64 {
-    let lines = headers.get_all(RATELIMIT).iter();
-    let texts = lines.filter_map(|line| line.to_str().ok());
-    let windows = texts.flat_map(|text| integers_of(text, WINDOW));
-    windows.map(|(_, window)| window).max().unwrap_or(0)
+    headers
+        .get_all(RATELIMIT)
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|text| find_integers(text, WINDOW))
+        .map(|(_, window)| window)
+        .max()
+        .unwrap_or(0)
 }
 
-/// Returns the policies: `"burst";q=100;w=60` and `"daily";q=1000;w=86400`.
 fn policies(decision: &DecisionView, names: &[String]) -> Vec<String> {
     let quotas = decision.levels().flat_map(|level| level.quota_list());
     let are_all_soft = quotas.clone().all(Quota::is_soft);
-    let named = quotas.zip(names);
-    let listed = named.filter(|(quota, _)| are_all_soft || !quota.is_soft());
-    let policy = |(quota, name): (&Quota, &String)| {
-        let limit = quota.limit();
-        match window_seconds(quota) {
-            _ if quota.is_in_flight() => format!("{name};q={limit};qu=\"concurrent-requests\""),
-            Some(window) => format!("{name};q={limit};w={}", integer(window)),
-            None => format!("{name};q={limit}"),
-        }
-    };
-    listed.map(policy).collect()
+    quotas
+        .zip(names)
+        .filter(|(quota, _)| are_all_soft || !quota.is_soft())
+        .map(|(quota, name)| policy(name, quota))
+        .collect()
 }
 
-/// Lists all quotas if the request was admitted, or else those that refused it: `"burst";r=42;t=17` and
-/// `"daily";r=913;t=36000`.
+/// Formats a member of the policies, such as `"burst";q=100;w=60`.
+fn policy(name: &str, quota: &Quota) -> String {
+    let limit = quota.limit();
+    if quota.is_in_flight() {
+        return format!("{name};q={limit};qu=\"concurrent-requests\"");
+    }
+    match window_seconds(quota) {
+        Some(window) => format!("{name};q={limit};w={}", integer(window)),
+        None => format!("{name};q={limit}"),
+    }
+}
+
+/// Lists all quotas if the request was admitted, or else those that refused it.
 ///
 /// Leaves out the quotas of levels that nothing counted, and of levels that were not asked. The longest effective window is at
 /// least `least`.
@@ -103,25 +110,31 @@ fn limits(decision: &DecisionView, names: &[String], least: Duration) -> Vec<Str
     // A soft quota is reported only if all are soft.
     let reported = decision.reported();
     let are_all_soft = reported.is_some_and(|quota| quota.quota().is_soft());
-    let listed = named_quotas(decision, names).filter(|(quota, _)| {
-        let is_shown = are_all_soft || !quota.quota().is_soft();
-        is_shown && quota.is_allowed() == decision.is_allowed()
-    });
-    let listed: Vec<_> = listed.collect();
-    let windows = listed.iter().map(|(quota, _)| effective_window(*quota));
-    let windows = windows.enumerate().filter(|(_, window)| window.is_some());
-    let longest = windows.max_by_key(|(index, window)| (*window, Reverse(*index)));
-    let longest = longest.map(|(index, _)| index);
-    let limits = listed.iter().enumerate().map(|(index, (quota, name))| {
-        let own = effective_window(*quota);
-        let is_longest = Some(index) == longest;
-        let window = own.map(|own| if is_longest { own.max(least) } else { own });
-        limit(name, *quota, window)
-    });
-    limits.collect()
+    let listed: Vec<_> = named_quotas(decision, names)
+        .filter(|(quota, _)| are_all_soft || !quota.quota().is_soft())
+        .filter(|(quota, _)| quota.is_allowed() == decision.is_allowed())
+        .collect();
+    // The first of several.
+    let longest = listed
+        .iter()
+        .enumerate()
+        .filter_map(|(index, (quota, _))| Some((effective_window(*quota)?, Reverse(index))))
+        .max()
+        .map(|(_, Reverse(index))| index);
+    listed
+        .iter()
+        .enumerate()
+        .map(|(index, (quota, name))| {
+            let mut window = effective_window(*quota);
+            if Some(index) == longest {
+                window = window.max(Some(least));
+            }
+            limit(name, *quota, window)
+        })
+        .collect()
 }
 
-/// Returns the remaining units and the effective window of a policy, which is omitted if it is 0.
+/// Formats a member of the limits, such as `"burst";r=42;t=17`. An effective window of 0 is omitted.
 fn limit(name: &str, quota: QuotaDecision<'_>, window: Option<Duration>) -> String {
     let mut text = format!("{name};r={}", quota.remaining());
     if let Some(window) = window.filter(|window| !window.is_zero()) {
@@ -131,22 +144,22 @@ fn limit(name: &str, quota: QuotaDecision<'_>, window: Option<Duration>) -> Stri
     text
 }
 
-/// Returns the window if it is whole seconds. The draft has no fractions of seconds, and `w` is optional.
+/// `None` if the window is not whole seconds: the draft has no fractions of seconds, and `w` is optional.
 fn window_seconds(quota: &Quota) -> Option<u64> {
     let window = quota.window();
     (window.subsec_nanos() == 0).then_some(window.as_secs())
 }
 
-/// Returns the effective window: the time in which at most the remaining units can be used.
+/// The time in which at most the remaining units can be used.
 ///
 /// After a refusal, it is the wait until the request is admitted. `None` for slots, and if no wait helps.
 fn effective_window(quota: QuotaDecision<'_>) -> Option<Duration> {
     if quota.quota().is_in_flight() {
         return None;
     }
-    let time_to_full = || refill_time(quota.quota(), quota.used());
-    match quota.is_allowed() {
-        true => Some(time_to_full().unwrap_or_else(|| quota.reset_after())),
-        false => quota.retry_after(),
+    if !quota.is_allowed() {
+        return quota.retry_after();
     }
+    let time_to_full = refill_time(quota.quota(), quota.used());
+    Some(time_to_full.unwrap_or_else(|| quota.reset_after()))
 }

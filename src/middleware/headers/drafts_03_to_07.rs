@@ -30,7 +30,7 @@ pub(super) fn write(
         return;
     }
     if draft != IetfDraft::Draft03
-        && FieldSyntax::Unnamed.is_of_field(&POLICY, headers)
+        && FieldSyntax::Unnamed.is_field(&POLICY, headers)
         && let Ok(policies) = HeaderValue::from_str(&policies)
     {
         headers.append(POLICY, policies);
@@ -41,24 +41,14 @@ pub(super) fn write(
     let Some(numbers) = numbers(decision, reported, least) else {
         return;
     };
-    let [limit, remaining, reset] = numbers;
-    let mut insert_fields = |limit: HeaderValue| {
-        headers.insert(LIMIT, limit);
-        headers.insert(REMAINING, number_value(remaining));
-        headers.insert(RESET, number_value(reset));
-    };
     match draft {
-        // The policies follow the limit.
-        IetfDraft::Draft03 => {
-            let with_policies = HeaderValue::try_from(format!("{}, {policies}", integer(limit)));
-            insert_fields(with_policies.unwrap_or_else(|_| number_value(limit)));
-        }
-        IetfDraft::Draft06 => insert_fields(number_value(limit)),
+        IetfDraft::Draft03 => insert_numbers(numbers, Some(&policies), headers),
+        IetfDraft::Draft06 => insert_numbers(numbers, None, headers),
         IetfDraft::Draft07 => {
             let [limit, remaining, reset] = numbers.map(integer);
             let text = format!("limit={limit}, remaining={remaining}, reset={reset}");
             if let Ok(text) = HeaderValue::try_from(text)
-                && FieldSyntax::Unnamed.is_of_field(&RATELIMIT, headers)
+                && FieldSyntax::Unnamed.is_field(&RATELIMIT, headers)
             {
                 headers.insert(RATELIMIT, text);
             }
@@ -68,13 +58,23 @@ pub(super) fn write(
     }
 }
 
+/// Inserts a field for each number. In draft 3, the policies follow the limit.
+fn insert_numbers(numbers: [u64; 3], policies: Option<&str>, headers: &mut HeaderMap) {
+    let [limit, remaining, reset] = numbers;
+    let with_policies = policies
+        .and_then(|policies| HeaderValue::try_from(format!("{}, {policies}", integer(limit))).ok());
+    headers.insert(LIMIT, with_policies.unwrap_or_else(|| number_value(limit)));
+    headers.insert(REMAINING, number_value(remaining));
+    headers.insert(RESET, number_value(reset));
+}
+
 /// Raises a reset that is there to at least `least`.
 pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
     let least = whole_seconds(least);
     if number(&RESET, headers).is_some_and(|reset| reset < least) {
         headers.insert(RESET, number_value(least));
     }
-    if !FieldSyntax::Unnamed.is_of_field(&RATELIMIT, headers) {
+    if !FieldSyntax::Unnamed.is_field(&RATELIMIT, headers) {
         return;
     }
     let Some(dictionary) = headers.get(RATELIMIT).and_then(|line| line.to_str().ok()) else {
@@ -99,25 +99,31 @@ pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
 fn policies(decision: &DecisionView) -> String {
     let quotas = decision.levels().flat_map(|level| level.quota_list());
     let are_all_soft = quotas.clone().all(Quota::is_soft);
-    let is_listed = |quota: &&Quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft());
-    let quotas: Vec<_> = quotas.filter(is_listed).collect();
-    let numbered = quotas.iter().enumerate();
-    let listed = numbered.filter(|(index, quota)| !is_implied(quota, *index, &quotas));
-    let policies = listed.map(|(_, quota)| {
-        // These drafts require a window, and have no fractions of seconds.
-        let window = whole_seconds(quota.window());
-        format!("{};w={}", quota.limit(), integer(window))
-    });
-    policies.collect::<Vec<_>>().join(", ")
+    let quotas: Vec<_> = quotas
+        .filter(|quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft()))
+        .collect();
+    quotas
+        .iter()
+        .enumerate()
+        .filter(|(index, quota)| !is_implied(quota, *index, &quotas))
+        .map(|(_, quota)| policy(quota))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn policy(quota: &Quota) -> String {
+    // These drafts require a window, and have no fractions of seconds.
+    let window = whole_seconds(quota.window());
+    format!("{};w={}", quota.limit(), integer(window))
 }
 
 /// Returns whether a policy is omitted because another one has the same limit, which the drafts forbid. The
 /// one with the longer window is kept, since it implies the other.
 fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
-    let strictness = |quota: &Quota, index| (quota.window(), Reverse(index));
-    let own = strictness(quota, index);
-    let mut others = quotas.iter().enumerate();
-    others.any(|(index, other)| other.limit() == quota.limit() && strictness(other, index) > own)
+    let own = (quota.window(), Reverse(index));
+    quotas.iter().enumerate().any(|(index, other)| {
+        other.limit() == quota.limit() && (other.window(), Reverse(index)) > own
+    })
 }
 
 /// Returns limit, remaining units and reset, or `None` if there are only slots, because they have no window.
@@ -131,20 +137,27 @@ fn numbers(
 ) -> Option<[u64; 3]> {
     // A soft quota is reported only if all are soft.
     let are_all_soft = reported.quota().is_soft();
-    let is_rate = |quota: &QuotaDecision<'_>| {
-        let quota = quota.quota();
-        !quota.is_in_flight() && quota.is_soft() == are_all_soft
-    };
-    let reported = Some(reported).filter(is_rate);
+    let reported = Some(reported).filter(|quota| is_rate(*quota, are_all_soft));
     // It is the first of several with as few units left.
-    let rates = reported
+    let rates = decision
+        .quotas()
+        .filter(|quota| is_rate(*quota, are_all_soft));
+    let fewest_left = reported
         .into_iter()
-        .chain(decision.quotas().filter(is_rate));
-    let fewest_left = rates.min_by_key(|quota| quota.remaining())?;
+        .chain(rates)
+        .min_by_key(|quota| quota.remaining())?;
     let reported = reported.unwrap_or(fewest_left);
     // The drafts require a reset even if no wait helps.
     let wait = reported_wait(reported).or_else(|| reported.retry_after());
     let reset = wait.unwrap_or_else(|| reported.quota().window()).max(least);
-    let (limit, remaining) = (fewest_left.limit(), fewest_left.remaining());
-    Some([limit.into(), remaining.into(), whole_seconds(reset)])
+    Some([
+        fewest_left.limit().into(),
+        fewest_left.remaining().into(),
+        whole_seconds(reset),
+    ])
+}
+
+fn is_rate(quota: QuotaDecision<'_>, is_soft: bool) -> bool {
+    let quota = quota.quota();
+    !quota.is_in_flight() && quota.is_soft() == is_soft
 }

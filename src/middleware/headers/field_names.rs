@@ -34,17 +34,21 @@ pub(in crate::middleware) fn inner_remaining(headers: &HeaderMap) -> Option<u64>
     if !headers.keys().any(is_rate_limit) {
         return None;
     }
-    let lines_of = |name: HeaderName| headers.get_all(name).into_iter();
-    let texts_of = |name| lines_of(name).filter_map(|line| line.to_str().ok());
-    let draft_07_members = texts_of(RATELIMIT).flat_map(|line| line.split(','));
-    let draft_07_numbers =
-        draft_07_members.filter_map(|member| member.trim().strip_prefix("remaining="));
-    let numbers = texts_of(X_REMAINING)
-        .chain(texts_of(REMAINING))
-        .chain(draft_07_numbers);
-    numbers
+    let draft_07_numbers = texts(RATELIMIT, headers)
+        .flat_map(|line| line.split(','))
+        .filter_map(|member| member.trim().strip_prefix("remaining="));
+    texts(X_REMAINING, headers)
+        .chain(texts(REMAINING, headers))
+        .chain(draft_07_numbers)
         .filter_map(|number| number.trim().parse().ok())
         .min()
+}
+
+fn texts(name: HeaderName, headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers
+        .get_all(name)
+        .into_iter()
+        .filter_map(|line| line.to_str().ok())
 }
 
 fn is_rate_limit(name: &HeaderName) -> bool {

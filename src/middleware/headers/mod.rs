@@ -22,5 +22,6 @@ pub(super) use numbers::number_value;
 #[cfg(test)]
 pub(super) use policy_names::policy_names;
 pub(super) use policy_names::violated_policies;
+pub(super) use structured_fields::split_outside_strings;
 pub(super) use times::{refill_time, whole_seconds};
 pub(super) use write::{Tightness, raise_resets};

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Returns a number as the value of a field. `HeaderValue::from` of a number allocates twice.
+/// `HeaderValue::from` of a number allocates twice.
 pub(in crate::middleware) fn number_value(number: u64) -> HeaderValue {
     if number == 0 {
         // What is left in every refusal.
@@ -12,7 +12,6 @@ pub(in crate::middleware) fn number_value(number: u64) -> HeaderValue {
     text.unwrap_or_else(|_| number.into())
 }
 
-/// Returns the number in a field.
 pub(super) fn number(name: &HeaderName, headers: &HeaderMap) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.trim().parse().ok()
 }

@@ -10,13 +10,16 @@ use crate::quota::Quota;
 /// allows no others. `%` is encoded too, so that two names never have the same encoding.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Returns the names of all quotas of a decision, in their order: see [`policy_names`].
+/// In the order of the quotas; see [`policy_names`].
 pub(super) fn quota_names(decision: &DecisionView) -> Vec<String> {
-    let levels = decision.levels();
-    policy_names(levels.map(|level| (level.limiter(), level.quota_list())))
+    policy_names(
+        decision
+            .levels()
+            .map(|level| (level.limiter(), level.quota_list())),
+    )
 }
 
-/// Returns the names of all quotas of these limiters. No two names are equal, even without regard to case.
+/// Names all quotas of these limiters. No two names are equal, even without regard to case.
 ///
 /// A policy has the name of its quota, or else of its limiter. If the limiter has several quotas, its name is
 /// followed by the window.
@@ -28,9 +31,10 @@ pub(in crate::middleware) fn policy_names<'a>(
         // A soft quota does not change the names of the others.
         let refusing = quotas.iter().filter(|quota| !quota.is_soft()).count();
         for quota in quotas {
-            let is_only = match quota.is_soft() {
-                true => quotas.len() == 1,
-                false => refusing == 1,
+            let is_only = if quota.is_soft() {
+                quotas.len() == 1
+            } else {
+                refusing == 1
             };
             let name = match quota.name().filter(|name| !name.is_empty()) {
                 Some(name) => encoded(name),
@@ -49,35 +53,41 @@ pub(super) fn named_quotas<'a>(
     decision: &'a DecisionView,
     names: &'a [String],
 ) -> impl Iterator<Item = (QuotaDecision<'a>, &'a String)> {
-    let mut names = names.iter();
+    let mut rest = names;
     decision.levels().flat_map(move |level| {
-        let own: Vec<_> = names.by_ref().take(level.quota_list().len()).collect();
+        let own;
+        (own, rest) = rest.split_at(level.quota_list().len());
         let is_counted = level.source() != Source::None;
         level.quotas().zip(own).filter(move |_| is_counted)
     })
 }
 
-/// Returns the names of the quotas that refuse, without hidden levels.
+/// Leaves out hidden levels.
 pub(in crate::middleware) fn violated_policies(decision: &DecisionView) -> Vec<String> {
     let decision = decision.visible();
     let names = quota_names(&decision);
-    let violated = named_quotas(&decision, &names).filter(|(quota, _)| !quota.is_allowed());
-    violated.map(|(_, name)| name.clone()).collect()
+    named_quotas(&decision, &names)
+        .filter(|(quota, _)| !quota.is_allowed())
+        .map(|(_, name)| name.clone())
+        .collect()
 }
 
-/// Percent-encodes all characters of a name other than printable ASCII.
 fn encoded(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 
 fn made_unique(name: String, taken: &[String]) -> String {
-    let is_taken = |name: &str| taken.iter().any(|other| other.eq_ignore_ascii_case(name));
-    if !is_taken(&name) {
+    if !is_taken(&name, taken) {
         return name;
     }
-    let numbered = (2..).map(|number: u64| format!("{name}-{number}"));
-    let mut free = numbered.filter(|name| !is_taken(name));
-    free.next().unwrap_or(name)
+    (2_u64..)
+        .map(|number| format!("{name}-{number}"))
+        .find(|name| !is_taken(name, taken))
+        .unwrap_or(name)
+}
+
+fn is_taken(name: &str, taken: &[String]) -> bool {
+    taken.iter().any(|other| other.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]

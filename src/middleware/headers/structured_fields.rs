@@ -8,12 +8,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Returns a number as an integer of a structured field: at most [`MAX_INTEGER`].
 pub(super) fn integer(number: u64) -> u64 {
     number.min(MAX_INTEGER)
 }
 
-/// Formats a text of printable ASCII as a string.
 pub(super) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -27,45 +25,40 @@ pub(super) fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Returns the integers of a parameter of a list, each with its place in the text: 3 for `t` in `"burst";r=0;t=3`.
-pub(super) fn integers_of(list: &str, parameter: &str) -> Vec<(Range<usize>, u64)> {
+/// Finds the integers of a parameter of a list, each with its place in the text: 3 for `t` in `"burst";r=0;t=3`.
+pub(super) fn find_integers(list: &str, parameter: &str) -> Vec<(Range<usize>, u64)> {
     let mut integers = Vec::new();
-    for part in parts(list) {
-        let text = list.get(part.clone()).unwrap_or_default();
-        let value = text
-            .trim_start()
-            .strip_prefix(parameter)
-            .and_then(|rest| rest.strip_prefix('='));
-        let Some(value) = value else { continue };
-        let start = part.end - value.len();
-        let digits = value.trim_end();
-        if let Ok(integer) = digits.parse() {
-            integers.push((start..start + digits.len(), integer));
+    let mut part_end = 0;
+    for part in split_outside_strings(list, &[',', ';']) {
+        part_end += part.len();
+        if let Some((name, value)) = part.split_once('=')
+            && name.trim_start() == parameter
+        {
+            let start = part_end - value.len();
+            let digits = value.trim_end();
+            if let Ok(integer) = digits.parse() {
+                integers.push((start..start + digits.len(), integer));
+            }
         }
+        // The delimiter.
+        part_end += 1;
     }
     integers
 }
 
-/// Returns the places of the parts that `,` and `;` separate, but not within strings.
-fn parts(list: &str) -> Vec<Range<usize>> {
-    let mut parts = Vec::new();
-    let mut start = 0;
+/// Splits a text at each of these characters, but not within strings.
+pub(in crate::middleware) fn split_outside_strings<'a>(
+    text: &'a str,
+    delimiters: &'static [char],
+) -> impl Iterator<Item = &'a str> {
     let mut is_in_string = false;
     let mut is_escaped = false;
-    for (at, letter) in list.char_indices() {
-        match letter {
-            _ if is_escaped => is_escaped = false,
-            '\\' if is_in_string => is_escaped = true,
-            '"' => is_in_string = !is_in_string,
-            ',' | ';' if !is_in_string => {
-                parts.push(start..at);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(start..list.len());
-    parts
+    text.split(move |letter| {
+        let splits = delimiters.contains(&letter) && !is_in_string;
+        is_in_string ^= letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && is_in_string && !is_escaped;
+        splits
+    })
 }
 
 /// The syntax of a field whose name several drafts share.
@@ -78,7 +71,7 @@ pub(super) enum FieldSyntax {
 }
 
 impl FieldSyntax {
-    fn of(line: &HeaderValue) -> Self {
+    fn detect(line: &HeaderValue) -> Self {
         if line.as_bytes().trim_ascii_start().starts_with(b"\"") {
             Self::Named
         } else {
@@ -86,10 +79,12 @@ impl FieldSyntax {
         }
     }
 
-    /// Returns whether all lines of a field have this syntax. If not, it is not changed: lines of both would not parse.
-    pub(super) fn is_of_field(self, name: &HeaderName, headers: &HeaderMap) -> bool {
-        let mut lines = headers.get_all(name).iter();
-        lines.all(|line| Self::of(line) == self)
+    /// A field with lines of another syntax is not changed: lines of both would not parse.
+    pub(super) fn is_field(self, name: &HeaderName, headers: &HeaderMap) -> bool {
+        headers
+            .get_all(name)
+            .iter()
+            .all(|line| Self::detect(line) == self)
     }
 }
 
@@ -108,7 +103,7 @@ mod tests {
     #[test]
     fn the_integers_of_a_parameter_are_found_outside_of_strings_only() {
         let list = r#""a;t=1, \";t=2";r=0;t=30, "b";t=4 ;r=5, "c";tt=6;t=x,"d"; t=7"#;
-        let found = integers_of(list, "t");
+        let found = find_integers(list, "t");
         let texts: Vec<_> = found
             .iter()
             .map(|(place, _)| &list[place.clone()])
@@ -116,7 +111,7 @@ mod tests {
         assert_eq!(texts, ["30", "4", "7"]);
         let integers: Vec<_> = found.iter().map(|(_, integer)| *integer).collect();
         assert_eq!(integers, [30, 4, 7]);
-        assert_eq!(integers_of("", "t"), []);
+        assert_eq!(find_integers("", "t"), []);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::decision::QuotaDecision;
 use crate::quota::{Algorithm, Quota};
 
-/// Returns whole seconds, rounded up: a client that waits a shorter time could be refused again.
+/// Rounded up: a client that waits a shorter time could be refused again.
 pub(in crate::middleware) fn whole_seconds(duration: Duration) -> u64 {
     let part = u64::from(duration.subsec_nanos() > 0);
     duration.as_secs().saturating_add(part)
@@ -25,7 +25,7 @@ pub(super) fn reported_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
     }
 }
 
-/// Returns the time in which `units` return with GCRA. `None` for other algorithms, where it depends on the
+/// The time in which `units` return with GCRA. `None` for other algorithms, where it depends on the
 /// times of earlier charges.
 pub(in crate::middleware) fn refill_time(quota: &Quota, units: u32) -> Option<Duration> {
     if quota.algorithm() != Algorithm::Gcra {

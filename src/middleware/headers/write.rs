@@ -72,7 +72,7 @@ impl Headers {
         reset
     }
 
-    /// Returns whether the dialect has fields with a single value, which only one of several layers can write.
+    /// Only one of several layers can write such a field.
     pub(in crate::middleware) fn has_single_values(&self) -> bool {
         self.x_ratelimit.is_some() || self.ietf.is_some_and(|draft| draft != IetfDraft::Draft11)
     }

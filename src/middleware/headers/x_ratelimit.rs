@@ -18,9 +18,10 @@ pub(super) fn write(
     headers: &mut HeaderMap,
 ) {
     // Clients wait only at 0. A refused request may need more units than are left.
-    let remaining = match quota.is_allowed() {
-        true => quota.remaining(),
-        false => 0,
+    let remaining = if quota.is_allowed() {
+        quota.remaining()
+    } else {
+        0
     };
     insert(X_LIMIT, quota.limit().into(), headers);
     insert(X_REMAINING, remaining.into(), headers);
@@ -51,6 +52,7 @@ fn reset(format: ResetFormat, wait: Duration) -> u64 {
 
 #[expect(clippy::disallowed_methods, reason = "clients expect a Unix time")]
 pub(super) fn since_epoch() -> Duration {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default()
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
 }

@@ -93,14 +93,20 @@ impl<S: CloneService> Layer<S> for OutboundLayer {
     }
 }
 
-/// Returns the host of a request as its key.
 fn host(parts: &Parts) -> Key {
-    let header = || Authority::try_from(parts.headers.get(HOST)?.as_bytes()).ok();
-    let authority = parts.uri.authority().cloned().or_else(header);
+    let authority = parts
+        .uri
+        .authority()
+        .cloned()
+        .or_else(|| host_header(parts));
     let host = authority.as_ref().map_or("", Authority::host);
     // A trailing dot says that the name is complete, and is no part of it.
     match host.strip_suffix('.').unwrap_or(host) {
         "" => Key::global(),
         host => Key::from(host.to_ascii_lowercase()),
     }
+}
+
+fn host_header(parts: &Parts) -> Option<Authority> {
+    Authority::try_from(parts.headers.get(HOST)?.as_bytes()).ok()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use super::upstream_wait::read;
+use super::upstream_wait::{UpstreamWait, read};
 use crate::key::IntoKey;
 use crate::limiter::RateLimiter;
 
@@ -66,8 +66,16 @@ impl RateLimiter {
         status: StatusCode,
         headers: &HeaderMap,
     ) -> Option<Duration> {
-        let wait = read(status, headers)?;
-        self.0.telemetry.record_upstream_answer(wait.is_some());
-        wait.map(|wait| self.hold_back(key, wait))
+        match read(status, headers) {
+            UpstreamWait::Untold => None,
+            UpstreamWait::Senseless => {
+                self.0.telemetry.record_upstream_answer(false);
+                None
+            }
+            UpstreamWait::Told(wait) => {
+                self.0.telemetry.record_upstream_answer(true);
+                Some(self.hold_back(key, wait))
+            }
+        }
     }
 }

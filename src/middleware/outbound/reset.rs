@@ -48,7 +48,6 @@ pub(super) fn time(text: &str, now: Duration) -> Option<Duration> {
     plausible(time.checked_sub(now)?)
 }
 
-/// Parses a number of milliseconds.
 pub(super) fn millis(text: &str, _: Duration) -> Option<Duration> {
     plausible(Duration::from_micros(decimal(text, 1_000)?))
 }
@@ -61,7 +60,6 @@ pub(super) fn pushback(text: &str, now: Duration) -> Option<Duration> {
     millis(text, now)
 }
 
-/// Returns a wait that is not too long.
 pub(super) fn plausible(wait: Duration) -> Option<Duration> {
     (wait <= MAX_WAIT).then_some(wait)
 }
@@ -79,16 +77,18 @@ pub(super) fn http_date(date: &str) -> Option<Duration> {
 
 /// Parses a time of RFC 3339 in UTC, such as `2026-11-25T00:00:30.5Z`, as a time since 1970.
 fn rfc_3339(text: &str) -> Option<Duration> {
-    let offset = || text.strip_suffix("+00:00");
-    let utc = text.strip_suffix('Z').or_else(offset)?;
+    let utc = text
+        .strip_suffix('Z')
+        .or_else(|| text.strip_suffix("+00:00"))?;
     let (date, time) = utc.split_once('T')?;
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let (year, date) = date.split_once('-')?;
     let (month, day) = date.split_once('-')?;
     let month = MONTHS.get(month.parse::<usize>().ok()?.checked_sub(1)?)?;
     // An HTTP date has a day of the week, and is valid with the right one only.
-    let date = |weekday| http_date(&format!("{weekday}, {day} {month} {year} {time} GMT"));
-    let seconds = WEEKDAYS.into_iter().find_map(date)?;
+    let seconds = WEEKDAYS
+        .into_iter()
+        .find_map(|weekday| http_date(&format!("{weekday}, {day} {month} {year} {time} GMT")))?;
     let fraction = decimal(&format!("0.{fraction}"), SECOND)?;
     Some(seconds + Duration::from_micros(fraction))
 }
@@ -104,13 +104,14 @@ fn epoch(text: &str) -> Option<Duration> {
 
 /// Parses a duration such as `1h2m3.5s` or `20ms`.
 fn duration(text: &str) -> Option<Duration> {
-    let (mut rest, mut sum) = (text, 0_u64);
+    let mut rest = text;
+    let mut sum = 0_u64;
     while !rest.is_empty() {
         let end = rest.find(|char: char| !(char.is_ascii_digit() || char == '.'))?;
         let (number, after) = rest.split_at_checked(end)?;
-        let mut units = UNITS.iter();
-        let (unit, after) =
-            units.find_map(|(name, unit)| Some((*unit, after.strip_prefix(name)?)))?;
+        let (unit, after) = UNITS
+            .iter()
+            .find_map(|(name, unit)| Some((*unit, after.strip_prefix(name)?)))?;
         sum = sum.checked_add(decimal(number, unit)?)?;
         rest = after;
     }

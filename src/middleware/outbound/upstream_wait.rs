@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use super::reset::{self, Form};
 use crate::clock::system_time;
 use crate::middleware::headers::field_names::GRPC_STATUS;
+use crate::middleware::headers::split_outside_strings;
 use crate::middleware::rejection::retry_delay;
 
 /// One limit of the service, as its headers describe it.
@@ -38,46 +39,77 @@ const RESETS: [(&str, Form); 4] = [
     ("anthropic-ratelimit*-reset", reset::time),
 ];
 
-/// Reads how long to wait from the head of a response. `None` if it says nothing of that kind, or that it is possible to
-/// send now. `Some(None)` if it makes no sense.
-pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> Option<Option<Duration>> {
+/// The time to send again that the head of a response tells.
+pub(super) enum UpstreamWait {
+    /// The head says nothing of that kind, or that it is possible to send now.
+    Untold,
+    /// The head tells a time that makes no sense.
+    Senseless,
+    Told(Duration),
+}
+
+pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> UpstreamWait {
     // Dates follow the clock of the service.
-    let date = value(headers, DATE.as_str()).and_then(|date| reset::http_date(date?));
-    let now = date.unwrap_or_else(|| Duration::from_micros(system_time()));
+    let now = header(headers, DATE.as_str())
+        .text()
+        .and_then(reset::http_date)
+        .unwrap_or_else(|| Duration::from_micros(system_time()));
     // A gRPC call has the status 200, and one of its own: RESOURCE_EXHAUSTED is 8, UNAVAILABLE is 14.
-    let grpc_status = value(headers, GRPC_STATUS.as_str()).flatten();
+    let grpc_status = header(headers, GRPC_STATUS.as_str()).text();
     let is_limited = status == StatusCode::TOO_MANY_REQUESTS || grpc_status == Some("8");
     // GitHub's secondary limits answer 403.
     let is_refused =
         is_limited || matches!(status.as_u16(), 403 | 503) || grpc_status == Some("14");
 
     let mut waits = Vec::new();
-    for (name, form) in WAITS.into_iter().filter(|_| is_refused) {
-        let wait = value(headers, name).map(|text| form(text?, now).and_then(reset::plausible));
-        // Details may have no wait at all.
-        waits.extend(wait.filter(|wait| name != DETAILS || *wait != Some(Duration::ZERO)));
+    if is_refused {
+        waits = refusal_waits(headers, now);
     }
     let mut limits = limits(headers, now);
     limits.sort_by_key(|limit| limit.reset);
-    let exhausted = limits.iter().rev().filter(|limit| limit.is_exhausted);
-    let mut resets: Vec<_> = exhausted.map(|limit| limit.reset).collect();
+    let mut resets: Vec<_> = limits
+        .iter()
+        .rev()
+        .filter(|limit| limit.is_exhausted)
+        .map(|limit| limit.reset)
+        .collect();
     // A request may cost more than is left. The limit that has refused it is one of them.
     if is_limited && resets.is_empty() && waits.iter().all(Option::is_none) {
         resets.extend(limits.iter().map(|limit| limit.reset));
     }
     waits.append(&mut resets);
-    let wait = waits.iter().flatten().find(|wait| !wait.is_zero());
-    (wait.is_some() || waits.contains(&None)).then_some(wait.copied())
+    match waits.iter().flatten().find(|wait| !wait.is_zero()) {
+        Some(wait) => UpstreamWait::Told(*wait),
+        None if waits.contains(&None) => UpstreamWait::Senseless,
+        None => UpstreamWait::Untold,
+    }
 }
 
-/// Returns the limits that the headers describe.
+/// Reads the waits of a refusal, the most precise first. `None` is one that makes no sense.
+fn refusal_waits(headers: &HeaderMap, now: Duration) -> Vec<Option<Duration>> {
+    let mut waits = Vec::new();
+    for (name, form) in WAITS {
+        let wait = match header(headers, name) {
+            HeaderText::Absent => continue,
+            HeaderText::Unreadable => None,
+            HeaderText::Text(text) => form(text, now).and_then(reset::plausible),
+        };
+        // Details may have no wait at all.
+        if name != DETAILS || wait != Some(Duration::ZERO) {
+            waits.push(wait);
+        }
+    }
+    waits
+}
+
 fn limits(headers: &HeaderMap, now: Duration) -> Vec<Limit> {
     let mut limits = Vec::new();
     for name in headers.keys().map(|name| name.as_str()) {
         for (pattern, form) in RESETS {
-            if let (Some(which), Some(reset)) = (starred(name, pattern), value(headers, name)) {
+            if let Some(which) = starred(name, pattern) {
                 let remaining = pattern.replace("reset", "remaining").replace('*', which);
-                let remaining = value(headers, &remaining).flatten();
+                let remaining = header(headers, &remaining).text();
+                let reset = header(headers, name).text();
                 limits.push(limit(remaining, reset, form, now));
             }
         }
@@ -96,7 +128,7 @@ fn limit(remaining: Option<&str>, reset: Option<&str>, form: Form, now: Duration
     }
 }
 
-/// Returns what the `*` of a pattern stands for in a name.
+/// Finds what the `*` of a pattern stands for in a name.
 fn starred<'a>(name: &'a str, pattern: &str) -> Option<&'a str> {
     let (start, end) = pattern.split_once('*')?;
     let starred = name.strip_prefix(start)?.strip_suffix(end)?;
@@ -106,41 +138,65 @@ fn starred<'a>(name: &'a str, pattern: &str) -> Option<&'a str> {
 /// Reads a line of the field `RateLimit`: a list such as `"burst";r=0;t=30, "day";r=7` since draft 08, or a dictionary
 /// such as `limit=100, remaining=0, reset=30` in draft 07.
 fn draft_limits(line: &str, now: Duration) -> Vec<Limit> {
-    let parameters = |item: &str, names: [&str; 2]| {
-        let parameters = split(item, if names == ["r", "t"] { ';' } else { ',' });
-        names.map(|name| {
-            let mut values = parameters.iter().filter_map(|one| one.split_once('='));
-            values.find_map(|(one, value)| (one.trim() == name).then(|| value.trim().to_owned()))
-        })
-    };
-    let described = |[remaining, reset]: [Option<String>; 2]| {
-        // Without a reset, the limit says nothing about when.
-        Some(limit(remaining.as_deref(), Some(&reset?), reset::wait, now))
-    };
-    let dictionary = described(parameters(line, ["remaining", "reset"]));
-    let items = split(line, ',').into_iter();
-    let items = items.filter_map(|item| described(parameters(item, ["r", "t"])));
-    dictionary.into_iter().chain(items).collect()
-}
-
-/// Splits a text at a delimiter, but not within quotes.
-fn split(text: &str, delimiter: char) -> Vec<&str> {
-    let (mut is_quoted, mut is_escaped) = (false, false);
-    let parts = text.split(|char| {
-        let splits = char == delimiter && !is_quoted;
-        is_quoted ^= char == '"' && !is_escaped;
-        is_escaped = char == '\\' && is_quoted && !is_escaped;
-        splits
+    let dictionary = draft_limit(
+        split_outside_strings(line, &[',']),
+        "remaining",
+        "reset",
+        now,
+    );
+    let list = split_outside_strings(line, &[',']).filter_map(|item| {
+        let parameters = split_outside_strings(item, &[';']);
+        draft_limit(parameters, "r", "t", now)
     });
-    parts.collect()
+    dictionary.into_iter().chain(list).collect()
 }
 
-/// Returns the value of a header: `None` if there is none, `Some(None)` if it is no text or if it has several.
-fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a str>> {
-    let mut values = headers.get_all(name).iter();
-    let first = values.next()?;
-    if values.any(|other| other != first) {
-        return Some(None);
+fn draft_limit<'a>(
+    parameters: impl Iterator<Item = &'a str>,
+    remaining_name: &str,
+    reset_name: &str,
+    now: Duration,
+) -> Option<Limit> {
+    let mut remaining = None;
+    let mut reset = None;
+    for (name, value) in parameters.filter_map(|parameter| parameter.split_once('=')) {
+        // The first of several counts.
+        let name = name.trim();
+        if name == remaining_name {
+            remaining = remaining.or(Some(value.trim()));
+        } else if name == reset_name {
+            reset = reset.or(Some(value.trim()));
+        }
     }
-    Some(first.to_str().ok().map(str::trim))
+    // Without a reset, the limit says nothing about when.
+    reset?;
+    Some(limit(remaining, reset, reset::wait, now))
+}
+
+/// The text of a header.
+enum HeaderText<'a> {
+    Absent,
+    /// It is no text, or there are several that differ.
+    Unreadable,
+    Text(&'a str),
+}
+
+impl<'a> HeaderText<'a> {
+    fn text(self) -> Option<&'a str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Absent | Self::Unreadable => None,
+        }
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> HeaderText<'a> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else {
+        return HeaderText::Absent;
+    };
+    match first.to_str() {
+        Ok(text) if values.all(|other| other == first) => HeaderText::Text(text.trim()),
+        _ => HeaderText::Unreadable,
+    }
 }

@@ -28,7 +28,6 @@ impl Rejection {
         response
     }
 
-    /// Adds the headers of every rejection to a response, and this rejection to its extensions.
     pub(in crate::middleware) fn complete(
         mut self,
         dialects: &Headers,

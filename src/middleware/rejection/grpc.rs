@@ -50,20 +50,15 @@ const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 impl Grpc {
     /// Returns the content type of a request, if it is a call of gRPC: a POST. A suffix may name the encoding of the messages.
-    pub(in crate::middleware) fn of(parts: &Parts) -> Option<Self> {
+    pub(in crate::middleware) fn from_request(parts: &Parts) -> Option<Self> {
         if parts.method != Method::POST {
             return None;
         }
         let content_type = parts.headers.get(CONTENT_TYPE)?.as_bytes();
-        let mut known = CONTENT_TYPES.into_iter();
-        let known = known.find(|name| {
-            let split = content_type.split_at_checked(name.len());
-            split.is_some_and(|(start, rest)| {
-                start.eq_ignore_ascii_case(name.as_bytes())
-                    && matches!(rest, [] | [b'+' | b';', ..])
-            })
-        });
-        known.map(Self)
+        CONTENT_TYPES
+            .into_iter()
+            .find(|name| is_content_type(content_type, name.as_bytes()))
+            .map(Self)
     }
 
     /// Creates the response to a rejected call. The body is empty, so that the headers end the stream.
@@ -87,10 +82,18 @@ impl Grpc {
     }
 }
 
+fn is_content_type(sent: &[u8], name: &[u8]) -> bool {
+    sent.split_at_checked(name.len())
+        .is_some_and(|(start, rest)| {
+            start.eq_ignore_ascii_case(name) && matches!(rest, [] | [b'+' | b';', ..])
+        })
+}
+
 /// Lengthens the wait in a gRPC response that has one.
 pub(super) fn lengthen_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
-    let inner = headers.get(field::GRPC_RETRY_PUSHBACK);
-    let inner = inner.and_then(|inner| inner.to_str().ok()?.parse::<i32>().ok());
+    let inner = headers
+        .get(field::GRPC_RETRY_PUSHBACK)
+        .and_then(|inner| inner.to_str().ok()?.parse::<i32>().ok());
     if inner.is_some_and(|inner| (0..pushback(wait)).contains(&inner)) {
         insert_wait(rejection, wait, headers);
     }
@@ -116,7 +119,7 @@ fn code(rejection: &Rejection) -> Code {
     }
 }
 
-/// Returns the wait in milliseconds, rounded up.
+/// In milliseconds, rounded up.
 fn pushback(wait: Duration) -> i32 {
     i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX)
 }
@@ -271,20 +274,24 @@ mod tests {
             ("application/json", None),
             ("", None),
         ] {
-            let variant_of = |method| {
-                let request = Request::builder().method(method);
-                let request = request.header(CONTENT_TYPE, content_type).body(());
-                Grpc::of(&request.unwrap().into_parts().0)
-            };
             assert_eq!(
-                variant_of(Method::POST),
+                variant(Method::POST, content_type),
                 expected.map(Grpc),
                 "{content_type}"
             );
-            assert_eq!(variant_of(Method::GET), None, "{content_type}");
+            assert_eq!(variant(Method::GET, content_type), None, "{content_type}");
         }
         let without = Request::post("/").body(()).unwrap();
-        assert_eq!(Grpc::of(&without.into_parts().0), None);
+        assert_eq!(Grpc::from_request(&without.into_parts().0), None);
+    }
+
+    fn variant(method: Method, content_type: &str) -> Option<Grpc> {
+        let request = Request::builder()
+            .method(method)
+            .header(CONTENT_TYPE, content_type)
+            .body(())
+            .unwrap();
+        Grpc::from_request(&request.into_parts().0)
     }
 
     #[test]
@@ -379,13 +386,20 @@ mod tests {
         ) {
             let delay = prost_types::Duration { seconds, nanos };
             let retry_info = RetryInfo { retry_delay: Some(delay) }.encode_to_vec();
-            let any = |type_url: String, value| prost_types::Any { type_url, value };
-            let other = any(format!("{before}/google.rpc.QuotaFailure"), before.clone().into());
-            let details = vec![other, any(RETRY_INFO.to_owned(), retry_info)];
+            let other = prost_types::Any {
+                type_url: format!("{before}/google.rpc.QuotaFailure"),
+                value: before.clone().into(),
+            };
+            let retry_info = prost_types::Any {
+                type_url: RETRY_INFO.to_owned(),
+                value: retry_info,
+            };
+            let details = vec![other, retry_info];
             let status = Status { code: 8, message: before, details }.encode_to_vec();
-            let text = match is_padded {
-                true => STANDARD.encode(status),
-                false => STANDARD_NO_PAD.encode(status),
+            let text = if is_padded {
+                STANDARD.encode(status)
+            } else {
+                STANDARD_NO_PAD.encode(status)
             };
             let micros = u64::from(nanos.unsigned_abs()).div_ceil(1_000);
             let expected = Duration::from_secs(seconds.unsigned_abs()) + Duration::from_micros(micros);
@@ -405,24 +419,30 @@ mod tests {
 
     #[test]
     fn details_without_a_sensible_wait_tell_none() {
-        let details = |details| Status {
+        assert_eq!(read(Vec::new()), Some(Duration::ZERO));
+        assert_eq!(read(vec![retry_info(None)]), Some(Duration::ZERO));
+        for (seconds, nanos) in [(-1, 0), (0, -1)] {
+            let delay = prost_types::Duration { seconds, nanos };
+            assert_eq!(read(vec![retry_info(Some(delay))]), None);
+        }
+        for malformed in ["!", "A", "/w", "Gv8"] {
+            assert_eq!(retry_delay(malformed, Duration::ZERO), None, "{malformed}");
+        }
+    }
+
+    fn read(details: Vec<prost_types::Any>) -> Option<Duration> {
+        let status = Status {
             code: 8,
             message: String::new(),
             details,
         };
-        let read =
-            |status: Status| retry_delay(&STANDARD.encode(status.encode_to_vec()), Duration::ZERO);
-        let retry_info = |retry_delay| prost_types::Any {
+        retry_delay(&STANDARD.encode(status.encode_to_vec()), Duration::ZERO)
+    }
+
+    fn retry_info(retry_delay: Option<prost_types::Duration>) -> prost_types::Any {
+        prost_types::Any {
             type_url: RETRY_INFO.to_owned(),
             value: RetryInfo { retry_delay }.encode_to_vec(),
-        };
-        let delay = |seconds, nanos| retry_info(Some(prost_types::Duration { seconds, nanos }));
-        assert_eq!(read(details(Vec::new())), Some(Duration::ZERO));
-        assert_eq!(read(details(vec![retry_info(None)])), Some(Duration::ZERO));
-        assert_eq!(read(details(vec![delay(-1, 0)])), None);
-        assert_eq!(read(details(vec![delay(0, -1)])), None);
-        for malformed in ["!", "A", "/w", "Gv8"] {
-            assert_eq!(retry_delay(malformed, Duration::ZERO), None, "{malformed}");
         }
     }
 }

@@ -48,7 +48,8 @@ pub(super) fn above_share(decision: &DecisionView) -> Option<String> {
     let refusing = visible
         .reported()
         .filter(|quota| !quota.is_allowed() && quota.retry_after().is_none())?;
-    let (cost, most) = (refusing.cost(), refusing.ceiling());
+    let cost = refusing.cost();
+    let most = refusing.ceiling();
     let is_above = cost > most && most < refusing.limit();
     is_above.then(|| {
         format!(
@@ -58,7 +59,6 @@ pub(super) fn above_share(decision: &DecisionView) -> Option<String> {
     })
 }
 
-/// Returns the text with a line break.
 fn line(rejection: &Rejection) -> Bytes {
     match rejection.reason() {
         RejectionReason::Refused(decision) => match above_share(decision) {

@@ -15,17 +15,23 @@ pub(in crate::middleware) fn is_announced(parts: &Parts) -> bool {
     let Parts {
         version, headers, ..
     } = parts;
-    let has_length = |length: &HeaderValue| length.as_bytes().iter().any(|digit| *digit != b'0');
     *version < Version::HTTP_2
         && (headers.contains_key(TRANSFER_ENCODING)
-            || headers.get(CONTENT_LENGTH).is_some_and(has_length))
+            || headers.get(CONTENT_LENGTH).is_some_and(is_not_zero))
+}
+
+fn is_not_zero(length: &HeaderValue) -> bool {
+    length.as_bytes().iter().any(|digit| *digit != b'0')
 }
 
 /// Adds `Connection: close`. Other connection options stay.
 pub(in crate::middleware) fn announce_close(headers: &mut HeaderMap) {
-    let options = headers.get_all(CONNECTION).iter();
-    let mut options = options.flat_map(|options| options.as_bytes().split(|byte| *byte == b','));
-    if !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(CLOSE.as_bytes())) {
+    let is_announced = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|options| options.as_bytes().split(|byte| *byte == b','))
+        .any(|option| option.trim_ascii().eq_ignore_ascii_case(CLOSE.as_bytes()));
+    if !is_announced {
         headers.append(CONNECTION, HeaderValue::from_static(CLOSE));
     }
 }

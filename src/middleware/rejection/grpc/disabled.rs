@@ -12,7 +12,7 @@ use super::rejection::Rejection;
 pub(in crate::middleware) enum Grpc {}
 
 impl Grpc {
-    pub(in crate::middleware) fn of(_: &Parts) -> Option<Self> {
+    pub(in crate::middleware) fn from_request(_: &Parts) -> Option<Self> {
         None
     }
 
