@@ -47,8 +47,10 @@ const DECAY_INTERVAL: Duration = Duration::from_secs(60);
 
 const INTERVALS_PER_HALF_LIFE: u64 = HALF_LIFE.as_secs() / DECAY_INTERVAL.as_secs();
 
-/// The part of a count that is left after one decay: the tenth root of 1/2, to 16 bits.
-const DECAY: (u64, u64) = (61_147, 65_536);
+/// The part of a count that is left after one decay, of [`DECAY_WHOLE`]: the tenth root of 1/2, to 16 bits.
+const DECAY_PART: u64 = 61_147;
+
+const DECAY_WHOLE: u64 = 65_536;
 
 /// The count of one refusal. A fraction of a refusal is left after a decay.
 const ONE: u64 = 1_024;
@@ -58,11 +60,11 @@ const ONE: u64 = 1_024;
 pub(super) struct MostRefused {
     capacity: NonZeroUsize,
     clock: Clock,
-    counts: Mutex<Counts>,
+    counts: Mutex<RefusalCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct RefusalCounts {
     keys: HashMap<Fingerprint, CountedKey, HashFingerprint>,
     /// The count of each key, from the lowest one.
     by_count: BTreeSet<(u64, Fingerprint)>,
@@ -86,9 +88,9 @@ impl MostRefused {
     fn on_clock(capacity: NonZeroUsize, clock: Clock) -> Self {
         Self {
             capacity,
-            counts: Mutex::new(Counts {
+            counts: Mutex::new(RefusalCounts {
                 decayed_at: clock.now(),
-                ..Counts::default()
+                ..RefusalCounts::default()
             }),
             clock,
         }
@@ -98,7 +100,6 @@ impl MostRefused {
         self.capacity
     }
 
-    /// Counts a refusal of a key.
     pub(super) fn record(&self, key: &Key) {
         let now = self.clock.now();
         self.lock().record(key, self.capacity.get(), now);
@@ -109,15 +110,19 @@ impl MostRefused {
         let now = self.clock.now();
         let mut counts = self.lock();
         counts.decay_until(now);
-        let keys = counts.keys.values().map(CountedKey::rounded);
-        let mut keys: Vec<_> = keys.filter(|key| key.refused > 0).collect();
+        let mut keys: Vec<_> = counts
+            .keys
+            .values()
+            .map(CountedKey::rounded)
+            .filter(|key| key.refused > 0)
+            .collect();
         drop(counts);
         keys.sort_by_cached_key(|key| (Reverse(key.refused), key.error, key.key.clone()));
         keys.truncate(max);
         keys
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
+    fn lock(&self) -> MutexGuard<'_, RefusalCounts> {
         // Poisoning is ignored: the counts are consistent between any two steps.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,41 +130,47 @@ impl MostRefused {
 
 impl CountedKey {
     fn rounded(&self) -> RefusedKey {
-        let round = |count: u64| count.saturating_add(ONE / 2) / ONE;
         RefusedKey {
             key: self.key.clone(),
-            refused: round(self.refused),
-            error: round(self.error),
+            refused: whole_refusals(self.refused),
+            error: whole_refusals(self.error),
         }
     }
 }
 
-/// Returns what is left of a count after one decay.
-fn decayed(count: u64) -> u64 {
-    let (part, whole) = DECAY;
-    // Neither product overflows.
-    count / whole * part + count % whole * part / whole
+fn whole_refusals(count: u64) -> u64 {
+    count.saturating_add(ONE / 2) / ONE
 }
 
-impl Counts {
+fn decay_once(count: u64) -> u64 {
+    // Neither product overflows.
+    count / DECAY_WHOLE * DECAY_PART + count % DECAY_WHOLE * DECAY_PART / DECAY_WHOLE
+}
+
+fn decay(count: u64, intervals: u64) -> u64 {
+    // Each count is 0 after 64 half-lives.
+    let half_lives = u32::try_from(intervals / INTERVALS_PER_HALF_LIFE).unwrap_or(u32::MAX);
+    let halved = count.checked_shr(half_lives).unwrap_or(0);
+    let rest = intervals % INTERVALS_PER_HALF_LIFE;
+    (0..rest).fold(halved, |count, _| decay_once(count))
+}
+
+impl RefusalCounts {
     fn record(&mut self, key: &Key, capacity: usize, now: u64) {
         self.decay_until(now);
         let id = key.fingerprint();
-        if !self.keys.contains_key(&id) {
-            let is_full = self.keys.len() >= capacity;
-            let error = if is_full { self.remove_lowest() } else { 0 };
-            let counted = CountedKey {
-                key: key.clone(),
-                refused: error,
-                error,
-            };
-            self.keys.insert(id, counted);
+        let mut error = 0;
+        if self.keys.len() >= capacity && !self.keys.contains_key(&id) {
+            error = self.remove_lowest();
         }
-        if let Some(counted) = self.keys.get_mut(&id) {
-            self.by_count.remove(&(counted.refused, id));
-            counted.refused = counted.refused.saturating_add(ONE);
-            self.by_count.insert((counted.refused, id));
-        }
+        let counted = self.keys.entry(id).or_insert_with(|| CountedKey {
+            key: key.clone(),
+            refused: error,
+            error,
+        });
+        self.by_count.remove(&(counted.refused, id));
+        counted.refused = counted.refused.saturating_add(ONE);
+        self.by_count.insert((counted.refused, id));
     }
 
     /// Removes a key that has the lowest count. Returns the count: a new key takes it over, as it may have been refused
@@ -182,23 +193,17 @@ impl Counts {
         }
     }
 
-    /// Lowers all counts.
     #[cold]
     fn decay(&mut self, intervals: u64) {
-        // Each count is 0 after 64 half-lives.
-        let half_lives = intervals / INTERVALS_PER_HALF_LIFE;
-        let rest = intervals % INTERVALS_PER_HALF_LIFE;
-        let decay = |count: u64| {
-            let half_lives = u32::try_from(half_lives).unwrap_or(u32::MAX);
-            let halved = count.checked_shr(half_lives).unwrap_or(0);
-            (0..rest).fold(halved, |count, _| decayed(count))
-        };
         for counted in self.keys.values_mut() {
-            counted.refused = decay(counted.refused);
-            counted.error = decay(counted.error);
+            counted.refused = decay(counted.refused, intervals);
+            counted.error = decay(counted.error, intervals);
         }
-        let counts = self.keys.iter().map(|(id, counted)| (counted.refused, *id));
-        self.by_count = counts.collect();
+        self.by_count = self
+            .keys
+            .iter()
+            .map(|(id, counted)| (counted.refused, *id))
+            .collect();
     }
 }
 
@@ -279,13 +284,19 @@ mod tests {
             (refused, clock)
         }
 
+        fn number(count: u64) -> f64 {
+            f64::from(u32::try_from(count).unwrap())
+        }
+
         fn record_often(refused: &MostRefused, key: &str, times: usize) {
             (0..times).for_each(|_| refused.record(&Key::from(key)));
         }
 
         fn counts(refused: &MostRefused) -> Vec<(String, u64)> {
-            let top = refused.top(usize::MAX).into_iter();
-            top.map(|key| (key.key.as_str().to_owned(), key.refused))
+            refused
+                .top(usize::MAX)
+                .into_iter()
+                .map(|key| (key.key.as_str().to_owned(), key.refused))
                 .collect()
         }
 
@@ -360,12 +371,12 @@ mod tests {
                 let (refused, clock) = on_test_clock(capacity);
                 let start = clock.now_micros();
                 let mut exact: HashMap<Key, f64> = HashMap::new();
-                let minute = |micros: u64| (micros - start) / 60_000_000;
                 let mut last = 0;
                 for (number, seconds) in stream {
                     clock.advance(Duration::from_secs(seconds));
-                    let passed = minute(clock.now_micros()) - last;
-                    last += passed;
+                    let minute = (clock.now_micros() - start) / 60_000_000;
+                    let passed = minute - last;
+                    last = minute;
                     let factor = 0.5_f64.powf(f64::from(u32::try_from(passed).unwrap()) / 10.0);
                     exact.values_mut().for_each(|count| *count *= factor);
                     let key = Key::from(number.to_string());
@@ -374,7 +385,6 @@ mod tests {
                 }
                 let all: f64 = exact.values().sum();
                 let top = refused.top(usize::MAX);
-                let number = |count: u64| f64::from(u32::try_from(count).unwrap());
                 for counted in &top {
                     // Each of both numbers is rounded to a whole one.
                     let expected = exact[&counted.key];

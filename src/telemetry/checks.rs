@@ -10,7 +10,6 @@ use super::line_limits::OnceFlag;
 use super::marked_keys::Mark;
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
-
 use crate::decision::{LevelDecision, QuotaDecision, Source};
 
 /// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
@@ -33,18 +32,17 @@ impl Telemetry {
         }
     }
 
-    /// Returns the number of keys whose refusals are counted at most; `None` if they are not counted.
     pub(crate) fn tracked_keys(&self) -> Option<NonZeroUsize> {
         self.most_refused.as_ref().map(MostRefused::capacity)
     }
 
-    /// Returns up to `max` keys with the most refusals, in descending order.
     pub(crate) fn most_refused(&self, max: usize) -> Vec<RefusedKey> {
-        let most_refused = self.most_refused.as_ref();
-        most_refused.map_or_else(Vec::new, |keys| keys.top(max))
+        match &self.most_refused {
+            Some(keys) => keys.top(max),
+            None => Vec::new(),
+        }
     }
 
-    /// Records an admission at one level of a check.
     #[inline]
     pub(crate) fn record_admission(&self, level: LevelDecision<'_>) {
         // Without quotas there is nothing to decide. What no source decided otherwise, an open policy admitted.
@@ -66,8 +64,11 @@ impl Telemetry {
     #[inline(never)]
     fn record_marks(&self, level: LevelDecision<'_>) {
         for mark in Mark::ALL {
-            let quotas = level.quotas().enumerate();
-            let mut marked = quotas.filter(|(_, quota)| mark.is_of(quota)).peekable();
+            let mut marked = level
+                .quotas()
+                .enumerate()
+                .filter(|(_, quota)| mark.marks(quota))
+                .peekable();
             self.counts.count_mark(mark, marked.peek().is_some().into());
             for (index, quota) in marked {
                 self.events.log_mark(mark, index, quota);
@@ -75,7 +76,6 @@ impl Telemetry {
         }
     }
 
-    /// Records a refusal at the reported level of a check.
     pub(crate) fn record_refusal(
         &self,
         outcome: OutcomeLabel,
@@ -91,7 +91,6 @@ impl Telemetry {
         }
     }
 
-    /// Counts an answer of an upstream that said when to send again.
     pub(crate) fn record_upstream_answer(&self, makes_sense: bool) {
         self.counts.count_upstream_answer(makes_sense);
     }
@@ -119,6 +118,8 @@ impl Telemetry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::error::ErrorKind;
 
@@ -128,9 +129,9 @@ mod tests {
         let sources = Source::ALL.map(|source| (source as usize, source.text("other")));
         let kinds = ErrorKind::ALL.map(|kind| (kind as usize, kind.text()));
         for labels in [&outcomes[..], &sources, &kinds] {
-            let indices = labels.iter().map(|(index, _)| *index);
-            assert!(indices.eq(0..labels.len()), "{labels:?}");
-            let texts: std::collections::BTreeSet<_> = labels.iter().map(|label| label.1).collect();
+            let indices: Vec<_> = labels.iter().map(|(index, _)| *index).collect();
+            assert!(indices.into_iter().eq(0..labels.len()), "{labels:?}");
+            let texts: BTreeSet<_> = labels.iter().map(|(_, text)| *text).collect();
             assert_eq!(texts.len(), labels.len());
         }
     }

@@ -70,7 +70,6 @@ impl Events {
         }
     }
 
-    /// Logs an admission at one level of a check.
     #[inline]
     pub(super) fn log_admitted(&self, level: LevelDecision<'_>) {
         debug!(
@@ -109,7 +108,6 @@ impl Events {
         );
     }
 
-    /// Logs an automatic block.
     pub(crate) fn log_block(&self, key: &Key, duration: Duration, blocks: u32) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
         info_or_debug!(
@@ -130,11 +128,14 @@ impl Events {
         if !enabled!(target: "tollgate::quota", Level::INFO) {
             return;
         }
-        let (key, now) = (quota.key(), self.clock.now());
+        let key = quota.key();
+        let now = self.clock.now();
         let id = (key.fingerprint(), index, mark);
-        let turn = || self.marks.take(now / 1_000_000);
         let window = quota.quota().window_micros();
-        if let Some(left_out) = self.marked_keys.add(id, now, window, turn) {
+        let left_out = self
+            .marked_keys
+            .add(id, now, window, || self.marks.take(now / 1_000_000));
+        if let Some(left_out) = left_out {
             info!(
                 target: "tollgate::quota",
                 limiter = &*self.limiter,
@@ -219,20 +220,30 @@ impl Turns {
     /// Returns `Some` if an event of this second is to be logged at info, with the number of events that were left
     /// out since the last one at info.
     fn take(&self, second: u64) -> Option<u64> {
-        let step = |logged: u64| match (logged / 16, logged % 16) {
-            (last, count) if last == second && count >= MAX_INFO_PER_SECOND => None,
-            (last, count) if last == second => Some(last * 16 + count + 1),
-            _ => Some(second * 16 + 1),
-        };
         let logged = self
             .logged
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |logged| {
+                count_at_info(logged, second)
+            });
         if logged.is_ok() {
             Some(self.left_out.swap(0, Ordering::Relaxed))
         } else {
             self.left_out.fetch_add(1, Ordering::Relaxed);
             None
         }
+    }
+}
+
+/// Adds an event to [`Turns::logged`]. `None` if this second has had as many as it may.
+fn count_at_info(logged: u64, second: u64) -> Option<u64> {
+    let last = logged / 16;
+    let count = logged % 16;
+    if last != second {
+        Some(second * 16 + 1)
+    } else if count < MAX_INFO_PER_SECOND {
+        Some(logged + 1)
+    } else {
+        None
     }
 }
 

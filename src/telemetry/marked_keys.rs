@@ -30,8 +30,7 @@ impl Mark {
     /// All marks, each at the index of its discriminant.
     pub(super) const ALL: [Self; 2] = [Self::Exceeded, Self::Warned];
 
-    /// Returns whether a quota marks the check.
-    pub(super) fn is_of(self, quota: &QuotaDecision<'_>) -> bool {
+    pub(super) fn marks(self, quota: &QuotaDecision<'_>) -> bool {
         match self {
             Self::Exceeded => quota.is_exceeded(),
             Self::Warned => quota.is_warned(),
@@ -65,11 +64,10 @@ impl MarkedKeys {
         if marks.len() >= MAX_MARKS {
             // Turns are rare, so that few marks pay for this search.
             marks.retain(|_, until| now < *until);
-            let first = marks.iter().min_by_key(|(_, until)| **until);
-            if let Some(first) = first
-                .map(|(id, _)| *id)
-                .filter(|_| marks.len() >= MAX_MARKS)
+            if marks.len() >= MAX_MARKS
+                && let Some((first, _)) = marks.iter().min_by_key(|(_, until)| **until)
             {
+                let first = *first;
                 marks.remove(&first);
             }
         }
@@ -114,14 +112,17 @@ mod tests {
     #[test]
     fn a_flood_of_keys_is_remembered_in_bounded_memory() {
         let marks = MarkedKeys::default();
-        let id = |key: usize| (Key::from(key.to_string()).fingerprint(), 0, Mark::Exceeded);
-        let add = |key, now| marks.add(id(key), now, u64::MAX / 2, || Some(())).is_some();
         for (now, key) in (0..).zip(0..MAX_MARKS + 100) {
-            assert!(add(key, now), "{key}");
+            assert!(add_for_long(&marks, key, now), "{key}");
         }
         assert_eq!(marks.0.lock().unwrap().len(), MAX_MARKS);
         // The oldest marks were forgotten, and the newest are known.
-        assert!(!add(MAX_MARKS + 99, 10_000));
-        assert!(add(0, 10_000));
+        assert!(!add_for_long(&marks, MAX_MARKS + 99, 10_000));
+        assert!(add_for_long(&marks, 0, 10_000));
+    }
+
+    fn add_for_long(marks: &MarkedKeys, key: usize, now: u64) -> bool {
+        let id = (Key::from(key.to_string()).fingerprint(), 0, Mark::Exceeded);
+        marks.add(id, now, u64::MAX / 2, || Some(())).is_some()
     }
 }

@@ -17,7 +17,7 @@ pub use busiest_refused::RefusedKey;
 pub(crate) use checks::Telemetry;
 pub(crate) use line_limits::{FailureStreak, LineInterval, OnceFlag};
 #[cfg(test)]
-pub(crate) use log_capture::log_of;
+pub(crate) use log_capture::capture_log;
 pub(crate) use metrics::{HAS_METRICS, LeaseMeter, PermitMeter, PermitWait, StoreMeter};
 pub(crate) use outage_log::OutageLog;
 pub(crate) use outcome_label::{OutcomeLabel, WaitOutcome};

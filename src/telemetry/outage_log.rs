@@ -157,7 +157,8 @@ impl OutageLog {
 
     #[cold]
     fn end(&self, limiter: &str) {
-        let (now, quiet) = (self.millis(), millis(self.quiet));
+        let now = self.millis();
+        let quiet = millis(self.quiet);
         self.end_outage(limiter, now);
         if !self.misconfiguration.is_on() {
             return;
@@ -207,12 +208,12 @@ impl fmt::Display for WithSource<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::log_of;
+    use crate::telemetry::capture_log;
 
     #[test]
     fn the_beginning_and_the_end_of_an_outage_are_logged() {
         let error = Error::new(ErrorKind::Unavailable, "connection refused");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::with_quiet("the store", Duration::ZERO);
             for _ in 0..2 {
                 for _ in 0..100 {
@@ -234,7 +235,7 @@ mod tests {
     #[test]
     fn a_wrong_setup_is_louder() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             OutageLog::new("the store").record_failure("search", "checks are not admitted", &error);
         });
         assert!(log[0].contains("ERROR"), "{log:?}");
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_wrong_setup_is_logged_after_an_outage_too() {
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::new("the store");
             for kind in [ErrorKind::Unavailable, ErrorKind::Misconfigured] {
                 for _ in 0..100 {
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn a_refusal_from_memory_does_not_end_an_outage() {
         let error = Error::new(ErrorKind::Unavailable, "connection refused");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::with_quiet("the store", Duration::ZERO);
             outage.record_failure("search", "checks are not admitted", &error);
             outage.record_decision("search", Source::RefusalCache);
@@ -272,7 +273,7 @@ mod tests {
         let gone = Error::new(ErrorKind::Unavailable, "connection refused");
         let full = Error::new(ErrorKind::Full, "OOM");
         for (errors, lines) in [(&[&gone][..], 2), (&[&full], 1), (&[&gone, &full], 1)] {
-            let log = log_of(|| {
+            let log = capture_log(|| {
                 let outage = OutageLog::with_quiet("the store", Duration::ZERO);
                 for error in errors {
                     outage.record_failure("search", "checks are not admitted", error);
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn one_key_with_a_wrong_setup_is_not_logged_each_time() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::with_quiet("the store", Duration::from_millis(1));
             for _ in 0..5 {
                 outage.record_failure("search", "checks are not admitted", &error);
@@ -301,7 +302,7 @@ mod tests {
     fn an_outage_beside_a_key_with_a_wrong_setup_has_a_beginning_and_an_end() {
         let wrong = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
         let failed = Error::new(ErrorKind::Unavailable, "connection refused");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::with_quiet("the store", Duration::from_millis(20));
             for _ in 0..2 {
                 for error in [&wrong, &failed, &wrong] {
@@ -329,7 +330,7 @@ mod tests {
     #[test]
     fn a_wrong_setup_of_all_keys_ends_with_the_first_success() {
         let error = Error::new(ErrorKind::Misconfigured, "NOAUTH");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::with_quiet("the store", Duration::from_millis(20));
             for _ in 0..2 {
                 for _ in 0..4 {
@@ -352,7 +353,7 @@ mod tests {
     #[test]
     fn a_wrong_setup_of_some_keys_does_not_end_while_others_succeed() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::with_quiet("the store", Duration::from_millis(20));
             for _ in 0..6 {
                 outage.record_failure("search", "checks are not admitted", &error);
@@ -368,7 +369,7 @@ mod tests {
     #[test]
     fn a_store_that_fails_now_and_then_is_not_logged_each_time() {
         let error = Error::new(ErrorKind::Timeout, "too late");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let outage = OutageLog::with_quiet("the store", Duration::from_secs(3_600));
             for _ in 0..100 {
                 outage.record_failure("search", "checks are not admitted", &error);
@@ -381,7 +382,7 @@ mod tests {
     #[test]
     fn the_line_says_what_happens_until_when() {
         let error = Error::new(ErrorKind::Unavailable, "connection refused");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             OutageLog::new("the store").record_failure("search", "all is admitted", &error);
         });
         let text = "the store failed, all is admitted: connection refused";
@@ -395,7 +396,7 @@ mod tests {
     fn the_line_has_the_source_of_a_failed_lookup() {
         let error = Error::new(ErrorKind::QuotasUnknown, "the quotas could not be found");
         let error = error.with_source(fmt::Error);
-        let log = log_of(|| {
+        let log = capture_log(|| {
             OutageLog::new("the plans").record_failure("search", "nothing is", &error);
         });
         let text = format!("the quotas could not be found: {}", fmt::Error);

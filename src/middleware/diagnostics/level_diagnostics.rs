@@ -140,12 +140,12 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::key::{KeyError, KeyErrorKind};
-    use crate::telemetry::log_of;
+    use crate::telemetry::capture_log;
 
     #[test]
     fn a_misconfigured_key_is_logged_once_with_the_remedy() {
         let error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let diagnostics = LevelDiagnostics::default();
             for _ in 0..100 {
                 let flag = &diagnostics.key_misconfigured;
@@ -165,7 +165,7 @@ mod tests {
     fn a_dry_run_does_not_claim_to_answer_500() {
         let key_error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let diagnostics = LevelDiagnostics::default();
             let flag = &diagnostics.key_misconfigured;
             flag.log(warning::NO_KEY, "search", true, &key_error);
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_cost_that_is_too_large_is_logged_once() {
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
-        let log = log_of(|| {
+        let log = capture_log(|| {
             let diagnostics = LevelDiagnostics::default();
             for _ in 0..100 {
                 let flag = &diagnostics.cost_too_large;

@@ -1,5 +1,10 @@
 //! The counts of checks of one limiter.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "an array has an entry for each label, at the index of its discriminant"
+)]
+
 use std::sync::{Arc, OnceLock};
 
 use super::handles::{Counter, HAS_METRICS};
@@ -38,20 +43,6 @@ pub(crate) struct CheckCounts {
 
 impl CheckCounts {
     pub(crate) fn new(limiter: &Arc<str>, store: &Arc<str>) -> Self {
-        let marked = |mark: Mark| {
-            Counter::new(
-                "tollgate_marked_checks_total",
-                "Admitted checks that a quota marked: a soft quota was exceeded, or a quota warned.",
-                &[("limiter", limiter), ("mark", mark.text())],
-            )
-        };
-        let upstream_answers = |outcome| {
-            Counter::new(
-                "tollgate_upstream_answers_total",
-                "Answers of upstreams that said when to send again, by whether it made sense.",
-                &[("limiter", limiter), ("outcome", outcome)],
-            )
-        };
         Self {
             limiter: Arc::clone(limiter),
             store: Arc::clone(store),
@@ -61,29 +52,29 @@ impl CheckCounts {
                 "Keys that were blocked because they were refused too often.",
                 &[("limiter", limiter)],
             ),
-            marks: Mark::ALL.map(marked),
-            held_back: upstream_answers("held_back"),
-            ignored: upstream_answers("ignored"),
+            marks: Mark::ALL.map(|mark| mark_counter(limiter, mark)),
+            held_back: upstream_counter(limiter, "held_back"),
+            ignored: upstream_counter(limiter, "ignored"),
         }
     }
 
-    /// Counts a check of a share, or of none.
     #[inline]
     pub(crate) fn count(&self, outcome: OutcomeLabel, source: Source, share: Option<&str>) {
         if !HAS_METRICS {
             return;
         }
-        let counts = share.and_then(|share| self.counts_of(share));
-        let counts = counts.unwrap_or(&self.without_share);
+        let counts = share
+            .and_then(|share| self.share_counts(share))
+            .unwrap_or(&self.without_share);
         if self.add(outcome, source, counts, 1) {
             self.initialize(source, counts);
         }
     }
 
-    /// Returns the counts of a share.
+    /// `None` if there are as many shares as may have a label.
     // Apart from the code of checks without shares.
     #[inline(never)]
-    fn counts_of(&self, share: &str) -> Option<&ShareCounts> {
+    fn share_counts(&self, share: &str) -> Option<&ShareCounts> {
         let mut place = &self.without_share.next;
         for _ in 0..MAX_SHARES {
             let own = place.get_or_init(|| {
@@ -107,12 +98,9 @@ impl CheckCounts {
 
     /// Counts checks with a mark. Zero shows that there may be some.
     pub(crate) fn count_mark(&self, mark: Mark, checks: u64) {
-        if let Some(count) = self.marks.get(mark as usize) {
-            count.record(checks);
-        }
+        self.marks[mark as usize].record(checks);
     }
 
-    /// Counts an answer of an upstream that said when to send again.
     pub(crate) fn count_upstream_answer(&self, makes_sense: bool) {
         self.held_back.record(makes_sense.into());
         self.ignored.record((!makes_sense).into());
@@ -143,12 +131,9 @@ impl CheckCounts {
         counts: &ShareCounts,
         checks: u64,
     ) -> bool {
-        let by_outcome = counts.counts.get(outcome as usize);
-        let count = by_outcome.and_then(|by_source| by_source.get(source as usize));
-        count.is_some_and(|count| {
-            let count = count.get_or_init(|| self.counter(outcome, source, &counts.share));
-            count.record(checks)
-        })
+        counts.counts[outcome as usize][source as usize]
+            .get_or_init(|| self.counter(outcome, source, &counts.share))
+            .record(checks)
     }
 
     #[cold]
@@ -160,11 +145,31 @@ impl CheckCounts {
             ("share", share),
         ];
         // The last label is for shares only.
-        let labels = labels.get(..3 + usize::from(!share.is_empty()));
+        let labels = if share.is_empty() {
+            &labels[..3]
+        } else {
+            &labels
+        };
         Counter::new(
             "tollgate_checks_total",
             "Checks by outcome and source.",
-            labels.unwrap_or_default(),
+            labels,
         )
     }
+}
+
+fn mark_counter(limiter: &str, mark: Mark) -> Counter {
+    Counter::new(
+        "tollgate_marked_checks_total",
+        "Admitted checks that a quota marked: a soft quota was exceeded, or a quota warned.",
+        &[("limiter", limiter), ("mark", mark.text())],
+    )
+}
+
+fn upstream_counter(limiter: &str, outcome: &str) -> Counter {
+    Counter::new(
+        "tollgate_upstream_answers_total",
+        "Answers of upstreams that said when to send again, by whether it made sense.",
+        &[("limiter", limiter), ("outcome", outcome)],
+    )
 }

@@ -81,10 +81,12 @@ mod enabled {
             description: &'static str,
             labels: Labels<'_>,
         ) -> Self {
-            let labels = labels.iter();
-            let labels = labels.map(|(name, text)| Label::new(*name, (*text).to_owned()));
+            let labels: Vec<_> = labels
+                .iter()
+                .map(|(name, text)| Label::new(*name, (*text).to_owned()))
+                .collect();
             Self {
-                key: Key::from_parts(name, labels.collect::<Vec<_>>()),
+                key: Key::from_parts(name, labels),
                 description,
                 handle: OnceLock::new(),
             }
@@ -145,7 +147,6 @@ mod enabled {
             self.change(|value| value.saturating_add(difference))
         }
 
-        /// Sets the share.
         pub(crate) fn set(&self, value: i64) {
             self.change(|_| value);
         }

@@ -23,18 +23,11 @@ struct LeaseMetrics {
 
 impl LeaseMeter {
     pub(crate) fn new(limiter: &str) -> Self {
-        let units = |event| {
-            Counter::new(
-                "tollgate_lease_units_total",
-                "Units that were taken in advance, and what became of them.",
-                &[("limiter", limiter), ("event", event)],
-            )
-        };
         Self(Arc::new(LeaseMetrics {
-            granted: units("granted"),
-            used: units("used"),
-            returned: units("returned"),
-            lost: units("lost"),
+            granted: unit_counter(limiter, "granted"),
+            used: unit_counter(limiter, "used"),
+            returned: unit_counter(limiter, "returned"),
+            lost: unit_counter(limiter, "lost"),
             held: GaugeShare::new(
                 "tollgate_lease_units_held",
                 "Units of the grants that have not ended.",
@@ -43,7 +36,6 @@ impl LeaseMeter {
         }))
     }
 
-    /// Records a grant of these units.
     pub(crate) fn record_grant(&self, units: u32) {
         if self.0.granted.record(units.into()) {
             // In Prometheus, `rate` ignores the first value of a counter.
@@ -54,7 +46,6 @@ impl LeaseMeter {
         self.0.held.add(units.into());
     }
 
-    /// Records the end of a grant of which some units are left.
     pub(crate) fn record_end(&self, units: u32, left: u32) {
         self.0.used.record(units.saturating_sub(left).into());
         self.0.held.add(-i64::from(units));
@@ -70,6 +61,14 @@ impl LeaseMeter {
     }
 }
 
+fn unit_counter(limiter: &str, event: &str) -> Counter {
+    Counter::new(
+        "tollgate_lease_units_total",
+        "Units that were taken in advance, and what became of them.",
+        &[("limiter", limiter), ("event", event)],
+    )
+}
+
 /// The return of units. Records on drop whether they returned.
 #[derive(Debug)]
 pub(crate) struct UnitReturn {
@@ -79,7 +78,6 @@ pub(crate) struct UnitReturn {
 }
 
 impl UnitReturn {
-    /// Records that the store took the units back.
     pub(crate) fn succeed(mut self) {
         self.is_returned = true;
     }

@@ -60,7 +60,6 @@ impl PermitMeter {
         }))
     }
 
-    /// Records slots of a new permit.
     pub(crate) fn record_grant(&self, slots: u32) {
         if self.0.held.add(slots.into()) {
             // In Prometheus, `rate` ignores the first value of a counter.
@@ -69,13 +68,11 @@ impl PermitMeter {
         }
     }
 
-    /// Records the end of a permit that held slots for this time.
     pub(crate) fn record_release(&self, slots: u32, held_for: Duration) {
         self.0.held.add(-i64::from(slots));
         self.0.times.record(held_for.as_secs_f64());
     }
 
-    /// Records that the lease of slots ran out.
     pub(crate) fn record_lost(&self, slots: u32) {
         self.0.lost.record(slots.into());
     }
@@ -99,7 +96,6 @@ impl PermitWait {
         Self(limiters)
     }
 
-    /// Records that the call got its permit after this time.
     pub(crate) fn succeed(&self, waited: Duration) {
         for meter in &self.0 {
             meter.0.waits.record(waited.as_secs_f64());

@@ -1,5 +1,10 @@
 //! The metrics of one store.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "an array has an entry for each kind of error, at the index of its discriminant"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,40 +34,19 @@ struct StoreMetrics {
 impl StoreMeter {
     pub(crate) fn new(store: &str) -> Self {
         let labels = &[("store", store)];
-        let duration = |outcome: WaitOutcome| {
-            Histogram::new(
-                "tollgate_store_duration_seconds",
-                "Time that checks waited for the store, by how the wait ended.",
-                &[("store", store), ("outcome", outcome.text())],
-            )
-        };
-        let errors = |kind: ErrorKind| {
-            Counter::new(
-                "tollgate_store_errors_total",
-                "Failed calls of the store, by kind of error.",
-                &[("store", store), ("error_type", kind.text())],
-            )
-        };
-        let keys = |holds| {
-            GaugeShare::new(
-                "tollgate_keys",
-                "Keys with counts or remembered refusals in this process.",
-                &[("store", store), ("holds", holds)],
-            )
-        };
         Self(Arc::new(StoreMetrics {
             store: store.to_owned(),
-            answered: duration(WaitOutcome::Answered),
-            failed: ErrorKind::ALL.map(|kind| duration(WaitOutcome::Failed(kind))),
-            abandoned: duration(WaitOutcome::Abandoned),
-            errors: ErrorKind::ALL.map(errors),
+            answered: duration_histogram(store, WaitOutcome::Answered),
+            failed: ErrorKind::ALL.map(|kind| duration_histogram(store, WaitOutcome::Failed(kind))),
+            abandoned: duration_histogram(store, WaitOutcome::Abandoned),
+            errors: ErrorKind::ALL.map(|kind| error_counter(store, kind)),
             breakers_open: GaugeShare::new(
                 "tollgate_circuit_breakers_open",
                 "Circuit breakers of the store that are open.",
                 labels,
             ),
-            keys_with_counts: keys("counts"),
-            keys_with_refusals: keys("refusals"),
+            keys_with_counts: key_gauge(store, "counts"),
+            keys_with_refusals: key_gauge(store, "refusals"),
             batch: Histogram::new(
                 "tollgate_batch_checks",
                 "Requests per call of the store.",
@@ -81,12 +65,10 @@ impl StoreMeter {
         }))
     }
 
-    /// Creates the metrics of a store without a name.
     pub(crate) fn unnamed() -> Self {
         Self::new("other")
     }
 
-    /// Creates the metrics of another store with the same name.
     pub(crate) fn same_name(&self) -> Self {
         Self::new(&self.0.store)
     }
@@ -95,11 +77,11 @@ impl StoreMeter {
     /// an answer, so their durations are apart.
     pub(crate) fn record_duration(&self, waited: Duration, outcome: WaitOutcome) {
         let duration = match outcome {
-            WaitOutcome::Answered => Some(&self.0.answered),
-            WaitOutcome::Failed(kind) => self.0.failed.get(kind as usize),
-            WaitOutcome::Abandoned => Some(&self.0.abandoned),
+            WaitOutcome::Answered => &self.0.answered,
+            WaitOutcome::Failed(kind) => &self.0.failed[kind as usize],
+            WaitOutcome::Abandoned => &self.0.abandoned,
         };
-        if duration.is_some_and(|duration| duration.record(waited.as_secs_f64())) {
+        if duration.record(waited.as_secs_f64()) {
             self.initialize();
         }
     }
@@ -120,7 +102,6 @@ impl StoreMeter {
         self.0.breakers_open.add(0);
     }
 
-    /// Records a failure of the store.
     pub(crate) fn record_error(&self, kind: ErrorKind) {
         if self.add_errors(kind, 1) {
             self.initialize();
@@ -129,26 +110,21 @@ impl StoreMeter {
 
     /// Counts errors. Returns whether the recorder got its first value.
     fn add_errors(&self, kind: ErrorKind, count: u64) -> bool {
-        let errors = self.0.errors.get(kind as usize);
-        errors.is_some_and(|errors| errors.record(count))
+        self.0.errors[kind as usize].record(count)
     }
 
-    /// Records that a circuit breaker of the store opened.
     pub(crate) fn record_breaker_opened(&self) {
         self.0.breakers_open.add(1);
     }
 
-    /// Records that a circuit breaker of the store closed.
     pub(crate) fn record_breaker_closed(&self) {
         self.0.breakers_open.add(-1);
     }
 
-    /// Records a change in the number of keys with counts in this process.
     pub(crate) fn record_keys(&self, before: usize, now: usize) {
         self.0.keys_with_counts.add(as_i64(now) - as_i64(before));
     }
 
-    /// Records the number of keys with remembered refusals.
     pub(crate) fn record_refusals(&self, count: impl FnOnce() -> usize) {
         if HAS_METRICS {
             self.0.keys_with_refusals.set(as_i64(count()));
@@ -173,6 +149,30 @@ impl StoreMeter {
     pub(crate) fn record_clock_error(&self, error: Duration) {
         self.0.clock_error.record(error.as_secs_f64());
     }
+}
+
+fn duration_histogram(store: &str, outcome: WaitOutcome) -> Histogram {
+    Histogram::new(
+        "tollgate_store_duration_seconds",
+        "Time that checks waited for the store, by how the wait ended.",
+        &[("store", store), ("outcome", outcome.text())],
+    )
+}
+
+fn error_counter(store: &str, kind: ErrorKind) -> Counter {
+    Counter::new(
+        "tollgate_store_errors_total",
+        "Failed calls of the store, by kind of error.",
+        &[("store", store), ("error_type", kind.text())],
+    )
+}
+
+fn key_gauge(store: &str, holds: &str) -> GaugeShare {
+    GaugeShare::new(
+        "tollgate_keys",
+        "Keys with counts or remembered refusals in this process.",
+        &[("store", store), ("holds", holds)],
+    )
 }
 
 fn as_i64(count: usize) -> i64 {
