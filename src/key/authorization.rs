@@ -45,12 +45,11 @@ use super::key::Key;
 /// ```
 #[must_use]
 pub fn authorization() -> Authorization {
-    let (name, tag) = (AUTHORIZATION, "authorization=".into());
     Authorization(HashedValue::new(
         "header",
         "authorization",
-        Some(name),
-        tag,
+        Some(AUTHORIZATION),
+        "authorization=".into(),
         CREDENTIALS,
     ))
 }
@@ -90,20 +89,19 @@ impl Authorization {
     pub fn of(&self, credentials: impl AsRef<[u8]>) -> Key {
         let credentials = credentials.as_ref().trim_ascii();
         match split_scheme(credentials) {
-            None => self.0.key_of(credentials),
+            None => self.0.key(credentials),
             Some((scheme, rest)) => {
-                let lowercase = scheme.iter().map(u8::to_ascii_lowercase);
-                let mut text: SmallVec<[u8; 256]> = lowercase.collect();
+                let mut text: SmallVec<[u8; 256]> =
+                    scheme.iter().map(u8::to_ascii_lowercase).collect();
                 // A token without a scheme contains no space.
                 text.push(b' ');
                 text.extend_from_slice(rest);
-                self.0.key_of(&text)
+                self.0.key(&text)
             }
         }
     }
 }
 
-/// Splits credentials into scheme and rest at the first whitespace, if there is any.
 fn split_scheme(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = credentials.iter().position(u8::is_ascii_whitespace)?;
     let (scheme, rest) = credentials.split_at_checked(space)?;
@@ -128,7 +126,7 @@ mod tests {
     use crate::key::error::KeyErrorKind;
     use crate::key::test_request::parts;
 
-    fn of(values: &[&str]) -> Result<Key, KeyErrorKind> {
+    fn extract(values: &[&str]) -> Result<Key, KeyErrorKind> {
         let headers: Vec<_> = values
             .iter()
             .map(|value| ("Authorization", *value))
@@ -139,7 +137,7 @@ mod tests {
 
     #[test]
     fn all_spellings_of_the_scheme_have_the_same_key() {
-        let key = of(&["Bearer aBc.D"]).unwrap();
+        let key = extract(&["Bearer aBc.D"]).unwrap();
         for same in [
             "bearer aBc.D",
             "BEARER aBc.D",
@@ -147,7 +145,7 @@ mod tests {
             "Bearer \t aBc.D",
             " Bearer aBc.D ",
         ] {
-            assert_eq!(of(&[same]), Ok(key.clone()), "{same:?}");
+            assert_eq!(extract(&[same]), Ok(key.clone()), "{same:?}");
             assert_eq!(authorization().of(same), key);
         }
         for other in [
@@ -158,41 +156,42 @@ mod tests {
             "Bearer aBc.D x",
             "bea rer aBc.D",
         ] {
-            assert_ne!(of(&[other]), Ok(key.clone()), "{other:?}");
+            assert_ne!(extract(&[other]), Ok(key.clone()), "{other:?}");
         }
     }
 
     #[test]
     fn an_absent_or_empty_header_is_missing_and_two_are_ambiguous() {
         for missing in [&[][..], &[""], &["  "], &["\t"]] {
-            assert_eq!(of(missing), Err(KeyErrorKind::Missing), "{missing:?}");
+            assert_eq!(extract(missing), Err(KeyErrorKind::Missing), "{missing:?}");
         }
         for twice in [
             ["Bearer a", "Bearer a"],
             ["Bearer a", ""],
             ["Bearer", "Basic b"],
         ] {
-            assert_eq!(of(&twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
+            assert_eq!(extract(&twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
         }
     }
 
     #[test]
     fn a_token_without_a_scheme_and_a_scheme_alone_are_credentials() {
-        let keys = ["aBc.D", "abc.D", "Bearer", "Bearer aBc.D"].map(|value| of(&[value]).unwrap());
+        let keys =
+            ["aBc.D", "abc.D", "Bearer", "Bearer aBc.D"].map(|value| extract(&[value]).unwrap());
         for (index, key) in keys.iter().enumerate() {
             assert!(!keys[..index].contains(key), "{key:?}");
         }
-        assert_eq!(of(&["Bearer "]), of(&["Bearer"]));
-        assert_eq!(of(&[" aBc.D"]), of(&["aBc.D"]));
+        assert_eq!(extract(&["Bearer "]), extract(&["Bearer"]));
+        assert_eq!(extract(&[" aBc.D"]), extract(&["aBc.D"]));
     }
 
     #[test]
     fn the_case_of_a_scheme_of_any_length_does_not_matter() {
         for length in [1, 63, 64, 65, 255, 256, 257, 1_000] {
             let scheme = "aBcDe".repeat(length).split_off(4 * length);
-            let key = of(&[&format!("{scheme} x")]);
-            assert_eq!(of(&[&format!("{} x", scheme.to_uppercase())]), key);
-            assert_ne!(of(&[&format!("{scheme}e x")]), key);
+            let key = extract(&[&format!("{scheme} x")]);
+            assert_eq!(extract(&[&format!("{} x", scheme.to_uppercase())]), key);
+            assert_ne!(extract(&[&format!("{scheme}e x")]), key);
         }
     }
 
@@ -200,7 +199,7 @@ mod tests {
     fn the_hash_is_the_same_in_every_process_and_version() {
         // Computed with another implementation of BLAKE3, from "bearer hunter2".
         let expected = "authorization=~dc158565ee0c00a20be5af44d82a66cd7671d03a";
-        assert_eq!(of(&["Bearer hunter2"]).unwrap().as_str(), expected);
+        assert_eq!(extract(&["Bearer hunter2"]).unwrap().as_str(), expected);
     }
 
     #[test]
@@ -219,15 +218,15 @@ mod tests {
         ]);
         let error = authorization().extract(&parts).unwrap_err();
         let key = authorization().secret("s3cret");
-        let of = key.of("Bearer hunter2");
-        for text in [format!("{error} {error:?} {of:?}"), format!("{key:?}")] {
+        let hashed = key.of("Bearer hunter2");
+        for text in [format!("{error} {error:?} {hashed:?}"), format!("{key:?}")] {
             assert!(
                 !text.contains("hunter2") && !text.contains("s3cret"),
                 "{text}"
             );
         }
-        assert!(of.as_str().starts_with("authorization=~"));
-        assert_ne!(of, authorization().of("Bearer hunter2"));
-        assert_ne!(of, key.secret("other").of("Bearer hunter2"));
+        assert!(hashed.as_str().starts_with("authorization=~"));
+        assert_ne!(hashed, authorization().of("Bearer hunter2"));
+        assert_ne!(hashed, key.secret("other").of("Bearer hunter2"));
     }
 }

@@ -83,8 +83,9 @@ inherent_or!(Path);
 
 impl KeyExtractor for Path {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let matched = parts.extensions.get::<MatchedPath>();
-        matched
+        parts
+            .extensions
+            .get::<MatchedPath>()
             .map(|path| self.of(path.as_str()))
             .ok_or_else(|| KeyError::new(KeyErrorKind::Missing, "the request matched no route"))
     }
@@ -111,13 +112,13 @@ impl Reads {
 
 /// Returns the peer's address from where axum's `ConnectInfo` extractor takes it.
 pub(super) fn connect_info(parts: &Parts) -> Option<SocketAddr> {
-    let info = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-    let mock = || parts.extensions.get::<MockConnectInfo<SocketAddr>>();
-    info.map(|info| info.0)
-        .or_else(|| mock().map(|mock| mock.0))
+    if let Some(info) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
+        return Some(info.0);
+    }
+    let mock = parts.extensions.get::<MockConnectInfo<SocketAddr>>()?;
+    Some(mock.0)
 }
 
-/// Returns whether a router matched a route for the request.
 pub(crate) fn has_route(parts: &Parts) -> bool {
     parts.extensions.get::<MatchedPath>().is_some()
 }
@@ -131,13 +132,19 @@ mod tests {
     #[test]
     fn peer_addr_precedes_connect_info_and_connect_info_precedes_its_mock() {
         let mut parts = get();
-        let key_of = |parts: &Parts| peer_ip().extract(parts).unwrap().as_str().to_owned();
-        let address = |last: u8| SocketAddr::from(([192, 0, 2, last], 5_000));
         parts.extensions.insert(MockConnectInfo(address(1)));
-        assert_eq!(key_of(&parts), "ip=192.0.2.1");
+        assert_eq!(extract(&parts), "ip=192.0.2.1");
         parts.extensions.insert(ConnectInfo(address(2)));
-        assert_eq!(key_of(&parts), "ip=192.0.2.2");
+        assert_eq!(extract(&parts), "ip=192.0.2.2");
         parts.extensions.insert(PeerAddr(address(3)));
-        assert_eq!(key_of(&parts), "ip=192.0.2.3");
+        assert_eq!(extract(&parts), "ip=192.0.2.3");
+    }
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, last], 5_000))
+    }
+
+    fn extract(parts: &Parts) -> String {
+        peer_ip().extract(parts).unwrap().as_str().to_owned()
     }
 }

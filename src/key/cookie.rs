@@ -4,7 +4,7 @@
 //! UTF-8, and does not report a cookie that is sent twice.
 
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderName, header};
 use percent_encoding::percent_decode;
 
 use super::error::KeyError;
@@ -77,7 +77,7 @@ impl Cookie {
     /// Pass the value percent-decoded and without quotes.
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
-        self.0.key_of(value.as_ref())
+        self.0.key(value.as_ref())
     }
 }
 
@@ -87,16 +87,16 @@ impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let name = self.0.name()?;
         let is_guarded = has_guarded_prefix(name);
-        let is_name = |sent: &[u8]| match is_guarded {
-            true => sent == name.as_bytes(),
-            false => percent_decode(sent).eq(name.bytes()),
-        };
-        let lines = parts.headers.get_all(header::COOKIE).iter();
-        // HTTP/2 may split the pairs over several lines (RFC 9113, section 8.2.3).
-        let pairs = lines.flat_map(|line| HeaderValue::as_bytes(line).split(|byte| *byte == b';'));
-        let value = self
-            .0
-            .only(pairs.filter_map(|pair| value_of(pair, is_name)))?;
+        let values = parts
+            .headers
+            .get_all(header::COOKIE)
+            .iter()
+            // HTTP/2 may split the pairs over several lines (RFC 9113, section 8.2.3).
+            .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
+            .filter_map(split_pair)
+            .filter(|(sent, _)| is_name(sent, name, is_guarded))
+            .map(|(_, value)| unquote(value));
+        let value = self.0.only(values)?;
         Ok(if value.contains(&b'%') {
             self.of(percent_decode(value).collect::<Vec<_>>())
         } else {
@@ -113,23 +113,33 @@ impl KeyExtractor for Cookie {
 /// does not matter (RFC 6265bis, section 4.1.3).
 fn has_guarded_prefix(name: &str) -> bool {
     ["__host-", "__secure-"].into_iter().any(|prefix| {
-        let start = name.get(..prefix.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        name.get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     })
 }
 
-/// Returns the value of a pair if `is_name` accepts its name. The value is without quotes and still encoded.
-fn value_of(pair: &[u8], is_name: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
+/// Servers may decode a name, but browsers guard it as it is spelled.
+fn is_name(sent: &[u8], name: &str, is_guarded: bool) -> bool {
+    if is_guarded {
+        sent == name.as_bytes()
+    } else {
+        percent_decode(sent).eq(name.bytes())
+    }
+}
+
+fn split_pair(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = pair.iter().position(|byte| *byte == b'=')?;
     let (name, value) = pair.split_at_checked(equals)?;
-    if !is_name(name.trim_ascii()) {
-        return None;
-    }
-    let value = value.strip_prefix(b"=")?.trim_ascii();
-    let unquoted = value
+    Some((name.trim_ascii(), value.strip_prefix(b"=")?))
+}
+
+/// The value stays encoded.
+fn unquote(value: &[u8]) -> &[u8] {
+    let value = value.trim_ascii();
+    value
         .strip_prefix(b"\"")
-        .and_then(|value| value.strip_suffix(b"\""));
-    Some(unquoted.unwrap_or(value))
+        .and_then(|value| value.strip_suffix(b"\""))
+        .unwrap_or(value)
 }
 
 #[cfg(test)]
@@ -138,7 +148,7 @@ mod tests {
     use crate::key::error::KeyErrorKind;
     use crate::key::test_request::{get, parts};
 
-    fn of(lines: &[&str]) -> Result<Key, KeyErrorKind> {
+    fn extract(lines: &[&str]) -> Result<Key, KeyErrorKind> {
         let headers: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
         let key = cookie("sid").extract(&parts(&headers));
         key.map_err(|error| error.kind())
@@ -159,7 +169,7 @@ mod tests {
             &["s%69d=a+b="],
             &["SID=other; sid=a+b=; xsid=1; sidx=2; =3; sid"],
         ] {
-            assert_eq!(of(lines), Ok(key.clone()), "{lines:?}");
+            assert_eq!(extract(lines), Ok(key.clone()), "{lines:?}");
         }
         for other in [
             "sid=A+b=",
@@ -169,7 +179,7 @@ mod tests {
             "sid=\"a+b=",
             "sid=%2561+b=",
         ] {
-            assert_ne!(of(&[other]), Ok(key.clone()), "{other:?}");
+            assert_ne!(extract(&[other]), Ok(key.clone()), "{other:?}");
         }
         assert_ne!(key, cookie("SID").of("a+b="));
     }
@@ -186,7 +196,7 @@ mod tests {
             &["a=sid=b"],
             &["x=1", "y=2"],
         ] {
-            assert_eq!(of(missing), Err(KeyErrorKind::Missing), "{missing:?}");
+            assert_eq!(extract(missing), Err(KeyErrorKind::Missing), "{missing:?}");
         }
         for twice in [
             &["sid=a; sid=b"][..],
@@ -195,23 +205,27 @@ mod tests {
             &["sid=a; theme=dark", "lang=en; sid="],
             &["sid=a; s%69d=b"],
         ] {
-            assert_eq!(of(twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
+            assert_eq!(extract(twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
         }
     }
 
     #[test]
     fn a_name_with_a_guarded_prefix_is_not_decoded() {
         for name in ["__Host-sid", "__Secure-sid", "__host-sid", "__SECURE-sid"] {
-            let of = |line: &str| cookie(name).extract(&parts(&[("cookie", line)]));
             let sid = cookie(name).of("a");
-            assert_eq!(of(&format!("{name}=a")), Ok(sid.clone()));
-            assert_eq!(of(&format!("{name}=%61")), Ok(sid.clone()));
+            assert_eq!(extract_named(name, &format!("{name}=a")), Ok(sid.clone()));
+            assert_eq!(extract_named(name, &format!("{name}=%61")), Ok(sid.clone()));
             // Another site of the domain can set this name, and a server that decodes names would accept it.
             let encoded = name.replace('s', "%73").replace('S', "%53");
-            let error = of(&format!("{encoded}=b")).unwrap_err();
+            let error = extract_named(name, &format!("{encoded}=b")).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Missing);
-            assert_eq!(of(&format!("{encoded}=b; {name}=a")), Ok(sid));
+            let both = extract_named(name, &format!("{encoded}=b; {name}=a"));
+            assert_eq!(both, Ok(sid));
         }
+    }
+
+    fn extract_named(name: &str, line: &str) -> Result<Key, KeyError> {
+        cookie(name).extract(&parts(&[("cookie", line)]))
     }
 
     #[test]
@@ -243,14 +257,14 @@ mod tests {
         let parts = parts(&[("cookie", "sid=hunter2; sid=hunter2")]);
         let error = cookie("sid").extract(&parts).unwrap_err();
         let key = cookie("sid").secret("s3cret");
-        let of = key.of("hunter2");
-        for text in [format!("{error} {error:?} {of:?}"), format!("{key:?}")] {
+        let hashed = key.of("hunter2");
+        for text in [format!("{error} {error:?} {hashed:?}"), format!("{key:?}")] {
             assert!(
                 !text.contains("hunter2") && !text.contains("s3cret"),
                 "{text}"
             );
         }
-        assert!(of.as_str().starts_with("cookie:sid=~"));
-        assert_ne!(of, cookie("sid").of("hunter2"));
+        assert!(hashed.as_str().starts_with("cookie:sid=~"));
+        assert_ne!(hashed, cookie("sid").of("hunter2"));
     }
 }

@@ -34,7 +34,6 @@ pub enum KeyErrorKind {
 }
 
 impl KeyErrorKind {
-    /// Returns the name of this kind in events.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Missing => "missing_key",

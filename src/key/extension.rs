@@ -47,7 +47,7 @@ use super::tag::named_tag;
 #[must_use]
 #[expect(private_bounds, reason = "the trait only words the error")]
 pub fn extension<T: DisplayExtension>() -> Extension<T> {
-    Extension::new(|value| text_of(value))
+    Extension::new(|value| display_text(value))
 }
 
 /// Returns an extractor that counts by a part of a request extension, which a closure returns.
@@ -83,7 +83,7 @@ where
     F: Fn(&T) -> D + Send + Sync + 'static,
     D: Display,
 {
-    Extension::new(move |extension| text_of(&value(extension)))
+    Extension::new(move |extension| display_text(&value(extension)))
 }
 
 /// Types of request extensions that [`extension`] takes: all that implement `Display`.
@@ -103,19 +103,19 @@ pub struct Extension<T> {
     /// `None` if the text is stored as it is.
     hash_key: Option<HashKey>,
     missing: KeyError,
-    text_of: Arc<TextFn<T>>,
+    to_text: Arc<TextFn<T>>,
 }
 
 type TextFn<T> = dyn Fn(&T) -> Text + Send + Sync;
 
 impl<T> Extension<T> {
-    fn new(text_of: impl Fn(&T) -> Text + Send + Sync + 'static) -> Self {
+    fn new(to_text: impl Fn(&T) -> Text + Send + Sync + 'static) -> Self {
         Self {
             tag: named_tag("extension", type_name::<T>()),
             hash_key: None,
             // Clients see it, so it does not contain the type name.
             missing: KeyError::new(KeyErrorKind::Missing, "the request has no key"),
-            text_of: Arc::new(text_of),
+            to_text: Arc::new(to_text),
         }
     }
 
@@ -145,19 +145,19 @@ impl<T> Extension<T> {
     /// Returns the key of requests with this value, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
-        self.key_of(&(self.text_of)(value))
+        self.tagged_key(&(self.to_text)(value))
     }
 
-    fn key_of(&self, text: &[u8]) -> Key {
-        Key::of_value(&self.tag, text, self.hash_key.as_ref())
+    fn tagged_key(&self, text: &[u8]) -> Key {
+        Key::from_value(&self.tag, text, self.hash_key.as_ref())
     }
 }
 
 impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         self.hash_key.iter().try_for_each(HashKey::check)?;
-        match parts.extensions.get::<T>().map(&*self.text_of) {
-            Some(text) if !text.is_empty() => Ok(self.key_of(&text)),
+        match parts.extensions.get::<T>().map(&*self.to_text) {
+            Some(text) if !text.is_empty() => Ok(self.tagged_key(&text)),
             _ => Err(self.missing.clone()),
         }
     }
@@ -175,7 +175,7 @@ inherent_or!(Extension<T>);
 
 type Text = SmallVec<[u8; 64]>;
 
-fn text_of(value: &impl Display) -> Text {
+fn display_text(value: &impl Display) -> Text {
     let mut text = ValueText(SmallVec::new());
     match write!(text, "{value}") {
         Ok(()) => text.0,
@@ -200,7 +200,7 @@ impl<T> Clone for Extension<T> {
             tag: Arc::clone(&self.tag),
             hash_key: self.hash_key,
             missing: self.missing.clone(),
-            text_of: Arc::clone(&self.text_of),
+            to_text: Arc::clone(&self.to_text),
         }
     }
 }
@@ -230,11 +230,12 @@ mod tests {
     fn a_value_is_tagged_with_its_type_or_with_the_given_name() {
         let mut parts = get();
         parts.extensions.insert(7_u64);
-        let text = |key: Result<Key, KeyError>| key.unwrap().as_str().to_owned();
-        assert_eq!(text(extension::<u64>().extract(&parts)), "extension:u64=7");
-        let named = extension::<u64>().name("user");
-        assert_eq!(text(named.extract(&parts)), "extension:user=7");
-        assert_eq!(named.of(&7), named.extract(&parts).unwrap());
+        let unnamed = extension::<u64>().extract(&parts).unwrap();
+        assert_eq!(unnamed.as_str(), "extension:u64=7");
+        let user = extension::<u64>().name("user");
+        let named = user.extract(&parts).unwrap();
+        assert_eq!(named.as_str(), "extension:user=7");
+        assert_eq!(user.of(&7), named);
     }
 
     #[test]
@@ -249,10 +250,8 @@ mod tests {
             team: "math".to_owned(),
         };
         let mut parts = get();
-        let (id, team) = (
-            extension_with(|user: &User| user.id),
-            extension_with(|user: &User| user.team.clone()).name("team"),
-        );
+        let id = extension_with(|user: &User| user.id);
+        let team = extension_with(|user: &User| user.team.clone()).name("team");
         for error in [
             id.extract(&parts).unwrap_err(),
             team.extract(&parts).unwrap_err(),
@@ -287,13 +286,16 @@ mod tests {
 
     #[test]
     fn the_error_contains_the_tag_and_never_the_type_name() {
-        let text = |key: Extension<String>| key.extract(&get()).unwrap_err().to_string();
-        let unnamed = text(extension());
+        let unnamed = error_text(&extension());
         assert!(
             !unnamed.contains("tring") && !unnamed.contains("::"),
             "{unnamed}"
         );
-        assert!(text(extension().name("user")).contains("`user`"));
+        assert!(error_text(&extension().name("user")).contains("`user`"));
+    }
+
+    fn error_text(key: &Extension<String>) -> String {
+        key.extract(&get()).unwrap_err().to_string()
     }
 
     #[test]

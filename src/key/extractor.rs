@@ -159,15 +159,16 @@ mod tests {
     #[test]
     fn the_second_key_is_used_only_if_the_first_is_missing() {
         let key = header("a").plain().or(header("b").plain()).or(global());
-        let key_of = |headers: &[_]| {
-            key.extract(&parts(headers))
-                .map(|key| key.as_str().to_owned())
-        };
-        assert_eq!(key_of(&[("a", "1"), ("b", "2")]).unwrap(), "header:a=1");
-        assert_eq!(key_of(&[("b", "2")]).unwrap(), "header:b=2");
-        assert_eq!(key_of(&[]).unwrap(), "*");
-        let twice = key_of(&[("a", "1"), ("a", "2"), ("b", "2")]).unwrap_err();
-        assert_eq!(twice.kind(), KeyErrorKind::Ambiguous);
+        for (headers, expected) in [
+            (&[("a", "1"), ("b", "2")][..], "header:a=1"),
+            (&[("b", "2")], "header:b=2"),
+            (&[], "*"),
+        ] {
+            assert_eq!(key.extract(&parts(headers)).unwrap().as_str(), expected);
+        }
+        let twice = parts(&[("a", "1"), ("a", "2"), ("b", "2")]);
+        let error = key.extract(&twice).unwrap_err();
+        assert_eq!(error.kind(), KeyErrorKind::Ambiguous);
     }
 
     #[test]

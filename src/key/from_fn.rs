@@ -79,8 +79,9 @@ where
     K: OptionalKey + 'static,
 {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let key = (self.f)(parts).into_optional_key();
-        key.ok_or_else(|| KeyError::new(KeyErrorKind::Missing, "the request has no key"))
+        (self.f)(parts)
+            .into_optional_key()
+            .ok_or_else(|| KeyError::new(KeyErrorKind::Missing, "the request has no key"))
     }
 }
 

@@ -30,27 +30,25 @@ impl<Name> HashedValue<Name> {
         tag: Arc<str>,
         context: &'static str,
     ) -> Self {
-        let error = |kind, text| KeyError::new(kind, text);
         let invalid =
             format!("invalid {kind} name `{configured}`: pass a valid one to key::{kind}");
         let missing = format!("the {kind} `{configured}` is missing");
         let ambiguous = format!("the {kind} `{configured}` is sent more than once");
         Self {
-            name: name.ok_or_else(|| error(KeyErrorKind::Misconfigured, invalid)),
+            name: name.ok_or_else(|| KeyError::new(KeyErrorKind::Misconfigured, invalid)),
             tag,
             context,
             hash_key: Some(HashKey::new(context)),
-            missing: error(KeyErrorKind::Missing, missing),
-            ambiguous: error(KeyErrorKind::Ambiguous, ambiguous),
+            missing: KeyError::new(KeyErrorKind::Missing, missing),
+            ambiguous: KeyError::new(KeyErrorKind::Ambiguous, ambiguous),
         }
     }
 
-    /// Hashes values with a secret of the application.
     pub(super) fn secret(&mut self, secret: &[u8]) {
         self.hash_key = Some(HashKey::from_secret(self.context, secret));
     }
 
-    /// Returns the name. Fails if it is invalid, or if the secret is empty.
+    /// Fails if the name is invalid, or if the secret is empty.
     pub(super) fn name(&self) -> Result<&Name, KeyError> {
         self.hash_key.iter().try_for_each(HashKey::check)?;
         self.name.as_ref().map_err(KeyError::clone)
@@ -70,16 +68,18 @@ impl<Name> HashedValue<Name> {
         }
     }
 
-    pub(super) fn key_of(&self, value: &[u8]) -> Key {
-        Key::of_value(&self.tag, value, self.hash_key.as_ref())
+    pub(super) fn key(&self, value: &[u8]) -> Key {
+        Key::from_value(&self.tag, value, self.hash_key.as_ref())
     }
 }
 
 impl HashedValue<HeaderName> {
-    /// Returns the only line of the header.
     pub(super) fn line<'a>(&self, headers: &'a HeaderMap) -> Result<&'a [u8], KeyError> {
-        let lines = headers.get_all(self.name()?).iter();
-        self.only(lines.map(|line| line.as_bytes().trim_ascii()))
+        let lines = headers
+            .get_all(self.name()?)
+            .iter()
+            .map(|line| line.as_bytes().trim_ascii());
+        self.only(lines)
     }
 }
 

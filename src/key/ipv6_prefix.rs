@@ -21,7 +21,6 @@ impl Default for Ipv6Prefix {
 }
 
 impl Ipv6Prefix {
-    /// Clamps the bits to 32 to 128.
     pub(super) fn clamped(bits: u8) -> Self {
         Self(bits.clamp(32, 128))
     }
@@ -30,7 +29,7 @@ impl Ipv6Prefix {
     ///
     /// A NAT64 address (RFC 6052) counts in full: each one stands for an IPv4 address, and all of them share
     /// their prefix.
-    pub(super) fn key_of(self, address: IpAddr) -> Key {
+    pub(super) fn key(self, address: IpAddr) -> Key {
         // Before the mask: otherwise all IPv4-mapped addresses would be one client.
         let address = address.to_canonical();
         // It fits: an IPv6 address with its prefix has at most 43 characters.
@@ -41,7 +40,7 @@ impl Ipv6Prefix {
             }
             address => write!(text, "{address}"),
         };
-        let network = network_of(unmap_nat64(address));
+        let network = customer_network(unmap_nat64(address));
         Key::tagged("ip=", text.as_bytes()).in_network(network)
     }
 }
@@ -49,7 +48,7 @@ impl Ipv6Prefix {
 /// The key of [`peer_ip`](crate::key::peer_ip()) for the address: all IPv6 addresses of a /64 network have one key.
 impl From<IpAddr> for Key {
     fn from(address: IpAddr) -> Self {
-        Ipv6Prefix::default().key_of(address)
+        Ipv6Prefix::default().key(address)
     }
 }
 
@@ -72,18 +71,16 @@ impl From<Ipv6Addr> for Key {
 ///
 /// Providers rarely give a customer more than this, so a client that changes its address mostly stays in
 /// its network. For IPv6, see [RFC 6177](https://www.rfc-editor.org/rfc/rfc6177).
-fn network_of(address: IpAddr) -> Option<NonZeroU64> {
-    let (version, network) = match address {
-        IpAddr::V4(address) => (4, u64::from(u32::from(address) >> 8)),
-        IpAddr::V6(address) => (
-            6,
-            u64::try_from(u128::from(address) >> 80).unwrap_or_default(),
-        ),
+fn customer_network(address: IpAddr) -> Option<NonZeroU64> {
+    let number = match address {
+        IpAddr::V4(address) => 4 << 48 | u64::from(u32::from(address) >> 8),
+        IpAddr::V6(address) => {
+            6 << 48 | u64::try_from(u128::from(address) >> 80).unwrap_or_default()
+        }
     };
-    NonZeroU64::new(version << 48 | network)
+    NonZeroU64::new(number)
 }
 
-/// Returns the IPv4 address that a NAT64 address stands for. Other addresses stay as they are.
 fn unmap_nat64(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(address) if is_nat64(address) => {
@@ -94,7 +91,7 @@ fn unmap_nat64(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns whether an address is in the NAT64 prefix `64:ff9b::/96` (RFC 6052).
+/// `64:ff9b::/96` (RFC 6052).
 fn is_nat64(address: Ipv6Addr) -> bool {
     matches!(address.segments(), [0x64, 0xff9b, 0, 0, 0, 0, _, _])
 }

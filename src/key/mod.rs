@@ -88,7 +88,7 @@ pub(crate) use fingerprint::HashFingerprint;
 pub use from_fn::{FromFn, OptionalKey, from_fn, global};
 pub use header::{Header, header};
 pub use key::{IntoKey, Key};
-pub(crate) use peer_ip::peer_of;
+pub(crate) use peer_ip::peer_address;
 pub use peer_ip::{PeerAddr, PeerIp, peer_ip};
 pub(crate) use reads::ReadExtension;
 pub use reads::Reads;

@@ -98,7 +98,7 @@ impl PeerIp {
     /// Returns the key of requests from this address, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> Key {
-        self.ipv6_prefix.key_of(address)
+        self.ipv6_prefix.key(address)
     }
 }
 
@@ -106,7 +106,7 @@ inherent_or!(PeerIp);
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        peer_of(parts).map_or_else(|| Err(unknown_peer()), |peer| Ok(self.of(peer)))
+        peer_address(parts).map_or_else(|| Err(unknown_peer()), |peer| Ok(self.of(peer)))
     }
 
     fn reads(&self) -> Reads {
@@ -115,11 +115,14 @@ impl KeyExtractor for PeerIp {
 }
 
 /// Returns the peer's address, if the server inserted it into the extensions.
-pub(crate) fn peer_of(parts: &Parts) -> Option<IpAddr> {
-    let peer = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
-    let peer = peer.or_else(|| axum_08::connect_info(parts));
-    let peer = peer.or_else(|| tonic_014::connect_info(parts));
-    peer.map(|address| address.ip())
+pub(crate) fn peer_address(parts: &Parts) -> Option<IpAddr> {
+    parts
+        .extensions
+        .get::<PeerAddr>()
+        .map(|peer| peer.0)
+        .or_else(|| axum_08::connect_info(parts))
+        .or_else(|| tonic_014::connect_info(parts))
+        .map(|address| address.ip())
 }
 
 pub(super) fn unknown_peer() -> KeyError {
@@ -140,7 +143,7 @@ mod tests {
     use super::*;
     use crate::key::test_request::get;
 
-    fn text_of(key: PeerIp, address: &str) -> String {
+    fn key_text(key: PeerIp, address: &str) -> String {
         key.of(address.parse().unwrap()).as_str().to_owned()
     }
 
@@ -159,7 +162,7 @@ mod tests {
             ("64:ff9b:0:0:0:1::", "ip=64:ff9b::/64"),
             ("64:ff9b:1::192.0.2.1", "ip=64:ff9b:1::/64"),
         ] {
-            assert_eq!(text_of(peer_ip(), address), key, "{address}");
+            assert_eq!(key_text(peer_ip(), address), key, "{address}");
         }
     }
 
@@ -172,12 +175,16 @@ mod tests {
             (0, "ip=2001:db8::/32"),
             (255, "ip=2001:db8:1:2:3:4:5:6"),
         ] {
-            assert_eq!(text_of(peer_ip().ipv6_prefix(bits), address), key, "{bits}");
-            let nat64 = text_of(peer_ip().ipv6_prefix(bits), "64:ff9b::192.0.2.1");
+            assert_eq!(
+                key_text(peer_ip().ipv6_prefix(bits), address),
+                key,
+                "{bits}"
+            );
+            let nat64 = key_text(peer_ip().ipv6_prefix(bits), "64:ff9b::192.0.2.1");
             assert_eq!(nat64, "ip=64:ff9b::c000:201", "{bits}");
         }
         assert_eq!(
-            text_of(peer_ip().ipv6_prefix(32), "::ffff:192.0.2.1"),
+            key_text(peer_ip().ipv6_prefix(32), "::ffff:192.0.2.1"),
             "ip=192.0.2.1"
         );
     }

@@ -42,7 +42,7 @@ impl StoredText {
     ///
     /// `write` encodes the value. It runs again if the text has to be hashed.
     pub(super) fn new(write: impl Fn(&mut dyn Write) -> fmt::Result) -> Self {
-        Self::fitting(&write).unwrap_or_else(|| Self::of_hash(&hash_long_text(write)))
+        Self::fitting(&write).unwrap_or_else(|| Self::from_hash(&hash_long_text(write)))
     }
 
     /// Joins two texts.
@@ -50,17 +50,19 @@ impl StoredText {
     /// If the joined text is too long, the hash of its first part takes the place of the first 16 bits of its
     /// own hash. So the stored text still says which first part it has.
     pub(super) fn join(&self, other: &Self) -> Self {
-        let write = |text: &mut dyn Write| {
-            text.write_str(self.as_str())?;
-            text.write_str(",")?;
-            text.write_str(other.as_str())
-        };
-        Self::fitting(write).unwrap_or_else(|| {
-            let mut hash: [u8; blake3::OUT_LEN] = hash_long_text(write).into();
+        Self::fitting(|text| self.write_joined(other, text)).unwrap_or_else(|| {
+            let hash = hash_long_text(|text| self.write_joined(other, text));
+            let mut hash: [u8; blake3::OUT_LEN] = hash.into();
             let [high, low, ..] = &mut hash;
             [*high, *low] = self.first_part_hash().to_be_bytes();
-            Self::of_hash(&hash.into())
+            Self::from_hash(&hash.into())
         })
+    }
+
+    fn write_joined(&self, other: &Self, text: &mut dyn Write) -> fmt::Result {
+        text.write_str(self.as_str())?;
+        text.write_str(",")?;
+        text.write_str(other.as_str())
     }
 
     /// Returns 16 bits that depend only on the first of the joined parts. They are the same in every process,
@@ -77,14 +79,13 @@ impl StoredText {
         u16::from_be_bytes([high, low])
     }
 
-    /// Stores the text that `write` produces. `None` if it is too long.
     fn fitting(write: impl Fn(&mut dyn Write) -> fmt::Result) -> Option<Self> {
         let mut text = ArrayString::new();
         // An error means that the text does not fit.
         write(&mut text).ok().map(|()| Self(text))
     }
 
-    fn of_hash(hash: &blake3::Hash) -> Self {
+    fn from_hash(hash: &blake3::Hash) -> Self {
         let mut text = ArrayString::new();
         text.push('#');
         text.push_str(&hash_digits(hash));
@@ -104,7 +105,6 @@ impl StoredText {
     }
 }
 
-/// Hashes the text that `write` produces.
 fn hash_long_text(write: impl Fn(&mut dyn Write) -> fmt::Result) -> blake3::Hash {
     /// Computed once, since it takes as long as to hash the text.
     static KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context(LONG_TEXT_CONTEXT));
@@ -115,7 +115,6 @@ fn hash_long_text(write: impl Fn(&mut dyn Write) -> fmt::Result) -> blake3::Hash
     hasher.finalize()
 }
 
-/// Passes the text that `write` produces to `use_block`, in blocks of about [`BLOCK`] bytes.
 fn in_blocks(write: impl Fn(&mut dyn Write) -> fmt::Result, use_block: impl FnMut(&[u8])) {
     let mut text = Blocks {
         block: ArrayString::new(),
@@ -148,12 +147,10 @@ impl<F: FnMut(&[u8])> Write for Blocks<F> {
     }
 }
 
-/// Percent-encodes a value.
 pub(super) fn encoded(value: &[u8]) -> PercentEncode<'_> {
     percent_encode(value, ENCODED)
 }
 
-/// Writes a value, percent-encoded.
 pub(super) fn encode(value: &[u8], text: &mut dyn Write) -> fmt::Result {
     encoded(value).try_for_each(|chunk| text.write_str(chunk))
 }
@@ -175,15 +172,18 @@ fn is_stored_text(text: &str) -> bool {
 /// Returns whether a part is encoded as this file encodes it. Each value has exactly one encoding.
 fn is_encoded(part: &str) -> bool {
     let mut pieces = part.split('%');
-    let is_literal = |piece: &str| piece.bytes().all(is_literal);
-    pieces.next().is_none_or(is_literal)
+    pieces.next().is_none_or(is_literal_text)
         && pieces.all(|piece| {
-            let digits = piece.get(..2);
-            digits.is_some_and(is_escape) && piece.get(2..).is_some_and(is_literal)
+            piece
+                .split_at_checked(2)
+                .is_some_and(|(digits, rest)| is_escape(digits) && is_literal_text(rest))
         })
 }
 
-/// Returns whether a byte may occur outside of an escape: it is never encoded, or it is a delimiter.
+fn is_literal_text(text: &str) -> bool {
+    text.bytes().all(is_literal)
+}
+
 fn is_literal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._:/@+=~*".contains(&byte)
 }
@@ -256,13 +256,6 @@ mod tests {
         // Computed by CPython, whose `hash` is SipHash-1-3 with a key of zeros if PYTHONHASHSEED is 0.
         assert_eq!(text("acme").first_part_hash(), 0x3dd3);
         let long = text(&"x".repeat(65));
-        let digits = |texts: &[&str]| {
-            let mut hasher = blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT);
-            for text in texts {
-                hasher.update(text.as_bytes());
-            }
-            hash_digits(&hasher.finalize())
-        };
         let hash = digits(&[&"x".repeat(65)]);
         assert_eq!(long.as_str(), format!("#{hash}"));
         let joined = text("acme").join(&long);
@@ -272,10 +265,19 @@ mod tests {
         assert_eq!(joined.as_str(), format!("#3dd3{}", &hash[4..]));
     }
 
+    fn digits(texts: &[&str]) -> String {
+        let mut hasher = blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT);
+        for text in texts {
+            hasher.update(text.as_bytes());
+        }
+        hash_digits(&hasher.finalize()).to_string()
+    }
+
     #[test]
     fn long_texts_of_one_first_part_differ() {
-        let joined = (0..1_000).map(|user| text("acme").join(&text(&format!("{user:070}"))));
-        let different: HashSet<_> = joined.collect();
+        let different: HashSet<_> = (0..1_000)
+            .map(|user| text("acme").join(&text(&format!("{user:070}"))))
+            .collect();
         assert_eq!(different.len(), 1_000);
     }
 
@@ -286,7 +288,8 @@ mod tests {
             "a%".repeat(150_000),
             "a".repeat(300_000),
         ] {
-            let (mut bytes, mut updates) = (0, 0);
+            let mut bytes = 0;
+            let mut updates = 0;
             in_blocks(
                 |text| encode(value.as_bytes(), text),
                 |block| {

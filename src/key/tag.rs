@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::stored_text::encoded;
 
-/// Returns the tag of a place with a name, such as a header, encoded once for all requests.
+/// Encoded once for all requests.
 pub(super) fn named_tag(kind: &str, name: &str) -> Arc<str> {
     let name = encoded(name.as_bytes());
     format!("{kind}:{name}=").into()

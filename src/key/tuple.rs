@@ -55,16 +55,17 @@ mod tests {
     #[test]
     fn every_combination_of_parts_has_its_own_key() {
         let key = (header("a").plain(), header("b").plain());
-        let key_of = |a, b| key.extract(&parts(&[("a", a), ("b", b)])).unwrap();
-        assert_eq!(key_of("1", "2").as_str(), "header:a=1,header:b=2");
-        assert_ne!(key_of("1,b=2", "3"), key_of("1", "2,b=3"));
+        let one = key.extract(&parts(&[("a", "1"), ("b", "2")])).unwrap();
+        assert_eq!(one.as_str(), "header:a=1,header:b=2");
+        let left = key.extract(&parts(&[("a", "1,b=2"), ("b", "3")]));
+        let right = key.extract(&parts(&[("a", "1"), ("b", "2,b=3")]));
+        assert_ne!(left.unwrap(), right.unwrap());
         let error = key.extract(&parts(&[("a", "1")])).unwrap_err();
         assert_eq!(error.kind(), KeyErrorKind::Missing);
     }
 
     #[test]
     fn three_to_eight_parts_are_joined() {
-        let part = |value: &'static str| from_fn(move |_| Some(Key::from(value)));
         let parts = get();
         let key = (part("a"), part("b"), part("c"), part("d"))
             .extract(&parts)
@@ -120,6 +121,10 @@ mod tests {
         );
     }
 
+    fn part(value: &'static str) -> impl KeyExtractor {
+        from_fn(move |_| Some(Key::from(value)))
+    }
+
     #[test]
     fn or_applies_to_a_tuple() {
         let key = (header("a"), header("b")).or(global());
@@ -128,7 +133,8 @@ mod tests {
 
     #[test]
     fn the_key_of_a_tuple_is_the_join_of_its_keys() {
-        let (a, b) = (header("a"), header("b"));
+        let a = header("a");
+        let b = header("b");
         let found = (a.clone(), b.clone()).extract(&parts(&[("a", "1"), ("b", "2")]));
         assert_eq!(found.unwrap(), a.of("1").and(&b.of("2")));
     }

@@ -26,11 +26,10 @@ pub(super) fn read_node(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     let (address, port) = split_port(text)?;
     let is_node = address.is_ipv4() || text.starts_with('[');
-    let is_port = |port: &str| is_port(port) || is_obfuscated(port);
-    (is_node && port.is_none_or(is_port)).then(|| address.to_canonical())
+    let is_complete = port.is_none_or(|port| is_port(port) || is_obfuscated(port));
+    (is_node && is_complete).then(|| address.to_canonical())
 }
 
-/// Splits off the port, if there is one, and parses the address.
 fn split_port(text: &str) -> Option<(IpAddr, Option<&str>)> {
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let port = rest.strip_prefix(':');
@@ -46,12 +45,12 @@ fn split_port(text: &str) -> Option<(IpAddr, Option<&str>)> {
     }
 }
 
-/// Parses an IPv4 address. `std` rejects leading zeros, which some programs read as octal.
+/// `std` rejects leading zeros, which some programs read as octal.
 fn read_v4(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(IpAddr::V4)
 }
 
-/// Parses an IPv6 address and drops its zone, which only has a meaning on the host that wrote it.
+/// Drops the zone, which only has a meaning on the host that wrote it.
 fn read_v6(text: &str) -> Option<IpAddr> {
     let address = text.split_once('%').map_or(text, |(address, _)| address);
     address.parse().ok().map(|address: Ipv6Addr| address.into())
@@ -62,7 +61,10 @@ fn is_port(text: &str) -> bool {
 }
 
 fn is_obfuscated(text: &str) -> bool {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    text.strip_prefix('_')
-        .is_some_and(|name| !name.is_empty() && name.bytes().all(is_allowed))
+    text.strip_prefix('_').is_some_and(|name| {
+        !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    })
 }

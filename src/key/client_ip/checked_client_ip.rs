@@ -99,6 +99,6 @@ inherent_or!(CheckedClientIp);
 
 impl KeyExtractor for CheckedClientIp {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        self.0.key_of(parts)
+        self.0.key(parts)
     }
 }

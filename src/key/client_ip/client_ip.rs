@@ -17,7 +17,7 @@ use crate::key::error::{KeyError, KeyErrorKind};
 use crate::key::extractor::{KeyExtractor, inherent_or};
 use crate::key::ipv6_prefix::Ipv6Prefix;
 use crate::key::key::Key;
-use crate::key::peer_ip::{peer_of, unknown_peer};
+use crate::key::peer_ip::{peer_address, unknown_peer};
 
 /// Returns an extractor that counts by the IP address of the client, as trusted proxies report it.
 ///
@@ -273,11 +273,11 @@ impl ClientIp {
     /// Returns the key of requests from this client, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> Key {
-        self.ipv6_prefix.key_of(address)
+        self.ipv6_prefix.key(address)
     }
 
-    /// Returns the key of a request. A proxy is counted in place of a client that is not known. The configuration is valid.
-    pub(super) fn key_of(&self, parts: &Parts) -> Result<Key, KeyError> {
+    /// A proxy is counted in place of a client that is not known. The configuration has to be valid.
+    pub(super) fn key(&self, parts: &Parts) -> Result<Key, KeyError> {
         let peer = canonical_peer(parts);
         let counted = match self.find(peer, parts)? {
             FoundClient::Client(client) => client,
@@ -298,7 +298,7 @@ impl ClientIp {
             .ok_or_else(unknown_peer)
     }
 
-    /// Returns the address of the client. An error if the client is not known. The configuration is valid.
+    /// An error if the client is not known. The configuration has to be valid.
     pub(super) fn address(&self, parts: &Parts) -> Result<IpAddr, KeyError> {
         match self.find(canonical_peer(parts), parts)? {
             FoundClient::Client(Some(client)) => return Ok(client),
@@ -312,7 +312,6 @@ impl ClientIp {
         Err(KeyError::new(KeyErrorKind::Missing, text))
     }
 
-    /// Finds the client behind the peer.
     fn find(&self, peer: Option<IpAddr>, parts: &Parts) -> Result<FoundClient, KeyError> {
         match &self.source {
             AddressSource::Single(header) if self.proxies.trust_peer(peer) => {
@@ -320,8 +319,12 @@ impl ClientIp {
             }
             AddressSource::Single(_) => Ok(FoundClient::Client(peer)),
             AddressSource::List(header) => {
-                let lines = parts.headers.get_all(header.name()).iter();
-                let entries = Entries::new(*header, lines.map(HeaderValue::as_bytes));
+                let lines = parts
+                    .headers
+                    .get_all(header.name())
+                    .iter()
+                    .map(HeaderValue::as_bytes);
+                let entries = Entries::new(*header, lines);
                 Ok(self.proxies.find_client(peer, entries))
             }
         }
@@ -378,9 +381,8 @@ impl ClientIp {
     }
 }
 
-/// Returns the address of the peer, as an IPv4 address if it is one in its IPv6 form.
 fn canonical_peer(parts: &Parts) -> Option<IpAddr> {
-    peer_of(parts).map(|peer| peer.to_canonical())
+    peer_address(parts).map(|peer| peer.to_canonical())
 }
 
 inherent_or!(ClientIp);
@@ -389,24 +391,26 @@ impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         match self.config_error() {
             Some(error) => Err(error),
-            None => self.key_of(parts),
+            None => self.key(parts),
         }
     }
 
     fn config_error(&self) -> Option<KeyError> {
-        let no_proxies = || {
-            KeyError::new(
-                KeyErrorKind::Misconfigured,
-                "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`, or \
-                 their number with `.hops(1)`",
-            )
-        };
-        let error = self.config_error.clone();
-        error.or_else(|| (!self.proxies.are_configured()).then(no_proxies))
+        if self.config_error.is_none() && !self.proxies.are_configured() {
+            return Some(no_proxies());
+        }
+        self.config_error.clone()
     }
 }
 
-/// Records an error, unless an earlier error is recorded.
+fn no_proxies() -> KeyError {
+    KeyError::new(
+        KeyErrorKind::Misconfigured,
+        "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`, or \
+         their number with `.hops(1)`",
+    )
+}
+
 fn record_first(error: &mut Option<KeyError>, text: impl FnOnce() -> String) {
     error.get_or_insert_with(|| KeyError::new(KeyErrorKind::Misconfigured, text()));
 }

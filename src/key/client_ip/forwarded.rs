@@ -34,8 +34,12 @@ fn opening_quote(text: &[u8]) -> Option<usize> {
     loop {
         let before = text.get(..end)?;
         let quote = before.iter().rposition(|byte| *byte == b'"')?;
-        let backslashes = before.get(..quote)?.iter().rev();
-        let backslashes = backslashes.take_while(|byte| **byte == b'\\').count();
+        let backslashes = before
+            .get(..quote)?
+            .iter()
+            .rev()
+            .take_while(|byte| **byte == b'\\')
+            .count();
         if backslashes.is_multiple_of(2) {
             return Some(quote);
         }
@@ -48,23 +52,22 @@ pub(super) fn read(element: &[u8]) -> Option<IpAddr> {
     let mut rest = Some(element);
     let mut found = None;
     while let Some(pairs) = rest {
-        let semicolon = last_outside_quotes(pairs, b';');
-        let (left, pair) = match semicolon {
-            Some(position) => (pairs.get(..position), pairs.get(position + 1..)?),
-            None => (None, pairs),
-        };
-        if let Some(node) = for_value(pair.trim_ascii()) {
-            // RFC 7239 forbids a second `for`, and it is unclear which one counts.
-            if found.replace(node).is_some() {
-                return None;
-            }
+        let mut pair = pairs;
+        rest = None;
+        if let Some(semicolon) = last_outside_quotes(pairs, b';') {
+            pair = pairs.get(semicolon + 1..)?;
+            rest = pairs.get(..semicolon);
         }
-        rest = left;
+        // RFC 7239 forbids a second `for`, and it is unclear which one counts.
+        if let Some(node) = for_value(pair.trim_ascii())
+            && found.replace(node).is_some()
+        {
+            return None;
+        }
     }
     read_value(found?)
 }
 
-/// Returns the value of a pair if its name is `for`.
 fn for_value(pair: &[u8]) -> Option<&[u8]> {
     let (name, value) = pair.split_at_checked(4)?;
     name.eq_ignore_ascii_case(b"for=").then_some(value)

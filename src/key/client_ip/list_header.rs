@@ -24,7 +24,6 @@ impl ListHeader {
         }
     }
 
-    /// Parses the address of an entry.
     fn read(self, entry: &[u8]) -> Option<IpAddr> {
         match self {
             Self::XForwardedFor => address::read(entry),
@@ -32,7 +31,7 @@ impl ListHeader {
         }
     }
 
-    /// Finds the last comma that separates entries. Only `Forwarded` has quotes.
+    /// Only `Forwarded` has quotes.
     fn last_comma(self, line: &[u8]) -> Option<usize> {
         match self {
             Self::XForwardedFor => line.iter().rposition(|byte| *byte == b','),

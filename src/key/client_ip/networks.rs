@@ -27,9 +27,11 @@ fn canonical(network: IpNet) -> IpNet {
         return network;
     };
     // A prefix below 96 bits contains more than all IPv4 addresses, and stays an IPv6 network.
-    let bits = mapped.prefix_len().checked_sub(96);
-    let network = bits.and_then(|bits| Ipv4Net::new(address, bits).ok());
-    network.map_or(IpNet::V6(mapped), IpNet::V4)
+    mapped
+        .prefix_len()
+        .checked_sub(96)
+        .and_then(|bits| Ipv4Net::new(address, bits).ok())
+        .map_or(network, IpNet::V4)
 }
 
 #[cfg(test)]

@@ -33,15 +33,13 @@ impl TrustedProxies {
         self.networks.is_some() || self.hops.is_some()
     }
 
-    /// Returns whether the peer is a trusted proxy, so that its headers are read.
     pub(super) fn trust_peer(&self, peer: Option<IpAddr>) -> bool {
         self.trust(peer) && self.hops != Some(0)
     }
 
     fn trust(&self, hop: Option<IpAddr>) -> bool {
         self.networks.as_ref().is_none_or(|networks| {
-            let mut networks = networks.iter();
-            hop.is_some_and(|address| networks.any(|network| network.contains(&address)))
+            hop.is_some_and(|address| networks.iter().any(|network| network.contains(&address)))
         })
     }
 
@@ -58,7 +56,10 @@ impl TrustedProxies {
                 break;
             }
             match entries.next() {
-                Some(Some(address)) => (client, is_readable) = (Some(address), true),
+                Some(Some(address)) => {
+                    client = Some(address);
+                    is_readable = true;
+                }
                 // Without networks, only the number of entries matters until the client's entry.
                 Some(None) if self.networks.is_none() => is_readable = false,
                 Some(None) => return FoundClient::Unreadable(client),
@@ -66,13 +67,14 @@ impl TrustedProxies {
                 None => break,
             }
         }
-        match is_readable {
-            true => self.client_at(client),
-            false => FoundClient::Unreadable(client),
+        if is_readable {
+            self.client_at(client)
+        } else {
+            FoundClient::Unreadable(client)
         }
     }
 
-    /// Returns the client at the end of a walk. An address in a trusted network is a proxy's, unless the number of proxies is
+    /// Ends a walk. An address in a trusted network is a proxy's, unless the number of proxies is
     /// known: then an entry beyond them is a client in their network.
     pub(super) fn client_at(&self, address: Option<IpAddr>) -> FoundClient {
         if self.hops.is_none() && self.trust(address) {

@@ -7,7 +7,7 @@ use http::header::{FORWARDED, HeaderName};
 use http::request::Parts;
 
 use crate::error::warning;
-use crate::key::{Key, KeyError, KeyExtractor, ReadExtension, has_route, peer_of};
+use crate::key::{Key, KeyError, KeyExtractor, ReadExtension, has_route, peer_address};
 use crate::telemetry::OnceFlag;
 
 /// The number of requests that are inspected. They are enough to detect a misconfiguration, and later requests
@@ -106,7 +106,7 @@ impl MisconfigurationChecks {
             .into_iter()
             .find(|name| parts.headers.contains_key(name));
         // A public peer may be a client that invents the header.
-        let is_proxy = peer_of(parts).is_some_and(is_private);
+        let is_proxy = peer_address(parts).is_some_and(is_private);
         if let Some(header) = header.filter(|_| is_proxy)
             && self.proxy_warned.first_time()
         {
