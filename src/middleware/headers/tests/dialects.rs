@@ -55,8 +55,8 @@ fn a_decision_without_a_count_gets_no_headers() {
 
 #[test]
 fn no_wait_is_reported_if_no_wait_helps() {
-    let never = |quota: Quota| (quota, QuotaAnswer::refused(0, None, Duration::ZERO));
-    let decision = decide([never(Quota::per_minute(0)), used_up(daily(), SECOND)]);
+    let never = QuotaAnswer::refused(0, None, Duration::ZERO);
+    let decision = decide([(Quota::per_minute(0), never), used_up(daily(), SECOND)]);
     assert_eq!(
         written(&Headers::ietf(IetfDraft::Draft11), &decision),
         [
@@ -92,13 +92,11 @@ fn a_window_that_is_not_whole_seconds_is_omitted_or_rounded_up() {
         let quota = Quota::new(limits.next().unwrap(), window);
         left(quota, 1, window)
     }));
-    let policies = |draft| written(&Headers::ietf(draft), &decision)[0].clone();
+    let draft_11 = written(&Headers::ietf(IetfDraft::Draft11), &decision);
     assert_eq!(
-        policies(IetfDraft::Draft11),
+        draft_11[0],
         r#"ratelimit-policy: "search-1ms";q=1, "search-999ms";q=2, "search-1s";q=3;w=1, "search-1500ms";q=4"#
     );
-    assert_eq!(
-        policies(IetfDraft::Draft07),
-        "ratelimit-policy: 1;w=1, 2;w=1, 3;w=1, 4;w=2"
-    );
+    let draft_07 = written(&Headers::ietf(IetfDraft::Draft07), &decision);
+    assert_eq!(draft_07[0], "ratelimit-policy: 1;w=1, 2;w=1, 3;w=1, 4;w=2");
 }

@@ -31,17 +31,18 @@ fn draft_11_lists_the_refusing_policies_of_a_refused_request() {
 
 #[test]
 fn draft_11_reports_the_time_until_all_units_of_gcra_are_back() {
-    let gcra = |used, reset| {
+    // One unit returns every 600 ms, so 7 units return in 4.2 s.
+    for (used, reset, expected) in [
+        (7, 100 * MILLISECOND, r#"ratelimit: "burst";r=93;t=5"#),
+        (100, 600 * MILLISECOND, r#"ratelimit: "burst";r=0;t=60"#),
+    ] {
         let quota = burst().with_algorithm(Algorithm::Gcra);
         let decision = decide([(quota, QuotaAnswer::admitted(used, reset))]);
-        written(&Headers::ietf(IetfDraft::Draft11), &decision)[1].clone()
-    };
-    // One unit returns every 600 ms, so 7 units return in 4.2 s.
-    assert_eq!(gcra(7, 100 * MILLISECOND), r#"ratelimit: "burst";r=93;t=5"#);
-    assert_eq!(
-        gcra(100, 600 * MILLISECOND),
-        r#"ratelimit: "burst";r=0;t=60"#
-    );
+        assert_eq!(
+            written(&Headers::ietf(IetfDraft::Draft11), &decision)[1],
+            expected
+        );
+    }
     let refused = used_up(burst().with_algorithm(Algorithm::Gcra), 300 * MILLISECOND);
     assert_eq!(
         written(&Headers::ietf(IetfDraft::Draft11), &decide([refused]))[1],

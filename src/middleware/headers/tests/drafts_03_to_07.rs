@@ -1,5 +1,7 @@
 //! Tests of drafts 3, 6 and 7, with their examples.
 
+use std::time::Duration;
+
 use super::fixtures::{SECOND, admitted, burst, daily, decide, left, written};
 use crate::decision::QuotaAnswer;
 use crate::middleware::headers::{Headers, IetfDraft};
@@ -72,13 +74,17 @@ fn before_draft_11_no_two_policies_have_the_same_limit() {
 #[test]
 fn before_draft_11_the_limit_is_that_of_the_quota_with_the_fewest_units_left() {
     // A request costs ten units. The burst has 3 units left. The day has 5 units left and a longer wait.
-    let short = |quota: Quota, left, wait| {
-        let refused = QuotaAnswer::refused(quota.limit() - left, Some(wait), wait);
-        (quota, refused)
-    };
-    let decision = decide([short(burst(), 3, SECOND), short(daily(), 5, 3_600 * SECOND)]);
+    let decision = decide([
+        too_few(burst(), 3, SECOND),
+        too_few(daily(), 5, 3_600 * SECOND),
+    ]);
     assert_eq!(
         written(&Headers::ietf(IetfDraft::Draft07), &decision)[1],
         "ratelimit: limit=100, remaining=3, reset=3600"
     );
+}
+
+fn too_few(quota: Quota, left: u32, wait: Duration) -> (Quota, QuotaAnswer) {
+    let refused = QuotaAnswer::refused(quota.limit() - left, Some(wait), wait);
+    (quota, refused)
 }

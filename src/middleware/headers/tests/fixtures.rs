@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 
 use crate::decision::{Answer, QuotaAnswer, Source};
 use crate::limiter::{Decision, DecisionView};
@@ -83,10 +83,9 @@ pub(super) fn write(
 }
 
 pub(super) fn lines(map: &HeaderMap) -> Vec<String> {
-    let line = |(name, value): (&HeaderName, &http::HeaderValue)| {
-        format!("{name}: {}", value.to_str().unwrap())
-    };
-    map.iter().map(line).collect()
+    map.iter()
+        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+        .collect()
 }
 
 pub(super) fn written(headers: &Headers, decision: &DecisionView) -> Vec<String> {

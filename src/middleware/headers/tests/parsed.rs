@@ -34,17 +34,17 @@ fn any_quota() -> impl Strategy<Value = (Quota, QuotaAnswer)> {
             };
             let reset = Duration::from_micros(reset);
             let wait = wait.map(Duration::from_micros);
-            let answer = match is_admitted {
-                true => QuotaAnswer::admitted(used, reset),
-                false => QuotaAnswer::refused(used, wait, reset),
+            let answer = if is_admitted {
+                QuotaAnswer::admitted(used, reset)
+            } else {
+                QuotaAnswer::refused(used, wait, reset)
             };
             (quota, answer)
         },
     )
 }
 
-/// A decision of a limiter with this name.
-fn any_decision_of(limiter: String) -> impl Strategy<Value = DecisionView> {
+fn any_decision_by(limiter: String) -> impl Strategy<Value = DecisionView> {
     let quotas = proptest::collection::vec(any_quota(), 1..5);
     quotas.prop_map(move |quotas| {
         let (quotas, answers): (Vec<_>, _) = quotas.into_iter().unzip();
@@ -53,7 +53,7 @@ fn any_decision_of(limiter: String) -> impl Strategy<Value = DecisionView> {
 }
 
 fn any_decision() -> impl Strategy<Value = (String, DecisionView)> {
-    ANY_TEXT.prop_flat_map(|limiter| (Just(limiter.clone()), any_decision_of(limiter)))
+    ANY_TEXT.prop_flat_map(|limiter| (Just(limiter.clone()), any_decision_by(limiter)))
 }
 
 fn fields(draft: IetfDraft, decision: &DecisionView) -> HeaderMap {
@@ -69,11 +69,14 @@ fn items(map: &HeaderMap, name: &str) -> Vec<Item> {
         assert_round_trip(line, parsed.serialize().as_deref());
         list.extend(parsed);
     }
-    let item = |entry| match entry {
+    list.into_iter().map(item).collect()
+}
+
+fn item(entry: ListEntry) -> Item {
+    match entry {
         ListEntry::Item(item) => item,
         ListEntry::InnerList(list) => panic!("{list:?}"),
-    };
-    list.into_iter().map(item).collect()
+    }
 }
 
 /// Checks that another serializer writes the parsed value as the same line.
@@ -88,6 +91,12 @@ fn integer(item: &BareItem) -> u64 {
     u64::try_from(i64::from(*integer)).unwrap()
 }
 
+fn number(fields: &HeaderMap, name: &str) -> u64 {
+    let item: Item = Parser::new(fields[name].as_bytes()).parse().unwrap();
+    assert_round_trip(&fields[name], Some(&item.serialize()));
+    integer(&item.bare_item)
+}
+
 fn parameter(item: &Item, key: &str) -> Option<u64> {
     item.params.get(key).map(integer)
 }
@@ -99,7 +108,6 @@ fn name(item: &Item) -> String {
     name.as_str().to_owned()
 }
 
-/// Returns the time in which at most the remaining units can be used.
 fn effective_window(quota: &QuotaDecision<'_>) -> Option<Duration> {
     let limit = u128::from(quota.limit());
     match quota.quota().algorithm() {
@@ -115,7 +123,6 @@ fn effective_window(quota: &QuotaDecision<'_>) -> Option<Duration> {
     }
 }
 
-/// Returns the quotas of the only limiter.
 fn quota_list(decision: &DecisionView) -> &[Quota] {
     decision.levels().next().unwrap().quota_list()
 }
@@ -145,8 +152,10 @@ proptest! {
         }
 
         let limits = items(&fields, "ratelimit");
-        let named = decision.quotas().zip(&names);
-        let mut listed = named.filter(|(quota, _)| decision.is_allowed() || !quota.is_allowed());
+        let mut listed = decision
+            .quotas()
+            .zip(&names)
+            .filter(|(quota, _)| decision.is_allowed() || !quota.is_allowed());
         for limit in limits {
             let (quota, expected) = listed.next().unwrap();
             prop_assert_eq!(&name(&limit), expected);
@@ -183,33 +192,26 @@ proptest! {
     fn older_drafts_list_each_limit_once_and_report_the_numbers_of_one_quota((_, decision) in any_decision()) {
         for draft in [IetfDraft::Draft03, IetfDraft::Draft06, IetfDraft::Draft07] {
             let fields = fields(draft, &decision);
-            let number = |name| {
-                let item: Item = Parser::new(fields[name].as_bytes()).parse().unwrap();
-                assert_round_trip(&fields[name], Some(&item.serialize()));
-                integer(&item.bare_item)
-            };
             let (numbers, policies) = match draft {
                 IetfDraft::Draft07 => {
                     let members: Dictionary = Parser::new(fields["ratelimit"].as_bytes()).parse().unwrap();
                     assert_round_trip(&fields["ratelimit"], members.serialize().as_deref());
                     let keys = ["limit", "remaining", "reset"];
                     prop_assert_eq!(members.len(), keys.len());
-                    let numbers = keys.map(|key| match &members[key] {
-                        ListEntry::Item(item) => integer(&item.bare_item),
-                        ListEntry::InnerList(list) => panic!("{list:?}"),
-                    });
+                    let numbers = keys.map(|key| integer(&item(members[key].clone()).bare_item));
                     (numbers, items(&fields, "ratelimit-policy"))
                 }
                 IetfDraft::Draft06 => {
                     let names = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
-                    (names.map(number), items(&fields, "ratelimit-policy"))
+                    (names.map(|name| number(&fields, name)), items(&fields, "ratelimit-policy"))
                 }
                 _ => {
                     let mut policies = items(&fields, "ratelimit-limit");
                     let limit = policies.remove(0);
                     prop_assert!(limit.params.is_empty());
                     let limit = integer(&limit.bare_item);
-                    let [remaining, reset] = ["ratelimit-remaining", "ratelimit-reset"].map(number);
+                    let remaining = number(&fields, "ratelimit-remaining");
+                    let reset = number(&fields, "ratelimit-reset");
                     ([limit, remaining, reset], policies)
                 }
             };
@@ -219,10 +221,11 @@ proptest! {
             });
             prop_assert!(is_one, "{numbers:?}");
             prop_assert_eq!(remaining, u64::from(decision.remaining()));
-            let window = || decision.reported().unwrap().quota().window();
-            let wait = match decision.is_allowed() {
-                true => decision.reset_after(),
-                false => decision.retry_after().unwrap_or_else(window),
+            let wait = if decision.is_allowed() {
+                decision.reset_after()
+            } else {
+                let window = decision.reported().unwrap().quota().window();
+                decision.retry_after().unwrap_or(window)
             };
             prop_assert!(covers(reset, wait), "{reset} for {wait:?}");
 

@@ -72,33 +72,27 @@ fn x_ratelimit_reports_0_remaining_units_on_a_refusal() {
 
 #[test]
 fn an_admission_tells_the_rate_with_the_fewest_units_and_slots_only_without_one() {
-    let sent = |decision: &DecisionView| written(&Headers::x_ratelimit().delta_reset(), decision);
-    let slots = || left(Quota::in_flight(4), 1, SECOND);
-    let rates = || [left(daily(), 913, 9 * SECOND), left(burst(), 42, SECOND)];
-    let [day, minute] = rates();
     assert_eq!(
-        sent(&decide([slots(), day, minute])),
+        sent(&decide([slots(), day(), minute()])),
         [
             "x-ratelimit-limit: 100",
             "x-ratelimit-remaining: 42",
             "x-ratelimit-reset: 1",
         ]
     );
-    let of_slots = ["x-ratelimit-limit: 4", "x-ratelimit-remaining: 1"];
-    assert_eq!(sent(&decide([slots()])), of_slots);
+    let one_slot = ["x-ratelimit-limit: 4", "x-ratelimit-remaining: 1"];
+    assert_eq!(sent(&decide([slots()])), one_slot);
     // A soft rate refuses nothing.
-    let (soft, answer) = left(burst(), 42, SECOND);
-    assert_eq!(sent(&decide([slots(), (soft.soft(), answer)])), of_slots);
+    let soft = left(burst().soft(), 42, SECOND);
+    assert_eq!(sent(&decide([slots(), soft])), one_slot);
     // Slots that refuse are shown.
-    let [day, minute] = rates();
-    let decision = decide([used_up(Quota::in_flight(4), SECOND), day, minute]);
+    let decision = decide([used_up(Quota::in_flight(4), SECOND), day(), minute()]);
     assert_eq!(
         sent(&decision),
         ["x-ratelimit-limit: 4", "x-ratelimit-remaining: 0"]
     );
     // A rate that refuses is shown, whatever slots are left.
-    let [day, _] = rates();
-    let decision = decide([slots(), day, used_up(burst(), 3 * SECOND)]);
+    let decision = decide([slots(), day(), used_up(burst(), 3 * SECOND)]);
     assert_eq!(
         sent(&decision),
         [
@@ -107,6 +101,22 @@ fn an_admission_tells_the_rate_with_the_fewest_units_and_slots_only_without_one(
             "x-ratelimit-reset: 3",
         ]
     );
+}
+
+fn sent(decision: &DecisionView) -> Vec<String> {
+    written(&Headers::x_ratelimit().delta_reset(), decision)
+}
+
+fn slots() -> (Quota, QuotaAnswer) {
+    left(Quota::in_flight(4), 1, SECOND)
+}
+
+fn day() -> (Quota, QuotaAnswer) {
+    left(daily(), 913, 9 * SECOND)
+}
+
+fn minute() -> (Quota, QuotaAnswer) {
+    left(burst(), 42, SECOND)
 }
 
 #[test]
