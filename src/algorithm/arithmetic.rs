@@ -1,4 +1,4 @@
-//! Products that are exact in Lua too, whose numbers are doubles. `lua/arithmetic.lua` has the same functions.
+//! Products that are exact in Lua too, whose numbers are doubles. `lua/counters.lua` has the same functions.
 //!
 //! A double holds every integer below 2^53. So where time is multiplied by units, it is counted in ticks: the
 //! smallest power of ten of microseconds for which units × window is below 2^53. With a limit of 100, a tick
@@ -37,12 +37,21 @@ pub(super) fn ticks_up(micros: u64, tick: u64) -> u64 {
     }
 }
 
-/// Returns the index of the aligned window at `now`, counted from the epoch, and the time until the next
-/// window begins.
+/// The place of a time in windows that begin at multiples of their length since the epoch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowPlace {
+    /// The number of windows before this one.
+    pub(super) index: u64,
+    /// The time until the next window begins.
+    pub(super) left: u64,
+}
+
 #[inline]
-pub(super) fn aligned(now: u64, window: u64) -> (u64, u64) {
-    let (index, elapsed) = (now / window, now % window);
-    (index, window - elapsed)
+pub(super) fn aligned(now: u64, window: u64) -> WindowPlace {
+    WindowPlace {
+        index: now / window,
+        left: window - now % window,
+    }
 }
 
 pub(super) fn saturate(units: u64) -> u32 {

@@ -7,7 +7,6 @@ use crate::quota::{Algorithm, ShareId};
 
 /// A value that is written as bytes and read back.
 pub(crate) trait Bytes {
-    /// Appends the value.
     fn write(&self, bytes: &mut Vec<u8>);
 
     /// Takes the value from the front. `None` if the bytes are none of this type.

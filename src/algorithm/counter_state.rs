@@ -1,5 +1,5 @@
 //! The steps that are common to all algorithms that store a few numbers in place of each unit.
-//! `lua/counter.lua` has the same steps.
+//! `lua/counters.lua` has the same steps.
 //!
 //! A counter is stored as of its last charge. A check calculates which units have expired since then, so a
 //! refusal writes nothing.
@@ -16,28 +16,24 @@ pub(crate) trait CountingRule: Clone + Default {
     /// Returns whether the last charge is in the future, because the clock has stepped back.
     fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool;
 
-    /// Returns the current counter. Charges in the future count as if they were made now.
+    /// Charges in the future count as if they were made now.
     #[must_use]
     fn current(&self, check: &QuotaCheck<'_>) -> Self;
 
-    /// Stores the counter that [`current`](Self::current) returned.
     fn store(&mut self, current: Self) {
         *self = current;
     }
 
-    /// Replaces the stored counter by the current one.
     fn advance(&mut self, check: &QuotaCheck<'_>) {
         let current = self.current(check);
         self.store(current);
     }
 
-    /// Returns the units that count in a current counter.
     fn used(&self, check: &QuotaCheck<'_>) -> u64;
 
     /// Returns the time until at most `target` units count. The target is lower than the current count.
     fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64;
 
-    /// Returns the number of windows within which a charged unit returns.
     fn windows(&self) -> u64 {
         1
     }
@@ -46,7 +42,6 @@ pub(crate) trait CountingRule: Clone + Default {
     /// refunds do not find earlier charges.
     fn charge(&mut self, check: &QuotaCheck<'_>, cost: u64) -> bool;
 
-    /// Returns the position of the last charge in a current counter.
     fn position(&self, check: &QuotaCheck<'_>) -> u64;
 
     /// Removes up to `units` of a charge from a stored counter, if they still count. The other units return when they
@@ -61,7 +56,6 @@ pub(crate) trait CountingRule: Clone + Default {
     #[cfg(feature = "redis")]
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
 
-    /// Removes units that were charged at the time of the last charge.
     #[cfg(feature = "redis")]
     fn remove_latest(&mut self, units: u64);
 }
@@ -92,7 +86,6 @@ impl<T: CountingRule> CounterState<T> {
         Changes::RENEWED.only_if(is_in_future)
     }
 
-    /// Adds the cost to a current counter that has so many units.
     #[inline]
     fn add(&mut self, check: &QuotaCheck<'_>, used: u64) {
         if self.counter.charge(check, check.cost.into()) || used == 0 {
@@ -177,7 +170,6 @@ impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
     }
 }
 
-/// Compares the `used` units of a current counter with the quota.
 #[inline]
 fn judge<T: CountingRule>(
     current: &T,

@@ -36,7 +36,7 @@ impl_bytes!(Holder {
 });
 
 impl Holder {
-    /// Returns when the lease ends: at the latest one lease from now, also after a step back of the clock.
+    /// At the latest one lease from now, also after a step back of the clock.
     fn end(&self, now: u64) -> u64 {
         self.ends_at.min(now.saturating_add(self.lease))
     }
@@ -63,21 +63,21 @@ impl InFlight {
     /// Decides whether the slots that a check wants are there. Without a holding, it wants none, and is admitted.
     pub(crate) fn decide(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> Verdict {
         let now = check.now;
-        let live = self.holders.iter().filter(|holder| holder.end(now) > now);
-        let is_own = |holder: &&Holder| holding.is_some_and(|holding| holding.holder == holder.id);
-        let others = live.clone().filter(|holder| !is_own(holder));
-        let (base, note) = base(live.clone().find(is_own), holding);
+        let own_id = holding.map(|holding| holding.holder);
+        let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);
+        let others = live.clone().filter(|holder| Some(holder.id) != own_id);
+        let own = live.find(|holder| Some(holder.id) == own_id);
+        let (base, note) = base(own, holding);
         let used = slots(others.clone()).saturating_add(base);
-        let used_by = |share: ShareId| {
-            let of_share = |id: &[u8; 16]| holder_for(*id, Some(share)) == *id;
-            let own = holding.filter(|holding| of_share(&holding.holder));
-            let others = slots(others.clone().filter(|holder| of_share(&holder.id)));
-            others.saturating_add(own.map_or(0, |_| base))
-        };
-        let (room, most) = (
-            share_room(check, used, used_by),
-            share_room(check, 0, |_| 0),
-        );
+        let room = share_room(check, used, |share| {
+            let used = slots(others.clone().filter(|holder| has_share(holder.id, share)));
+            if own_id.is_some_and(|id| has_share(id, share)) {
+                used.saturating_add(base)
+            } else {
+                used
+            }
+        });
+        let most = share_room(check, 0, |_| 0);
         let wanted = holding.map(|holding| i64::from(holding.wanted));
         let is_refused =
             note == HoldingNote::Superseded || wanted.is_some_and(|wanted| wanted > room);
@@ -103,8 +103,8 @@ impl InFlight {
         let own = self
             .holders
             .iter()
-            .position(|holder| holder.id == holding.holder);
-        let own = own.map(|index| self.holders.remove(index));
+            .position(|holder| holder.id == holding.holder)
+            .map(|index| self.holders.remove(index));
         let live = own.as_ref().filter(|holder| holder.end(now) > now);
         let (base, note) = base(live, Some(holding));
         if note == HoldingNote::Superseded {
@@ -126,24 +126,34 @@ impl InFlight {
     /// Takes the granted slots of a message back, since another check of the message was not decided.
     #[must_use]
     pub(crate) fn take_back(&mut self, holding: &Holding) -> Changes {
-        let mut holders = self.holders.iter_mut();
-        let own = holders.find(|own| own.id == holding.holder && own.sequence == holding.sequence);
-        let slots = own.map(|own| own.slots = own.slots.saturating_sub(holding.wanted));
-        Changes::RENEWED.only_if(slots.is_some())
+        let own = self
+            .holders
+            .iter_mut()
+            .find(|own| own.id == holding.holder && own.sequence == holding.sequence);
+        let Some(own) = own else {
+            return Changes::NONE;
+        };
+        own.slots = own.slots.saturating_sub(holding.wanted);
+        Changes::RENEWED
     }
 
-    /// Returns whether no slot is held.
     pub(crate) fn holds_none(&self, now: u64) -> bool {
-        let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);
-        live.all(|holder| holder.slots == 0)
+        self.holders
+            .iter()
+            .filter(|holder| holder.end(now) > now)
+            .all(|holder| holder.slots == 0)
     }
 
-    /// Returns the slots of each holder that has any, and what is left of its lease.
     pub(crate) fn held(&self, now: u64) -> Vec<Holding> {
-        let held = self.holders.iter().filter(|holder| holder.slots > 0);
-        let left = |holder: &Holder| Duration::from_micros(holder.end(now).saturating_sub(now));
-        let held = held.map(|holder| Holding::new(holder.id, 0, holder.slots, 0, left(holder)));
-        held.filter(|holding| !holding.lease.is_zero()).collect()
+        self.holders
+            .iter()
+            .filter(|holder| holder.slots > 0)
+            .map(|holder| {
+                let left = Duration::from_micros(holder.end(now).saturating_sub(now));
+                Holding::new(holder.id, 0, holder.slots, 0, left)
+            })
+            .filter(|holding| !holding.lease.is_zero())
+            .collect()
     }
 }
 
@@ -175,7 +185,6 @@ impl AlgorithmState for InFlight {
         self.holds_none(check.now)
     }
 
-    /// Returns the longest lease.
     fn longest_window(&self) -> Option<u64> {
         self.holders
             .iter()
@@ -187,6 +196,11 @@ impl AlgorithmState for InFlight {
 
 fn slots<'a>(holders: impl Iterator<Item = &'a Holder>) -> u64 {
     holders.map(|holder| u64::from(holder.slots)).sum()
+}
+
+/// Whether the holder of this id holds slots of this share.
+fn has_share(id: [u8; 16], share: ShareId) -> bool {
+    holder_for(id, Some(share)) == id
 }
 
 /// Returns the slots of a holder before its check is decided, and what the store notes about its entry.

@@ -61,14 +61,13 @@ impl<'a> QuotaCheck<'a> {
         window.left_of(window.last_index())
     }
 
-    /// Returns the fixed window that the check is in.
     #[inline]
     pub(super) fn fixed_window(&self) -> AlignedWindow {
         self.calendar.unwrap_or_else(|| {
-            let (index, left) = aligned(self.now, self.window);
+            let place = aligned(self.now, self.window);
             AlignedWindow {
-                index,
-                left,
+                index: place.index,
+                left: place.left,
                 next_length: self.window,
                 after_next_length: None,
             }
@@ -143,13 +142,11 @@ impl Changes {
     /// No unit is left, so the state is not needed any more.
     pub(crate) const EMPTIED: Self = Self(4);
 
-    /// Returns these changes if `happened`, else none.
     #[inline]
     pub(crate) const fn only_if(self, happened: bool) -> Self {
         if happened { self } else { Self::NONE }
     }
 
-    /// Returns whether any of these changes happened.
     #[inline]
     pub(crate) const fn any(self, of: Self) -> bool {
         self.0 & of.0 != 0

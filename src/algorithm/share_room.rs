@@ -17,7 +17,9 @@ pub(super) fn share_room(
     if check.shares.is_none() {
         return limit - signed(used);
     }
-    let (mut asking, mut named, mut others) = (None, 0, 0);
+    let mut asking = None;
+    let mut named = 0;
+    let mut others = 0;
     for share in check.shares.iter() {
         let units = used_by(share.id);
         named += units;
@@ -28,13 +30,15 @@ pub(super) fn share_room(
         }
     }
     let without_share = used.saturating_sub(named);
-    let (own, reserve, most) = match asking {
-        Some((own, share)) => {
-            others += without_share;
-            (own, share.reserve, share.most)
-        }
-        None => (without_share, 0, u32::MAX),
-    };
+    let mut own = without_share;
+    let mut reserve = 0;
+    let mut most = u32::MAX;
+    if let Some((units, share)) = asking {
+        others += without_share;
+        own = units;
+        reserve = share.reserve;
+        most = share.most;
+    }
     let shared = (limit - signed(others)).max(reserve.into());
     (limit - signed(used)).min(shared.min(most.into()) - signed(own))
 }

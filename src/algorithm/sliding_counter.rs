@@ -41,7 +41,7 @@ impl SlidingCounter {
 
     /// Returns the most units that the previous window may have to count for at most `target` units now.
     fn previous_for(&self, check: &QuotaCheck<'_>, target: u64) -> u64 {
-        let (_, overlap) = aligned(check.now, check.window);
+        let overlap = aligned(check.now, check.window).left;
         let tick = self.tick(check);
         let units = target * ticks(check.window, tick) / ticks_up(overlap, tick);
         units.max(target).min(self.previous)
@@ -60,24 +60,27 @@ impl SlidingCounter {
 impl CountingRule for SlidingCounter {
     #[inline]
     fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool {
-        self.window > aligned(check.now, check.window).0
+        self.window > aligned(check.now, check.window).index
     }
 
     #[inline]
     fn current(&self, check: &QuotaCheck<'_>) -> Self {
-        let (window, _) = aligned(check.now, check.window);
-        let (previous, current) = match window.checked_sub(self.window) {
-            // After the clock has stepped back, both windows overlap the sliding window in full.
-            None => (0, (self.previous + self.current).min(u32::MAX.into())),
-            Some(0) => (self.previous, self.current),
-            Some(1) => (self.current, 0),
-            Some(_) => (0, 0),
+        let mut counter = Self {
+            window: aligned(check.now, check.window).index,
+            previous: 0,
+            current: 0,
         };
-        Self {
-            window,
-            previous,
-            current,
+        match counter.window.checked_sub(self.window) {
+            // After the clock has stepped back, both windows overlap the sliding window in full.
+            None => counter.current = (self.previous + self.current).min(u32::MAX.into()),
+            Some(0) => {
+                counter.previous = self.previous;
+                counter.current = self.current;
+            }
+            Some(1) => counter.previous = self.current,
+            Some(_) => {}
         }
+        counter
     }
 
     #[inline]
@@ -85,7 +88,7 @@ impl CountingRule for SlidingCounter {
         if self.previous == 0 {
             return self.current;
         }
-        let (_, overlap) = aligned(check.now, check.window);
+        let overlap = aligned(check.now, check.window).left;
         let tick = self.tick(check);
         let part = self.previous * ticks_up(overlap, tick);
         let part = part.div_ceil(ticks(check.window, tick));
@@ -94,7 +97,7 @@ impl CountingRule for SlidingCounter {
 
     #[inline]
     fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64 {
-        let (_, overlap) = aligned(check.now, check.window);
+        let overlap = aligned(check.now, check.window).left;
         if let Some(left) = target.checked_sub(self.current) {
             // The sliding window has to move out of the previous one, at least in part.
             overlap - self.overlap_for(check, left).min(overlap)
@@ -147,7 +150,8 @@ impl CountingRule for SlidingCounter {
             // The stored current window has become the previous one.
             self.current = previous;
         } else {
-            (self.previous, self.current) = (previous, 0);
+            self.previous = previous;
+            self.current = 0;
         }
     }
 

@@ -21,13 +21,13 @@ impl SortedSetLog {
     /// Returns whether a charge renews the time to live: the first one, and one that drops units. The newest charge has
     /// renewed for those that had expired before it.
     fn renewed_by_charge(&self, check: &QuotaCheck<'_>) -> Changes {
-        let (expired, newest) = (
-            self.0.expired(check.window, check.now),
-            self.0.newest_time(),
-        );
+        let expired = self.0.expired(check.window, check.now);
+        let newest = self.0.newest_time();
         let begins = self.0.units_after(expired) == 0;
-        let last = expired.checked_sub(1).and_then(|last| self.0.time_of(last));
-        let drops = last.is_some_and(|last| last + check.window > newest);
+        let drops = expired
+            .checked_sub(1)
+            .and_then(|last| self.0.run_time(last))
+            .is_some_and(|last| last + check.window > newest);
         Changes::RENEWED.only_if(begins || drops)
     }
 
@@ -70,10 +70,12 @@ impl AlgorithmState for SortedSetLog {
             return rewound;
         }
         self.drop_expired(check);
-        match (self.0.take(charge.time, units, None), self.0.is_empty()) {
-            (true, true) => Changes::EMPTIED,
-            (true, false) => Changes::RENEWED,
-            (false, _) => rewound,
+        if !self.0.take(charge.time, units, None) {
+            rewound
+        } else if self.0.is_empty() {
+            Changes::EMPTIED
+        } else {
+            Changes::RENEWED
         }
     }
 

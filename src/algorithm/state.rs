@@ -26,7 +26,7 @@ pub(crate) enum CountState {
 }
 
 /// Creates the state of an algorithm from an expression that any state is made by.
-macro_rules! of_algorithm {
+macro_rules! with_algorithm {
     ($algorithm:expr, $state:expr) => {
         match $algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => Self::Log($state),
@@ -42,11 +42,11 @@ macro_rules! of_algorithm {
 impl CountState {
     /// Takes the state of an algorithm from the front of the bytes. `None` if they are none.
     pub(crate) fn read(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<Self> {
-        Some(of_algorithm!(algorithm, Bytes::read(bytes)?))
+        Some(with_algorithm!(algorithm, Bytes::read(bytes)?))
     }
 
     pub(crate) fn empty(algorithm: Algorithm) -> Self {
-        of_algorithm!(algorithm, Default::default())
+        with_algorithm!(algorithm, Default::default())
     }
 
     /// Creates the state of a counter from its numbers, in the order of the script; `None` for another algorithm, or
@@ -63,7 +63,6 @@ impl CountState {
         Some(state)
     }
 
-    /// Returns the holders of slots, if this is such a count.
     pub(crate) fn slots(&mut self) -> Option<&mut InFlight> {
         match self {
             Self::InFlight(slots) => Some(slots),
@@ -73,7 +72,7 @@ impl CountState {
 }
 
 /// Returns a reference to the state of any algorithm.
-macro_rules! of_any {
+macro_rules! any_state {
     ($count:expr) => {
         match $count {
             Self::Log(state) => state,
@@ -91,13 +90,13 @@ impl Deref for CountState {
 
     #[inline]
     fn deref(&self) -> &Self::Target {
-        of_any!(self)
+        any_state!(self)
     }
 }
 
 impl DerefMut for CountState {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
-        of_any!(self)
+        any_state!(self)
     }
 }

@@ -27,7 +27,6 @@ use super::holes::Holes;
 /// levels in parts of a unit are below 2^63.
 const MAX_WINDOWS: u64 = 1_000;
 
-/// Returns the highest level that may drain at a rate.
 fn max_level(rate: u32) -> u32 {
     saturate(MAX_WINDOWS * u64::from(rate.max(1)))
 }
@@ -78,7 +77,6 @@ impl Scale {
         Self { tick, whole, rate }
     }
 
-    /// Splits a level into whole units and the part of one more.
     #[inline]
     fn split(self, level: u64) -> (u32, u64) {
         let units = level / self.whole;
@@ -87,7 +85,7 @@ impl Scale {
 }
 
 impl Gcra {
-    /// Returns the scale of this level. A counter without charges has no rate.
+    /// A counter without charges has no rate.
     #[inline]
     fn scale(&self, check: &QuotaCheck<'_>) -> Scale {
         Scale::new(self.rate.max(1), check.window)
@@ -98,7 +96,6 @@ impl Gcra {
         u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick)
     }
 
-    /// Returns the level that is left at the time of the check.
     #[inline]
     fn level_at(&self, check: &QuotaCheck<'_>, scale: Scale) -> u64 {
         let passed = ticks(check.now.saturating_sub(self.time), scale.tick);
@@ -106,7 +103,6 @@ impl Gcra {
             .saturating_sub(passed.saturating_mul(scale.rate.into()))
     }
 
-    /// Lowers the stored level.
     fn lower(&mut self, scale: Scale, taken: u64) {
         let level = self.level(scale).saturating_sub(taken);
         (self.units, self.part) = scale.split(level);
@@ -119,7 +115,7 @@ impl CountingRule for Gcra {
         self.time > check.now
     }
 
-    /// Returns the counter without its holes, which do not change with time.
+    /// Leaves out the holes, which do not change with time.
     #[inline]
     fn current(&self, check: &QuotaCheck<'_>) -> Self {
         let scale = self.scale(check);
@@ -152,8 +148,11 @@ impl CountingRule for Gcra {
         if current.inflow == 0 {
             self.holes = None;
         }
-        (self.time, self.units, self.part) = (current.time, current.units, current.part);
-        (self.rate, self.inflow) = (current.rate, current.inflow);
+        self.time = current.time;
+        self.units = current.units;
+        self.part = current.part;
+        self.rate = current.rate;
+        self.inflow = current.inflow;
     }
 
     #[inline]
@@ -189,7 +188,6 @@ impl CountingRule for Gcra {
         inflow.is_none()
     }
 
-    /// Returns the position of the end of the charge.
     #[inline]
     fn position(&self, _: &QuotaCheck<'_>) -> u64 {
         self.inflow.into()
@@ -199,7 +197,8 @@ impl CountingRule for Gcra {
     /// most that can be left of the charge.
     fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u64) {
         let scale = self.scale(check);
-        let (end, inflow) = (charge.receipt.position, u64::from(self.inflow));
+        let end = charge.receipt.position;
+        let inflow = u64::from(self.inflow);
         if end > inflow {
             // The charge belongs to an earlier generation, which began in the same microsecond.
             return;
@@ -236,7 +235,8 @@ impl CountingRule for Gcra {
         let &[time, units, part, inflow, rate] = numbers else {
             return None;
         };
-        let (units, rate) = (u32::try_from(units).ok()?, u32::try_from(rate).ok()?);
+        let units = u32::try_from(units).ok()?;
+        let rate = u32::try_from(rate).ok()?;
         // No script stores a higher level, and its product with a window may exceed all numbers.
         if units > max_level(rate) {
             return None;

@@ -1,5 +1,10 @@
-//! The refunded units of a [`Gcra`](super::gcra::Gcra), by their position in its inflow. `lua/holes.lua` does
+//! The refunded units of a [`Gcra`](super::gcra::Gcra), by their position in its inflow. `lua/gcra_refund.lua` does
 //! the same in Redis.
+
+#![allow(
+    clippy::indexing_slicing,
+    reason = "the indexes of holes are found in the same list"
+)]
 
 use super::super::bytes::{Bytes, impl_bytes};
 
@@ -28,11 +33,13 @@ impl_bytes!(Hole { start, end, units });
 impl_bytes!(Holes { 0 });
 
 impl Holes {
-    /// Returns the refunded units that were charged after a position.
     pub(super) fn units_after(&self, position: u64) -> u64 {
-        let after = self.0.iter().rev();
-        let after = after.take_while(|hole| hole.start >= position);
-        after.map(|hole| hole.units).sum()
+        self.0
+            .iter()
+            .rev()
+            .take_while(|hole| hole.start >= position)
+            .map(|hole| hole.units)
+            .sum()
     }
 
     /// Adds refunded units of one charge. An open charge may be refunded again.
@@ -65,29 +72,29 @@ impl Holes {
 
     /// Merges a hole with the next one if they touch. Then no charge between them is open.
     fn join(&mut self, index: usize) {
-        if let Some([one, next]) = self.0.get(index..).and_then(|holes| holes.first_chunk())
+        if let [one, next, ..] = self.0[index..]
             && one.end == next.start
         {
             self.merge(index);
         }
     }
 
-    /// Returns the index of the first hole of the two neighbours with the fewest units.
     fn smallest_pair(&self) -> usize {
-        let pairs = self.0.iter().zip(self.0.iter().skip(1));
-        let units = pairs.map(|(one, next)| one.units + next.units);
-        let smallest = units.enumerate().min_by_key(|(_, units)| *units);
-        smallest.map_or(0, |(index, _)| index)
+        self.0
+            .iter()
+            .zip(self.0.iter().skip(1))
+            .map(|(one, next)| one.units + next.units)
+            .enumerate()
+            .min_by_key(|(_, units)| *units)
+            .map_or(0, |(index, _)| index)
     }
 
+    /// Merges a hole with the next one.
     fn merge(&mut self, index: usize) {
-        if index + 1 < self.0.len() {
-            let next = self.0.remove(index + 1);
-            if let Some(hole) = self.0.get_mut(index) {
-                hole.end = next.end;
-                hole.units += next.units;
-            }
-        }
+        let next = self.0.remove(index + 1);
+        let hole = &mut self.0[index];
+        hole.end = next.end;
+        hole.units += next.units;
     }
 
     /// Drops the holes whose earlier units have all drained. `level` is the whole units of the level.
@@ -107,8 +114,9 @@ mod tests {
     use super::*;
 
     fn shown(holes: &Holes) -> Vec<(u64, u64, u64)> {
-        let holes = holes.0.iter();
         holes
+            .0
+            .iter()
             .map(|hole| (hole.start, hole.end, hole.units))
             .collect()
     }

@@ -23,21 +23,17 @@ impl Columns {
         self.shares.is_empty()
     }
 
-    /// Returns the column of a share, if it has one.
     pub(super) fn find(&self, share: Option<ShareId>) -> Option<usize> {
         let share = share?;
         self.shares.iter().position(|own| *own == share)
     }
 
-    /// Returns the units of a share from one row to a later one.
     pub(super) fn units(&self, column: usize, from: usize, to: usize) -> u32 {
         self.at(to, column).wrapping_sub(self.at(from, column))
     }
 
-    /// Returns the units of all shares from one row to a later one.
     pub(super) fn all_units(&self, from: usize, to: usize) -> u64 {
-        let columns = 0..self.shares.len();
-        columns
+        (0..self.shares.len())
             .map(|column| u64::from(self.units(column, from, to)))
             .sum()
     }
@@ -50,10 +46,13 @@ impl Columns {
     /// Drops the columns without units in so many rows, and adds one for a share. A row is one entry of the log.
     pub(super) fn replace(&mut self, rows: usize, added: Option<ShareId>) {
         let last = rows.saturating_sub(1);
-        let shares = self.shares.iter().enumerate();
-        let kept = shares
-            .filter(|(column, share)| Some(**share) == added || self.units(*column, 0, last) > 0);
-        let mut kept: Vec<_> = kept.map(|(column, share)| (Some(column), *share)).collect();
+        let mut kept: Vec<_> = self
+            .shares
+            .iter()
+            .enumerate()
+            .filter(|(column, share)| Some(**share) == added || self.units(*column, 0, last) > 0)
+            .map(|(column, share)| (Some(column), *share))
+            .collect();
         if let Some(share) = added
             && !kept.iter().any(|(_, own)| *own == share)
             && kept.len() < MAX_COLUMNS
@@ -62,8 +61,9 @@ impl Columns {
         }
         let mut positions = Vec::with_capacity(rows * kept.len());
         for row in 0..rows {
-            let of_row = kept.iter().map(|(column, _)| *column);
-            positions.extend(of_row.map(|column| column.map_or(0, |column| self.at(row, column))));
+            for (column, _) in &kept {
+                positions.push(column.map_or(0, |column| self.at(row, column)));
+            }
         }
         *self = Self {
             shares: kept.iter().map(|(_, share)| *share).collect(),
@@ -73,8 +73,7 @@ impl Columns {
 
     /// Adds a row with the positions of the last one, or of 0.
     pub(super) fn repeat_last(&mut self) {
-        let from = self.positions.len().checked_sub(self.shares.len());
-        match from {
+        match self.positions.len().checked_sub(self.shares.len()) {
             Some(from) => self.positions.extend_from_within(from..),
             None => self.positions.resize(self.shares.len(), 0),
         }
@@ -82,9 +81,9 @@ impl Columns {
 
     /// Adds units of a share to the last row.
     pub(super) fn charge(&mut self, column: usize, units: u32) {
-        let row = self.positions.len().checked_sub(self.shares.len());
-        let own = row.and_then(|row| self.positions.get_mut(row + column));
-        if let Some(position) = own {
+        if let Some(row) = self.positions.len().checked_sub(self.shares.len())
+            && let Some(position) = self.positions.get_mut(row + column)
+        {
             *position = position.wrapping_add(units);
         }
     }
@@ -110,7 +109,6 @@ impl Columns {
         }
     }
 
-    /// Removes rows.
     pub(super) fn drain(&mut self, rows: Range<usize>) {
         let width = self.shares.len();
         if rows.end * width <= self.positions.len() {

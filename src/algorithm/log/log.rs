@@ -69,7 +69,7 @@ impl AlgorithmState for Log {
         let used = self.units_after(expired).checked_add(check.cost);
         match used.filter(|used| *used <= check.limit) {
             Some(used) if check.cost > 0 && check.shares.is_none() => {
-                let oldest = self.time_of(expired);
+                let oldest = self.run_time(expired);
                 let changes = self.push(expired, check, expires);
                 let oldest = oldest.unwrap_or_else(|| check.charge_time());
                 Verdict {
@@ -105,16 +105,19 @@ impl AlgorithmState for Log {
 
     fn refund(&mut self, check: &QuotaCheck<'_>, charge: Charge, units: u32) -> Changes {
         let changes = self.rewind(check);
-        let (receipt, is_of_buckets) = (charge.receipt, check.bucket > 0);
-        let time = if is_of_buckets {
+        let receipt = charge.receipt;
+        let has_buckets = check.bucket > 0;
+        let time = if has_buckets {
             receipt.position
         } else {
             charge.time
         };
-        let start = self.entries.first();
-        let is_same = start.is_some_and(|start| start.time() == receipt.generation);
+        let is_same_generation = self
+            .entries
+            .first()
+            .is_some_and(|start| start.time() == receipt.generation);
         let counts = time.saturating_add(self.reach(check.window)) > check.now;
-        if counts && (is_same || !is_of_buckets) {
+        if counts && (is_same_generation || !has_buckets) {
             self.take(time, units, check.share);
         }
         changes | Changes::EMPTIED.only_if(self.is_empty())
@@ -128,15 +131,16 @@ impl AlgorithmState for Log {
         if taken == 0 {
             return changes;
         }
-        let (start, end) = (self.end_of(0), self.end_of(self.len()).wrapping_sub(taken));
+        let start = self.end_position(0);
+        let end = self.end_position(self.len()).wrapping_sub(taken);
         let left = end.wrapping_sub(start);
         let kept = self
             .entries
             .partition_point(|run| run.position.wrapping_sub(start) < left);
         self.entries.drain(kept + 1..self.entries.len());
-        let of_last = end.wrapping_sub(self.end_of(kept.saturating_sub(1)));
+        let last_units = end.wrapping_sub(self.end_position(kept.saturating_sub(1)));
         if let Some(columns) = self.entries.columns_mut() {
-            columns.limit_last(kept + 1, of_last);
+            columns.limit_last(kept + 1, last_units);
         }
         if let Some(newest) = self.entries.last_mut() {
             newest.position = end;
@@ -156,7 +160,6 @@ impl AlgorithmState for Log {
 
 // Runs are counted from the oldest. So the first `n` runs end at `entries[n]`, and the next run is `entries[n + 1]`.
 impl Log {
-    /// Charges the cost if it fits, also where shares limit it.
     fn check_room(&mut self, check: &QuotaCheck<'_>, expired: usize, expires: u64) -> Verdict {
         let verdict = self.judge(check, expired);
         if verdict.wait != Wait::Zero || check.cost == 0 {
@@ -167,7 +170,6 @@ impl Log {
         Verdict { changes, ..verdict }
     }
 
-    /// Compares the units that were charged after the expired runs with the quota.
     fn judge(&self, check: &QuotaCheck<'_>, expired: usize) -> Verdict {
         let room = self.room(check, expired);
         let most = self.room(check, self.len());
@@ -178,19 +180,25 @@ impl Log {
 
     /// Returns the units that the share that asks may charge when so many of the oldest runs have expired.
     fn room(&self, check: &QuotaCheck<'_>, expired: usize) -> i64 {
-        let used_by = |share| {
-            let columns = self.entries.columns();
-            let found = columns.and_then(|columns| Some((columns, columns.find(Some(share))?)));
-            found.map_or(0, |(columns, column)| {
-                columns.units(column, expired, self.len()).into()
-            })
+        share_room(check, self.units_after(expired).into(), |share| {
+            self.share_units(share, expired)
+        })
+    }
+
+    fn share_units(&self, share: ShareId, expired: usize) -> u64 {
+        let Some(columns) = self.entries.columns() else {
+            return 0;
         };
-        share_room(check, self.units_after(expired).into(), used_by)
+        match columns.find(Some(share)) {
+            Some(column) => columns.units(column, expired, self.len()).into(),
+            None => 0,
+        }
     }
 
     /// Returns the time until the share that asks may charge so many units. As time passes, no share uses more.
     fn has_room_in(&self, check: &QuotaCheck<'_>, expired: usize, units: i64) -> u64 {
-        let (mut from, mut to) = (expired + 1, self.len());
+        let mut from = expired + 1;
+        let mut to = self.len();
         if self.room(check, from) >= units {
             // Most callers ask for the first unit.
             to = from;
@@ -203,17 +211,19 @@ impl Log {
                 from = middle + 1;
             }
         }
-        let time = self.time_of(from - 1);
-        time.map_or(0, |time| time + self.reach(check.window) - check.now)
+        match self.run_time(from - 1) {
+            Some(time) => time + self.reach(check.window) - check.now,
+            None => 0,
+        }
     }
 
-    /// Charges the cost, where so many runs have expired in the window.
     #[inline]
     fn push(&mut self, expired: usize, check: &QuotaCheck<'_>, expires: u64) -> Changes {
-        let (time, asked) = (check.charge_time(), (check.window, check.limit));
-        let is_wider = asked > (self.longest, self.largest);
+        let time = check.charge_time();
+        let is_wider = (check.window, check.limit) > (self.longest, self.largest);
         if is_wider {
-            (self.longest, self.largest) = asked;
+            self.longest = check.window;
+            self.largest = check.limit;
         }
         let is_due = expires < time + self.longest;
         let unneeded = if self.longest == check.window {
@@ -235,14 +245,15 @@ impl Log {
         Changes::CHARGED | Changes::RENEWED.only_if(is_due)
     }
 
-    /// Returns whether a share is charged that has no column.
     #[inline]
     fn is_new(&self, share: Option<ShareId>) -> bool {
-        let columns = self.entries.columns();
-        share.is_some() && columns.and_then(|columns| columns.find(share)).is_none()
+        share.is_some()
+            && self
+                .entries
+                .columns()
+                .is_none_or(|columns| columns.find(share).is_none())
     }
 
-    /// Adds a column for a share that is charged, and drops those that have no units.
     #[inline]
     fn replace_columns(&mut self, share: Option<ShareId>) {
         if share.is_none() && self.entries.columns().is_none() {
@@ -256,11 +267,13 @@ impl Log {
     /// The newest runs are kept of those that have expired in all windows that are asked now, with as many units as
     /// the largest limit: enough to refuse what the longest window refuses, and to tell the wait.
     fn unneeded(&self, expired: usize, check: &QuotaCheck<'_>) -> usize {
-        let (unneeded, end) = (self.expired(self.longest, check.now), self.end_of(expired));
+        let unneeded = self.expired(self.longest, check.now);
+        let end = self.end_position(expired);
         let starts = self.entries.get(unneeded..=expired).unwrap_or_default();
         let full = starts.partition_point(|start| end.wrapping_sub(start.position) >= self.largest);
         let unneeded = unneeded + full.saturating_sub(1);
-        let (end, most) = (self.end_of(self.len()), u32::MAX - check.cost);
+        let end = self.end_position(self.len());
+        let most = u32::MAX - check.cost;
         let starts = self.entries.get(unneeded..).unwrap_or_default();
         unneeded + starts.partition_point(|start| end.wrapping_sub(start.position) > most)
     }
@@ -293,7 +306,6 @@ impl Log {
         self.charge_share(check);
     }
 
-    /// Charges the share that asks, in the newest run.
     #[inline]
     fn charge_share(&mut self, check: &QuotaCheck<'_>) {
         if let Some(columns) = self.entries.columns_mut()
@@ -328,21 +340,21 @@ impl Log {
         let Some(run) = self.nth_run(before).filter(|run| run.time() == time) else {
             return false;
         };
-        let own = run.position.wrapping_sub(self.end_of(before));
-        let mut of_share = own;
-        let columns = self.entries.columns_mut();
-        if let Some(columns) = columns {
-            let column = columns.find(share);
-            let of_all = || u64::from(own).saturating_sub(columns.all_units(before, before + 1));
-            of_share = column.map_or_else(
-                || saturate(of_all()),
-                |column| columns.units(column, before, before + 1),
-            );
-            if let Some(column) = column {
-                columns.take(column, before + 1, of_share.min(units));
+        let own = run.position.wrapping_sub(self.end_position(before));
+        let mut share_units = own;
+        if let Some(columns) = self.entries.columns_mut() {
+            match columns.find(share) {
+                Some(column) => {
+                    share_units = columns.units(column, before, before + 1);
+                    columns.take(column, before + 1, share_units.min(units));
+                }
+                None => {
+                    let named = columns.all_units(before, before + 1);
+                    share_units = saturate(u64::from(own).saturating_sub(named));
+                }
             }
         }
-        let taken = of_share.min(units);
+        let taken = share_units.min(units);
         for run in self.entries.iter_mut().skip(before + 1) {
             run.position = run.position.wrapping_sub(taken);
         }
@@ -362,7 +374,8 @@ impl Log {
         if let Some(start) = self.entries.first_mut() {
             *start = Run::new(generation, start.position);
         }
-        let (length, capacity) = (self.entries.len(), self.entries.capacity());
+        let length = self.entries.len();
+        let capacity = self.entries.capacity();
         if capacity > MIN_CAPACITY && length < capacity / 4 {
             self.entries.shrink_to((2 * length).max(MIN_CAPACITY));
         }
@@ -377,18 +390,16 @@ impl Log {
         }
     }
 
-    /// Returns whether there are no runs.
     pub(in crate::algorithm) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns how far back a window counts: not farther than the longest that charged.
+    /// A window counts not farther back than the longest that charged.
     #[inline]
     fn reach(&self, window: u64) -> u64 {
         window.min(self.longest)
     }
 
-    /// Returns how many of the oldest runs have expired in a window.
     #[inline]
     pub(in crate::algorithm) fn expired(&self, window: u64, now: u64) -> usize {
         let runs = self.runs();
@@ -396,19 +407,19 @@ impl Log {
             return 0;
         };
         // Usually as many as before, or one more.
-        let is_expired = |run: &Run| run.time() <= edge;
         let known = self.hint as usize;
         for expired in [known, known + 1] {
             let oldest = runs.get(expired);
             let newest_expired = expired.checked_sub(1).and_then(|index| runs.get(index));
-            if oldest.is_some_and(|run| !is_expired(run)) && newest_expired.is_none_or(is_expired) {
+            if oldest.is_some_and(|run| run.time() > edge)
+                && newest_expired.is_none_or(|run| run.time() <= edge)
+            {
                 return expired;
             }
         }
-        runs.partition_point(is_expired)
+        runs.partition_point(|run| run.time() <= edge)
     }
 
-    /// Returns the number of units after the first `count` runs.
     #[inline]
     pub(in crate::algorithm) fn units_after(&self, count: usize) -> u32 {
         let runs = self.entries.as_slice();
@@ -416,7 +427,7 @@ impl Log {
         end.wrapping_sub(runs.get(count).map_or(0, |run| run.position))
     }
 
-    /// Returns the receipt of a charge at the time of the check. Without buckets, a refund finds the units by their time.
+    /// Without buckets, a refund finds the units by their time.
     #[inline]
     fn receipt(&self, check: &QuotaCheck<'_>) -> Receipt {
         match self.entries.first() {
@@ -435,15 +446,13 @@ impl Log {
         self.runs().len()
     }
 
-    /// Returns the run after the first `count` runs.
     #[inline]
     fn nth_run(&self, count: usize) -> Option<Run> {
         self.runs().get(count).copied()
     }
 
-    /// Returns the position at the end of the first `count` runs.
     #[inline]
-    fn end_of(&self, count: usize) -> u32 {
+    fn end_position(&self, count: usize) -> u32 {
         self.entries.get(count).map_or(0, |run| run.position)
     }
 
@@ -452,29 +461,30 @@ impl Log {
         self.runs().last().copied()
     }
 
-    /// Returns the time of the run after the first `count` runs.
-    pub(in crate::algorithm) fn time_of(&self, count: usize) -> Option<u64> {
+    pub(in crate::algorithm) fn run_time(&self, count: usize) -> Option<u64> {
         self.nth_run(count).map(Run::time)
     }
 
-    /// Returns the time of the newest run; 0 if there is none.
+    /// 0 if there is none.
     pub(in crate::algorithm) fn newest_time(&self) -> u64 {
         self.newest().map_or(0, Run::time)
     }
 
-    /// Returns the longest window, the largest limit, the generation, and the time and the units of each run.
     #[cfg(test)]
     pub(super) fn parts(&self) -> (u64, u32, u64, Vec<(u64, u64)>) {
-        let pairs = self.entries.iter().zip(self.runs());
-        let runs = pairs.map(|(start, run)| {
-            let units = run.position.wrapping_sub(start.position);
-            (run.time(), units.into())
-        });
         let generation = self.entries.first().map_or(0, |start| start.time());
-        (self.longest, self.largest, generation, runs.collect())
+        let runs = self
+            .entries
+            .iter()
+            .zip(self.runs())
+            .map(|(start, run)| {
+                let units = run.position.wrapping_sub(start.position);
+                (run.time(), units.into())
+            })
+            .collect();
+        (self.longest, self.largest, generation, runs)
     }
 
-    /// Returns the bytes of the runs in memory.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Run>()

@@ -15,7 +15,7 @@ const ALL: u64 = u32::MAX as u64;
 /// A window and a limit.
 type Quota = (u64, u32);
 
-fn check_of((window, limit): Quota, bucket: u64, cost: u32, now: u64) -> QuotaCheck<'static> {
+fn quota_check((window, limit): Quota, bucket: u64, cost: u32, now: u64) -> QuotaCheck<'static> {
     QuotaCheck {
         limit,
         window,
@@ -56,8 +56,10 @@ impl Model {
     }
 
     fn first(&self, window: u64, now: u64) -> usize {
-        let is_expired = |run: &&(u64, u64)| run.0 + self.reach(window) <= now;
-        self.runs.iter().take_while(is_expired).count()
+        self.runs
+            .iter()
+            .take_while(|(time, _)| time + self.reach(window) <= now)
+            .count()
     }
 
     fn used(&self, window: u64, now: u64) -> u64 {
@@ -77,7 +79,8 @@ impl Model {
     }
 
     fn open(&mut self, now: u64) {
-        let (clock, newest) = (self.clock(now), self.runs.last().map_or(0, |run| run.0));
+        let clock = self.clock(now);
+        let newest = self.runs.last().map_or(0, |run| run.0);
         if newest <= clock {
             return;
         }
@@ -96,16 +99,14 @@ impl Model {
     }
 
     fn fits(&self, list: &[Quota], cost: u32, now: u64) -> bool {
-        let fits = |(window, limit): &Quota| {
-            self.used(*window, now) + u64::from(cost) <= u64::from(*limit)
-        };
-        list.iter().all(fits)
+        list.iter()
+            .all(|(window, limit)| self.used(*window, now) + u64::from(cost) <= u64::from(*limit))
     }
 
     /// Charges units, also beyond the limits: as many as fit into 2^32 with those that count.
     fn charge(&mut self, list: &[Quota], units: u32, now: u64) {
         let (window, limit) = *list.iter().max().unwrap();
-        let (clock, mut changed) = (self.clock(now), false);
+        let clock = self.clock(now);
         let end = self.first(window, now);
         let used = sum(&self.runs[end..]);
         let units = u64::from(units).min(ALL - used);
@@ -113,16 +114,18 @@ impl Model {
             return;
         }
         let limit = u64::from(limit).max(used + units).try_into().unwrap();
-        if window > self.longest {
-            (self.longest, self.largest, changed) = (window, limit, true);
-        } else if window == self.longest && limit > self.largest {
-            (self.largest, changed) = (limit, true);
+        let is_wider = window > self.longest || window == self.longest && limit > self.largest;
+        if is_wider {
+            self.longest = window;
+            self.largest = limit;
         }
         let mut kept = end;
         if self.longest > window {
             let begin = self.first(self.longest, now);
-            let is_enough = |from: &usize| sum(&self.runs[*from..end]) >= self.largest.into();
-            kept = (begin..=end).rev().find(is_enough).unwrap_or(begin);
+            kept = (begin..=end)
+                .rev()
+                .find(|from| sum(&self.runs[*from..end]) >= self.largest.into())
+                .unwrap_or(begin);
         }
         while sum(&self.runs[kept..]) + units > ALL {
             kept += 1;
@@ -132,7 +135,7 @@ impl Model {
         if self.runs.is_empty() && self.bucket > 0 {
             self.generation = now;
         }
-        if 2 * kept >= self.runs.len() || changed || renews || overflows {
+        if 2 * kept >= self.runs.len() || is_wider || renews || overflows {
             self.runs.drain(..kept);
         }
         match self.runs.last_mut() {
@@ -144,9 +147,10 @@ impl Model {
         }
     }
 
-    /// Returns the used units, the wait and the reset.
     fn answer(&self, (window, limit): Quota, cost: u32, now: u64) -> (u64, Wait, u64) {
-        let (used, limit, cost) = (self.used(window, now), u64::from(limit), u64::from(cost));
+        let used = self.used(window, now);
+        let limit = u64::from(limit);
+        let cost = u64::from(cost);
         let wait = if cost.max(1) > limit {
             Wait::Never
         } else if cost == 0 || used + cost <= limit {
@@ -221,15 +225,17 @@ impl StoredLog {
             self.dies_at = now / 1_000 + time_to_live_millis(self.log.longest_window().unwrap());
         }
         if changes.any(Changes::EMPTIED) {
-            (self.log, self.dies_at) = (Log::default(), 0);
+            self.log = Log::default();
+            self.dies_at = 0;
         }
     }
 
     fn evaluate(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<Verdict> {
-        let checks = list
+        let verdicts: Vec<_> = list
             .iter()
-            .map(|quota| check_of(*quota, self.bucket, cost, now));
-        let verdicts: Vec<_> = checks.map(|check| self.log.evaluate(&check)).collect();
+            .map(|quota| quota_check(*quota, self.bucket, cost, now))
+            .map(|check| self.log.evaluate(&check))
+            .collect();
         for verdict in &verdicts {
             self.note(verdict.changes, now);
         }
@@ -238,7 +244,7 @@ impl StoredLog {
 
     fn check(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<Verdict> {
         if let [quota] = list {
-            let check = check_of(*quota, self.bucket, cost, now);
+            let check = quota_check(*quota, self.bucket, cost, now);
             let rewound = self.log.rewind(&check);
             self.note(rewound, now);
             let expires = self.dies_at / 1_000 * 1_000_000;
@@ -255,13 +261,12 @@ impl StoredLog {
     }
 
     fn charge(&mut self, list: &[Quota], units: u32, now: u64) {
-        let check = check_of(*list.iter().max().unwrap(), self.bucket, units, now);
+        let check = quota_check(*list.iter().max().unwrap(), self.bucket, units, now);
         let expires = self.dies_at / 1_000 * 1_000_000;
         let changes = self.log.charge(&check, expires);
         self.note(changes, now);
     }
 
-    /// Returns the log as the model has it.
     fn model(&self) -> Model {
         if self.log.is_empty() {
             return Model {
@@ -349,7 +354,8 @@ proptest! {
         let mut now = START;
         for step in steps {
             if kept.dies_at <= now / 1_000 {
-                (kept.log, kept.dies_at) = (Log::default(), 0);
+                kept.log = Log::default();
+                kept.dies_at = 0;
             }
             model.settle(now);
             match step {
@@ -396,7 +402,7 @@ proptest! {
                         let units = units.min(charge.cost);
                         model.open(now);
                         model.refund(quotas, *charge, units, now);
-                        let check = check_of(*quotas.iter().max().unwrap(), bucket, 0, now);
+                        let check = quota_check(*quotas.iter().max().unwrap(), bucket, 0, now);
                         let changes = kept.log.refund(&check, *charge, units);
                         kept.note(changes, now);
                     }
@@ -405,7 +411,7 @@ proptest! {
                     let quotas = &lists[list];
                     model.open(now);
                     model.credit(quotas, units, now);
-                    let check = check_of(*quotas.iter().max().unwrap(), bucket, 0, now);
+                    let check = quota_check(*quotas.iter().max().unwrap(), bucket, 0, now);
                     let changes = kept.log.credit(&check, units);
                     kept.note(changes, now);
                 }
@@ -424,8 +430,16 @@ struct History(Vec<(u64, u64)>);
 
 impl History {
     fn used(&self, window: u64, now: u64) -> u64 {
-        let counts = |run: &&(u64, u64)| run.0 + window > now;
-        sum(&self.0.iter().filter(counts).copied().collect::<Vec<_>>())
+        self.0
+            .iter()
+            .filter(|(time, _)| time + window > now)
+            .map(|(_, units)| units)
+            .sum()
+    }
+
+    fn fits(&self, list: &[Quota], cost: u32, now: u64) -> bool {
+        list.iter()
+            .all(|(window, limit)| self.used(*window, now) + u64::from(cost) <= u64::from(*limit))
     }
 }
 
@@ -439,33 +453,34 @@ proptest! {
         bucket in prop::sample::select(&[0_u64, 25][..]),
         checks in prop::collection::vec((0..3_usize, 1..4_u32, 0..90_u64), 1..300),
     ) {
-        let (short, middle) = ((100, limits.0), (300, limits.0 + limits.1));
+        let short = (100, limits.0);
+        let middle = (300, limits.0 + limits.1);
         let long = (2_000, limits.0 + limits.1 + limits.2);
         let lists = [vec![short], vec![long], vec![middle, short, long]];
         let mut kept = StoredLog { log: Log::default(), bucket, dies_at: 0 };
-        let (mut history, mut now) = (History::default(), START);
+        let mut history = History::default();
+        let mut now = START;
         // Nothing is kept for a window that was not asked yet.
         for (list, cost, step) in [(1, 1, 0)].into_iter().chain(checks) {
             now += step;
             let quotas = &lists[list];
-            let fits = quotas.iter().all(|(window, limit)| {
-                history.used(*window, now) + u64::from(cost) <= u64::from(*limit)
-            });
+            let fits = history.fits(quotas, cost, now);
             let verdicts = kept.check(quotas, cost, now);
             let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
             prop_assert_eq!(admitted, fits);
             if admitted {
                 history.0.push((Model { bucket, ..Model::default() }.clock(now), cost.into()));
             }
-            let longest = verdicts.iter().filter_map(|verdict| match verdict.wait {
-                Wait::Micros(wait) => Some(wait),
-                Wait::Zero | Wait::Never => None,
-            });
-            if let Some(wait) = longest.max() && verdicts.iter().all(|verdict| verdict.wait != Wait::Never) {
-                let fits_after = |wait: u64| quotas.iter().all(|(window, limit)| {
-                    history.used(*window, now + wait) + u64::from(cost) <= u64::from(*limit)
-                });
-                prop_assert!(fits_after(wait) && !fits_after(wait - 1));
+            let longest = verdicts
+                .iter()
+                .filter_map(|verdict| match verdict.wait {
+                    Wait::Micros(wait) => Some(wait),
+                    Wait::Zero | Wait::Never => None,
+                })
+                .max();
+            if let Some(wait) = longest && verdicts.iter().all(|verdict| verdict.wait != Wait::Never) {
+                prop_assert!(history.fits(quotas, cost, now + wait));
+                prop_assert!(!history.fits(quotas, cost, now + wait - 1));
             }
             // The short window and the middle one, what the longest one needs, and as many that wait to be dropped.
             let most = 2 * (limits.0 + limits.1 + long.1) as usize;
@@ -484,7 +499,8 @@ fn a_long_window_that_was_asked_once_keeps_no_more_runs_than_its_limit() {
     };
     let mut now = START;
     kept.check(&[(DAY, 10)], 1, now);
-    let (mut admitted, mut most) = (0, 0);
+    let mut admitted = 0;
+    let mut most = 0;
     for _ in 0..100_000 {
         now += 5_000;
         let verdicts = kept.check(&[(1_000_000, 100)], 1, now);
@@ -508,29 +524,33 @@ fn positions_that_begin_again_admit_nothing() {
             bucket,
             dies_at: 0,
         };
-        let (short, long) = ((1_000, u32::MAX), (10_000, u32::MAX));
+        let short = (1_000, u32::MAX);
+        let long = (10_000, u32::MAX);
         let mut now = START;
-        let is_admitted = |verdicts: Vec<Verdict>| verdicts[0].wait == Wait::Zero;
-        assert!(is_admitted(kept.check(&[long], u32::MAX, now)));
+        assert!(is_admitted(&kept.check(&[long], u32::MAX, now)));
         for _ in 0..5 {
             for (list, cost) in [([short], 1), ([short], u32::MAX), ([long], 1)] {
-                assert!(!is_admitted(kept.check(&list, cost, now)));
+                assert!(!is_admitted(&kept.check(&list, cost, now)));
             }
             now += 1_100;
             // With these, the units that the short window left behind would be 2^32, so they go.
-            assert!(is_admitted(kept.check(&[short], 7, now)));
-            assert!(is_admitted(kept.check(&[short], u32::MAX - 7, now)));
+            assert!(is_admitted(&kept.check(&[short], 7, now)));
+            assert!(is_admitted(&kept.check(&[short], u32::MAX - 7, now)));
             assert_eq!(kept.evaluate(&[short], 0, now)[0].used, u32::MAX);
             assert_eq!(kept.evaluate(&[long], 0, now)[0].used, u32::MAX);
         }
     }
 }
 
+fn is_admitted(verdicts: &[Verdict]) -> bool {
+    verdicts[0].wait == Wait::Zero
+}
+
 #[test]
 fn units_of_one_time_are_one_run_of_twelve_bytes() {
     let mut log = Log::default();
     for _ in 0..1_000 {
-        let check = check_of((1_000, 100_000), 0, 100, START);
+        let check = quota_check((1_000, 100_000), 0, 100, START);
         assert_eq!(log.check(&check, 0).wait, Wait::Zero);
     }
     assert_eq!(log.parts().3, [(START, 100_000)]);
@@ -542,18 +562,18 @@ fn a_full_log_has_room_for_twice_its_limit_and_a_quiet_one_frees_it() {
     let mut log = Log::default();
     let quota = (1_000, 1_000);
     for now in START..START + 20_000 {
-        log.check(&check_of(quota, 0, 1, now), u64::MAX);
+        log.check(&quota_check(quota, 0, 1, now), u64::MAX);
         assert!(log.bytes() <= 2 * 1_000 * 12 + 12, "{}", log.bytes());
     }
     let later = START + 60_000;
-    log.check(&check_of(quota, 0, 1, later), u64::MAX);
+    log.check(&quota_check(quota, 0, 1, later), u64::MAX);
     assert!(log.bytes() <= 16 * 12, "{}", log.bytes());
 }
 
 /// The model of a sorted set: a list of units, of which a credit takes the newest.
 #[test]
 fn a_sorted_set_keeps_its_rules() {
-    let check = |cost, now| check_of((1_000, 5), 0, cost, now);
+    let quota = (1_000, 5);
     let mut log = SortedSetLog::default();
     for (cost, now, renews) in [
         (2, START, true),
@@ -561,14 +581,15 @@ fn a_sorted_set_keeps_its_rules() {
         // Two units have expired since the newest charge.
         (1, START + 1_100, true),
     ] {
-        let changes = log.check(&check(cost, now), 0).changes;
+        let changes = log.check(&quota_check(quota, 0, cost, now), 0).changes;
         assert_eq!(changes.any(Changes::RENEWED), renews, "{now}");
     }
-    let looked = log.check(&check(0, START + 1_200), 0);
+    let look = quota_check(quota, 0, 0, START + 1_200);
+    let looked = log.check(&look, 0);
     assert_eq!((looked.used, looked.reset), (2, 400));
-    let changes = log.credit(&check(0, START + 1_200), 1);
+    let changes = log.credit(&look, 1);
     assert!(changes.any(Changes::RENEWED));
-    let looked = log.check(&check(0, START + 1_200), 0);
+    let looked = log.check(&look, 0);
     assert_eq!((looked.used, looked.reset), (1, 400));
     let charge = Charge {
         time: START + 600,
@@ -576,6 +597,6 @@ fn a_sorted_set_keeps_its_rules() {
         cost: 1,
         is_open: false,
     };
-    let changes = log.refund(&check(0, START + 1_200), charge, 1);
+    let changes = log.refund(&look, charge, 1);
     assert!(changes.any(Changes::EMPTIED));
 }
